@@ -1,0 +1,71 @@
+"""Everything Megatron-core needs to run where there is no CUDA (gloo). With CUDA nothing in this file has an effect.
+
+Megatron's model code asks for the current CUDA device, its optimizers also allocate on a literal "cuda" and compare
+type names such as "torch.cuda.FloatTensor". The first is answered once per process by `install`; the second only
+while the calling thread is inside `stand_in`, because rewriting every torch call costs time.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+_inside = threading.local()
+
+
+def on_cpu() -> bool:
+    """Whether this process trains on the CPU: torch sees no CUDA device."""
+    return not torch.cuda.is_available()
+
+
+@functools.cache
+def install() -> None:
+    """Answer the questions about the current CUDA device with the CPU, for this process. Any number of calls."""
+    if not on_cpu():
+        return
+    torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment,return-value]
+    torch.cuda.synchronize = lambda *args, **kwargs: None
+    from megatron.core.tensor_parallel.random import initialize_rng_tracker
+
+    # The inference tracker's fork() is a null context; the training one needs a CUDA generator. Dropout is 0 here.
+    initialize_rng_tracker(inference_rng_tracker=True)
+
+
+@contextmanager
+def stand_in() -> Iterator[None]:
+    """Let "cuda" mean "cpu" in torch calls of this thread. Re-entrant; the mode itself must never be nested."""
+    if not on_cpu() or getattr(_inside, "active", False):
+        yield
+        return
+    install()
+    _inside.active = True
+    try:
+        with _CudaIsCpu():
+            yield
+    finally:
+        _inside.active = False
+
+
+class _CudaIsCpu(TorchFunctionMode):
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        device = kwargs.get("device")
+        if device is not None and torch.device(device).type == "cuda":
+            kwargs = {**kwargs, "device": "cpu"}
+        if func is torch.Tensor.cuda:
+            return args[0]
+        if func is torch.Tensor.type and len(args) == 1 and not kwargs:
+            return func(*args).replace("torch.", "torch.cuda.", 1)
+        return func(*args, **kwargs)

@@ -1,0 +1,1 @@
+"""What is said: events, subjects, codec. Knows nobody."""

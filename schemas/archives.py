@@ -1,0 +1,19 @@
+"""An archive segment: a stretch of the log in object storage."""
+
+from __future__ import annotations
+
+from schemas.event import Event
+
+
+class ArchiveSealed(Event, frozen=True, kw_only=True, tag="archive.sealed"):
+    """The archivist, when a segment is written and verified. first, last: positions, inclusive."""
+
+    segment: int
+    first: int
+    last: int
+    sha256: str
+    bytes: int
+    url: str
+
+    def entity(self) -> str:
+        return str(self.segment)

@@ -1,0 +1,24 @@
+"""A batch: what one training step is made of, in order."""
+
+from __future__ import annotations
+
+from schemas.event import Event
+
+
+class BatchSealed(Event, frozen=True, kw_only=True, tag="batch.sealed"):
+    """The conductor, once per step. It names everything that `step` trains on.
+
+    samples: in training order; rewards: normalised over their groups (the advantages' input), same order.
+    oldest_version: the oldest weight version in it. digest: sha256 over step, samples, their digests and rewards.
+    """
+
+    step: int
+    groups: tuple[str, ...]
+    samples: tuple[str, ...]
+    rewards: tuple[float, ...]
+    raw_rewards: tuple[float, ...]
+    digest: str
+    oldest_version: int = 0
+
+    def entity(self) -> str:
+        return str(self.step)

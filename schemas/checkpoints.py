@@ -1,0 +1,18 @@
+"""A checkpoint: model, optimizer and scheduler on disk."""
+
+from __future__ import annotations
+
+from schemas.event import Event
+
+
+class CheckpointSaved(Event, frozen=True, kw_only=True, tag="checkpoint.saved"):
+    """The trainer, after the files are complete. version: the weights in it; url: its folder; seconds: of saving."""
+
+    version: int
+    url: str
+    weights_digest: str
+    optimizer_digest: str
+    seconds: float = 0.0
+
+    def entity(self) -> str:
+        return str(self.version)

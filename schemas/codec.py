@@ -1,0 +1,88 @@
+"""Bytes and back: MessagePack maps, the event inside the envelope.
+
+Reading is strict where it must be and lenient where it may: an unknown field is ignored (a newer writer), an unknown
+type is `UnknownEventType`, a newer schema `UnknownSchemaVersion`, anything else that is not an event `DamagedEvent`.
+No input makes the reader raise anything outside `SchemaError`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from schemas.envelope import Envelope
+from schemas.errors import DamagedEvent, UnknownEventType, UnknownSchemaVersion
+from schemas.event import Event
+from schemas.registry import BY_TYPE
+from schemas.upcast import upcast
+
+
+class _Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    id: str
+    run: str
+    schema: int
+    at: int
+    producer: str
+    event: msgspec.Raw
+    cause: str | None = None
+    traceparent: str | None = None
+
+
+class _Tag(msgspec.Struct, frozen=True):
+    type: str
+
+
+_encoder = msgspec.msgpack.Encoder()
+_wire = msgspec.msgpack.Decoder(_Wire)
+_tag = msgspec.msgpack.Decoder(_Tag)
+_events: dict[str, msgspec.msgpack.Decoder[Event]] = {tag: msgspec.msgpack.Decoder(cls) for tag, cls in BY_TYPE.items()}
+
+
+def encode(envelope: Envelope) -> bytes:
+    """The record that is stored."""
+    return _encoder.encode(
+        _Wire(
+            id=envelope.id,
+            run=envelope.run,
+            schema=envelope.event.SCHEMA,
+            at=envelope.at,
+            producer=envelope.producer,
+            event=msgspec.Raw(_encoder.encode(envelope.event)),
+            cause=envelope.cause,
+            traceparent=envelope.traceparent,
+        )
+    )
+
+
+def decode(data: bytes) -> Envelope:
+    """The envelope that was stored. Raises only from the `SchemaError` branch."""
+    try:
+        wire = _wire.decode(data)
+        event_type = _tag.decode(wire.event).type
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise DamagedEvent(f"not an event ({len(data)} bytes): {error}") from error
+    return Envelope(
+        id=wire.id,
+        run=wire.run,
+        at=wire.at,
+        producer=wire.producer,
+        event=_decode_event(event_type, wire),
+        cause=wire.cause,
+        traceparent=wire.traceparent,
+    )
+
+
+def _decode_event(event_type: str, wire: _Wire) -> Event:
+    cls = BY_TYPE.get(event_type)
+    if cls is None:
+        raise UnknownEventType(f"event {wire.id} has type {event_type!r}, which this version does not know: upgrade")
+    if wire.schema > cls.SCHEMA:
+        raise UnknownSchemaVersion(
+            f"event {wire.id} is {event_type} in schema {wire.schema}, this version knows up to {cls.SCHEMA}: upgrade"
+        )
+    try:
+        if wire.schema == cls.SCHEMA:
+            return _events[event_type].decode(wire.event)
+        plain = msgspec.msgpack.decode(wire.event, type=dict)
+        return msgspec.convert(upcast(event_type, wire.schema, cls.SCHEMA, plain), cls)
+    except (msgspec.DecodeError, UnicodeDecodeError, KeyError) as error:
+        raise DamagedEvent(f"event {wire.id} of type {event_type} is damaged: {error!r}") from error

@@ -1,0 +1,38 @@
+"""`Event`: what every event struct has in common."""
+
+from __future__ import annotations
+
+import enum
+from typing import ClassVar
+
+import msgspec
+
+
+class Purpose(enum.StrEnum):
+    """What a prompt and its rollouts are for."""
+
+    TRAIN = "train"
+    EVAL = "eval"
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
+    """An immutable fact. Its tag is `<noun>.<verb>`, its schema version the class variable `SCHEMA`.
+
+    Evolution: a new field has a default and keeps the version; a break raises `SCHEMA` and brings an upcaster
+    (`schemas/upcast.py`); a tag is never reused. A reader ignores fields it does not know.
+    """
+
+    SCHEMA: ClassVar[int] = 1
+
+    def entity(self) -> str:
+        """What it is about: the last token of its subject."""
+        raise NotImplementedError
+
+    def identity(self) -> tuple[str | int, ...]:
+        """What makes it this event and no other, whenever and however often it is said."""
+        return (self.entity(),)
+
+
+def type_of(event: Event | type[Event]) -> str:
+    """The tag, e.g. `rollout.completed`."""
+    return str(event.__struct_config__.tag)

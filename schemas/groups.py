@@ -1,0 +1,51 @@
+"""A group: all samples of one prompt, and whether they are trained on."""
+
+from __future__ import annotations
+
+import enum
+
+from schemas.event import Event
+
+
+class RejectionCause(enum.StrEnum):
+    """Who refused a group."""
+
+    FILTER = "filter"
+    REWARD_FAILED = "reward_failed"
+    ROLLOUT_FAILED = "rollout_failed"
+    FILTER_RAISED = "filter_raised"
+    STALE = "stale"
+
+
+class GroupAccepted(Event, frozen=True, kw_only=True, tag="group.accepted"):
+    """The conductor, when the filter keeps a group. samples: in index order; rewards: as graded, same order.
+
+    figures: what the decision was taken on (mean, std, min, max). filter: its path, `none` where there is none.
+    """
+
+    group: str
+    samples: tuple[str, ...]
+    rewards: tuple[float, ...]
+    filter: str = "none"
+    filter_digest: str = ""
+    reason: str | None = None
+    figures: dict[str, float] = {}
+
+    def entity(self) -> str:
+        return self.group
+
+
+class GroupRejected(Event, frozen=True, kw_only=True, tag="group.rejected"):
+    """The conductor, when a group is not trained on: by the filter, or because a part of it failed."""
+
+    group: str
+    cause: RejectionCause
+    reason: str
+    samples: tuple[str, ...] = ()
+    rewards: tuple[float, ...] = ()
+    filter: str = "none"
+    filter_digest: str = ""
+    figures: dict[str, float] = {}
+
+    def entity(self) -> str:
+        return self.group

@@ -1,0 +1,59 @@
+"""A prompt: what the model is asked, and where the question came from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from schemas.arrays import Array
+from schemas.event import Event, Purpose
+
+
+class Source(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where a prompt came from. path: file URL, or `inbox`. row: 0-based row of the file. epoch: pass over it.
+
+    offset: prompts drawn from this source before this one, over all epochs; the source's cursor is the fold of these.
+    key: the sender's idempotency key, for the inbox.
+    """
+
+    path: str
+    row: int = 0
+    epoch: int = 0
+    offset: int = 0
+    key: str = ""
+
+
+class PromptSubmitted(Event, frozen=True, kw_only=True, tag="prompt.submitted"):
+    """The prompt source (files), the inbox (outside producers) or the conductor (evaluation), once per group.
+
+    group: id of the group of samples that will answer it. text: as the model sees it, after the chat template.
+    tokens: int32 [prompt]. messages: the chat it was made from. metadata, tools: as given, JSON values.
+    dataset: `train`, `inbox`, or the evaluation's name. version: the weight version that an evaluation is of.
+    """
+
+    group: str
+    text: str
+    tokens: Array
+    source: Source
+    purpose: Purpose = Purpose.TRAIN
+    dataset: str = "train"
+    version: int | None = None
+    messages: list[dict[str, Any]] | None = None
+    label: str | None = None
+    metadata: dict[str, Any] = {}
+    tools: list[dict[str, Any]] | None = None
+
+    def entity(self) -> str:
+        return self.group
+
+
+class PromptRejected(Event, frozen=True, kw_only=True, tag="prompt.rejected"):
+    """The prompt source, for a line that cannot be used; the others go on. reason: one sentence."""
+
+    source: Source
+    reason: str
+    dataset: str = "train"
+
+    def entity(self) -> str:
+        return f"{self.dataset}-{self.source.epoch}-{self.source.row}"

@@ -1,0 +1,49 @@
+"""Every event type there is, by tag."""
+
+from __future__ import annotations
+
+from schemas.archives import ArchiveSealed
+from schemas.batches import BatchSealed
+from schemas.checkpoints import CheckpointSaved
+from schemas.evals import EvalCompleted
+from schemas.event import Event, type_of
+from schemas.groups import GroupAccepted, GroupRejected
+from schemas.prompts import PromptRejected, PromptSubmitted
+from schemas.rewards import RewardAssigned, RewardFailed
+from schemas.rollouts import RolloutCompleted, RolloutFailed, RolloutProgressed, RolloutRequested, RolloutSuspended
+from schemas.runs import RunFailed, RunFinished, RunResumed, RunStarted
+from schemas.steps import StepCommitted
+from schemas.weights import WeightsActivated, WeightsPublished
+from schemas.workers import WorkerJoined, WorkerLost
+
+EVENT_CLASSES: tuple[type[Event], ...] = (
+    RunStarted,
+    RunResumed,
+    RunFinished,
+    RunFailed,
+    PromptSubmitted,
+    PromptRejected,
+    RolloutRequested,
+    RolloutProgressed,
+    RolloutCompleted,
+    RolloutSuspended,
+    RolloutFailed,
+    RewardAssigned,
+    RewardFailed,
+    GroupAccepted,
+    GroupRejected,
+    BatchSealed,
+    StepCommitted,
+    WeightsPublished,
+    WeightsActivated,
+    EvalCompleted,
+    CheckpointSaved,
+    ArchiveSealed,
+    WorkerJoined,
+    WorkerLost,
+)
+
+BY_TYPE: dict[str, type[Event]] = {type_of(cls): cls for cls in EVENT_CLASSES}
+
+NOUNS: tuple[str, ...] = tuple(dict.fromkeys(tag.split(".")[0] for tag in BY_TYPE))
+"""First subject tokens after the run: the stream of a run holds exactly these."""

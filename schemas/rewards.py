@@ -1,0 +1,53 @@
+"""A reward: what a grader thought of one sample."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+from schemas.event import Event
+
+
+class RewardFailureKind(enum.StrEnum):
+    """Why there is no reward."""
+
+    RAISED = "raised"
+    NONE = "none"
+    NOT_A_NUMBER = "not_a_number"
+    NO_KEY = "no_key"
+    WRONG_TYPE = "wrong_type"
+    TIMEOUT = "timeout"
+    WORKER_DIED = "worker_died"
+
+
+class RewardAssigned(Event, frozen=True, kw_only=True, tag="reward.assigned"):
+    """The grader, once per completed sample. value: what is trained on. detail: the grader's dict, if it gave one.
+
+    grader: name or path; grader_digest: sha256 of its source. seconds: of grading.
+    """
+
+    sample: str
+    group: str
+    value: float
+    grader: str
+    grader_digest: str
+    detail: dict[str, Any] | None = None
+    seconds: float = 0.0
+
+    def entity(self) -> str:
+        return self.sample
+
+
+class RewardFailed(Event, frozen=True, kw_only=True, tag="reward.failed"):
+    """The grader, where there is no usable reward: the sample's group cannot be trained on. message: one sentence."""
+
+    sample: str
+    group: str
+    kind: RewardFailureKind
+    message: str
+    grader: str
+    grader_digest: str
+    seconds: float = 0.0
+
+    def entity(self) -> str:
+        return self.sample

@@ -1,0 +1,172 @@
+"""A rollout: one sample being made, chunk by chunk."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from schemas.arrays import EMPTY_LOG_PROBS, EMPTY_TOKENS, Array
+from schemas.event import Event, Purpose
+
+
+class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How tokens are drawn. max_new_tokens counts the whole response, resumed parts included."""
+
+    max_new_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    skip_special_tokens: bool = False
+
+
+class WeightSpan(msgspec.Struct, frozen=True, array_like=True):
+    """Response tokens [start, end) were made by weight version `version`."""
+
+    start: int
+    end: int
+    version: int
+
+
+class StopReason(enum.StrEnum):
+    """How a rollout ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+
+
+class FailureKind(enum.StrEnum):
+    """Why a rollout could not be made."""
+
+    TOO_LONG = "too_long"
+    ENGINE = "engine"
+    INVALID = "invalid"
+
+
+class SuspendReason(enum.StrEnum):
+    """Why a rollout rests with what it has."""
+
+    STEP_BOUNDARY = "step_boundary"
+    SHUTDOWN = "shutdown"
+    STALE = "stale"
+
+
+class Timings(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Seconds: waiting from request to first look, generating, and held by weight updates."""
+
+    queued: float = 0.0
+    generating: float = 0.0
+    updating: float = 0.0
+
+
+class RolloutRequested(Event, frozen=True, kw_only=True, tag="rollout.requested"):
+    """The conductor, once per sample and attempt. Engines compete for it.
+
+    sample: `<group>-s<index>`. prompt: int32 [prompt]. seed: with it and the weights the tokens are determined, where
+    the engine is deterministic. min_version: the engine must run at least these weights before it starts.
+    attempt: 0, or higher after a failure; what earlier chunks hold is kept and gone on from.
+    """
+
+    sample: str
+    group: str
+    index: int
+    prompt: Array
+    sampling: Sampling
+    seed: int
+    min_version: int = 0
+    attempt: int = 0
+    purpose: Purpose = Purpose.TRAIN
+
+    def entity(self) -> str:
+        return self.sample
+
+    def identity(self) -> tuple[str | int, ...]:
+        return (self.sample, self.attempt)
+
+
+class RolloutProgressed(Event, frozen=True, kw_only=True, tag="rollout.progressed"):
+    """The engine, every K tokens or T seconds of a running rollout, fenced on all of the sample's rollout events.
+
+    The chunk holds response tokens [start, start + n). tokens: int32 [n]; log_probs: float32 [n], of logits /
+    temperature; spans: weight versions over the chunk, in response positions.
+    """
+
+    sample: str
+    attempt: int
+    start: int
+    tokens: Array
+    log_probs: Array
+    spans: tuple[WeightSpan, ...]
+    engine: str
+
+    def entity(self) -> str:
+        return self.sample
+
+    def identity(self) -> tuple[str | int, ...]:
+        return (self.sample, self.attempt, self.start)
+
+
+class RolloutCompleted(Event, frozen=True, kw_only=True, tag="rollout.completed"):
+    """The engine, when the rollout has ended by a stop or by its length limit.
+
+    Holds response tokens [start, length): what no chunk holds yet. spans, text, stop and loss_mask (int8 [length],
+    absent = all ones) are of the whole response. digest: sha256 over all response tokens and log-probs, hex.
+    """
+
+    sample: str
+    group: str
+    attempt: int
+    start: int
+    length: int
+    prompt_length: int
+    stop: StopReason
+    text: str
+    spans: tuple[WeightSpan, ...]
+    digest: str
+    engine: str
+    tokens: Array = EMPTY_TOKENS
+    log_probs: Array = EMPTY_LOG_PROBS
+    loss_mask: Array | None = None
+    timings: Timings = Timings()
+
+    def entity(self) -> str:
+        return self.sample
+
+    def identity(self) -> tuple[str | int, ...]:
+        return (self.sample, "completed")
+
+
+class RolloutSuspended(Event, frozen=True, kw_only=True, tag="rollout.suspended"):
+    """The engine, when a rollout rests: its chunks so far stay and are gone on from. length: tokens there are."""
+
+    sample: str
+    attempt: int
+    length: int
+    reason: SuspendReason
+    engine: str
+
+    def entity(self) -> str:
+        return self.sample
+
+    def identity(self) -> tuple[str | int, ...]:
+        return (self.sample, self.attempt, "suspended", self.length)
+
+
+class RolloutFailed(Event, frozen=True, kw_only=True, tag="rollout.failed"):
+    """The engine, when a rollout cannot be made. message: what happened, one sentence."""
+
+    sample: str
+    group: str
+    attempt: int
+    kind: FailureKind
+    message: str
+    engine: str
+
+    def entity(self) -> str:
+        return self.sample
+
+    def identity(self) -> tuple[str | int, ...]:
+        return (self.sample, self.attempt, "failed")

@@ -1,0 +1,78 @@
+"""A run: its beginning, its ends."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+from schemas.event import Event
+
+
+class RunStarted(Event, frozen=True, kw_only=True, tag="run.started"):
+    """The launcher, once, before anything else.
+
+    settings: what flags and TOML resolved to, one table per component. code_version: of this package.
+    environment: versions of the parts (python, torch, sglang, megatron, nats). Example:
+    `RunStarted(settings={...}, code_version="0.1.0", environment={"torch": "2.13.0"})`.
+    """
+
+    settings: dict[str, Any]
+    code_version: str
+    environment: dict[str, str] = {}
+
+    def entity(self) -> str:
+        return "run"
+
+
+class RunResumed(Event, frozen=True, kw_only=True, tag="run.resumed"):
+    """The launcher, each time a stopped run goes on. incarnation: 1 for the first resumption."""
+
+    incarnation: int
+    code_version: str
+    environment: dict[str, str] = {}
+
+    def entity(self) -> str:
+        return "run"
+
+    def identity(self) -> tuple[str | int, ...]:
+        return ("run", self.incarnation)
+
+
+class FinishReason(enum.StrEnum):
+    """Why a run ended well."""
+
+    ALL_STEPS = "all_steps"
+    INTERRUPTED = "interrupted"
+
+
+class RunFinished(Event, frozen=True, kw_only=True, tag="run.finished"):
+    """The conductor, last. Fenced on the whole log, so `state_digest` is that of everything before it.
+
+    steps: training steps committed in all. events: how many events the state was folded from (= its position).
+    """
+
+    reason: FinishReason
+    steps: int
+    events: int
+    state_digest: str
+
+    def entity(self) -> str:
+        return "run"
+
+    def identity(self) -> tuple[str | int, ...]:
+        return ("run", self.events)
+
+
+class RunFailed(Event, frozen=True, kw_only=True, tag="run.failed"):
+    """Whoever noticed that the run cannot go on. waited_for: what did not come, where it was a deadline."""
+
+    role: str
+    reason: str
+    waited_for: str | None = None
+    at_events: int = 0
+
+    def entity(self) -> str:
+        return "run"
+
+    def identity(self) -> tuple[str | int, ...]:
+        return ("run", self.role, self.at_events)

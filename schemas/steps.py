@@ -1,0 +1,27 @@
+"""A step: a batch that was trained."""
+
+from __future__ import annotations
+
+from schemas.event import Event
+
+
+class StepCommitted(Event, frozen=True, kw_only=True, tag="step.committed"):
+    """The trainer, once per sealed batch, in one atomic append with `weights.published`.
+
+    Step s makes version s + 1 from version s. weights_digest, optimizer_digest: sha256 hex after the step.
+    metrics: losses, norms, log-prob differences, by name. seconds: of the parts, by name.
+    """
+
+    step: int
+    batch_digest: str
+    parent_version: int
+    version: int
+    weights_digest: str
+    optimizer_digest: str
+    samples: int
+    tokens: int
+    metrics: dict[str, float] = {}
+    seconds: dict[str, float] = {}
+
+    def entity(self) -> str:
+        return str(self.step)

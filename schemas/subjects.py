@@ -1,0 +1,65 @@
+"""Subjects: `slime.<run>.<noun>.<verb>.<entity>`, and the filters over them."""
+
+from __future__ import annotations
+
+import re
+
+from schemas.errors import InvalidSubject
+from schemas.event import Event, type_of
+from schemas.registry import NOUNS
+
+_TOKEN = re.compile(r"[A-Za-z0-9_\-]+")
+
+
+def check_token(token: str, what: str) -> str:
+    """The token itself, or InvalidSubject: letters, digits, `-` and `_` only."""
+    if not _TOKEN.fullmatch(token):
+        raise InvalidSubject(f"{what} {token!r} cannot be part of a subject: use letters, digits, '-' and '_' only")
+    return token
+
+
+def subject_of(run: str, event: Event) -> str:
+    """Where an event is said, e.g. `slime.demo.rollout.completed.train-0-7-s3`."""
+    return f"slime.{check_token(run, 'run name')}.{type_of(event)}.{check_token(event.entity(), 'entity')}"
+
+
+def every_event(run: str) -> str:
+    """All of a run."""
+    return f"slime.{run}.>"
+
+
+def of_type(run: str, event_type: str) -> str:
+    """All events of one type, e.g. `rollout.requested`."""
+    return f"slime.{run}.{event_type}.*"
+
+
+def about(run: str, noun: str, entity: str) -> str:
+    """Everything said with one noun about one entity: the usual fence."""
+    return f"slime.{run}.{noun}.*.{entity}"
+
+
+def stream_subjects(run: str) -> list[str]:
+    """What the run's stream stores: the nouns, and so neither the inbox nor replies."""
+    check_token(run, "run name")
+    return [f"slime.{run}.{noun}.>" for noun in NOUNS]
+
+
+def stream_name(run: str) -> str:
+    """The JetStream stream of a run."""
+    return f"SLIME_{check_token(run, 'run name')}"
+
+
+def inbox(run: str, what: str = "prompts") -> str:
+    """Where outside producers send, as request and reply; not stored."""
+    return f"slime.{check_token(run, 'run name')}.inbox.{what}"
+
+
+def matches(pattern: str, subject: str) -> bool:
+    """NATS wildcard rules: `*` is one token, a last `>` is one or more."""
+    want, have = pattern.split("."), subject.split(".")
+    for i, token in enumerate(want):
+        if token == ">":
+            return len(have) > i
+        if i >= len(have) or token not in ("*", have[i]):
+            return False
+    return len(want) == len(have)

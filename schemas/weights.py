@@ -1,0 +1,48 @@
+"""A weight version: published by the trainer, activated by each engine."""
+
+from __future__ import annotations
+
+import enum
+
+from schemas.event import Event
+
+
+class WeightsKind(enum.StrEnum):
+    """All tensors, or the difference to the parent."""
+
+    FULL = "full"
+    DELTA = "delta"
+
+
+class WeightsPublished(Event, frozen=True, kw_only=True, tag="weights.published"):
+    """The trainer. url: folder of HF-named safetensors and their manifest. digest: of all tensors (storage/digests.py).
+
+    parent is None for version 0, the weights a run starts from. bytes: of the files.
+    """
+
+    version: int
+    parent: int | None
+    url: str
+    digest: str
+    bytes: int
+    kind: WeightsKind = WeightsKind.FULL
+
+    def entity(self) -> str:
+        return str(self.version)
+
+
+class WeightsActivated(Event, frozen=True, kw_only=True, tag="weights.activated"):
+    """An engine, once it runs this version and has checked its digest. seconds: from retraction to going on.
+
+    lag: seconds from publication to activation. resumed: rollouts that were under way and went on.
+    """
+
+    version: int
+    engine: str
+    digest: str
+    seconds: float
+    lag: float = 0.0
+    resumed: int = 0
+
+    def entity(self) -> str:
+        return f"{self.version}-{self.engine}"

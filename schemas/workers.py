@@ -1,0 +1,30 @@
+"""A worker: a process that takes part in a run."""
+
+from __future__ import annotations
+
+from schemas.event import Event
+
+
+class WorkerJoined(Event, frozen=True, kw_only=True, tag="worker.joined"):
+    """Each actor and engine, when it is ready. worker: its id, new at each start. seconds: of starting, by part."""
+
+    worker: str
+    role: str
+    pid: int
+    node: str = ""
+    facts: dict[str, str] = {}
+    seconds: dict[str, float] = {}
+
+    def entity(self) -> str:
+        return self.worker
+
+
+class WorkerLost(Event, frozen=True, kw_only=True, tag="worker.lost"):
+    """Whoever noticed that a worker is gone. reason: one sentence."""
+
+    worker: str
+    role: str
+    reason: str
+
+    def entity(self) -> str:
+        return self.worker

@@ -1,0 +1,1 @@
+"""Who serves it: Ray Serve deployments, the rollout engines."""

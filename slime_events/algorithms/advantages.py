@@ -1,0 +1,64 @@
+"""From rewards to one advantage per response token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from schemas.errors import ImpossibleCombination
+from slime_events.algorithms.grpo import grpo
+from slime_events.algorithms.kl import approx_kl
+from slime_events.algorithms.reinforce_plus_plus import reinforce_plus_plus, reinforce_plus_plus_baseline
+from slime_events.algorithms.segments import Segments
+from slime_events.algorithms.whiten import AllReduce, masked_whiten
+from slime_events.config.algorithm import AlgorithmSettings, Estimator
+
+AdvantageFunction = Callable[[Tensor, Tensor, Segments, AlgorithmSettings], Tensor]
+
+ESTIMATORS: dict[Estimator, AdvantageFunction] = {
+    "grpo": grpo,
+    "gspo": grpo,
+    "cispo": grpo,
+    "reinforce_plus_plus": reinforce_plus_plus,
+    "reinforce_plus_plus_baseline": reinforce_plus_plus_baseline,
+}
+
+
+def token_kl(
+    log_probs: list[Tensor], ref_log_probs: list[Tensor] | None, segments: Segments, settings: AlgorithmSettings
+) -> Tensor:
+    """KL to the reference per token [tokens]; zeros when `kl_coef` is 0, where no reference pass is needed."""
+    if settings.kl_coef == 0:
+        return torch.zeros(len(segments.mask), device=segments.mask.device)
+    if ref_log_probs is None:
+        raise ImpossibleCombination("kl_coef is not 0 but there are no reference log-probs: give a reference model")
+    policy = segments.join(log_probs, "log_probs")
+    return approx_kl(policy, segments.join(ref_log_probs, "ref_log_probs"), settings.kl_loss_type)
+
+
+@torch.no_grad()
+def compute_advantages(
+    rewards: Tensor,
+    log_probs: list[Tensor],
+    ref_log_probs: list[Tensor] | None,
+    loss_masks: list[Tensor],
+    settings: AlgorithmSettings,
+    *,
+    all_reduce: AllReduce | None = None,
+) -> list[Tensor]:
+    """Advantages of each sample, float32 [response] each, on the device of the masks, without gradient.
+
+    rewards: [samples], already normalised over their groups. log_probs: the policy before the update, [response]
+    each; ref_log_probs: the reference model's, needed when `kl_coef` is not 0. With `normalize_advantages` they are
+    whitened over every trained token given here and, through `all_reduce`, on the other data parallel ranks: call it
+    once with the whole step, not per micro batch.
+    Raises TrainerError for lengths that disagree and ImpossibleCombination for a KL without a reference.
+    """
+    segments = Segments.of(loss_masks)
+    kl = token_kl(log_probs, ref_log_probs, segments, settings)
+    flat = ESTIMATORS[settings.advantage_estimator](rewards.to(kl), kl, segments, settings)
+    if settings.normalize_advantages:
+        flat = masked_whiten(flat, segments.mask, all_reduce)
+    return segments.split(flat)

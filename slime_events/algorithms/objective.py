@@ -1,0 +1,97 @@
+"""The policy objective of a micro batch: what the trainer minimises, and the figures that explain it."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from schemas.errors import ImpossibleCombination
+from slime_events.algorithms.cispo import cispo_loss
+from slime_events.algorithms.gspo import gspo_kl
+from slime_events.algorithms.kl import approx_kl
+from slime_events.algorithms.opsm import opsm_mask
+from slime_events.algorithms.policy_loss import clipped_policy_loss
+from slime_events.algorithms.reduce import token_weights
+from slime_events.algorithms.segments import Segments
+from slime_events.algorithms.tis import truncated
+from slime_events.config.algorithm import AlgorithmSettings
+
+
+def policy_objective(
+    *,
+    log_probs: list[Tensor],
+    old_log_probs: list[Tensor],
+    rollout_log_probs: list[Tensor],
+    ref_log_probs: list[Tensor] | None,
+    advantages: list[Tensor],
+    loss_masks: list[Tensor],
+    rollout_denoms: list[float] | None,
+    entropy: list[Tensor] | None,
+    settings: AlgorithmSettings,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Loss (a scalar with gradient) and metrics (detached scalars) of the samples given, [response] tensors each.
+
+    log_probs: under the weights being trained, with gradient; old_log_probs: the trainer's before the step's first
+    update; rollout_log_probs: as the engine sampled. All are natural logs of logits / temperature.
+
+    Loss and metrics are sums over samples of masked means (sums over trained tokens with `calculate_per_token_loss`):
+    add them over micro batches and ranks, then divide by the step's rollouts (or trained tokens). `rollout_denoms`:
+    see `token_weights`. Which metrics there are depends on the settings alone, never on the data.
+    Raises TrainerError for lengths that disagree, ImpossibleCombination for a KL loss without a reference.
+    """
+    segments = Segments.of(loss_masks)
+    new = segments.join(log_probs, "log_probs")
+    trainer_old = segments.join(old_log_probs, "old_log_probs").detach()
+    rollout = segments.join(rollout_log_probs, "rollout_log_probs").detach()
+    advantage = segments.join(advantages, "advantages").detach()
+    old = rollout if settings.use_rollout_logprobs else trainer_old
+
+    pg_loss, metrics = _policy_term(new, old, advantage, segments, settings)
+    metrics["train_rollout_logprob_abs_diff"] = (trainer_old - rollout).abs()
+    if settings.use_tis:
+        correction = truncated(trainer_old, rollout, settings.tis_clip_low, settings.tis_clip)
+        pg_loss = pg_loss * correction.weight
+        metrics |= {"tis": correction.ratio, "tis_clipfrac": correction.clipped, "tis_abs": correction.distance}
+    loss = pg_loss
+    metrics["pg_loss"] = pg_loss
+
+    if entropy is not None:
+        metrics["entropy_loss"] = segments.join(entropy, "entropy")
+        loss = loss - settings.entropy_coef * metrics["entropy_loss"]
+    if settings.use_kl_loss:
+        metrics["kl_loss"] = _reference_kl(new, old, ref_log_probs, segments, settings)
+        loss = loss + settings.kl_loss_coef * metrics["kl_loss"]
+
+    weights = token_weights(segments, per_token=settings.calculate_per_token_loss, rollout_denoms=rollout_denoms)
+    metrics["loss"] = loss
+    return (loss * weights).sum(), {name: (value.detach() * weights).sum() for name, value in metrics.items()}
+
+
+def _policy_term(
+    new: Tensor, old: Tensor, advantage: Tensor, segments: Segments, settings: AlgorithmSettings
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The estimator's loss per token [tokens] and what there is to say about it."""
+    log_ratio = old - new
+    ppo_kl = gspo_kl(log_ratio, segments) if settings.advantage_estimator == "gspo" else log_ratio
+    low = settings.eps_clip
+    high = settings.eps_clip if settings.eps_clip_high is None else settings.eps_clip_high
+    if settings.advantage_estimator == "cispo":
+        pg_loss, clipped = cispo_loss(ppo_kl, new, advantage, low, high)
+    else:
+        pg_loss, clipped = clipped_policy_loss(ppo_kl, advantage, low, high, settings.eps_clip_c)
+    metrics = {"pg_clipfrac": clipped, "ppo_kl": ppo_kl}
+    if settings.use_opsm:
+        kept = opsm_mask(log_ratio, advantage, segments, settings.opsm_delta)
+        pg_loss = pg_loss * kept
+        metrics["opsm_clipfrac"] = 1 - kept
+    return pg_loss, metrics
+
+
+def _reference_kl(
+    new: Tensor, old: Tensor, ref_log_probs: list[Tensor] | None, segments: Segments, settings: AlgorithmSettings
+) -> Tensor:
+    """KL to the reference model per token [tokens], with gradient."""
+    if ref_log_probs is None:
+        raise ImpossibleCombination("use_kl_loss is on but there are no reference log-probs: give a reference model")
+    ref = segments.join(ref_log_probs, "ref_log_probs").detach()
+    ratio = (new - old).exp() if settings.use_unbiased_kl else None
+    return approx_kl(new, ref, settings.kl_loss_type, ratio)

@@ -1,0 +1,52 @@
+"""`TrainBatch`: the samples of one step as the trainer takes them, in the order that `batch.sealed` gave.
+
+Built from the log alone, so that the same log gives the same batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True, slots=True)
+class TrainSample:
+    """One rollout.
+
+    tokens: int32 [prompt + response]. loss_mask: int8 [response], 1 = trained on. rollout_log_probs: float32
+    [response], natural log, of logits / temperature as the engine sampled them. reward: after normalisation over its group
+    (slime's post-process); raw_reward: as graded. rollout: fan-out siblings share it, a step counts rollouts.
+    oldest_version / newest_version: over the weight versions that made its tokens.
+    """
+
+    sample: str
+    group: str
+    rollout: str
+    tokens: npt.NDArray[np.int32]
+    response_length: int
+    loss_mask: npt.NDArray[np.int8]
+    rollout_log_probs: npt.NDArray[np.float32]
+    reward: float
+    raw_reward: float
+    oldest_version: int
+    newest_version: int
+    truncated: bool = False
+
+    @property
+    def total_length(self) -> int:
+        """Prompt + response, in tokens."""
+        return len(self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainBatch:
+    """What one `batch.sealed` names: `step` makes version `step + 1` from version `step`.
+
+    `temperature` is the rollout's: both sides take log-probs of logits / temperature.
+    """
+
+    step: int
+    samples: tuple[TrainSample, ...]
+    temperature: float = 1.0

@@ -1,0 +1,105 @@
+"""`digits4`: chains of four one-digit terms such as `8-5-1+2`, with questions held out by a hash of their text.
+
+There are 9^4 x 2^3 = 52,488 questions (terms 1 to 9, each sign plus or minus). One in fifty is held out: neither the
+base checkpoint nor the demo's GRPO ever sees it, so that evaluation measures the skill and not the memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+TERMS = 4
+QUESTIONS = 9**TERMS * 2 ** (TERMS - 1)
+HELD_OUT_ONE_IN = 50
+TRAIN_FILE = "train.jsonl"
+EVAL_FILE = "eval.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """`terms` in order with their signs: `8-5-1+2` is (8, -5, -1, 2); the first is positive."""
+
+    terms: tuple[int, ...]
+
+    @property
+    def text(self) -> str:
+        """What the user asks."""
+        first, *rest = self.terms
+        return str(first) + "".join(f"{term:+d}" for term in rest)
+
+    @property
+    def answer(self) -> str:
+        """The exact label."""
+        return str(sum(self.terms))
+
+    @property
+    def worked(self) -> str:
+        """A careful response: every partial sum inside <think>, then the answer."""
+        steps = []
+        total = self.terms[0]
+        for term in self.terms[1:]:
+            steps.append(f"{total}{term:+d}={total + term}")
+            total += term
+        return f"<think>{';'.join(steps)}</think>{total}"
+
+    @property
+    def without_last_term(self) -> str:
+        """What a hasty reader answers: the chain without its last term."""
+        return str(sum(self.terms[:-1]))
+
+    @property
+    def held_out(self) -> bool:
+        """True where the question belongs to evaluation, by the SHA-256 of its text alone."""
+        digest = hashlib.sha256(self.text.encode()).digest()
+        return int.from_bytes(digest[:8], "big") % HELD_OUT_ONE_IN == 0
+
+
+def question(number: int) -> Question:
+    """Question `number` of 0 .. QUESTIONS - 1, in mixed radix: the signs in the low bits, then the terms."""
+    if not 0 <= number < QUESTIONS:
+        raise IndexError(f"digits4 has questions 0 to {QUESTIONS - 1}, not {number}")
+    signs, number = number % 2 ** (TERMS - 1), number // 2 ** (TERMS - 1)
+    terms = []
+    for place in range(TERMS):
+        number, digit = divmod(number, 9)
+        negative = place > 0 and signs >> (place - 1) & 1
+        terms.append(-(digit + 1) if negative else digit + 1)
+    return Question(tuple(terms))
+
+
+def draw(seed: int, *, held_out: bool) -> Iterator[Question]:
+    """All questions of one side of the hold-out, each once, in an order that `seed` alone decides."""
+    numbers = list(range(QUESTIONS))
+    random.Random(seed).shuffle(numbers)
+    return (q for q in map(question, numbers) if q.held_out == held_out)
+
+
+def take(count: int, seed: int, *, held_out: bool) -> list[Question]:
+    """The first `count` of `draw`. Raises ValueError where that side has fewer questions."""
+    drawn = [q for _, q in zip(range(count), draw(seed, held_out=held_out), strict=False)]
+    if len(drawn) < count:
+        side = "held-out" if held_out else "training"
+        raise ValueError(f"digits4 has only {len(drawn)} {side} questions, {count} were asked for")
+    return drawn
+
+
+def write_data(folder: Path, seed: int = 0, train: int = 4096, held_out: int = 128) -> tuple[Path, Path]:
+    """Write `train.jsonl` and `eval.jsonl`, one object with `messages` (one user turn) and `label` a line.
+
+    Returns both paths. The same seed and counts write the same bytes.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    train_path, eval_path = folder / TRAIN_FILE, folder / EVAL_FILE
+    _write(train_path, take(train, seed, held_out=False))
+    _write(eval_path, take(held_out, seed, held_out=True))
+    return train_path, eval_path
+
+
+def _write(path: Path, questions: Sequence[Question]) -> None:
+    rows = ({"messages": [{"role": "user", "content": q.text}], "label": q.answer} for q in questions)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")

@@ -1,0 +1,212 @@
+"""`MemoryLog`: the reference. What it does is what an event log means; JetStream has to do the same."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+
+from schemas.codec import decode, encode
+from schemas.errors import Conflict, EventTooLarge, LogUnavailable
+from schemas.subjects import every_event, matches
+from storage.log import Append, Recorded
+
+MAX_EVENT_BYTES = 1024 * 1024
+"""NATS's own default limit of one message."""
+
+
+@dataclass(slots=True)
+class _Lease:
+    taken: int = 0
+    until: float = 0.0
+    done: bool = False
+
+
+@dataclass(slots=True)
+class _Queue:
+    subject: str
+    seen: int = 0
+    leases: dict[int, _Lease] = field(default_factory=dict)
+
+
+class MemoryDelivery:
+    """One event handed to one taker."""
+
+    def __init__(self, log: MemoryLog, queue: _Queue, recorded: Recorded, lease_s: float) -> None:
+        self.recorded = recorded
+        self._log, self._lease, self._lease_s = log, queue.leases[recorded.position], lease_s
+        self._queue = queue
+        self.attempt = self._lease.taken
+
+    def _still_mine(self) -> bool:
+        return self._lease.taken == self.attempt and not self._lease.done
+
+    async def working(self) -> None:
+        """Renew the lease."""
+        if self._still_mine():
+            self._lease.until = time.monotonic() + self._lease_s
+
+    async def done(self) -> None:
+        """It will not be delivered again."""
+        self._lease.done = True
+        self._queue.leases.pop(self.recorded.position, None)
+
+    async def release(self) -> None:
+        """Give it back at once."""
+        if self._still_mine():
+            self._lease.until = 0.0
+            await self._log.wake()
+
+
+class MemoryConsumer:
+    """A taker of a named queue."""
+
+    def __init__(self, log: MemoryLog, queue: _Queue, lease_s: float) -> None:
+        self._log, self._queue, self._lease_s, self._closed = log, queue, lease_s, False
+
+    async def take(self, limit: int, wait_s: float) -> list[MemoryDelivery]:
+        """Up to `limit` deliveries; an empty list after `wait_s` without any."""
+        end = time.monotonic() + wait_s
+        while not self._closed:
+            taken = self._take_now(limit)
+            left = end - time.monotonic()
+            if taken or left <= 0:
+                return taken
+            await self._log.changed(min(left, self._next_expiry()))
+        return []
+
+    def _next_expiry(self) -> float:
+        now = time.monotonic()
+        return max(0.0, min((lease.until - now for lease in self._queue.leases.values()), default=3600.0))
+
+    def _take_now(self, limit: int) -> list[MemoryDelivery]:
+        queue, now = self._queue, time.monotonic()
+        for recorded in self._log.records[queue.seen :]:
+            queue.seen = recorded.position
+            if matches(queue.subject, recorded.subject):
+                queue.leases[recorded.position] = _Lease()
+        taken = []
+        for position, lease in list(queue.leases.items()):
+            if len(taken) >= limit:
+                break
+            if lease.until <= now:
+                lease.taken += 1
+                lease.until = now + self._lease_s
+                taken.append(MemoryDelivery(self._log, queue, self._log.records[position - 1], self._lease_s))
+        return taken
+
+    async def close(self) -> None:
+        """Stop taking."""
+        self._closed = True
+
+
+class MemoryLog:
+    """An event log in one process, encoded and decoded as on the wire."""
+
+    def __init__(self, run: str) -> None:
+        self.run = run
+        self.records: list[Recorded] = []
+        self._ids: dict[tuple[str, str], int] = {}
+        self._last: dict[str, int] = {}
+        self._queues: dict[str, _Queue] = {}
+        self._changed = asyncio.Condition()
+        self._closed = False
+
+    async def append(self, appends: Sequence[Append]) -> list[int]:
+        """Store all or nothing; their positions in the given order."""
+        self._check_open()
+        fresh: dict[tuple[str, str], tuple[Append, bytes]] = {}
+        for append in appends:
+            key = (append.envelope.subject, append.envelope.id)
+            if key in self._ids or key in fresh:
+                continue
+            self._check_fence(append)
+            data = encode(append.envelope)
+            if len(data) > MAX_EVENT_BYTES:
+                raise EventTooLarge(f"{append.envelope.type} of {len(data)} bytes is above {MAX_EVENT_BYTES}")
+            fresh[key] = (append, data)
+        for key, (append, data) in fresh.items():
+            position = len(self.records) + 1
+            self.records.append(Recorded(position, append.envelope.subject, decode(data), data))
+            self._ids[key] = position
+            self._last[append.envelope.subject] = position
+        if fresh:
+            await self.wake()
+        return [self._ids[(a.envelope.subject, a.envelope.id)] for a in appends]
+
+    def _check_fence(self, append: Append) -> None:
+        fence = append.fence
+        if fence is None:
+            return
+        actual = self._last_position(fence.subject)
+        if actual != fence.position:
+            raise Conflict(
+                f"{append.envelope.type} on {append.envelope.subject} expected position {fence.position} under "
+                f"{fence.subject}, found {actual}: another writer was first",
+                subject=fence.subject,
+                expected=fence.position,
+                actual=actual,
+            )
+
+    def _last_position(self, subject: str) -> int:
+        if subject == every_event(self.run):
+            return len(self.records)
+        if "*" not in subject and ">" not in subject:
+            return self._last.get(subject, 0)
+        return max((p for s, p in self._last.items() if matches(subject, s)), default=0)
+
+    async def read(
+        self, start: int = 1, subject: str | None = None, *, follow: bool = False
+    ) -> AsyncIterator[Recorded]:
+        """Events from position `start` that match the filter, in order."""
+        position = max(start, 1)
+        while True:
+            self._check_open()
+            while position <= len(self.records):
+                recorded = self.records[position - 1]
+                position += 1
+                if subject is None or matches(subject, recorded.subject):
+                    yield recorded
+            if not follow:
+                return
+            await self.changed(3600.0)
+
+    async def last(self, subject: str) -> Recorded | None:
+        """The last event that matches the filter."""
+        self._check_open()
+        position = self._last_position(subject)
+        return self.records[position - 1] if position else None
+
+    async def position(self) -> int:
+        """The last position, 0 for an empty log."""
+        self._check_open()
+        return len(self.records)
+
+    async def consume(self, name: str, subject: str, *, lease_s: float = 30.0) -> MemoryConsumer:
+        """A taker of the queue `name`."""
+        self._check_open()
+        return MemoryConsumer(self, self._queues.setdefault(name, _Queue(subject)), lease_s)
+
+    async def close(self) -> None:
+        """Refuse further calls and end all readers."""
+        self._closed = True
+        await self.wake()
+
+    async def wake(self) -> None:
+        """Tell every waiting reader and taker to look again."""
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def changed(self, seconds: float) -> None:
+        """Wait until something changed, or the time is over."""
+        self._check_open()
+        async with self._changed:
+            try:
+                await asyncio.wait_for(self._changed.wait(), seconds)
+            except TimeoutError:
+                return
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise LogUnavailable(f"the in-memory log of run {self.run!r} is closed")
