@@ -16,10 +16,12 @@ A caller can catch at the height it can act on: a shell retries `LogUnavailable`
     │   ├── BlobMissing / BlobDamaged
     │   ├── ArchiveDamaged         a segment or manifest that is not what its digest says
     │   ├── WeightsDamaged         a weight file that is not what its manifest says
+    │   ├── StoreUnavailable       the object store did not answer, or refused
     │   └── NoSpace                the disk is full
     ├── ConfigError                what was asked for cannot be
     │   ├── UnknownFlag            with the nearest names
     │   ├── InvalidValue           a flag or field with a value it cannot have
+    │   │   └── UnknownGrader      no grader of that name (a NotImplementedError too, as in slime)
     │   └── ImpossibleCombination  two settings that exclude each other, and why
     ├── DataError                  what was given cannot be used
     │   ├── MalformedPrompt        file, line and reason
@@ -102,6 +104,10 @@ class WeightsDamaged(StorageError):
     """A weight file that is not what its manifest says."""
 
 
+class StoreUnavailable(StorageError):
+    """The object store (or file system) of blobs, archive or weights did not answer, or refused."""
+
+
 class NoSpace(StorageError):
     """The disk or bucket is full."""
 
@@ -116,6 +122,10 @@ class UnknownFlag(ConfigError):
 
 class InvalidValue(ConfigError):
     """A flag or field with a value that it cannot have."""
+
+
+class UnknownGrader(InvalidValue, NotImplementedError):
+    """No grader of that name; the message lists those there are. slime raises NotImplementedError here."""
 
 
 class ImpossibleCombination(ConfigError):

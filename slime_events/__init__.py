@@ -1,1 +1,1 @@
-"""What is decided: pure decisions and folds, algorithms, rewards, filters, configuration; and the command line on top."""
+"""What is decided: decisions and folds, algorithms, rewards, filters, configuration; the command line on top."""

@@ -7,8 +7,11 @@ user's filter or reward and what the function decided goes back into an event.
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
+
+from schemas.errors import PlugPointError
 
 
 class Status(enum.StrEnum):
@@ -19,6 +22,10 @@ class Status(enum.StrEnum):
     TRUNCATED = "truncated"
     ABORTED = "aborted"
     FAILED = "failed"
+
+
+FINISH = {"stop": Status.COMPLETED, "length": Status.TRUNCATED, "abort": Status.ABORTED}
+"""What an engine's finish reason makes of a sample."""
 
 
 @dataclass
@@ -63,3 +70,64 @@ class Sample:
     def effective_response_length(self) -> int:
         """Trainable tokens of the response."""
         return sum(self.loss_mask) if self.loss_mask is not None else self.response_length
+
+    def append_response_tokens(
+        self,
+        args: Any = None,
+        *,
+        tokens: Iterable[int] | None = None,
+        log_probs: Iterable[float] | None = None,
+        trainable: bool = True,
+        meta_info: dict[str, Any] | None = None,
+        text: str | None = None,
+        update_terminal_info: bool = True,
+    ) -> None:
+        """Add what a generation call or a tool gave; mask and log-probs stay aligned with the response.
+
+        Trainable tokens come with their log-probs (nats); the others (a tool's, the environment's) come without and
+        get mask 0 and log-prob 0.0. `meta_info` is the engine's: each call adds one weight version and its prefix
+        cache counts, and its finish reason becomes the status unless `update_terminal_info` is off. `args` is there
+        for slime's signature. Raises PlugPointError for log-probs that are missing, unasked or of another length.
+        """
+        new = [int(token) for token in tokens or ()]
+        given = None if log_probs is None else [float(value) for value in log_probs]
+        self._check_appended(len(new), given, trainable)
+        before = self.response_length
+        if text is not None:
+            self.response += text
+        if new:
+            self.tokens = [*self.tokens, *new]
+            self.response_length += len(new)
+            self.loss_mask = [
+                *([1] * before if self.loss_mask is None else self.loss_mask),
+                *[int(trainable)] * len(new),
+            ]
+            known = [0.0] * before if self.rollout_log_probs is None else self.rollout_log_probs
+            self.rollout_log_probs = [*known, *(given or [0.0] * len(new))]
+        if meta_info is not None:
+            self._add_meta_info(meta_info, update_terminal_info)
+
+    def _check_appended(self, count: int, log_probs: list[float] | None, trainable: bool) -> None:
+        """Raise PlugPointError before anything of a bad call is kept."""
+        where = f"sample {self.index}"
+        if log_probs is not None and len(log_probs) != count:
+            raise PlugPointError(f"{where}: {len(log_probs)} log-probs for {count} tokens: give one for each")
+        if count and trainable and log_probs is None:
+            raise PlugPointError(f"{where}: {count} trainable tokens without log-probs: pass them or trainable=False")
+        if count and not trainable and log_probs is not None:
+            raise PlugPointError(f"{where}: log-probs for tokens that are not trainable: leave them out")
+        if count and trainable and self.rollout_log_probs is None and self.response_length:
+            raise PlugPointError(f"{where}: the {self.response_length} response tokens before have no log-probs")
+
+    def _add_meta_info(self, meta_info: dict[str, Any], update_terminal_info: bool) -> None:
+        """Keep weight version, prefix cache counts and finish reason of one generation call."""
+        if "weight_version" in meta_info:
+            self.weight_versions = [*self.weight_versions, str(meta_info["weight_version"])]
+        for ours, theirs in (("cached_tokens", "cached_tokens"), ("total_prompt_tokens", "prompt_tokens")):
+            if theirs in meta_info:
+                self.prefix_cache_info[ours] = self.prefix_cache_info.get(ours, 0) + int(meta_info[theirs])
+        reason = (meta_info.get("finish_reason") or {}).get("type")
+        if update_terminal_info and reason is not None:
+            if reason not in FINISH:
+                raise PlugPointError(f"sample {self.index}: unknown finish reason {reason!r}: one of {sorted(FINISH)}")
+            self.status = FINISH[reason]

@@ -15,9 +15,11 @@ from schemas.errors import TrainerError
 class Segments:
     """How a flat tensor of `tokens` elements falls apart into samples.
 
-    lengths: response tokens of each sample, [samples]; longest: the largest, at least 1. sample: int64 [tokens], the
-    sample of each token. slot: int64 [tokens], the place of each token in a [samples, longest] grid. mask: bool [tokens], True = trained on. mask_sums:
-    float32 [samples], trained tokens of each sample.
+    lengths: response tokens of each sample, [samples]; longest: the largest of them, at least 1.
+    sample: int64 [tokens], the sample of each token.
+    slot: int64 [tokens], the place of each token in a [samples, longest] grid.
+    mask: bool [tokens], True = trained on.
+    mask_sums: float32 [samples], trained tokens of each sample.
     """
 
     lengths: tuple[int, ...]

@@ -42,7 +42,7 @@ _PLAIN_NAMES = {"bool": Kind.BOOL, "int": Kind.INT, "float": Kind.FLOAT, "str": 
 
 @dataclass(frozen=True, slots=True)
 class ValueType:
-    """`kinds` a single value may be of; `choices` where only those are allowed; `scalar` / `many`: one value, a list."""
+    """`kinds` that one value may be of, `choices` where only those are allowed; `scalar`, `many`: one value, a list."""
 
     kinds: tuple[Kind, ...]
     scalar: bool = True
@@ -100,7 +100,9 @@ def of_source(node: ast.expr) -> ValueType | None:
     if head in ("A", "Annotated"):
         return of_source(inner[0])
     if head == "Literal":
-        choices = tuple(one.value for one in inner if isinstance(one, ast.Constant) and isinstance(one.value, str | int))
+        choices = tuple(
+            one.value for one in inner if isinstance(one, ast.Constant) and isinstance(one.value, str | int)
+        )
         return ValueType(tuple({Kind.STR if isinstance(one, str) else Kind.INT for one in choices}), choices=choices)
     if head in ("List", "list", "Tuple", "tuple", "set", "Set"):
         part = of_source(inner[0])

@@ -30,12 +30,12 @@ IGNORED = -100  # torch's cross entropy leaves such a label out
 
 @dataclass(frozen=True, slots=True)
 class Lessons:
-    """The recipe of the base. Shares are of 1; `lr` is the peak after `warmup` steps, then a cosine to `lr_floor` of it."""
+    """The recipe of the base. `lr` is the peak, reached after `warmup` steps; a cosine leads to `lr_floor` of it."""
 
     steps: int = 1000
     batch: int = 64
     careful: float = 0.7  # of the steps, with worked answers only
-    worked: float = 0.3  # of the answers after that
+    worked: float = 0.34  # of the answers after that
     forgetful: float = 0.85  # of the blurted answers: without the last term
     lr: float = 3e-3
     lr_floor: float = 0.02
@@ -92,7 +92,8 @@ def lesson(
     tokenizer: PreTrainedTokenizerFast, lessons: Lessons, step: int, rng: random.Random
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One batch: token ids and labels, both int64 [batch, longest], right-padded; only the response is learned."""
-    rows, labels = [], []
+    rows: list[torch.Tensor] = []
+    labels: list[torch.Tensor] = []
     while len(rows) < lessons.batch:
         asked = question(rng.randrange(QUESTIONS))
         if asked.held_out:

@@ -110,7 +110,7 @@ def is_converted(folder: Path) -> bool:
     if not (manifest.is_file() and weights.is_file()):
         return False
     said = json.loads(manifest.read_text(encoding="utf-8"))
-    return said["converter"] == CONVERTER and said["bytes"] == weights.stat().st_size
+    return bool(said["converter"] == CONVERTER and said["bytes"] == weights.stat().st_size)
 
 
 def _convert(source: Path, folder: Path) -> None:

@@ -1,0 +1,234 @@
+"""The archivist: follows the log, seals segments of it in object storage, says so in the log.
+
+`should_seal` decides; `archive_run` reads, seals, appends, until the run is finished or it is told to stop. It holds
+nothing that the archive and the log do not hold: another one goes on where it died.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from schemas.archives import ArchiveSealed
+from schemas.envelope import enclose
+from schemas.errors import Conflict, DeadlineExceeded, LogUnavailable, NoSpace, StoreUnavailable
+from schemas.runs import RunFinished
+from schemas.subjects import about
+from storage.archive import ArchiveWriter
+from storage.archive_manifest import SegmentManifest
+from storage.log import Append, EventLog, Fence, Recorded
+
+logger = logging.getLogger(__name__)
+
+Clock = Callable[[], int]
+"""UTC nanoseconds."""
+
+ResultT = TypeVar("ResultT")
+
+
+@dataclass(frozen=True, slots=True)
+class SealPolicy:
+    """A segment is written at `max_bytes` (of records, uncompressed) or `max_age_s` after its first event."""
+
+    max_bytes: int = 8 * 1024 * 1024
+    max_age_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """A log or store that is away is asked again after `first_s`, doubling up to `most_s`, for `deadline_s` in all."""
+
+    first_s: float = 0.2
+    most_s: float = 10.0
+    deadline_s: float = 600.0
+
+
+class ArchiveOutcome(enum.StrEnum):
+    """How an archivist ended: with the whole run closed, or told to stop with what there was until then."""
+
+    FINISHED = "finished"
+    STOPPED = "stopped"
+
+
+def should_seal(policy: SealPolicy, pending_bytes: int, pending_events: int, age_s: float) -> bool:
+    """Whether what is pending becomes a segment now.
+
+    pending_events leaves out `archive.sealed`: on a silent log each segment would otherwise be the reason for the next.
+    """
+    return pending_bytes >= policy.max_bytes or (pending_events > 0 and age_s >= policy.max_age_s)
+
+
+async def archive_run(
+    log: EventLog,
+    writer: ArchiveWriter,
+    producer: str,
+    clock: Clock,
+    stop: asyncio.Event,
+    *,
+    policy: SealPolicy | None = None,
+    patience: Patience | None = None,
+) -> ArchiveOutcome:
+    """Archive `log` until its `run.finished` is sealed and the archive closed, or until `stop` and all before it is.
+
+    The last segment, with `run.finished` in it, has no `archive.sealed`: nothing is said after a run's last word. On a
+    resumed run start this after `run.resumed` was appended. Raises DeadlineExceeded where the log or the store stays
+    away for longer than `patience`, Conflict where another archivist writes the same archive, ArchiveDamaged.
+    """
+    return await _Archivist(log, writer, producer, clock, policy or SealPolicy(), patience or Patience()).run(stop)
+
+
+class _Archivist:
+    def __init__(
+        self,
+        log: EventLog,
+        writer: ArchiveWriter,
+        producer: str,
+        clock: Clock,
+        policy: SealPolicy,
+        patience: Patience,
+    ) -> None:
+        self._log, self._writer, self._producer, self._clock = log, writer, producer, clock
+        self._policy, self._patience = policy, patience
+        self._run_events = about(log.run, "run", "run")
+        self._counted = 0
+        self._since = 0
+
+    async def run(self, stop: asyncio.Event) -> ArchiveOutcome:
+        if self._writer.segments:
+            # A predecessor may have died between sealing its last segment and saying so.
+            await self._say(self._writer.segments[-1])
+        if await self._is_over(self._writer.next_position - 1):
+            return await self._close()
+        target: int | None = None
+        reader = _Follower(self._log, self._writer.next_position)
+        try:
+            while True:
+                if target is None and stop.is_set():
+                    target = await self._patiently("the log", self._log.position)
+                for recorded in await self._patiently("the log", lambda: reader.take(self._wait_s())):
+                    await self._take(recorded)
+                    if isinstance(recorded.envelope.event, RunFinished) and await self._is_over(recorded.position):
+                        return await self._close()
+                if self._is_due():
+                    await self._seal()
+                if target is not None and self._writer.next_position > target:
+                    await self._seal()
+                    return ArchiveOutcome.STOPPED
+        finally:
+            await reader.close()
+
+    async def _take(self, recorded: Recorded) -> None:
+        self._writer.add(recorded)
+        if not isinstance(recorded.envelope.event, ArchiveSealed):
+            self._since = self._since or self._clock()
+            self._counted += 1
+        if self._is_due() and not isinstance(recorded.envelope.event, RunFinished):
+            await self._seal()
+
+    def _age_s(self) -> float:
+        return (self._clock() - self._since) / 1e9 if self._since else 0.0
+
+    def _is_due(self) -> bool:
+        return should_seal(self._policy, self._writer.pending_bytes, self._counted, self._age_s())
+
+    def _wait_s(self) -> float:
+        return min(0.25, max(0.01, self._policy.max_age_s - self._age_s()))
+
+    async def _is_over(self, position: int) -> bool:
+        """Whether the event at or before `position` that ended the run was its last: it was not resumed since."""
+        last = await self._patiently("the log", lambda: self._log.last(self._run_events))
+        return last is not None and isinstance(last.envelope.event, RunFinished) and last.position <= position
+
+    async def _seal(self) -> None:
+        manifest = await self._patiently("the archive's store", lambda: asyncio.to_thread(self._writer.seal))
+        self._counted = self._since = 0
+        if manifest is not None:
+            logger.info("sealed segment %d: positions %d to %d", manifest.segment, manifest.first, manifest.last)
+            await self._say(manifest)
+
+    async def _close(self) -> ArchiveOutcome:
+        await self._patiently("the archive's store", lambda: asyncio.to_thread(self._writer.close))
+        logger.info("archive closed at position %d: %s", self._writer.next_position - 1, self._writer.url)
+        return ArchiveOutcome.FINISHED
+
+    async def _say(self, manifest: SegmentManifest) -> None:
+        event = ArchiveSealed(
+            segment=manifest.segment,
+            first=manifest.first,
+            last=manifest.last,
+            sha256=manifest.sha256,
+            bytes=manifest.bytes,
+            url=self._writer.locate(manifest),
+        )
+        envelope = enclose(self._log.run, event, at=self._clock(), producer=self._producer)
+        while True:
+            last = await self._patiently("the log", lambda: self._log.last(self._run_events))
+            if last is not None and isinstance(last.envelope.event, RunFinished):
+                return
+            # Fenced on the run's own events: if run.finished gets in between, this is refused.
+            append = Append(envelope, Fence(self._run_events, last.position if last else 0))
+            try:
+                await self._patiently("the log", lambda append=append: self._log.append([append]))
+            except Conflict:
+                continue
+            return
+
+    async def _patiently(self, what: str, call: Callable[[], Awaitable[ResultT]]) -> ResultT:
+        loop = asyncio.get_running_loop()
+        began, pause = loop.time(), self._patience.first_s
+        while True:
+            try:
+                result = await call()
+            except (LogUnavailable, StoreUnavailable, NoSpace) as error:
+                waited = loop.time() - began
+                if waited + pause > self._patience.deadline_s:
+                    raise DeadlineExceeded(f"the archivist waited {waited:.0f} s for {what}: {error}") from error
+                logger.warning("%s is away for %.1f s, trying again in %.1f s: %s", what, waited, pause, error)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, self._patience.most_s)
+            else:
+                if pause > self._patience.first_s:
+                    logger.warning("%s is back after %.1f s", what, loop.time() - began)
+                return result
+
+
+class _Follower:
+    """Reads the log in the background, a bounded number of events ahead; reconnects at the next `take`."""
+
+    AHEAD = 1024
+
+    def __init__(self, log: EventLog, start: int) -> None:
+        self._log, self._next = log, start
+        self._queue: asyncio.Queue[Recorded] = asyncio.Queue(self.AHEAD)
+        self._pump = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        async for recorded in self._log.read(self._next, follow=True):
+            await self._queue.put(recorded)
+            self._next = recorded.position + 1
+        raise LogUnavailable("the log ended while it was followed")
+
+    async def take(self, wait_s: float) -> list[Recorded]:
+        """What was read since; an empty list after `wait_s`. Raises what reading raised, once, then reads again."""
+        if self._queue.empty():
+            if self._pump.done():
+                failed, self._pump = self._pump, asyncio.create_task(self._read())
+                await failed
+            try:
+                taken = [await asyncio.wait_for(self._queue.get(), wait_s)]
+            except TimeoutError:
+                return []
+        else:
+            taken = []
+        while not self._queue.empty():
+            taken.append(self._queue.get_nowait())
+        return taken
+
+    async def close(self) -> None:
+        """Stop reading."""
+        self._pump.cancel()
+        await asyncio.gather(self._pump, return_exceptions=True)

@@ -1,0 +1,155 @@
+"""`Conductor`: reads the log, decides, appends. It holds a fold and nothing else.
+
+    turn:  events since the last look -> fold -> decide (pure) -> one atomic append -> ... read back -> next turn
+
+It never acts on what it has said before it has read it back, so its state is at all times a fold of the log, and a
+conductor that is killed at any point is replaced by one that reads the same log.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from schemas.errors import Conflict, SlimeEventsError
+from schemas.event import Event, Purpose
+from schemas.prompts import PromptRejected, PromptSubmitted
+from schemas.runs import FinishReason, RunFailed, RunFinished
+from schemas.subjects import every_event
+from slime_events.conductor.accept import Judge
+from slime_events.conductor.decide import decide, is_broken, is_complete, prompts_to_draw, waits_for
+from slime_events.conductor.draw import requests_for, training_requests
+from slime_events.conductor.evaluate import evals_due
+from slime_events.conductor.plan import Plan
+from slime_events.conductor.prompts import PromptFeed
+from slime_events.conductor.seal import Normalise
+from slime_events.state.apply import apply
+from slime_events.state.run import RunPhase, RunState, state_digest
+from slime_events.worker import Worker
+from storage.append_all import append_all
+from storage.follow import Follower
+from storage.log import Append, Fence, Recorded, once
+
+log = logging.getLogger(__name__)
+
+
+class Conductor:
+    """The shell around `slime_events.conductor.decide`.
+
+    deadline_s: seconds without progress after which the run is failed with what it waited for.
+    """
+
+    def __init__(
+        self, worker: Worker, plan: Plan, feed: PromptFeed, judge: Judge, normalise: Normalise, *, deadline_s: float
+    ) -> None:
+        self._worker, self._plan, self._feed = worker, plan, feed
+        self._judge, self._normalise, self._deadline_s = judge, normalise, deadline_s
+        self._said = 0
+        self._stop_asked = False
+        self._mark: tuple[object, ...] = ()
+        self._moved_at = time.monotonic()
+        self.state = RunState(run=worker.log.run)
+
+    def stop(self) -> None:
+        """End the run cleanly at the next look at the log: everything acked stays, `resume` goes on from it."""
+        self._stop_asked = True
+
+    async def run(self) -> RunPhase:
+        """Conduct until the run is finished or failed."""
+        async with Follower(self._worker.log) as follower:
+            while not follower.caught_up or self.state.phase in (RunPhase.NEW, RunPhase.RUNNING):
+                self._fold(await follower.next(wait_s=0.5))
+                if not follower.caught_up or self.state.events < self._said:
+                    continue
+                try:
+                    await self._turn()
+                except Conflict as conflict:
+                    log.warning("lost a race and looks again: %s", conflict)
+                except SlimeEventsError as error:
+                    await self._fail(str(error), waited_for=None)
+                    raise
+        return self.state.phase
+
+    def _fold(self, events: list[Recorded]) -> None:
+        for recorded in events:
+            apply(self.state, recorded)
+
+    async def _turn(self) -> None:
+        state, plan = self.state, self._plan
+        if state.phase is not RunPhase.RUNNING:
+            return
+        if is_complete(state, plan) or self._stop_asked:
+            await self._finish()
+            return
+        reason = is_broken(state, plan) or self._stalled()
+        if reason:
+            await self._fail(reason, waited_for=waits_for(state, plan))
+            return
+        events = decide(state, plan, self._judge, self._normalise)
+        events += self._draw() + self._begin_evals()
+        if events:
+            self._said = await self._append(events)
+
+    async def _append(self, events: list[Event]) -> int:
+        appends = [
+            Append(self._worker.enclose(event)) if getattr(event, "attempt", 0) else once(self._worker.enclose(event))
+            for event in events
+        ]
+        return max(await append_all(self._worker.log, appends))
+
+    def _draw(self) -> list[Event]:
+        count = prompts_to_draw(self.state, self._plan)
+        if not count:
+            return []
+        events: list[Event] = []
+        for prompt in self._feed.take(self.state.cursors, count):
+            events.append(prompt)
+            if isinstance(prompt, PromptSubmitted):
+                events += training_requests(prompt.group, prompt.tokens, self.state, self._plan)
+        return events
+
+    def _begin_evals(self) -> list[Event]:
+        events: list[Event] = []
+        plan = self._plan
+        for name, version in evals_due(self.state, plan):
+            for prompt in self._feed.evaluation(name, version):
+                events.append(prompt)
+                if isinstance(prompt, PromptRejected):
+                    continue
+                events += requests_for(
+                    prompt.group,
+                    prompt.tokens,
+                    samples=plan.eval_samples,
+                    sampling=plan.eval_sampling or plan.sampling,
+                    seed=plan.seed,
+                    min_version=version,
+                    purpose=Purpose.EVAL,
+                )
+        return events
+
+    def _stalled(self) -> str | None:
+        state = self.state
+        mark = (state.version, state.counts.samples_completed, state.counts.eval_samples, state.counts.groups_rejected)
+        lengths = sum(s.length for g in state.groups.values() for s in g.samples.values())
+        if (*mark, lengths, len(state.activated)) != self._mark:
+            self._mark, self._moved_at = (*mark, lengths, len(state.activated)), time.monotonic()
+        idle = time.monotonic() - self._moved_at
+        if idle < self._deadline_s:
+            return None
+        return f"no progress for {idle:.0f} s while waiting for {waits_for(state, self._plan)}"
+
+    async def _finish(self) -> None:
+        """Say that the run is over, fenced on the whole log so that the digest is of all that came before."""
+        state = self.state
+        event = RunFinished(
+            reason=FinishReason.INTERRUPTED if self._stop_asked else FinishReason.ALL_STEPS,
+            steps=state.steps,
+            events=state.events,
+            state_digest=state_digest(state),
+        )
+        await self._worker.say_again(event, Fence(every_event(state.run), state.events))
+
+    async def _fail(self, reason: str, waited_for: str | None) -> None:
+        log.error("the run failed: %s", reason)
+        event = RunFailed(role="conductor", reason=reason, waited_for=waited_for, at_events=self.state.events)
+        self._said = await self._worker.say_again(event)

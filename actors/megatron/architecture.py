@@ -1,0 +1,162 @@
+"""`Architecture`: what a Hugging Face config.json says about a dense decoder, in Megatron's words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from schemas.errors import CheckpointMismatch
+
+FAMILIES = {"Qwen3ForCausalLM": "qwen3", "Qwen2ForCausalLM": "qwen2", "LlamaForCausalLM": "llama"}
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """A Qwen3, Qwen2 or Llama style decoder: RMSNorm, RoPE, grouped-query attention, SwiGLU.
+
+    Sizes are of the whole model, before tensor parallelism. kv_channels: size of one attention head.
+    rope_scaling_factor: of Llama 3's RoPE scaling, None without. qk_layernorm: RMSNorm on each query and key head.
+    """
+
+    num_layers: int
+    hidden_size: int
+    ffn_hidden_size: int
+    num_attention_heads: int
+    num_query_groups: int
+    kv_channels: int
+    vocab_size: int
+    max_position_embeddings: int
+    norm_epsilon: float
+    rotary_base: float
+    rope_scaling_factor: float | None
+    qk_layernorm: bool
+    add_qkv_bias: bool
+    tied: bool
+
+    @classmethod
+    def read(cls, folder: str | Path) -> Architecture:
+        """The architecture of a Hugging Face folder. Raises CheckpointMismatch where Megatron cannot build it here."""
+        path = Path(folder) / "config.json"
+        try:
+            config = json.loads(path.read_text())
+        except FileNotFoundError:
+            raise CheckpointMismatch(f"{path} is missing: give a Hugging Face checkpoint folder") from None
+        except json.JSONDecodeError as error:
+            raise CheckpointMismatch(f"{path} is not JSON: {error}") from error
+        return cls.of(config, str(path))
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any], where: str = "config.json") -> Architecture:
+        """From the parsed config. `where` is for the message of a CheckpointMismatch."""
+        names = config.get("architectures") or ["nothing"]
+        family = FAMILIES.get(names[0])
+        if family is None:
+            raise CheckpointMismatch(f"{where}: architecture {names[0]} is not one of {', '.join(FAMILIES)}")
+        _refuse_unsupported(config, family, where)
+        heads = config["num_attention_heads"]
+        rotary_base, scaling_factor = _rope(config, where)
+        return cls(
+            num_layers=config["num_hidden_layers"],
+            hidden_size=config["hidden_size"],
+            ffn_hidden_size=config["intermediate_size"],
+            num_attention_heads=heads,
+            num_query_groups=config.get("num_key_value_heads") or heads,
+            kv_channels=config.get("head_dim") or config["hidden_size"] // heads,
+            vocab_size=config["vocab_size"],
+            max_position_embeddings=config.get("max_position_embeddings", 4096),
+            norm_epsilon=config.get("rms_norm_eps", 1e-6),
+            rotary_base=rotary_base,
+            rope_scaling_factor=scaling_factor,
+            qk_layernorm=family == "qwen3",
+            add_qkv_bias=family == "qwen2",
+            tied=bool(config.get("tie_word_embeddings", False)),
+        )
+
+    def check_flags(self, flags: Mapping[str, Any]) -> None:
+        """Compare Megatron's architecture flags (slime's MODEL_ARGS), by name, with the checkpoint.
+
+        Names that are no architecture flags are passed over. Raises CheckpointMismatch naming every flag that
+        disagrees, with both values.
+        """
+        known = self.as_flags()
+        wrong = [
+            f"--{name.replace('_', '-')} {flags[name]} (the checkpoint says {known[name]})"
+            for name in sorted(flags.keys() & known.keys())
+            if not _same(flags[name], known[name])
+        ]
+        if wrong:
+            raise CheckpointMismatch(
+                "model flags disagree with the checkpoint's config.json: " + "; ".join(wrong) + ". Leave them out or "
+                "give the checkpoint that they describe"
+            )
+
+    def as_flags(self) -> dict[str, Any]:
+        """Megatron's architecture flags by name with the values that this architecture has."""
+        grouped = self.num_query_groups != self.num_attention_heads
+        return {
+            "num_layers": self.num_layers,
+            "hidden_size": self.hidden_size,
+            "ffn_hidden_size": self.ffn_hidden_size,
+            "num_attention_heads": self.num_attention_heads,
+            "group_query_attention": grouped,
+            "num_query_groups": self.num_query_groups,
+            "kv_channels": self.kv_channels,
+            "vocab_size": self.vocab_size,
+            "norm_epsilon": self.norm_epsilon,
+            "rotary_base": self.rotary_base,
+            "rotary_percent": 1.0,
+            "use_rope_scaling": self.rope_scaling_factor is not None,
+            "rope_scaling_factor": self.rope_scaling_factor or 8.0,
+            "qk_layernorm": self.qk_layernorm,
+            "add_qkv_bias": self.add_qkv_bias,
+            "untie_embeddings_and_output_weights": not self.tied,
+            "swiglu": True,
+            "normalization": "RMSNorm",
+            "add_bias_linear": False,
+            "disable_bias_linear": True,
+            "use_rotary_position_embeddings": True,
+            "position_embedding_type": "rope",
+        }
+
+
+def _same(given: Any, expected: Any) -> bool:
+    if isinstance(expected, bool) or isinstance(given, bool):
+        return given is expected
+    if isinstance(expected, int | float):
+        try:
+            return abs(float(given) - expected) <= 1e-9 * abs(expected)
+        except (TypeError, ValueError):
+            return False
+    return bool(given == expected)
+
+
+def _refuse_unsupported(config: Mapping[str, Any], family: str, where: str) -> None:
+    """What changes the numbers and has no counterpart in the Megatron model that is built."""
+    reasons = []
+    if config.get("hidden_act", "silu") != "silu":
+        reasons.append(f"hidden_act {config['hidden_act']} (silu is supported)")
+    if config.get("attention_bias") and family != "qwen2":
+        reasons.append("attention_bias")
+    if config.get("mlp_bias"):
+        reasons.append("mlp_bias")
+    if config.get("use_sliding_window"):
+        reasons.append("use_sliding_window")
+    if reasons:
+        raise CheckpointMismatch(f"{where}: not supported by the trainer: {', '.join(reasons)}")
+
+
+def _rope(config: Mapping[str, Any], where: str) -> tuple[float, float | None]:
+    """(base, Llama 3 scaling factor or None), from either generation of config.json."""
+    rope: Mapping[str, Any] = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    base = float(rope.get("rope_theta") or config.get("rope_theta") or 10000.0)
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind == "default":
+        return base, None
+    # Megatron knows Llama 3's scaling with these three values fixed.
+    fixed = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+    if kind != "llama3" or any(rope.get(name, value) != value for name, value in fixed.items()):
+        raise CheckpointMismatch(f"{where}: RoPE scaling {dict(rope)} is not supported (default and llama3 are)")
+    return base, float(rope["factor"])

@@ -1,0 +1,141 @@
+"""Causal attention over packed sequences with torch's scaled_dot_product_attention, as a Megatron core attention.
+
+Megatron's own local attention does not take packed (THD) input. Here the sequences of a micro batch are laid into a
+few right-padded grids of similar length, one attention call each. Padding comes last, so that the causal mask alone
+keeps it out of every real token, in the forward and in the backward pass; all other layers see no padding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from megatron.core.packed_seq_params import PackedSeqParams
+from megatron.core.transformer.module import MegatronModule
+from torch import Tensor
+
+# A grid takes sequences down to this share of its longest: at most 1 / share of its tokens are padding.
+GRID_SHARE = 0.75
+
+
+@dataclass
+class PackedSequences(PackedSeqParams):  # type: ignore[misc]  # Megatron's class is not typed
+    """Megatron's THD parameters, with what is computed once per micro batch for all layers.
+
+    grids: (sequences, longest) of each grid. to_grid: int64 [slots], the packed token of each slot of all grids end
+    to end (any token in a padding slot). from_grid: int64 [tokens], the slot of each packed token. rows: int64, the
+    packed positions whose logits are wanted; None for all of them.
+    """
+
+    grids: tuple[tuple[int, int], ...] = ()
+    to_grid: Tensor | None = None
+    from_grid: Tensor | None = None
+    rows: Tensor | None = None
+
+    @classmethod
+    def of(cls, lengths: Sequence[int], rows: Tensor | None, device: torch.device) -> PackedSequences:
+        """Parameters for sequences of these lengths (tokens, each at least 1), packed in this order."""
+        grids, to_grid, from_grid = _lay_out(np.asarray(lengths))
+        starts = torch.tensor(np.concatenate([[0], np.cumsum(lengths)]), dtype=torch.int32, device=device)
+        return cls(
+            qkv_format="thd",
+            cu_seqlens_q=starts,
+            cu_seqlens_kv=starts,
+            max_seqlen_q=max(lengths),
+            max_seqlen_kv=max(lengths),
+            grids=grids,
+            to_grid=torch.from_numpy(to_grid).to(device),
+            from_grid=torch.from_numpy(from_grid).to(device),
+            rows=rows,
+        )
+
+
+def _lay_out(lengths: np.ndarray[Any, Any]) -> tuple[tuple[tuple[int, int], ...], Any, Any]:
+    """(grids, to_grid, from_grid) of `PackedSequences`, sequences in order of falling length."""
+    starts = np.cumsum(lengths) - lengths
+    order = np.argsort(-lengths, kind="stable")
+    grids: list[tuple[int, int]] = []
+    to_grid = []
+    from_grid = np.empty(lengths.sum(), dtype=np.int64)
+    begin = base = 0
+    while begin < len(order):
+        longest = int(lengths[order[begin]])
+        end = begin + int((lengths[order[begin:]] >= GRID_SHARE * longest).sum())
+        chosen = order[begin:end]
+        column = np.arange(longest)
+        tokens = starts[chosen, None] + np.minimum(column, lengths[chosen, None] - 1)
+        slots = base + np.arange(tokens.size).reshape(tokens.shape)
+        real = column < lengths[chosen, None]
+        from_grid[tokens[real]] = slots[real]
+        to_grid.append(tokens.reshape(-1))
+        grids.append((len(chosen), longest))
+        begin, base = end, base + tokens.size
+    return tuple(grids), np.concatenate(to_grid).astype(np.int64), from_grid
+
+
+class PackedAttention(MegatronModule):  # type: ignore[misc]
+    """Core attention of a layer spec. Takes Megatron's keyword arguments; dropout is not supported."""
+
+    def __init__(self, config: Any, softmax_scale: float | None = None, **layer: Any) -> None:
+        """`layer` holds what a spec gives every core attention and this one has no use for."""
+        super().__init__(config=config)
+        self.softmax_scale = softmax_scale
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        *,
+        packed_seq_params: PackedSequences,
+        **layer: Any,
+    ) -> Tensor:
+        """query [tokens, heads, size], key and value [tokens, groups, size] -> [tokens, heads * size]."""
+        packed = packed_seq_params
+        to_grid, from_grid = packed.to_grid, packed.from_grid
+        slots = [rows * columns for rows, columns in packed.grids]
+        parts = [_ToGrid.apply(tensor, to_grid, from_grid).split(slots) for tensor in (query, key, value)]
+        grouped = query.size(1) != key.size(1)
+        outputs = []
+        for (rows, columns), *qkv in zip(packed.grids, *parts, strict=True):
+            q, k, v = (tensor.view(rows, columns, *tensor.shape[1:]).transpose(1, 2) for tensor in qkv)
+            mixed = F.scaled_dot_product_attention(
+                q, k, v, is_causal=True, scale=self.softmax_scale, enable_gqa=grouped
+            )
+            outputs.append(mixed.transpose(1, 2).reshape(rows * columns, -1))
+        joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+        packed_output: Tensor = _FromGrid.apply(joined, to_grid, from_grid)
+        return packed_output
+
+
+class _ToGrid(torch.autograd.Function):
+    """Packed tokens to slots. A padding slot's gradient is exactly 0, so that backward is a plain gather."""
+
+    @staticmethod
+    def forward(ctx: Any, tokens: Tensor, to_grid: Tensor, from_grid: Tensor) -> Tensor:
+        ctx.save_for_backward(from_grid)
+        return tokens.index_select(0, to_grid)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return grad.index_select(0, ctx.saved_tensors[0]), None, None
+
+
+class _FromGrid(torch.autograd.Function):
+    """Slots to packed tokens; backward leaves 0 in the padding slots."""
+
+    @staticmethod
+    def forward(ctx: Any, slots: Tensor, to_grid: Tensor, from_grid: Tensor) -> Tensor:
+        ctx.save_for_backward(from_grid)
+        ctx.slots = len(slots)
+        return slots.index_select(0, from_grid)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        slots = grad.new_zeros(ctx.slots, *grad.shape[1:])
+        return slots.index_copy_(0, ctx.saved_tensors[0], grad), None, None

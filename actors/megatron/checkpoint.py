@@ -1,0 +1,119 @@
+"""Trainer checkpoints: model, optimizer and schedule in Megatron's torch_dist format, complete or not there at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from megatron.core import dist_checkpointing
+from megatron.core.dist_checkpointing.core import CheckpointingException
+from megatron.core.dist_checkpointing.strategies.torch import (
+    MCoreSavePlanner,
+    TorchDistSaveShardedStrategy,
+    _replace_state_dict_keys_with_sharded_keys,
+    mcore_to_pyt_state_dict,
+)
+from torch.distributed.checkpoint import FileSystemWriter
+from torch.distributed.checkpoint import save as write_state
+
+from actors.megatron.cpu import stand_in
+from actors.megatron.optimizer import ensure_state
+from actors.megatron.trainee import Trainee
+from schemas.errors import CheckpointMismatch, TrainerError
+
+MARK = "trainer.json"
+METADATA = {"distrib_optim_sharding_type": "fully_reshardable", "chained_optim_avoid_prefix": True}
+
+
+class InProcessWriter(TorchDistSaveShardedStrategy):  # type: ignore[misc]  # Megatron's class is not typed
+    """Megatron's torch_dist format, written by torch in this process.
+
+    Megatron's own writer forks the trainer and waits without a deadline for its children and for a spawned queue
+    server; a child that dies leaves the rank hanging.
+    """
+
+    def save(self, sharded_state_dict: dict[str, Any], checkpoint_dir: str | Path) -> None:
+        """Collective; returns when this rank's file is on disk."""
+        flat, _, _ = _replace_state_dict_keys_with_sharded_keys(sharded_state_dict, self.keep_only_main_replica)
+        planner = MCoreSavePlanner(
+            dedup_replicated_tensors=not self.keep_only_main_replica, flatten_state_dict=False
+        )
+        writer = FileSystemWriter(checkpoint_dir, single_file_per_rank=True, sync_files=True)
+        write_state(mcore_to_pyt_state_dict(flat, False), storage_writer=writer, planner=planner)
+
+
+def is_checkpoint(folder: str | Path) -> bool:
+    """Whether the folder holds a complete trainer checkpoint."""
+    return (Path(folder) / MARK).is_file()
+
+
+def save(trainee: Trainee, folder: str | Path) -> None:
+    """Write a checkpoint; collective. The folder appears under its name once everything in it is on disk.
+
+    Raises TrainerError when it exists already. All ranks must see the same file system.
+    """
+    target = Path(folder)
+    if target.exists():
+        raise TrainerError(f"{target} exists already: a checkpoint is never overwritten")
+    partial = target.with_name(f".{target.name}.partial")
+    if trainee.place.rank == 0:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+    dist.barrier()
+    with stand_in():
+        state = _state(trainee, loading=False)
+        dist_checkpointing.save(state, str(partial), sharded_strategy=InProcessWriter("torch_dist", 1))
+    dist.barrier()
+    if trainee.place.rank == 0:
+        mark = {
+            "format": 1,
+            "optimizer_steps": trainee.scheduler.num_steps,
+            "tensor_model_parallel_size": trainee.place.tensor.size(),
+            "data_parallel_size": trainee.place.data.size(),
+        }
+        (partial / MARK).write_text(json.dumps(mark, indent=1) + "\n")
+        _sync(partial / MARK)
+        os.rename(partial, target)
+        _sync(target.parent)
+    dist.barrier()
+
+
+def load(trainee: Trainee, folder: str | Path) -> None:
+    """Restore a checkpoint; collective. On the topology that saved it, training goes on bit for bit.
+
+    Raises CheckpointMismatch for a folder that is no complete checkpoint or is one of another model.
+    """
+    if not is_checkpoint(folder):
+        raise CheckpointMismatch(f"{folder} is no complete trainer checkpoint ({MARK} is missing)")
+    with stand_in():
+        try:
+            state = dist_checkpointing.load(_state(trainee, loading=True), str(folder))
+        except (CheckpointingException, KeyError, ValueError) as error:
+            raise CheckpointMismatch(f"{folder} does not fit the model: {error}") from error
+        trainee.model.module.load_state_dict(state["model"])
+        trainee.optimizer.load_state_dict(state["optimizer"])
+        ensure_state(trainee.optimizer, trainee.settings)
+    # The settings of this run rule the schedule; the checkpoint says only how far it is.
+    trainee.scheduler.num_steps = 0
+    trainee.scheduler.step(state["scheduler"]["num_steps"])
+
+
+def _state(trainee: Trainee, *, loading: bool) -> dict[str, Any]:
+    model = trainee.model.module.sharded_state_dict(metadata=METADATA)
+    return {
+        "model": model,
+        "optimizer": trainee.optimizer.sharded_state_dict(model, is_loading=loading, metadata=METADATA),
+        "scheduler": trainee.scheduler.state_dict(),
+    }
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

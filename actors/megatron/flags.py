@@ -1,0 +1,112 @@
+"""Megatron's flags by name: which of Megatron's own settings objects each one goes to."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from megatron.core.distributed import DistributedDataParallelConfig
+from megatron.core.optimizer import OptimizerConfig
+from megatron.core.transformer.enums import AttnBackend
+from megatron.core.transformer.transformer_config import TransformerConfig
+
+from actors.megatron.architecture import Architecture
+from schemas.errors import InvalidValue, UnknownFlag
+
+logger = logging.getLogger(__name__)
+
+# Flags without a field of that name, with the field and the value that they stand for.
+ALIASES: dict[str, tuple[str, Any]] = {
+    "no_rope_fusion": ("apply_rope_fusion", False),
+    "no_masked_softmax_fusion": ("masked_softmax_fusion", False),
+    "no_bias_swiglu_fusion": ("bias_activation_fusion", False),
+    "no_bias_dropout_fusion": ("bias_dropout_fusion", False),
+    "no_gradient_accumulation_fusion": ("gradient_accumulation_fusion", False),
+    "no_persist_layer_norm": ("persist_layer_norm", False),
+    "recompute_activations": ("recompute_granularity", "selective"),
+}
+# Flags that are always so here, or that speak of Megatron's own training loop, data or logging.
+WITHOUT_EFFECT = frozenset(
+    ["accumulate_allreduce_grads_in_fp32", "ckpt_format", "distributed_backend", "eval_interval", "eval_iters", "log_interval", "log_throughput", "make_vocab_size_divisible_by", "max_position_embeddings", "no_load_optim", "no_load_rng", "no_save_optim", "no_save_rng", "seq_length", "tokenizer_type", "train_iters", "use_mcore_models"]
+)
+# Read by the trainer itself, next to its own settings.
+SCHEDULER = frozenset(["lr_warmup_init", "lr_wsd_decay_iters", "lr_wsd_decay_style", "start_weight_decay", "end_weight_decay"])
+# What the CPU has no kernels or no CUDA random state for.
+CUDA_ONLY = frozenset(
+    ["apply_rope_fusion", "masked_softmax_fusion", "bias_activation_fusion", "bias_dropout_fusion", "gradient_accumulation_fusion", "persist_layer_norm", "cross_entropy_loss_fusion", "tp_comm_overlap", "recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules", "attention_backend", "use_distributed_optimizer", "optimizer_cpu_offload", "overlap_cpu_optimizer_d2h_h2d", "use_precision_aware_optimizer", "optimizer_offload_fraction", "overlap_param_gather", "overlap_grad_reduce", "sequence_parallel", "transformer_impl", "fp8", "fp8_recipe"]
+)
+DROPOUT = ("hidden_dropout", "attention_dropout")
+# Names the trainer's own settings have; given twice they could contradict.
+OWN = frozenset(["tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size", "bf16", "lr", "min_lr"])
+
+
+@dataclass(frozen=True, slots=True)
+class MegatronFlags:
+    """Keyword arguments of Megatron's settings objects. A name known to two of them is in both."""
+
+    transformer: Mapping[str, Any]
+    optimizer: Mapping[str, Any]
+    distributed: Mapping[str, Any]
+    scheduler: Mapping[str, Any]
+
+
+def sort_flags(flags: Mapping[str, Any], architecture: Architecture, *, cpu: bool) -> MegatronFlags:
+    """Sort flags, names with underscores, by the settings object that has such a field.
+
+    Architecture flags are compared with the checkpoint. On the CPU, flags of CUDA kernels are left out with a warning.
+    Raises CheckpointMismatch, InvalidValue, and UnknownFlag with the nearest names.
+    """
+    architecture.check_flags(flags)
+    fields = {
+        "transformer": _field_names(TransformerConfig),
+        "optimizer": _field_names(OptimizerConfig),
+        "distributed": _field_names(DistributedDataParallelConfig),
+        "scheduler": SCHEDULER,
+    }
+    sorted_flags: dict[str, dict[str, Any]] = {kind: {} for kind in fields}
+    dropped = []
+    for given, value in flags.items():
+        if given in WITHOUT_EFFECT or given in architecture.as_flags():
+            continue
+        name, value = _resolve(given, value)
+        if cpu and name in CUDA_ONLY:
+            dropped.append(given)
+            continue
+        kinds = [kind for kind, names in fields.items() if name in names]
+        if not kinds:
+            raise UnknownFlag(_unknown(given, frozenset().union(*fields.values())))
+        for kind in kinds:
+            sorted_flags[kind][name] = value
+    if dropped:
+        logger.warning("on the CPU these Megatron flags have no effect: %s", ", ".join(sorted(dropped)))
+    return MegatronFlags(**sorted_flags)
+
+
+def _resolve(given: str, value: Any) -> tuple[str, Any]:
+    """The field and the value that a flag stands for."""
+    if given in OWN:
+        raise InvalidValue(f"megatron.{given}: set the trainer's own {given} instead")
+    if given in DROPOUT and value:
+        raise InvalidValue(f"--{given.replace('_', '-')} {value}: the trainer supports 0 only (log-probs must be exact)")
+    if given == "attention_backend" and isinstance(value, str):
+        try:
+            return given, AttnBackend[value]
+        except KeyError:
+            raise InvalidValue(f"--attention-backend {value}: one of {', '.join(AttnBackend.__members__)}") from None
+    if given in ALIASES:
+        return ALIASES[given] if value else (ALIASES[given][0], None)
+    return given, value
+
+
+def _unknown(given: str, names: frozenset[str]) -> str:
+    near = difflib.get_close_matches(given, sorted(names | WITHOUT_EFFECT), n=3)
+    hint = f"; did you mean {', '.join('--' + name.replace('_', '-') for name in near)}?" if near else ""
+    return f"--{given.replace('_', '-')} is no setting of Megatron's model, optimizer or data parallelism{hint}"
+
+
+def _field_names(config: type) -> frozenset[str]:
+    return frozenset(field.name for field in dataclasses.fields(config))

@@ -1,0 +1,134 @@
+"""Megatron's GPTModel for an `Architecture`."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from megatron.core.models.gpt import GPTModel
+from megatron.core.models.gpt.gpt_layer_specs import (
+    get_gpt_layer_local_spec,
+    get_gpt_layer_with_transformer_engine_spec,
+)
+from megatron.core.transformer.module import Float16Module
+from megatron.core.transformer.spec_utils import ModuleSpec
+from megatron.core.transformer.transformer_config import TransformerConfig
+from torch import Tensor
+
+from actors.megatron.architecture import Architecture
+from actors.megatron.attention import PackedAttention, PackedSequences
+from actors.megatron.cpu import on_cpu, stand_in
+from schemas.errors import ImpossibleCombination, InvalidValue
+from slime_events.config.trainer import TrainerSettings
+
+
+class PolicyModel(GPTModel):  # type: ignore[misc]  # Megatron's class is not typed
+    """GPTModel that computes logits only for the rows that `PackedSequences.rows` names."""
+
+    def _postprocess(
+        self, hidden_states: Tensor, *args: Any, packed_seq_params: PackedSequences, **kwargs: Any
+    ) -> Tensor:
+        rows = packed_seq_params.rows
+        # Under sequence parallelism a rank holds a part of the positions: the caller picks rows from the logits.
+        if rows is not None and not self.config.sequence_parallel:
+            hidden_states = hidden_states.index_select(0, rows)
+        logits: Tensor = super()._postprocess(
+            hidden_states, *args, packed_seq_params=packed_seq_params, **kwargs
+        )
+        return logits
+
+
+def transformer_config(
+    architecture: Architecture, settings: TrainerSettings, flags: Mapping[str, Any]
+) -> TransformerConfig:
+    """Megatron's TransformerConfig; `flags` are its fields as the user gave them and win over our defaults."""
+    _check_parallelism(architecture, settings)
+    dtype = torch.bfloat16 if settings.bf16 else torch.float32
+    defaults = {
+        "sequence_parallel": settings.sequence_parallel and settings.tensor_model_parallel_size > 1,
+        "params_dtype": dtype,
+        "pipeline_dtype": dtype,
+        "hidden_dropout": 0.0,
+        "attention_dropout": 0.0,
+        "use_cpu_initialization": on_cpu(),
+        "perform_initialization": False,  # every weight is read from a checkpoint
+        "bias_activation_fusion": False,
+        "bias_dropout_fusion": False,
+        "masked_softmax_fusion": False,
+        "gradient_accumulation_fusion": False,
+    }
+    fixed = {
+        "num_layers": architecture.num_layers,
+        "hidden_size": architecture.hidden_size,
+        "ffn_hidden_size": architecture.ffn_hidden_size,
+        "num_attention_heads": architecture.num_attention_heads,
+        "num_query_groups": architecture.num_query_groups,
+        "kv_channels": architecture.kv_channels,
+        "layernorm_epsilon": architecture.norm_epsilon,
+        "qk_layernorm": architecture.qk_layernorm,
+        "add_qkv_bias": architecture.add_qkv_bias,
+        "normalization": "RMSNorm",
+        "gated_linear_unit": True,
+        "activation_func": F.silu,
+        "add_bias_linear": False,
+        "bf16": settings.bf16,
+        "tensor_model_parallel_size": settings.tensor_model_parallel_size,
+        # Gradients are summed over data parallel ranks, not averaged: the loss is divided by the whole step already.
+        "calculate_per_token_loss": True,
+    }
+    try:
+        return TransformerConfig(**{**defaults, **flags, **fixed})
+    except (ValueError, AssertionError, TypeError) as error:
+        raise InvalidValue(f"Megatron refuses these settings: {error}") from error
+
+
+def _check_parallelism(architecture: Architecture, settings: TrainerSettings) -> None:
+    ranks = settings.tensor_model_parallel_size
+    if settings.pipeline_model_parallel_size > 1 or settings.context_parallel_size > 1:
+        raise ImpossibleCombination(
+            "the trainer runs tensor and data parallelism: set pipeline-model-parallel-size and context-parallel-size to 1"
+        )
+    if settings.sequence_parallel and not has_transformer_engine():
+        raise ImpossibleCombination("sequence-parallel needs CUDA and Transformer Engine: leave it out")
+    for name in ("vocab_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups"):
+        size = getattr(architecture, name)
+        if size % ranks:
+            raise ImpossibleCombination(
+                f"{name} {size} of the checkpoint cannot be cut over tensor-model-parallel-size {ranks}"
+            )
+
+
+def has_transformer_engine() -> bool:
+    """Whether layers are built from Transformer Engine: on CUDA, where it is installed."""
+    return not on_cpu() and importlib.util.find_spec("transformer_engine") is not None
+
+
+def layer_spec(architecture: Architecture) -> ModuleSpec:
+    """Transformer Engine's layers where there are any, else Megatron's own with `PackedAttention`."""
+    if has_transformer_engine():
+        return get_gpt_layer_with_transformer_engine_spec(qk_layernorm=architecture.qk_layernorm)
+    spec = get_gpt_layer_local_spec(qk_layernorm=architecture.qk_layernorm, normalization="RMSNorm")
+    spec.submodules.self_attention.submodules.core_attention = PackedAttention
+    return spec
+
+
+def build_model(architecture: Architecture, config: TransformerConfig, device: torch.device) -> torch.nn.Module:
+    """An uninitialised model on `device`, this tensor parallel rank's part, in bf16 behind Float16Module if so set."""
+    with stand_in():
+        model = PolicyModel(
+            config=config,
+            transformer_layer_spec=layer_spec(architecture),
+            vocab_size=architecture.vocab_size,
+            max_sequence_length=architecture.max_position_embeddings,
+            position_embedding_type="rope",
+            rotary_base=architecture.rotary_base,
+            rope_scaling=architecture.rope_scaling_factor is not None,
+            rope_scaling_factor=architecture.rope_scaling_factor or 8.0,
+            share_embeddings_and_output_weights=architecture.tied,
+            parallel_output=True,
+        )
+        model = model.to(device)
+        return Float16Module(config, model) if config.bf16 else model

@@ -1,0 +1,99 @@
+"""Megatron's data parallel wrapper, optimizer and learning rate schedule around a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
+from megatron.core.transformer.transformer_config import TransformerConfig
+
+from actors.megatron.cpu import on_cpu, stand_in
+from actors.megatron.flags import MegatronFlags
+from actors.megatron.model import has_transformer_engine
+from schemas.errors import InvalidValue
+from slime_events.config.trainer import TrainerSettings
+
+
+def wrap_data_parallel(
+    model: torch.nn.Module, config: TransformerConfig, flags: MegatronFlags
+) -> DistributedDataParallel:
+    """The model with gradients accumulated and summed over data parallel ranks in float32."""
+    defaults = {"use_distributed_optimizer": has_transformer_engine()}
+    ddp_config = DistributedDataParallelConfig(**{**defaults, **flags.distributed, "grad_reduce_in_fp32": True})
+    with stand_in():
+        return DistributedDataParallel(config, ddp_config, model)
+
+
+def build_optimizer(model: DistributedDataParallel, settings: TrainerSettings, flags: MegatronFlags) -> Any:
+    """Megatron's optimizer, its state there from the start: a checkpoint before the first step is complete too.
+
+    On the CPU torch's fused Adam replaces the loop over parameters; Megatron's distributed optimizer stays off there,
+    because its checkpoints need Transformer Engine's Adam.
+    """
+    given = {
+        "optimizer": settings.optimizer,
+        "lr": settings.lr,
+        "min_lr": settings.min_lr,
+        "weight_decay": settings.weight_decay,
+        "adam_beta1": settings.adam_beta1,
+        "adam_beta2": settings.adam_beta2,
+        "adam_eps": settings.adam_eps,
+        "clip_grad": settings.clip_grad,
+        "bf16": settings.bf16,
+        "params_dtype": torch.bfloat16 if settings.bf16 else torch.float32,
+        "use_distributed_optimizer": model.ddp_config.use_distributed_optimizer,
+    }
+    with stand_in():
+        optimizer = get_megatron_optimizer(OptimizerConfig(**{**flags.optimizer, **given}), [model])
+        if on_cpu():
+            for group in optimizer.optimizer.param_groups:
+                group["fused"] = True
+            ensure_state(optimizer, settings)
+    return optimizer
+
+
+def ensure_state(optimizer: Any, settings: TrainerSettings) -> None:
+    """Give every parameter the state that its first Adam step would have given it, where it has none."""
+    if settings.optimizer != "adam":
+        return
+    inner = optimizer.optimizer
+    for group in inner.param_groups:
+        for parameter in group["params"]:
+            state = inner.state[parameter]
+            state.setdefault("step", torch.zeros((), dtype=torch.float32))
+            state.setdefault("exp_avg", torch.zeros_like(parameter))
+            state.setdefault("exp_avg_sq", torch.zeros_like(parameter))
+
+
+def build_scheduler(optimizer: Any, settings: TrainerSettings, flags: Mapping[str, Any]) -> OptimizerParamScheduler:
+    """Megatron's schedule, counted in optimizer steps. As in Megatron, the first step of a warm-up has rate 0."""
+    decay = settings.lr_decay_iters
+    if decay is None:
+        if settings.lr_decay_style != "constant":
+            raise InvalidValue(
+                f"lr-decay-style {settings.lr_decay_style} needs lr-decay-iters: the optimizer steps of the whole run"
+            )
+        decay = settings.lr_warmup_iters + 1
+    if settings.lr_warmup_iters >= decay:
+        raise InvalidValue(f"lr-warmup-iters {settings.lr_warmup_iters} must be below lr-decay-iters {decay}")
+    if settings.min_lr > settings.lr:
+        raise InvalidValue(f"min-lr {settings.min_lr} is above lr {settings.lr}")
+    return OptimizerParamScheduler(
+        optimizer,
+        init_lr=flags.get("lr_warmup_init", 0.0),
+        max_lr=settings.lr,
+        min_lr=settings.min_lr,
+        lr_warmup_steps=settings.lr_warmup_iters,
+        lr_decay_steps=decay,
+        lr_decay_style=settings.lr_decay_style,
+        start_wd=flags.get("start_weight_decay", settings.weight_decay),
+        end_wd=flags.get("end_weight_decay", settings.weight_decay),
+        wd_incr_steps=decay,
+        wd_incr_style="constant",
+        wsd_decay_steps=flags.get("lr_wsd_decay_iters"),
+        lr_wsd_decay_style=flags.get("lr_wsd_decay_style", "exponential"),
+    )

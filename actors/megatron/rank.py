@@ -1,0 +1,130 @@
+"""`TrainerRank`: one Megatron process of the trainer."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from actors.megatron import checkpoint
+from actors.megatron.architecture import Architecture
+from actors.megatron.cpu import on_cpu, stand_in
+from actors.megatron.digest import optimizer_digest
+from actors.megatron.flags import sort_flags
+from actors.megatron.model import build_model, transformer_config
+from actors.megatron.optimizer import build_optimizer, build_scheduler, wrap_data_parallel
+from actors.megatron.parallel import join, leave
+from actors.megatron.rollout_step import RolloutStep
+from actors.megatron.trainee import Trainee
+from actors.megatron.weights import export_hf_weights, load_hf_weights
+from slime_events.batch import TrainBatch
+from slime_events.config.algorithm import AlgorithmSettings
+from slime_events.config.trainer import TrainerSettings
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """metrics: by name, the same on every rank (seconds: the slowest rank's). optimizer_digest: of all ranks' state."""
+
+    metrics: dict[str, float]
+    optimizer_digest: str
+
+
+class TrainerRank:
+    """One rank. Every method is collective: all ranks call it, in the same order, with the same arguments.
+
+    On the CPU the same weights, optimizer state and batch give the same new weights, bit for bit, on the same
+    topology and number of threads.
+    """
+
+    def __init__(
+        self, settings: TrainerSettings, algorithm: AlgorithmSettings, rank: int, world_size: int, master: str
+    ) -> None:
+        """Join the other ranks at `master` ("host:port", of rank 0) and load what `settings.load` (a trainer
+        checkpoint or a Hugging Face folder) or else `settings.hf_checkpoint` has.
+
+        Raises CheckpointMismatch, ConfigError for settings that exclude each other, TrainerError when ranks are missing.
+        """
+        architecture = Architecture.read(settings.hf_checkpoint)
+        flags = sort_flags(settings.megatron, architecture, cpu=on_cpu())
+        config = transformer_config(architecture, settings, flags.transformer)
+        torch.use_deterministic_algorithms(config.deterministic_mode)
+        self.place = join(settings, rank, world_size, master)
+        resumed = settings.load if settings.load and checkpoint.is_checkpoint(settings.load) else None
+        first = settings.hf_checkpoint if resumed else settings.load or settings.hf_checkpoint
+        policy = build_model(architecture, config, self.place.device)
+        load_hf_weights(policy, architecture, first, self.place.tensor)
+        model = wrap_data_parallel(policy, config, flags)
+        optimizer = build_optimizer(model, settings, flags)
+        reference = None
+        if algorithm.use_kl_loss or algorithm.kl_coef != 0:
+            reference = build_model(architecture, config, self.place.device).requires_grad_(False)
+            folder = settings.ref_load or settings.hf_checkpoint
+            load_hf_weights(reference, architecture, folder, self.place.tensor)
+        self.trainee = Trainee(
+            architecture=architecture,
+            settings=settings,
+            algorithm=algorithm,
+            place=self.place,
+            model=model,
+            reference=reference,
+            optimizer=optimizer,
+            scheduler=build_scheduler(optimizer, settings, flags.scheduler),
+        )
+        if resumed:
+            self.load_checkpoint(resumed)
+
+    def train(self, batch: TrainBatch) -> StepResult:
+        """All optimizer steps of one rollout step. Raises TrainerError; the weights are then not to be used."""
+        step = RolloutStep(self.trainee, batch)
+        metrics = step.run()
+        with step.tally.timed("digest"):
+            digest = self.optimizer_digest()
+        return StepResult(metrics | {"seconds_digest": step.tally.seconds["digest"]}, digest)
+
+    def optimizer_digest(self) -> str:
+        """Hex sha256 of the optimizer state, of each rank's in rank order where there are several."""
+        mine = optimizer_digest(self.trainee.optimizer)
+        if self.place.world_size == 1:
+            return mine
+        everyone = [mine] * self.place.world_size
+        dist.all_gather_object(everyone, mine)
+        return hashlib.sha256("\n".join(everyone).encode()).hexdigest()
+
+    def export_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """(Hugging Face name, whole tensor) in the trainer's dtype; on ranks other than 0 an empty iterator.
+
+        Rank 0's must be run to its end, since the ranks that share its tensors are in it too. A tensor may share
+        memory with the model: use it before the next `train`.
+        """
+        if not self.place.exports:
+            return iter(())
+        tensors = export_hf_weights(self.trainee.model, self.trainee.architecture, self.place.tensor)
+        if self.place.rank == 0:
+            return tensors
+        for _ in tensors:
+            pass
+        return iter(())
+
+    def load_weights(self, folder: str | Path) -> None:
+        """Replace the policy by a Hugging Face folder; optimizer moments and schedule stay."""
+        load_hf_weights(self.trainee.model, self.trainee.architecture, folder, self.place.tensor)
+        with stand_in():
+            self.trainee.optimizer.reload_model_params()
+
+    def save_checkpoint(self, folder: str | Path) -> None:
+        """Write model, optimizer and schedule to a new folder that appears only when it is complete."""
+        checkpoint.save(self.trainee, folder)
+
+    def load_checkpoint(self, folder: str | Path) -> None:
+        """Go on from such a folder. Raises CheckpointMismatch where it does not fit."""
+        checkpoint.load(self.trainee, folder)
+
+    def close(self) -> None:
+        """Leave the group; this process may then become another rank."""
+        leave()

@@ -1,0 +1,231 @@
+"""`RolloutStep`: one batch through the trainer, from rewards to updated weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import nullcontext
+
+import torch
+import torch.distributed as dist
+from megatron.core.distributed import finalize_model_grads
+from torch import Tensor
+
+from actors.megatron.cpu import stand_in
+from actors.megatron.forward import response_log_probs
+from actors.megatron.share import OptimizerStep, optimizer_steps, rank_of, rollout_denominators
+from actors.megatron.tally import Tally
+from actors.megatron.trainee import Trainee
+from schemas.errors import TrainerError
+from slime_events.algorithms.advantages import compute_advantages
+from slime_events.algorithms.objective import policy_objective
+from slime_events.batch import TrainBatch, TrainSample
+
+# The figures of the objective under the names that they are reported by; None: measured otherwise here.
+RENAMED = {"entropy_loss": "entropy", "train_rollout_logprob_abs_diff": None}
+
+
+class RolloutStep:
+    """Every rank is given the whole batch; the samples of each optimizer step are dealt out over data parallel ranks.
+
+    In order: reference and old log-probs where the settings need them, advantages of the whole batch, then for each
+    optimizer step forward and backward over this rank's micro batches, sum of the gradients over ranks, update.
+    """
+
+    def __init__(self, trainee: Trainee, batch: TrainBatch) -> None:
+        """Raises TrainerError for a sample that cannot be trained on, and for a batch that fills no optimizer step."""
+        check_samples(batch.samples, trainee.architecture.vocab_size)
+        self.trainee = trainee
+        self.samples = batch.samples
+        self.temperature = batch.temperature
+        self.tally = Tally()
+        self.steps = optimizer_steps(batch.samples, trainee.settings)
+        self.kept = [index for step in self.steps for index in step.indices]
+        self.mine = self._deal()
+        device = trainee.place.device
+        self.masks = [torch.from_numpy(sample.loss_mask).to(device) for sample in batch.samples]
+        self.rollout = [torch.from_numpy(sample.rollout_log_probs).to(device) for sample in batch.samples]
+        self.trained_tokens = [int(sample.loss_mask.sum()) for sample in batch.samples]
+        self.denominators = rollout_denominators(batch.samples)
+        self.reference: dict[int, Tensor] = {}
+        self.old: dict[int, Tensor] = {}
+        self.advantages: dict[int, Tensor] = {}
+
+    def run(self) -> dict[str, float]:
+        """Train; the metrics of the step."""
+        with self.tally.timed("scoring"):
+            self._prepare()
+        grad_norms = []
+        rate = 0.0
+        for number, step in enumerate(self.steps):
+            rate = self.trainee.optimizer.param_groups[0]["lr"]
+            grad_norms.append(self._optimizer_step(number, step))
+        self.tally.counts["samples_passed"] = len(self._passes(self.kept))
+        metrics = self.tally.means(sum(map(self._weight_of_step, self.steps)), self.trainee.place.data)
+        metrics |= {
+            "grad_norm": sum(grad_norms) / len(grad_norms),
+            "lr": rate,
+            "optimizer_steps": len(self.steps),
+            "samples": len(self.kept),
+            "samples_left_over": len(self.samples) - len(self.kept),
+            "tokens": sum(self.samples[index].total_length for index in self.kept),
+            "trained_tokens": sum(self.trained_tokens[index] for index in self.kept),
+        }
+        return metrics
+
+    def _deal(self) -> frozenset[int]:
+        """The samples of this data parallel rank."""
+        place = self.trainee.place
+        mine = set()
+        for step in self.steps:
+            lengths = [self.samples[index].total_length for index in step.indices]
+            ranks = rank_of(lengths, place.data.size(), balance=self.trainee.settings.balance_data)
+            mine |= {index for index, rank in zip(step.indices, ranks, strict=True) if rank == place.data.rank()}
+        return frozenset(mine)
+
+    def _prepare(self) -> None:
+        """Log-probs before the update and under the reference where they are needed, and the advantages."""
+        algorithm = self.trainee.algorithm
+        # A KL in the reward enters every advantage, and whitening mixes them: then every rank needs all log-probs.
+        in_reward = algorithm.kl_coef != 0
+        own_old = not algorithm.use_rollout_logprobs
+        if in_reward:
+            mine = sorted(self.mine)
+            self.reference = self._exchange(self._score_reference(mine))
+            if own_old:
+                self.old = self._exchange(self._score_policy(mine))
+        before = [self.old.get(index, self.rollout[index]) for index in self.kept]
+        advantages = compute_advantages(
+            torch.tensor([self.samples[index].reward for index in self.kept], device=self.trainee.place.device),
+            before,
+            [self.reference[index] for index in self.kept] if in_reward else None,
+            [self.masks[index] for index in self.kept],
+            algorithm,
+        )
+        self.advantages = dict(zip(self.kept, advantages, strict=True))
+        passes = self._passes(self.kept)
+        if algorithm.use_kl_loss and not in_reward:
+            self.reference = self._score_reference(passes)
+        # With one update, what the update's own forward pass sees is the policy before it.
+        if own_old and not in_reward and len(self.steps) > 1:
+            self.old = self._score_policy(passes)
+
+    def _passes(self, indices: Sequence[int]) -> list[int]:
+        """This rank's samples among `indices` that can move the weights."""
+        algorithm, settings = self.trainee.algorithm, self.trainee.settings
+        mine = [index for index in indices if index in self.mine]
+        every = algorithm.entropy_coef != 0 or (algorithm.use_kl_loss and algorithm.kl_loss_coef != 0)
+        if every or not settings.skip_zero_advantage:
+            return mine
+        moving = torch.stack([(self.advantages[index] * self.masks[index]).any() for index in mine] or [torch.empty(0)])
+        return [index for index, moves in zip(mine, moving.tolist(), strict=False) if moves]
+
+    def _score_policy(self, indices: list[int]) -> dict[int, Tensor]:
+        return self.trainee.score(self.trainee.model, self.samples, indices, self.temperature)
+
+    def _score_reference(self, indices: list[int]) -> dict[int, Tensor]:
+        if self.trainee.reference is None:
+            raise TrainerError("a KL is on but the trainer was built without a reference model")
+        return self.trainee.score(self.trainee.reference, self.samples, indices, self.temperature)
+
+    def _exchange(self, scores: dict[int, Tensor]) -> dict[int, Tensor]:
+        """Scores of all kept samples, from those of this rank and of the others."""
+        lengths = [self.samples[index].response_length for index in self.kept]
+        flat = torch.zeros(sum(lengths), device=self.trainee.place.device)
+        views = dict(zip(self.kept, flat.split(lengths), strict=True))
+        for index, score in scores.items():
+            views[index].copy_(score)
+        if self.trainee.place.data.size() > 1:
+            dist.all_reduce(flat, group=self.trainee.place.data)
+        return views
+
+    def _optimizer_step(self, number: int, step: OptimizerStep) -> float:
+        """One update; the norm of the gradient before clipping."""
+        trainee = self.trainee
+        with self.tally.timed("forward_backward"):
+            trainee.model.zero_grad_buffer()
+            trainee.optimizer.zero_grad()
+            batches = trainee.split(self.samples, self._passes(step.indices))
+            for place, members in enumerate(batches):
+                last = place == len(batches) - 1
+                with nullcontext() if last else trainee.model.no_sync():
+                    self._forward_backward(members, first=number == 0, divisor=self._weight_of_step(step))
+        with self.tally.timed("gradients"):
+            if not batches and trainee.model.ddp_config.overlap_grad_reduce:
+                trainee.model.start_grad_sync()  # else the last backward pass starts it
+            finalize_model_grads([trainee.model])
+        with self.tally.timed("optimizer"), stand_in():
+            _, norm, _ = trainee.optimizer.step()
+        if norm is None or not math.isfinite(norm):
+            raise TrainerError(
+                f"gradient norm {norm} in optimizer step {number + 1} of {len(self.steps)}: these weights are lost. "
+                "Go on from the last checkpoint; look at train_rollout_logprob_abs_diff and the learning rate"
+            )
+        trainee.scheduler.step(1)
+        return float(norm)
+
+    def _forward_backward(self, members: list[int], *, first: bool, divisor: float) -> None:
+        trainee, algorithm = self.trainee, self.trainee.algorithm
+        log_probs, entropy = response_log_probs(
+            trainee.model,
+            trainee.pack(self.samples, members),
+            self.temperature,
+            trainee.place.tensor,
+            entropy_gradient=algorithm.entropy_coef != 0,
+        )
+        known_old = bool(self.old)
+        old = [self.old[index] for index in members] if known_old else [part.detach() for part in log_probs]
+        rollout = [self.rollout[index] for index in members]
+        masks = [self.masks[index] for index in members]
+        loss, figures = policy_objective(
+            log_probs=log_probs,
+            old_log_probs=old,
+            rollout_log_probs=rollout,
+            ref_log_probs=[self.reference[index] for index in members] if algorithm.use_kl_loss else None,
+            advantages=[self.advantages[index] for index in members],
+            loss_masks=masks,
+            rollout_denoms=None if self.denominators is None else [self.denominators[index] for index in members],
+            entropy=entropy,
+            settings=algorithm,
+        )
+        trainee.optimizer.scale_loss(loss / divisor).backward()
+        named = {RENAMED.get(name, name): value for name, value in figures.items()}
+        self.tally.add(
+            {name: value for name, value in named.items() if name is not None}, sum(map(self._weight, members))
+        )
+        if first or known_old:
+            self.tally.add_difference(torch.cat(old), torch.cat(rollout), torch.cat(masks))
+
+    def _weight(self, index: int) -> float:
+        """What a sample counts for in the objective's sums."""
+        tokens = self.trained_tokens[index]
+        if self.trainee.algorithm.calculate_per_token_loss:
+            return tokens
+        denominator = tokens if self.denominators is None else self.denominators[index]
+        return tokens / max(denominator, 1)
+
+    def _weight_of_step(self, step: OptimizerStep) -> float:
+        """What the objective's sum over all ranks is divided by: rollouts, or trained tokens."""
+        if self.trainee.algorithm.calculate_per_token_loss:
+            return max(1, sum(self.trained_tokens[index] for index in step.indices))
+        return step.rollouts
+
+
+def check_samples(samples: Sequence[TrainSample], vocab_size: int) -> None:
+    """Raise TrainerError for the first sample whose arrays do not fit together or the model."""
+    for sample in samples:
+        response = sample.response_length
+        reason = None
+        if not 0 < response < sample.total_length:
+            reason = f"response of {response} in {sample.total_length} tokens; prompt and response need at least 1 each"
+        elif len(sample.loss_mask) != response or len(sample.rollout_log_probs) != response:
+            reason = (
+                f"response of {response} tokens with {len(sample.loss_mask)} loss mask entries and "
+                f"{len(sample.rollout_log_probs)} rollout log-probs"
+            )
+        elif int(sample.tokens.max()) >= vocab_size or int(sample.tokens.min()) < 0:
+            reason = f"a token outside of the vocabulary of {vocab_size}"
+        elif not math.isfinite(sample.reward):
+            reason = f"reward {sample.reward}"
+        if reason:
+            raise TrainerError(f"sample {sample.sample} of group {sample.group} cannot be trained on: {reason}")

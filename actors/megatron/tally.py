@@ -1,0 +1,82 @@
+"""`Tally`: the figures of one rollout step, added up over micro batches, optimizer steps and ranks."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+# A sample that needed no pass adds exactly 0 to these, so that they are means over the whole step. All other figures
+# of the objective are means over the samples that were passed through the model.
+OVER_THE_STEP = frozenset({"loss", "pg_loss", "pg_clipfrac"})
+DIFFERENCE = "train_rollout_logprob_abs_diff"
+
+
+class Tally:
+    """Sums stay on the device until `means` is asked for."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Tensor] = {}
+        self._largest: Tensor | None = None
+        self.weight_passed = 0.0
+        self.counts: dict[str, float] = defaultdict(float)
+        self.seconds: dict[str, float] = defaultdict(float)
+
+    def add(self, figures: Mapping[str, Tensor], weight: float) -> None:
+        """Figures of the objective (weighted sums), and the weight of the samples that they are over."""
+        self.weight_passed += weight
+        for name, value in figures.items():
+            self._sums[name] = self._sums[name] + value if name in self._sums else value
+
+    def add_difference(self, trainer: Tensor, rollout: Tensor, mask: Tensor) -> None:
+        """Log-probs before the update [tokens], the trainer's and the engine's, of the tokens where mask is not 0."""
+        distance = (trainer - rollout).abs().masked_fill(mask == 0, 0.0)
+        self._sums[DIFFERENCE] = self._sums.get(DIFFERENCE, 0.0) + distance.sum()
+        self.counts["compared"] += int(mask.count_nonzero())
+        largest = distance.max()
+        self._largest = largest if self._largest is None else torch.maximum(self._largest, largest)
+
+    @contextmanager
+    def timed(self, part: str) -> Iterator[None]:
+        """Seconds of a part of the step; on CUDA of what it waits for."""
+        start = time.perf_counter()
+        yield
+        self.seconds[part] += time.perf_counter() - start
+
+    def means(self, weight: float, data: dist.ProcessGroup) -> dict[str, float]:
+        """Everything by name, the same on every data parallel rank; collective.
+
+        weight: rollouts (or trained tokens) of the whole step. Seconds are those of the slowest rank.
+        """
+        sums = {name: float(value) for name, value in self._sums.items()}
+        largest = 0.0 if self._largest is None else float(self._largest)
+        mine = (sums, largest, self.weight_passed, dict(self.counts), dict(self.seconds))
+        everyone = [mine]
+        if data.size() > 1:
+            everyone = [mine] * data.size()
+            dist.all_gather_object(everyone, mine, group=data)
+        total = _add([rank[0] for rank in everyone])
+        counts = _add([rank[3] for rank in everyone])
+        passed = sum(rank[2] for rank in everyone)
+        compared = counts.pop("compared", 0.0)
+        difference = total.pop(DIFFERENCE, 0.0)
+        means = {
+            name: value / (weight if name in OVER_THE_STEP else max(passed, 1e-12)) for name, value in total.items()
+        }
+        for name in OVER_THE_STEP:
+            means.setdefault(name, 0.0)
+        if compared:
+            means[DIFFERENCE] = difference / compared
+            means[f"{DIFFERENCE}_max"] = max(rank[1] for rank in everyone)
+        seconds = {part: max(rank[4].get(part, 0.0) for rank in everyone) for rank in everyone for part in rank[4]}
+        return {**means, **counts, **{f"seconds_{part}": value for part, value in seconds.items()}}
+
+
+def _add(parts: list[dict[str, float]]) -> dict[str, float]:
+    names = sorted({name for part in parts for name in part})
+    return {name: sum(part.get(name, 0.0) for part in parts) for name in names}

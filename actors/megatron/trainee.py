@@ -1,0 +1,57 @@
+"""`Trainee`: the policy in training with all that acts on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from megatron.core.distributed import DistributedDataParallel
+from torch import Tensor
+
+from actors.megatron.architecture import Architecture
+from actors.megatron.cpu import on_cpu
+from actors.megatron.forward import MicroBatch, pack, response_log_probs
+from actors.megatron.micro_batches import micro_batches
+from actors.megatron.parallel import Place
+from slime_events.batch import TrainSample
+from slime_events.config.algorithm import AlgorithmSettings
+from slime_events.config.trainer import TrainerSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Trainee:
+    """Model, optimizer and schedule are Megatron's; reference is there when a KL needs it."""
+
+    architecture: Architecture
+    settings: TrainerSettings
+    algorithm: AlgorithmSettings
+    place: Place
+    model: DistributedDataParallel
+    reference: torch.nn.Module | None
+    optimizer: Any
+    scheduler: Any
+
+    def split(self, samples: Sequence[TrainSample], indices: Sequence[int]) -> list[list[int]]:
+        """The micro batches of `indices` into `samples`."""
+        lengths = [samples[index].total_length for index in indices]
+        chosen = micro_batches(lengths, self.settings, self.architecture.vocab_size, cpu=on_cpu())
+        return [[indices[place] for place in batch] for batch in chosen]
+
+    def pack(self, samples: Sequence[TrainSample], indices: Sequence[int]) -> MicroBatch:
+        """One packed micro batch on this rank's device."""
+        multiple = self.place.tensor.size() if self.settings.sequence_parallel else 1
+        return pack([samples[index] for index in indices], self.place.device, multiple_of=multiple)
+
+    @torch.no_grad()
+    def score(
+        self, model: torch.nn.Module, samples: Sequence[TrainSample], indices: Sequence[int], temperature: float
+    ) -> dict[int, Tensor]:
+        """Index -> log-probs of the response, float32 [response], without gradient."""
+        scores: dict[int, Tensor] = {}
+        for members in self.split(samples, indices):
+            packed = self.pack(samples, members)
+            log_probs, _ = response_log_probs(model, packed, temperature, self.place.tensor)
+            scores.update(zip(members, log_probs, strict=True))
+        return scores

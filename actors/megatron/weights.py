@@ -1,0 +1,185 @@
+"""Weights between a Hugging Face folder and this rank's slice of a Megatron model, both ways, by name.
+
+Megatron keeps query, key and value in one matrix, interleaved by query group, and gate and up in another. Each
+Megatron parameter has a `Rule`: which Hugging Face tensors it is made of, and how it is cut over tensor parallel ranks.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from actors.megatron.architecture import Architecture
+from schemas.errors import CheckpointMismatch
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How one Megatron parameter follows from Hugging Face tensors.
+
+    names and shapes: of the Hugging Face tensors. blocks: rows of each of them in one repetition, so that the
+    parameter is `repeats` times their blocks in turn. cut: the dimension cut over tensor parallel ranks, None where
+    every rank has all of it. With `by_tensor` each tensor is cut on its own (gate and up); otherwise the merged one is.
+    """
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    cut: int | None = None
+    repeats: int = 1
+    by_tensor: bool = False
+
+    def merge(self, tensors: list[Tensor], rank: int, ranks: int) -> Tensor:
+        """This rank's parameter from the whole Hugging Face tensors."""
+        if self.by_tensor:
+            return torch.cat([tensor.chunk(ranks, 0)[rank] for tensor in tensors])
+        if len(tensors) == 1:
+            whole = tensors[0]
+        else:
+            blocks = [tensor.unflatten(0, (self.repeats, -1)) for tensor in tensors]
+            whole = torch.cat(blocks, 1).flatten(0, 1)
+        return whole if self.cut is None else whole.chunk(ranks, self.cut)[rank]
+
+    def split(self, parts: list[Tensor]) -> list[Tensor]:
+        """The whole Hugging Face tensors from the parameter of every tensor parallel rank, in rank order."""
+        if self.by_tensor:
+            halves = [part.chunk(len(self.names), 0) for part in parts]
+            return [torch.cat(pieces) for pieces in zip(*halves, strict=True)]
+        whole = parts[0] if self.cut is None or len(parts) == 1 else torch.cat(parts, self.cut)
+        if len(self.names) == 1:
+            return [whole]
+        blocks = whole.unflatten(0, (self.repeats, -1)).split([shape[0] // self.repeats for shape in self.shapes], 1)
+        return [block.flatten(0, 1) for block in blocks]
+
+
+def layer_rules(arch: Architecture, layer: int) -> dict[str, Rule]:
+    """Megatron name -> rule of one layer, for Megatron's own layers and for Transformer Engine's."""
+    ours, theirs = f"decoder.layers.{layer}.", f"model.layers.{layer}."
+    hidden, head, groups = arch.hidden_size, arch.kv_channels, arch.num_query_groups
+    queries, keys = arch.num_attention_heads * head, groups * head
+    attention, mlp = ours + "self_attention.", theirs + "mlp."
+
+    def qkv(kind: str, *inputs: int) -> Rule:
+        names = tuple(f"{theirs}self_attn.{letter}_proj.{kind}" for letter in "qkv")
+        return Rule(names, ((queries, *inputs), (keys, *inputs), (keys, *inputs)), cut=0, repeats=groups)
+
+    gate_up = (mlp + "gate_proj.weight", mlp + "up_proj.weight")
+    wide = (arch.ffn_hidden_size, hidden)
+    input_norm = Rule((theirs + "input_layernorm.weight",), ((hidden,),))
+    mlp_norm = Rule((theirs + "post_attention_layernorm.weight",), ((hidden,),))
+    rules = {
+        ours + "input_layernorm.weight": input_norm,
+        attention + "linear_qkv.layer_norm_weight": input_norm,
+        attention + "linear_qkv.weight": qkv("weight", hidden),
+        attention + "linear_qkv.bias": qkv("bias"),
+        attention + "linear_proj.weight": Rule((theirs + "self_attn.o_proj.weight",), ((hidden, queries),), cut=1),
+        ours + "pre_mlp_layernorm.weight": mlp_norm,
+        ours + "mlp.linear_fc1.layer_norm_weight": mlp_norm,
+        ours + "mlp.linear_fc1.weight": Rule(gate_up, (wide, wide), cut=0, by_tensor=True),
+        ours + "mlp.linear_fc2.weight": Rule((mlp + "down_proj.weight",), ((hidden, arch.ffn_hidden_size),), cut=1),
+    }
+    for letter in "qk":
+        rules[f"{attention}{letter}_layernorm.weight"] = Rule((f"{theirs}self_attn.{letter}_norm.weight",), ((head,),))
+    return rules
+
+
+def model_rules(model: torch.nn.Module, arch: Architecture) -> dict[str, Rule]:
+    """Rule of every parameter that the model has, in the model's order."""
+    table = (arch.vocab_size, arch.hidden_size)
+    rules = {
+        "embedding.word_embeddings.weight": Rule(("model.embed_tokens.weight",), (table,), cut=0),
+        "decoder.final_layernorm.weight": Rule(("model.norm.weight",), ((arch.hidden_size,),)),
+        "output_layer.weight": Rule(("lm_head.weight",), (table,), cut=0),
+    }
+    for layer in range(arch.num_layers):
+        rules |= layer_rules(arch, layer)
+    return {name: rules[name] for name, _ in named_parameters(model)}
+
+
+def named_parameters(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
+    """Parameters by Megatron's name, without the prefixes of the wrappers around the model."""
+    for name, parameter in model.named_parameters():
+        yield re.sub(r"^(module\.)+", "", name), parameter
+
+
+@torch.no_grad()
+def load_hf_weights(model: torch.nn.Module, arch: Architecture, folder: str | Path, group: dist.ProcessGroup) -> None:
+    """Fill the model from a Hugging Face folder of safetensors, each rank of `group` with its slice.
+
+    Raises CheckpointMismatch for a missing, unexpected or wrongly shaped tensor, before anything is changed.
+    """
+    rules = model_rules(model, arch)
+    with ExitStack() as files:
+        tensors = _open_folder(Path(folder), files)
+        _check_tensors(tensors, rules, arch, str(folder))
+        for name, parameter in named_parameters(model):
+            rule = rules[name]
+            whole = [tensors[hf_name].get_tensor(hf_name) for hf_name in rule.names]
+            parameter.copy_(rule.merge(whole, group.rank(), group.size()))
+
+
+def export_hf_weights(
+    model: torch.nn.Module, arch: Architecture, group: dist.ProcessGroup
+) -> Iterator[tuple[str, Tensor]]:
+    """The whole weights as (Hugging Face name, tensor), in the model's dtype, one Megatron parameter at a time.
+
+    Every rank of `group` must run through it; all get the tensors. A tensor may share memory with the model: use it
+    before the next training step.
+    """
+    rules = model_rules(model, arch)
+    for name, parameter in named_parameters(model):
+        rule, part = rules[name], parameter.detach()
+        parts = [part]
+        if group.size() > 1 and rule.cut is not None:
+            parts = [torch.empty_like(part) for _ in range(group.size())]
+            dist.all_gather(parts, part, group)
+        yield from zip(rule.names, (tensor.contiguous() for tensor in rule.split(parts)), strict=True)
+
+
+def _open_folder(folder: Path, files: ExitStack) -> dict[str, Any]:
+    """Tensor name -> the open safetensors file that has it."""
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        shards = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+    elif (folder / "model.safetensors").is_file():
+        shards = ["model.safetensors"]
+    else:
+        raise CheckpointMismatch(f"{folder} has neither model.safetensors nor model.safetensors.index.json")
+    tensors = {}
+    for shard in shards:
+        try:
+            file = files.enter_context(safe_open(str(folder / shard), framework="pt"))
+        except (OSError, SafetensorError) as error:
+            raise CheckpointMismatch(f"{folder / shard} cannot be read: {error}") from error
+        tensors.update(dict.fromkeys(file.keys(), file))
+    return tensors
+
+
+def _check_tensors(tensors: Mapping[str, Any], rules: Mapping[str, Rule], arch: Architecture, where: str) -> None:
+    expected = {
+        name: shape for rule in rules.values() for name, shape in zip(rule.names, rule.shapes, strict=True)
+    }
+    missing = sorted(expected.keys() - tensors.keys())
+    unexpected = sorted(name for name in tensors.keys() - expected.keys() if not _redundant(name, arch))
+    problems = [f"{name}: missing" for name in missing] + [f"{name}: unexpected" for name in unexpected]
+    for name in sorted(expected.keys() & tensors.keys()):
+        found = tuple(tensors[name].get_slice(name).get_shape())
+        if found != expected[name]:
+            problems.append(f"{name}: shape {list(found)}, the model has {list(expected[name])}")
+    if problems:
+        shown = "; ".join(problems[:8]) + (f"; and {len(problems) - 8} more" if len(problems) > 8 else "")
+        raise CheckpointMismatch(f"{where} does not fit its config.json: {shown}")
+
+
+def _redundant(name: str, arch: Architecture) -> bool:
+    """A tied checkpoint may repeat the embedding as lm_head; old ones carry RoPE frequencies."""
+    return (arch.tied and name == "lm_head.weight") or name.endswith("rotary_emb.inv_freq")

@@ -1,0 +1,154 @@
+"""TRL's GRPOTrainer with the demo's batch and settings, in one process: the baseline of a step's seconds.
+
+    pip install --no-deps -r requirements/benchmarks.txt
+    python -m benchmarks.trl_baseline [--model demo|smollm2-135m] [--steps 12] [--threads 1]
+
+Prints one JSON object. Generation is transformers' (TRL's own without vLLM), everything is float32 on the CPU,
+nothing is kept: no log, no weight versions, no second process. The first two steps are left out of the median.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import tempfile
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+SKIPPED = 2  # steps that pay for warming up
+
+
+def reward(completions: list[list[dict[str, str]]], label: list[str], **_: object) -> list[float]:
+    """1 for the last word of an answer that is the label, else 0. Both demos' questions have one-word answers."""
+    texts = (turns[0]["content"] for turns in completions)
+    words = (text.rpartition("</think>")[2].split() for text in texts)
+    return [float(bool(said) and said[-1].rstrip(".") == right) for said, right in zip(words, label, strict=True)]
+
+
+def prepared(model: str, folder: Path) -> Any:
+    """The settings of a demo by name, with its files written to `folder`."""
+    from slime_events.demo.settings import prepare_demo, prepare_smollm2
+
+    if model == "demo":
+        return prepare_demo(folder)
+    return prepare_smollm2(folder, Path(os.environ.get("SMOLLM2_FOLDER", folder / "smollm2-135m")))
+
+
+def trl_config(settings: Any, steps: int, out: Path) -> Any:
+    """Our settings in TRL's names. One pass over the whole batch, one optimizer step, no KL, no reference model."""
+    from trl import GRPOConfig
+
+    rollout, trainer, algorithm = settings.rollout, settings.trainer, settings.algorithm
+    return GRPOConfig(
+        output_dir=str(out),
+        use_cpu=True,
+        bf16=False,
+        max_steps=steps,
+        per_device_train_batch_size=rollout.rollout_batch_size * rollout.n_samples_per_prompt,
+        num_generations=rollout.n_samples_per_prompt,
+        max_completion_length=rollout.rollout_max_response_len,
+        temperature=rollout.rollout_temperature,
+        learning_rate=trainer.lr,
+        lr_scheduler_type="constant_with_warmup",
+        warmup_steps=trainer.lr_warmup_iters,
+        adam_beta1=trainer.adam_beta1,
+        adam_beta2=trainer.adam_beta2,
+        weight_decay=trainer.weight_decay,
+        max_grad_norm=trainer.clip_grad,
+        beta=0.0,
+        epsilon=algorithm.eps_clip,
+        epsilon_high=algorithm.eps_clip_high,
+        loss_type="grpo",
+        scale_rewards="group",
+        gradient_checkpointing=False,
+        logging_strategy="no",
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        seed=trainer.seed,
+    )
+
+
+def questions(settings: Any) -> Any:
+    """The demo's training file as TRL wants it: `prompt` (messages) and `label`."""
+    from datasets import Dataset
+
+    with open(settings.data.prompt_data, encoding="utf-8") as file:
+        rows = [json.loads(line) for line in file]
+    return Dataset.from_list([{"prompt": row["messages"], "label": row["label"]} for row in rows])
+
+
+def timed_steps(settings: Any, steps: int, out: Path) -> tuple[list[float], list[float]]:
+    """Train; returns the seconds and the mean reward of every step."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+    from trl import GRPOTrainer
+
+    seconds: list[float] = []
+    rewards: list[float] = []
+
+    class Stopwatch(TrainerCallback):  # type: ignore[misc]
+        def on_step_begin(self, *_: object, **__: object) -> None:
+            self.began = time.perf_counter()
+
+        def on_step_end(self, *_: object, **__: object) -> None:
+            seconds.append(time.perf_counter() - self.began)
+
+    def recorded(*given: Any, **named: Any) -> list[float]:
+        values = reward(*given, **named)
+        rewards.append(sum(values) / len(values))
+        return values
+
+    def graded(prompts: Any, completions: Any, label: list[str], **_: object) -> list[float]:
+        return recorded(completions, label)
+
+    checkpoint = settings.trainer.hf_checkpoint
+    GRPOTrainer(
+        model=AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32),
+        processing_class=AutoTokenizer.from_pretrained(checkpoint, padding_side="left"),
+        reward_funcs=graded,
+        args=trl_config(settings, steps, out),
+        train_dataset=questions(settings),
+        callbacks=[Stopwatch()],
+    ).train()
+    return seconds, rewards
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description="seconds a step of TRL's GRPOTrainer on a demo")
+    parser.add_argument("--model", choices=("demo", "smollm2-135m"), default="demo")
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    import torch
+
+    torch.set_num_threads(options.threads)
+    load_before = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        settings = prepared(options.model, folder)
+        seconds, rewards = timed_steps(settings, options.steps, folder / "out")
+    kept = seconds[SKIPPED:] or seconds
+    result = {
+        "benchmark": "trl_baseline",
+        "model": options.model,
+        "trl": version("trl"),
+        "threads": options.threads,
+        "steps": len(seconds),
+        "seconds_per_step": round(statistics.median(kept), 3),
+        "seconds_each": [round(value, 3) for value in seconds],
+        "reward_each": [round(value, 3) for value in rewards],
+        "peak_resident_gb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2, 2),
+        "load": [round(load_before, 2), round(os.getloadavg()[0], 2)],
+    }
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,163 @@
+"""`EngineSettings` to what SGLang is started with. CPU or CUDA is decided here and nowhere else."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import json
+import os
+import runpy
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+from schemas.errors import ConfigError, MissingPart, UnknownFlag
+from slime_events.config.engine import EngineSettings
+
+Device = Literal["cpu", "cuda"]
+
+SHIMS = Path(__file__).parent / "cpu_shims"
+STREAM_INTERVAL = 16
+"""Tokens of a sample per message from the scheduler; chunks for the log are made of these by the caller."""
+CPU_CACHE_BYTES = 1 << 30
+"""Key-value cache of one CPU engine at most."""
+CPU_RUNNING = 128
+"""Samples decoded at once by one CPU engine at most; more wait their turn inside it."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLaunch:
+    """arguments: SGLang ServerArgs by name. environment: of the engine's process, on top of the caller's."""
+
+    device: Device
+    arguments: dict[str, Any]
+    environment: dict[str, str]
+    deterministic: bool
+
+
+def engine_launch(settings: EngineSettings, version: int = 0) -> EngineLaunch:
+    """How to start one engine that serves `settings.hf_checkpoint` as weight version `version`.
+
+    Raises UnknownFlag for a name that SGLang's ServerArgs does not have, ConfigError for a checkpoint without config.
+    """
+    _check_names(settings.sglang)
+    device = resolve_device(settings)
+    deterministic = settings.deterministic if settings.deterministic is not None else device == "cpu"
+    config = _model_config(settings.hf_checkpoint)
+    arguments: dict[str, Any] = {
+        "model_path": settings.hf_checkpoint,
+        "device": device,
+        "weight_version": str(version),
+        "incremental_streaming_output": True,
+        "stream_interval": max(1, min(STREAM_INTERVAL, settings.chunk_tokens)),
+        "enable_deterministic_inference": deterministic,
+        "random_seed": 0,
+        "log_level": "warning",
+        "tp_size": settings.rollout_num_gpus_per_engine if device == "cuda" else 1,
+    }
+    if device == "cpu":
+        arguments |= _cpu_arguments(settings, config)
+    return EngineLaunch(
+        device=device,
+        arguments=arguments | settings.sglang,
+        environment=_environment(device, config),
+        deterministic=deterministic,
+    )
+
+
+def resolve_device(settings: EngineSettings) -> Device:
+    """`auto` is cuda where torch sees a GPU; torch is asked only where the machine has a driver for one."""
+    if settings.device != "auto":
+        return settings.device
+    if not (Path("/dev/nvidiactl").exists() or Path("/dev/dxg").exists()):
+        return "cpu"
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _cpu_arguments(settings: EngineSettings, config: dict[str, Any]) -> dict[str, Any]:
+    running = min(settings.sglang_server_concurrency, CPU_RUNNING)
+    context = int(settings.sglang.get("context_length") or config.get("max_position_embeddings", 2048))
+    return {
+        "dtype": "float32",
+        "attention_backend": "torch_native",
+        "sampling_backend": "pytorch",
+        "grammar_backend": "none",
+        "disable_cuda_graph": True,
+        "disable_overlap_schedule": True,
+        "max_running_requests": running,
+        "max_total_tokens": min(running * context, max(context, CPU_CACHE_BYTES // _cache_bytes_per_token(config))),
+        "mem_fraction_static": 0.3,
+    }
+
+
+def _cache_bytes_per_token(config: dict[str, Any]) -> int:
+    """Keys and values of one token in float32."""
+    heads = int(config.get("num_attention_heads", 1))
+    dim = int(config.get("head_dim") or int(config.get("hidden_size", 1)) // heads)
+    return 2 * int(config.get("num_hidden_layers", 1)) * int(config.get("num_key_value_heads") or heads) * dim * 4
+
+
+def _environment(device: Device, config: dict[str, Any]) -> dict[str, str]:
+    skipped = _models_without(tuple(config.get("architectures") or ()))
+    environment = {"SGLANG_DISABLED_MODEL_ARCHS": ",".join(skipped)} if skipped else {}
+    if device == "cuda":
+        return environment
+    path = os.environ.get("PYTHONPATH")
+    return environment | {
+        "SGLANG_USE_CPU_ENGINE": "1",
+        # One thread: rows keep their bits in any batch, and engines do not fight over cores (25 times slower if so).
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+        "TOKENIZERS_PARALLELISM": "false",
+        "PYTHONPATH": f"{SHIMS}{os.pathsep}{path}" if path else str(SHIMS),
+    }
+
+
+def _model_config(checkpoint: str) -> dict[str, Any]:
+    """The checkpoint's config.json; empty for a name that is not a folder here (a hub id)."""
+    folder = Path(checkpoint)
+    if not checkpoint:
+        raise ConfigError("hf_checkpoint is empty: give the HF folder that engines start from")
+    if not folder.is_dir():
+        return {}
+    try:
+        config: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{folder / 'config.json'} cannot be read: {error}") from error
+    return config
+
+
+@lru_cache(maxsize=1)
+def _sglang_folder() -> Path:
+    """Where SGLang is installed, without importing it (which takes seconds)."""
+    spec = importlib.util.find_spec("sglang")
+    if spec is None or not spec.submodule_search_locations:
+        raise MissingPart("sglang is not installed: pip install sglang==0.5.23")
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+@lru_cache(maxsize=1)
+def server_argument_names() -> frozenset[str]:
+    """Names of SGLang's ServerArgs."""
+    order = runpy.run_path(str(_sglang_folder() / "srt" / "arg_groups" / "field_order.py"))
+    return frozenset(order["POSITIONAL_FIELD_ORDER"])
+
+
+def _check_names(given: dict[str, Any]) -> None:
+    for name in given:
+        if name not in server_argument_names():
+            near = difflib.get_close_matches(name, server_argument_names(), n=3, cutoff=0.5)
+            flags = ", ".join(f"--sglang-{n.replace('_', '-')}" for n in near)
+            raise UnknownFlag(
+                f"--sglang-{name.replace('_', '-')}: SGLang has no such argument" + (f"; near: {flags}" if flags else "")
+            )
+
+
+@lru_cache(maxsize=8)
+def _models_without(architectures: tuple[str, ...]) -> tuple[str, ...]:
+    """SGLang's model modules that define none of `architectures`: it would import all 200 of them to find one."""
+    modules = {path.stem: path.read_text() for path in (_sglang_folder() / "srt" / "models").glob("*.py")}
+    needed = {name for name, text in modules.items() if any(f"class {a}(" in text for a in architectures)}
+    return tuple(sorted(modules.keys() - needed)) if needed else ()

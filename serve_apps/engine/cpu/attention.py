@@ -1,0 +1,123 @@
+"""Attention for SGLang's `torch_native` backend, batched and bit for bit independent of the batch.
+
+SGLang's own runs one SDPA call per sequence and layer, which is most of a decode step of a small model. Here sequences
+go together, every new token as a query of its own over its cached keys, padded to a multiple of `BLOCK` with the
+padding masked. Measured on AVX-512 with MKL 2024: a row's result has then the same bits for any padding, any
+neighbours, and whether its token was decoded or prefilled, so that a resumed rollout can go on exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+BLOCK = 64
+GATHERED_ELEMENTS = 1 << 23
+"""Most elements of keys gathered at once (32 MiB in float32); longer batches go in parts."""
+
+
+def _padded(length: int) -> int:
+    return -(-length // BLOCK) * BLOCK
+
+
+def _attend(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, lengths: torch.Tensor, scale: float | None
+) -> torch.Tensor:
+    """query [rows, heads, dim]; keys, values [rows, padded, kv_heads, dim]; lengths [rows]: keys each row may see."""
+    visible = torch.arange(keys.shape[1])[None, :] < lengths[:, None]
+    return scaled_dot_product_attention(
+        query.unsqueeze(2),
+        keys.transpose(1, 2),
+        values.transpose(1, 2),
+        attn_mask=visible[:, None, None, :],
+        scale=scale,
+        enable_gqa=query.shape[1] != keys.shape[2],
+    ).squeeze(2)
+
+
+def _parts(lengths: torch.Tensor, elements_per_key: int) -> Iterator[torch.Tensor]:
+    """Row numbers in parts of alike padded length, none above `GATHERED_ELEMENTS`."""
+    buckets = [1 << (_padded(n) - 1).bit_length() for n in lengths.tolist()]
+    for bucket in sorted(set(buckets)):
+        rows = torch.tensor([i for i, b in enumerate(buckets) if b == bucket])
+        yield from rows.split(max(1, GATHERED_ELEMENTS // (bucket * elements_per_key)))
+
+
+def decode(
+    original: Callable[..., torch.Tensor],
+    backend: Any,
+    query: torch.Tensor,
+    output: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    req_to_token: torch.Tensor,
+    req_pool_indices: torch.Tensor,
+    seq_lens: torch.Tensor,
+    encoder_lens: torch.Tensor | None = None,
+    **options: Any,
+) -> torch.Tensor:
+    """Around hook of `TorchNativeAttnBackend._run_sdpa_forward_decode`; cross and windowed attention go to SGLang's.
+
+    query, output: [rows, heads, dim]. caches: [slots, kv_heads, dim]. req_to_token: [requests, context], slot numbers.
+    """
+    if encoder_lens is not None or options.get("is_cross_attn") or options.get("sliding_window_size") is not None:
+        return original(
+            backend, query, output, k_cache, v_cache, req_to_token, req_pool_indices, seq_lens, encoder_lens, **options
+        )
+    for rows in _parts(seq_lens, k_cache.shape[1] * k_cache.shape[2]):
+        lengths = seq_lens[rows]
+        padded = _padded(int(lengths.max()))
+        slots = _slots(req_to_token[req_pool_indices[rows]], lengths, padded)
+        keys, values = k_cache[slots].to(query.dtype), v_cache[slots].to(query.dtype)
+        output[rows] = _attend(query[rows], keys, values, lengths, options.get("scaling"))
+    return output
+
+
+def _slots(table: torch.Tensor, lengths: torch.Tensor, padded: int) -> torch.Tensor:
+    """table [rows, context] -> slot numbers [rows, padded]; slot 0 (SGLang's spare one) where there is no token."""
+    width = min(padded, table.shape[1])
+    slots = table.new_zeros((table.shape[0], padded))
+    slots[:, :width] = table[:, :width]
+    return slots.masked_fill_(torch.arange(padded)[None, :] >= lengths[:, None], 0)
+
+
+def extend(
+    original: Callable[..., torch.Tensor],
+    backend: Any,
+    query: torch.Tensor,
+    output: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    req_to_token: torch.Tensor,
+    req_pool_indices: torch.Tensor,
+    seq_lens: torch.Tensor,
+    extend_prefix_lens: torch.Tensor,
+    extend_seq_lens: torch.Tensor,
+    encoder_lens: torch.Tensor | None = None,
+    **options: Any,
+) -> torch.Tensor:
+    """Around hook of `TorchNativeAttnBackend._run_sdpa_forward_extend`, shapes as in `decode`, rows = new tokens."""
+    special = encoder_lens is not None or options.get("is_cross_attn") or not options.get("causal")
+    if special or options.get("sliding_window_size") is not None:
+        return original(
+            backend, query, output, k_cache, v_cache, req_to_token, req_pool_indices, seq_lens,
+            extend_prefix_lens, extend_seq_lens, encoder_lens, **options,
+        )  # fmt: skip
+    start = 0
+    sequences = zip(req_pool_indices.tolist(), extend_prefix_lens.tolist(), extend_seq_lens.tolist(), strict=True)
+    for request, prefix, new in sequences:
+        end, length = start + new, prefix + new
+        slots = _slots(req_to_token[request : request + 1], torch.tensor([length]), _padded(length))
+        keys, values = k_cache[slots].to(query.dtype), v_cache[slots].to(query.dtype)
+        output[start:end] = _attend(
+            query[start:end],
+            keys.expand(new, -1, -1, -1),
+            values.expand(new, -1, -1, -1),
+            torch.arange(prefix + 1, length + 1),
+            options.get("scaling"),
+        )
+        start = end
+    return output

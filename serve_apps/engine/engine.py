@@ -1,0 +1,86 @@
+"""What a rollout engine is to the rest of the system: the `Engine` protocol and what goes in and out of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from schemas.rollouts import Sampling, StopReason, WeightSpan
+
+Tokens = npt.NDArray[np.int32]
+LogProbs = npt.NDArray[np.float32]
+
+
+def no_tokens() -> Tokens:
+    """An empty int32 array."""
+    return np.empty(0, dtype=np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    """One response to one prompt, from its start or from where it was left.
+
+    prompt, resume: int32 token ids; `resume` is the part of the response that is already there. sampling: of the whole
+    response, so `max_new_tokens` counts the resumed tokens too. seed: any 63-bit number; on a deterministic engine it
+    fixes, with the weights, every token by its absolute position, resumed or not.
+    """
+
+    rid: str
+    prompt: Tokens
+    sampling: Sampling
+    seed: int
+    resume: Tokens = field(default_factory=no_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """New tokens of one response, in order.
+
+    tokens: int32 [n]; log_probs: float32 [n], natural, of logits / temperature. spans: weight versions over exactly these
+    tokens, in response positions (resumed tokens count). finish: set in the last delta, and there alone; then `text` is
+    the whole response (resumed part included), decoded with special tokens kept or not as the sampling says.
+    """
+
+    tokens: Tokens
+    log_probs: LogProbs
+    spans: tuple[WeightSpan, ...]
+    finish: StopReason | None = None
+    text: str | None = None
+
+
+class Engine(Protocol):
+    """A rollout engine, driven from one event loop. Failures are `EngineError`; waits end in `DeadlineExceeded`."""
+
+    @property
+    def version(self) -> int:
+        """Weight version that new tokens are made with."""
+
+    @property
+    def running(self) -> int:
+        """Responses being made now."""
+
+    @property
+    def tokens_generated(self) -> int:
+        """New tokens handed out since the start."""
+
+    async def start(self, deadline_s: float) -> None:
+        """Ready to generate when it returns; after a failure nothing of it is left."""
+
+    async def stop(self) -> None:
+        """Leaves no process behind; running responses end in `EngineError`. Safe to call twice."""
+
+    def generate(self, request: GenerateRequest) -> AsyncIterator[Delta]:
+        """Deltas up to the one with `finish`. Closing the iterator early aborts the response."""
+
+    async def update_weights(self, folder: str, version: int) -> float:
+        """Load the HF safetensors in `folder`; seconds it took. Running responses go on under the new weights."""
+
+    async def abort(self, rid: str) -> None:
+        """End a response; its iterator gives what is there, with StopReason.ABORT. Unknown ids are ignored."""
+
+    async def healthy(self) -> bool:
+        """Whether the engine and its scheduler are alive and answer."""

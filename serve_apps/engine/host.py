@@ -1,0 +1,229 @@
+"""The process that holds SGLang: `python -m serve_apps.engine.host <socket fd>`, started by `SglangEngine`.
+
+SGLang ends its whole process tree when one of its children fails, sets signal handlers and an event-loop policy, and
+takes seconds to import. In a process of its own none of that reaches the caller, and the scheduler can be forked from
+it, which saves importing SGLang twice. This process ends with its parent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from schemas.rollouts import StopReason, WeightSpan
+from serve_apps.engine import wire
+
+PARENT_CHECK_S = 0.5
+
+
+def main() -> None:
+    """Read `Launch`, start SGLang, serve until the socket closes; then end everything in this session."""
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    connection.set_inheritable(False)
+    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+    try:
+        started = time.monotonic()
+        import sglang.srt.entrypoints.engine  # noqa: F401
+
+        imported = time.monotonic()
+        launch = msgspec.msgpack.decode(_read(connection), type=wire.Launch)
+        engine = _start(launch)
+        seconds = {"import": imported - started, "launch": time.monotonic() - imported}
+        asyncio.set_event_loop(engine.loop)
+        engine.loop.run_until_complete(Host(engine, connection).serve(seconds))
+    except Exception as error:  # the last handler of this process: the reason goes to the caller, the process ends
+        connection.setblocking(True)
+        connection.sendall(wire.encode(wire.Failed(f"{type(error).__name__}: {error}")))
+        sys.excepthook(*sys.exc_info())
+    finally:
+        _end()
+
+
+def _read(connection: socket.socket) -> bytes:
+    header = connection.recv(wire.HEADER.size, socket.MSG_WAITALL)
+    return connection.recv(wire.HEADER.unpack(header)[0], socket.MSG_WAITALL)
+
+
+def _end_with_parent(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(PARENT_CHECK_S)
+    _end()
+
+
+def _end() -> None:
+    """The caller made this process leader of a session, so its group is this engine and nothing else."""
+    sys.stderr.flush()
+    os.killpg(os.getpgid(0), signal.SIGKILL)
+
+
+def _start(launch: wire.Launch) -> Any:
+    """SGLang's Engine without its detokenizer process: text is wanted once per response and is decoded here."""
+    from sglang.srt.entrypoints.engine import Engine
+
+    class LeanEngine(Engine):  # type: ignore[misc]
+        @classmethod
+        def _launch_scheduler_processes(cls, server_args: Any, port_args: Any, *rest: Any, **options: Any) -> Any:
+            port_args.detokenizer_ipc_name = port_args.tokenizer_ipc_name
+            if launch.fork:
+                multiprocessing.set_start_method("fork", force=True)
+            return super()._launch_scheduler_processes(server_args, port_args, *rest, **options)
+
+        @classmethod
+        def _launch_detokenizer_subprocesses(cls, **_: Any) -> tuple[list[Any], list[str]]:
+            return [], []
+
+    return LeanEngine(**launch.arguments)
+
+
+class Host:
+    """SGLang's tokenizer manager on one side, the caller's socket on the other."""
+
+    def __init__(self, engine: Any, connection: socket.socket) -> None:
+        self.manager = engine.tokenizer_manager
+        self.loop: asyncio.AbstractEventLoop = engine.loop
+        self.connection = connection
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    async def serve(self, seconds: dict[str, float]) -> None:
+        """Until the caller closes the socket or the scheduler dies."""
+        reader, self.writer = await asyncio.open_connection(sock=self.connection)
+        schedulers = multiprocessing.active_children()
+        for process in schedulers:
+            self.loop.add_reader(process.sentinel, self._scheduler_died, process)
+        self.manager.auto_create_handle_loop()
+        self.send(wire.Ready(seconds, tuple(p.pid or 0 for p in schedulers)))
+        decoder = msgspec.msgpack.Decoder(wire.ToHost)
+        while True:
+            try:
+                header = await reader.readexactly(wire.HEADER.size)
+                body = await reader.readexactly(wire.HEADER.unpack(header)[0])
+            except (asyncio.IncompleteReadError, ConnectionError):
+                return
+            self._take(decoder.decode(body))
+
+    def send(self, frame: wire.FromHost) -> None:
+        """Queue a frame for the caller."""
+        self.writer.write(wire.encode(frame))
+
+    def _scheduler_died(self, process: Any) -> None:
+        process.join(0)
+        self.loop.remove_reader(process.sentinel)
+        self.send(wire.Failed(f"the scheduler process {process.pid} ended with exit code {process.exitcode}"))
+        self.loop.call_later(0.05, _end)
+
+    def _take(self, frame: wire.ToHost) -> None:
+        match frame:
+            case wire.Generate():
+                work = self._generate(frame)
+            case wire.UpdateWeights():
+                work = self._update(frame)
+            case wire.Abort():
+                return self.manager.abort_request(frame.id)
+            case wire.Ping():
+                return self.send(wire.Answer(frame.call))
+            case wire.Launch():
+                return self.send(wire.Failed("launched twice"))
+        task = self.loop.create_task(work)
+        self.tasks.add(task)
+        return task.add_done_callback(self.tasks.discard)
+
+    async def _generate(self, frame: wire.Generate) -> None:
+        from sglang.srt.managers.io_struct import GenerateReqInput
+
+        prompt = np.frombuffer(frame.prompt, dtype="<i4").tolist()
+        response: list[int] = np.frombuffer(frame.resume, dtype="<i4").tolist()
+        if len(response) >= frame.sampling.max_new_tokens:
+            text = self._text(response, frame.sampling.skip_special_tokens)
+            return self.send(wire.Piece(frame.id, b"", b"", (), StopReason.LENGTH, text))
+        resumed = len(response)
+        request = GenerateReqInput(
+            input_ids=prompt + response,
+            sampling_params=_sampling_parameters(frame, resumed),
+            return_logprob=True,
+            stream=True,
+            rid=frame.id,
+        )
+        try:
+            async for output in self.manager.generate_request(request, None):
+                tokens: list[int] = output["output_ids"]
+                self._piece(frame, output["meta_info"], tokens, len(response), resumed, response)
+        except ValueError as error:  # SGLang's word for a request that it cannot take
+            self.send(wire.Refused(frame.id, str(error)))
+        return None
+
+    def _piece(
+        self, frame: wire.Generate, meta: dict[str, Any], tokens: list[int], start: int, resumed: int, response: list[int]
+    ) -> None:
+        """Send one step of a response and add it to `response`, which holds what came before."""
+        pairs = meta["output_token_logprobs"][-len(tokens) :] if tokens else []
+        response.extend(tokens)
+        finish = StopReason(meta["finish_reason"]["type"]) if meta["finish_reason"] else None
+        text = None if finish is None else self._text(response, frame.sampling.skip_special_tokens)
+        self.send(
+            wire.Piece(
+                frame.id,
+                np.array(tokens, dtype="<i4").tobytes(),
+                np.array([pair[0] for pair in pairs], dtype="<f4").tobytes(),
+                spans_within(meta.get("weight_versions") or [], resumed, start, start + len(tokens)),
+                finish,
+                text,
+            )
+        )
+
+    def _text(self, tokens: list[int], skip_special_tokens: bool) -> str:
+        text: str = self.manager.tokenizer.decode(
+            tokens, skip_special_tokens=skip_special_tokens, spaces_between_special_tokens=False
+        )
+        return text
+
+    async def _update(self, frame: wire.UpdateWeights) -> None:
+        """Retract what runs (its keys and values are of the old weights), load, flush the cache, go on."""
+        from sglang.srt.managers import io_struct
+
+        await self.manager.pause_generation(io_struct.PauseGenerationReqInput(mode="retract"))
+        try:
+            request = io_struct.UpdateWeightFromDiskReqInput(
+                model_path=frame.folder, weight_version=str(frame.version), flush_cache=True
+            )
+            success, message, _ = await self.manager.update_weights_from_disk(request, None)
+        finally:
+            await self.manager.continue_generation(io_struct.ContinueGenerationReqInput(torch_empty_cache=False))
+        self.send(wire.Answer(frame.call, None if success else message))
+
+
+def _sampling_parameters(frame: wire.Generate, resumed: int) -> dict[str, Any]:
+    sampling = frame.sampling
+    return {
+        "max_new_tokens": sampling.max_new_tokens - resumed,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "stop": list(sampling.stop),
+        "stop_token_ids": list(sampling.stop_token_ids),
+        "skip_special_tokens": sampling.skip_special_tokens,
+        "spaces_between_special_tokens": False,
+        "no_stop_trim": True,
+        "sampling_seed": frame.seed,
+    }
+
+
+def spans_within(versions: list[dict[str, Any]], resumed: int, start: int, end: int) -> tuple[WeightSpan, ...]:
+    """SGLang's spans, counted from the first new token, cut to response positions [start, end)."""
+    spans = (
+        WeightSpan(max(start, v["start"] + resumed), min(end, v["end"] + resumed), int(v["version"])) for v in versions
+    )
+    return tuple(span for span in spans if span.start < span.end)
+
+
+if __name__ == "__main__":
+    main()

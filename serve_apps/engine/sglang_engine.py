@@ -1,0 +1,259 @@
+"""`SglangEngine`: the real engine. SGLang runs in a host process of its own; this class drives it over a socket."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import IO
+
+import msgspec
+import numpy as np
+
+from schemas.errors import DeadlineExceeded, EngineError
+from serve_apps.engine import wire
+from serve_apps.engine.arguments import EngineLaunch, engine_launch
+from serve_apps.engine.engine import Delta, GenerateRequest
+from slime_events.config.engine import EngineSettings
+
+PING_S = 5.0
+UPDATE_S = 600.0
+STOP_S = 10.0
+
+
+class SglangEngine:
+    """One SGLang engine (an `Engine`). `log` keeps SGLang's own output; without it a temporary file does.
+
+    The caller's process neither imports SGLang nor is touched by what happens to it: a dead scheduler ends the host,
+    running responses end in EngineError, `healthy` turns False, and a new SglangEngine can be started.
+    """
+
+    def __init__(self, settings: EngineSettings, version: int = 0, log: Path | None = None) -> None:
+        self._launch: EngineLaunch = engine_launch(settings, version)
+        self._version = version
+        self._log: IO[bytes] = log.open("ab+") if log else tempfile.TemporaryFile()
+        self._host: subprocess.Popen[bytes] | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._ready: asyncio.Future[wire.Ready] | None = None
+        self._failure: str | None = None
+        self._numbers = itertools.count()
+        self._pieces: dict[str, asyncio.Queue[wire.Piece | wire.Refused | None]] = {}
+        self._ids: dict[str, str] = {}
+        self._calls: dict[int, asyncio.Future[str | None]] = {}
+        self._tokens_generated = 0
+        self.start_seconds: dict[str, float] = {}
+        self.scheduler_pids: tuple[int, ...] = ()
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    @property
+    def running(self) -> int:
+        return len(self._pieces)
+
+    @property
+    def tokens_generated(self) -> int:
+        return self._tokens_generated
+
+    async def start(self, deadline_s: float) -> None:
+        """Start the host and wait until SGLang can generate. Raises EngineError with SGLang's own reason."""
+        if self._host is not None:
+            raise EngineError("the engine was started before; make a new one")
+        ours, theirs = socket.socketpair()
+        began = time.monotonic()
+        self._host = subprocess.Popen(
+            [sys.executable, "-m", "serve_apps.engine.host", str(theirs.fileno())],
+            env=os.environ | self._launch.environment,
+            pass_fds=(theirs.fileno(),),
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            start_new_session=True,
+        )
+        theirs.close()
+        reader, self._writer = await asyncio.open_connection(sock=ours)
+        self._ready = asyncio.get_running_loop().create_future()
+        self._reading = asyncio.create_task(self._read(reader))
+        self._send(wire.Launch(self._launch.arguments, fork=self._launch.device == "cpu"))
+        try:
+            async with asyncio.timeout(deadline_s):
+                ready = await self._ready
+        except BaseException as error:
+            await self.stop()
+            if isinstance(error, TimeoutError):
+                raise DeadlineExceeded(
+                    f"SGLang did not start within {deadline_s:g} s; its log ends with: {self._log_tail()}"
+                ) from None
+            raise
+        self.scheduler_pids = ready.processes
+        self.start_seconds = ready.seconds | {"total": time.monotonic() - began}
+
+    async def stop(self) -> None:
+        """End the host and everything it started."""
+        if self._host is None:
+            return
+        self._fail("the engine was stopped")
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._host.pid, signal.SIGKILL)
+        async with asyncio.timeout(STOP_S):
+            while self._host.poll() is None:
+                await asyncio.sleep(0.005)
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
+        if self._writer is not None:
+            self._writer.close()
+
+    async def generate(self, request: GenerateRequest) -> AsyncIterator[Delta]:
+        """See `Engine.generate`. A request that SGLang refuses (too long, say) is an EngineError with its reason."""
+        # SGLang aborts by prefix of the id, and a retry may come while its first try is being aborted.
+        own_id = f"{next(self._numbers):012d}"
+        pieces: asyncio.Queue[wire.Piece | wire.Refused | None] = asyncio.Queue()
+        finished = False
+        self._send(
+            wire.Generate(
+                own_id,
+                request.prompt.astype("<i4").tobytes(),
+                request.resume.astype("<i4").tobytes(),
+                request.sampling,
+                request.seed,
+            )
+        )
+        self._pieces[own_id], self._ids[request.rid] = pieces, own_id
+        try:
+            while not finished:
+                piece = await pieces.get()
+                if piece is None or isinstance(piece, wire.Refused):
+                    finished = True
+                    reason = self._failure if piece is None else piece.reason
+                    raise EngineError(f"response {request.rid} was not finished: {reason}")
+                finished = piece.finish is not None
+                self._tokens_generated += len(piece.tokens) // 4
+                yield _delta(piece)
+        finally:
+            del self._pieces[own_id]
+            if self._ids.get(request.rid) == own_id:
+                del self._ids[request.rid]
+            if not finished and self._failure is None:
+                self._send(wire.Abort(own_id))
+
+    async def update_weights(self, folder: str, version: int) -> float:
+        """See `Engine.update_weights`. Where SGLang refuses the weights the old ones and their version stay."""
+        if not any(Path(folder).glob("*.safetensors")):
+            raise EngineError(f"weights {version}: no safetensors in {folder}")
+        began = time.monotonic()
+        number = next(self._numbers)
+        error = await self._call(number, wire.UpdateWeights(number, folder, version), UPDATE_S)
+        if error is not None:
+            raise EngineError(f"weights {version} from {folder} were not loaded: {error}")
+        self._version = version
+        return time.monotonic() - began
+
+    async def abort(self, rid: str) -> None:
+        """See `Engine.abort`."""
+        if (own_id := self._ids.get(rid)) is not None:
+            self._send(wire.Abort(own_id))
+
+    async def healthy(self) -> bool:
+        """See `Engine.healthy`: the host answers a ping; it ends at once when its scheduler does."""
+        if self._host is None or self._failure is not None or self._host.poll() is not None:
+            return False
+        number = next(self._numbers)
+        try:
+            return await self._call(number, wire.Ping(number), PING_S) is None
+        except (EngineError, DeadlineExceeded):
+            return False
+
+    async def _call(self, number: int, frame: wire.ToHost, deadline_s: float) -> str | None:
+        answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        self._calls[number] = answer
+        try:
+            self._send(frame)
+            async with asyncio.timeout(deadline_s):
+                return await answer
+        except TimeoutError:
+            raise DeadlineExceeded(f"SGLang did not answer {type(frame).__name__} within {deadline_s:g} s") from None
+        finally:
+            del self._calls[number]
+
+    def _send(self, frame: wire.ToHost) -> None:
+        if self._writer is None or self._failure is not None:
+            raise EngineError(self._failure or "the engine has not been started")
+        self._writer.write(wire.encode(frame))
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        """Everything the host says, until it ends."""
+        decoder: msgspec.msgpack.Decoder[wire.FromHost] = msgspec.msgpack.Decoder(wire.FromHost)
+        reason: str | None = None
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                header = await reader.readexactly(wire.HEADER.size)
+                frame = decoder.decode(await reader.readexactly(wire.HEADER.unpack(header)[0]))
+                if isinstance(frame, wire.Failed):
+                    reason = reason or frame.reason
+                self._take(frame)
+        tail = self._log_tail()
+        self._fail(f"SGLang ended: {reason}" + (f" ({tail})" if tail else "") if reason else f"SGLang ended: {tail}")
+
+    def _take(self, frame: wire.FromHost) -> None:
+        match frame:
+            case wire.Piece() | wire.Refused():
+                if (pieces := self._pieces.get(frame.id)) is not None:
+                    pieces.put_nowait(frame)
+            case wire.Answer():
+                if (answer := self._calls.get(frame.call)) is not None and not answer.done():
+                    answer.set_result(frame.error)
+            case wire.Ready():
+                if self._ready is not None and not self._ready.done():
+                    self._ready.set_result(frame)
+            case wire.Failed():
+                pass  # the socket closes next, and the log says more
+
+    def _fail(self, reason: str) -> None:
+        """Once: everything that waits gets the reason."""
+        if self._failure is not None:
+            return
+        self._failure = reason
+        for pieces in self._pieces.values():
+            pieces.put_nowait(None)
+        waiting = [*self._calls.values(), *([self._ready] if self._ready is not None else [])]
+        for future in waiting:
+            if not future.done():
+                future.set_exception(EngineError(reason))
+
+    def _log_tail(self) -> str:
+        self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, self._log.tell() - 65536))
+        return reason_in_log(self._log.read().decode(errors="replace"))
+
+
+_ERROR_LINE = re.compile(r"^[\w.]*(Error|Exception|Interrupt)\b.*")
+
+
+def reason_in_log(text: str) -> str:
+    """The last exception named in a log, else its last line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [line for line in lines if _ERROR_LINE.match(line)]
+    return (errors or lines or [""])[-1]
+
+
+def _delta(piece: wire.Piece) -> Delta:
+    return Delta(
+        tokens=np.frombuffer(piece.tokens, dtype="<i4"),
+        log_probs=np.frombuffer(piece.log_probs, dtype="<f4"),
+        spans=piece.spans,
+        finish=piece.finish,
+        text=piece.text,
+    )

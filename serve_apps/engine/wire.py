@@ -1,0 +1,103 @@
+"""What an engine and its host process say to each other: length-prefixed MessagePack frames over a socket pair."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import msgspec
+
+from schemas.rollouts import Sampling, StopReason, WeightSpan
+
+HEADER = struct.Struct("<I")
+
+
+class Frame(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Any frame; the tag is the class name."""
+
+
+class Launch(Frame, frozen=True):
+    """First frame to the host. arguments: SGLang's ServerArgs by name. fork: start the scheduler as a copy."""
+
+    arguments: dict[str, Any]
+    fork: bool
+
+
+class Generate(Frame, frozen=True):
+    """id: this host's own, of fixed width. prompt, resume: int32 little-endian."""
+
+    id: str
+    prompt: bytes
+    resume: bytes
+    sampling: Sampling
+    seed: int
+
+
+class Abort(Frame, frozen=True):
+    """End the response with that id."""
+
+    id: str
+
+
+class UpdateWeights(Frame, frozen=True):
+    """Load `folder` as `version`; answered by `Answer`."""
+
+    call: int
+    folder: str
+    version: int
+
+
+class Ping(Frame, frozen=True):
+    """Answered by `Answer`."""
+
+    call: int
+
+
+class Ready(Frame, frozen=True):
+    """The host can take requests. seconds: what the start was made of; processes: scheduler process ids."""
+
+    seconds: dict[str, float]
+    processes: tuple[int, ...]
+
+
+class Failed(Frame, frozen=True):
+    """The host ends, for this reason."""
+
+    reason: str
+
+
+class Answer(Frame, frozen=True):
+    """To a call. error: why it failed, or None."""
+
+    call: int
+    error: str | None = None
+
+
+class Piece(Frame, frozen=True):
+    """New tokens of a response, as in `Delta`. tokens int32, log_probs float32, little-endian."""
+
+    id: str
+    tokens: bytes
+    log_probs: bytes
+    spans: tuple[WeightSpan, ...]
+    finish: StopReason | None = None
+    text: str | None = None
+
+
+class Refused(Frame, frozen=True):
+    """A response that cannot be made."""
+
+    id: str
+    reason: str
+
+
+ToHost = Launch | Generate | Abort | UpdateWeights | Ping
+FromHost = Ready | Failed | Answer | Piece | Refused
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+def encode(frame: Frame) -> bytes:
+    """A frame with its length before it."""
+    body = _encoder.encode(frame)
+    return HEADER.pack(len(body)) + body

@@ -1,0 +1,36 @@
+"""pass@k (Chen et al., 2021). Needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import comb, fsum
+
+from schemas.errors import DataError
+
+
+def pass_at_k(samples: int, correct: int, k: int) -> float:
+    """Chance that at least one of k samples, drawn from `samples` without return, is correct; k <= samples."""
+    return 1 - comb(samples - correct, k) / comb(samples, k)
+
+
+def pass_rate(rewards: Sequence[float], group_sizes: Sequence[int]) -> dict[str, float]:
+    """{"pass@1": ..., "pass@2": ..., "pass@4": ...} up to the largest group, means over the groups of k or more.
+
+    Groups lie one after the other; only a reward of exactly 1 is correct. Groups of one sample alone give {}.
+    """
+    if sum(group_sizes) != len(rewards):
+        raise DataError(f"group sizes {list(group_sizes)} do not divide {len(rewards)} rewards")
+    counts: list[tuple[int, int]] = []
+    start = 0
+    for size in group_sizes:
+        counts.append((size, sum(reward == 1 for reward in rewards[start : start + size])))
+        start += size
+    largest = max(group_sizes, default=0)
+    if largest < 2:
+        return {}
+    rates: dict[str, float] = {}
+    for k in (2**i for i in range(largest.bit_length())):
+        estimates = [pass_at_k(size, correct, k) for size, correct in counts if size >= k]
+        if estimates:
+            rates[f"pass@{k}"] = fsum(estimates) / len(estimates)
+    return rates

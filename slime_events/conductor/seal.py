@@ -1,0 +1,54 @@
+"""When a batch is sealed, and of what: the oldest accepted groups first, and never a sample beyond the bound."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+
+from schemas.batches import BatchSealed
+from schemas.groups import GroupAccepted
+from slime_events.conductor.accept import Verdict
+from slime_events.conductor.plan import Plan
+from slime_events.state.group import GroupPhase, GroupState
+from slime_events.state.run import RunState
+
+Normalise = Callable[[Sequence[float], Sequence[int]], list[float]]
+"""(raw rewards, group sizes) -> rewards normalised over their groups, the advantages' input."""
+
+
+def seal(state: RunState, plan: Plan, decided: Sequence[Verdict], normalise: Normalise) -> list[BatchSealed]:
+    """The next batch, if it is full and sealing it leaves nobody behind. `decided`: verdicts of this turn."""
+    step = state.next_step
+    if step >= plan.steps or step > state.version + plan.max_staleness:
+        return []
+    fresh = {verdict.group: verdict for verdict in decided}
+    candidates = [state.groups[g] for g in state.accepted]
+    candidates += [state.groups[v.group] for v in decided if isinstance(v, GroupAccepted)]
+    if len(candidates) < plan.groups:
+        return []
+    chosen = sorted(candidates, key=lambda group: group.oldest)[: plan.groups]
+    undecided = [g for g in state.in_phase(GroupPhase.REQUESTED) if g.group not in fresh]
+    if any(step + 1 - group.oldest > plan.staleness_bound for group in undecided):
+        return []
+    return [_batch(step, chosen, normalise)]
+
+
+def _batch(step: int, groups: Sequence[GroupState], normalise: Normalise) -> BatchSealed:
+    samples = [sample for group in groups for sample in group.samples.values()]
+    raw = [float(sample.reward) for sample in samples if sample.reward is not None]
+    rewards = normalise(raw, [len(group.samples) for group in groups])
+    return BatchSealed(
+        step=step,
+        groups=tuple(group.group for group in groups),
+        samples=tuple(sample.sample for sample in samples),
+        rewards=tuple(rewards),
+        raw_rewards=tuple(raw),
+        digest=batch_digest(step, [(s.sample, s.digest, r) for s, r in zip(samples, rewards, strict=True)]),
+        oldest_version=min(group.oldest for group in groups),
+    )
+
+
+def batch_digest(step: int, lines: Sequence[tuple[str, str, float]]) -> str:
+    """sha256 over the step and a line (sample, content digest, reward) per sample, in order; hex."""
+    text = "\n".join([str(step), *(f"{sample} {digest} {reward!r}" for sample, digest, reward in lines)])
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,1 @@
+"""Dynamic sampling: which groups are worth a training step."""

@@ -1,0 +1,146 @@
+"""`Progress`: what a person wants to see of a run while it is on, and what its summary says. A fold of the log."""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from typing import Any
+
+import msgspec
+
+from schemas.batches import BatchSealed
+from schemas.evals import EvalCompleted
+from schemas.steps import StepCommitted
+from schemas.weights import WeightsActivated, WeightsPublished
+from schemas.workers import WorkerJoined
+from slime_events.state.apply import apply
+from slime_events.state.run import RunState
+from storage.log import Recorded
+
+NANO = 1e-9
+
+
+class StepLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One committed step. reward: mean of its raw rewards. seconds: since the step before; idle: the trainer's share
+    of them without work. staleness: versions that its oldest sample was behind. tokens_per_s: response tokens.
+    """
+
+    step: int
+    version: int
+    reward: float
+    accepted_share: float
+    mean_length: float
+    tokens_per_s: float
+    staleness: int
+    seconds: float
+    idle: float
+    metrics: dict[str, float]
+
+
+class Progress:
+    """Folds a run's log into step lines and figures."""
+
+    def __init__(self, run: str) -> None:
+        self.state = RunState(run=run)
+        self.steps: list[StepLine] = []
+        self.evals: list[EvalCompleted] = []
+        self.activation_lags: list[float] = []
+        self.workers: list[WorkerJoined] = []
+        self.started_at = 0
+        self.first_version_at = 0
+        self.ended_at = 0
+        self._sealed: dict[int, tuple[BatchSealed, int, float]] = {}
+        self._last_commit = 0
+        self._tokens_at_commit = 0
+        self._recent: deque[float] = deque(maxlen=10)
+
+    def apply(self, recorded: Recorded) -> StepLine | None:
+        """Fold one event in; the step's line where it committed one."""
+        apply(self.state, recorded)
+        event, at = recorded.envelope.event, recorded.envelope.at
+        self.started_at = self.started_at or at
+        self.ended_at = at
+        if isinstance(event, BatchSealed):
+            self._sealed[event.step] = (event, at, self._mean_length(event))
+        elif isinstance(event, StepCommitted):
+            return self._commit(event, at)
+        elif isinstance(event, EvalCompleted):
+            self.evals.append(event)
+        elif isinstance(event, WeightsPublished) and event.version == 0:
+            self._last_commit = at
+        elif isinstance(event, WeightsActivated):
+            self.first_version_at = self.first_version_at or at
+            self.activation_lags.append(event.lag)
+        elif isinstance(event, WorkerJoined):
+            self.workers.append(event)
+        return None
+
+    def _commit(self, event: StepCommitted, at: int) -> StepLine:
+        batch, sealed_at, mean_length = self._sealed.pop(event.step)
+        counts = self.state.counts
+        seconds = max(at - self._last_commit, 1) * NANO
+        busy = min(seconds, max(at - sealed_at, 0) * NANO)
+        decided = counts.groups_accepted + counts.groups_rejected
+        tokens = counts.response_tokens - self._tokens_at_commit
+        line = StepLine(
+            step=event.step,
+            version=event.version,
+            reward=statistics.fmean(batch.raw_rewards),
+            accepted_share=counts.groups_accepted / decided if decided else 1.0,
+            mean_length=mean_length,
+            tokens_per_s=tokens / seconds,
+            staleness=event.parent_version - batch.oldest_version,
+            seconds=seconds,
+            idle=1.0 - busy / seconds,
+            metrics=event.metrics,
+        )
+        self._last_commit, self._tokens_at_commit = at, counts.response_tokens
+        self._recent.append(seconds)
+        self.steps.append(line)
+        return line
+
+    def _mean_length(self, batch: BatchSealed) -> float:
+        groups = self.state.groups
+        return statistics.fmean(s.length for group in batch.groups for s in groups[group].samples.values())
+
+    @property
+    def in_flight(self) -> int:
+        """Samples that are asked for and have no reward yet."""
+        return sum(1 for g in self.state.groups.values() for s in g.samples.values() if s.reward is None)
+
+    def eta_s(self, steps: int) -> float | None:
+        """Seconds to go for `steps` in all, by the last ten."""
+        if not self._recent:
+            return None
+        return statistics.fmean(self._recent) * (steps - len(self.steps))
+
+    def summary(self) -> dict[str, Any]:
+        """What was reached, in figures."""
+        rewards = [line.reward for line in self.steps]
+        differences = [line.metrics.get("train_rollout_logprob_abs_diff_max", 0.0) for line in self.steps]
+        seconds = [line.seconds for line in self.steps[1:]] or [line.seconds for line in self.steps]
+        return {
+            "run": self.state.run,
+            "phase": self.state.phase.value,
+            "steps": len(self.steps),
+            "weight_versions": self.state.version,
+            "reward_first": statistics.fmean(rewards[:5]) if rewards else None,
+            "reward_last": statistics.fmean(rewards[-5:]) if rewards else None,
+            "length_first": statistics.fmean([s.mean_length for s in self.steps[:5]]) if rewards else None,
+            "length_last": statistics.fmean([s.mean_length for s in self.steps[-5:]]) if rewards else None,
+            "eval_first": self.evals[0].mean if self.evals else None,
+            "eval_last": self.evals[-1].mean if self.evals else None,
+            "evals": [{"dataset": e.dataset, "version": e.version, "mean": e.mean} for e in self.evals],
+            "rewards": [round(reward, 4) for reward in rewards],
+            "events": self.state.events,
+            "seconds": (self.ended_at - self.started_at) * NANO,
+            "seconds_per_step": statistics.median(seconds) if seconds else None,
+            "tokens_per_s": statistics.fmean([s.tokens_per_s for s in self.steps]) if rewards else None,
+            "trainer_idle": statistics.fmean([s.idle for s in self.steps]) if rewards else None,
+            "staleness_max": max((s.staleness for s in self.steps), default=None),
+            "logprob_diff_max": max(differences, default=None),
+            "activation_lag_median": statistics.median(self.activation_lags) if self.activation_lags else None,
+            "counts": msgspec.to_builtins(self.state.counts),
+            "rejections": dict(self.state.rejections),
+            "weights_digest": self.state.weights_digest,
+        }

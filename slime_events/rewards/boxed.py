@@ -1,0 +1,26 @@
+r"""The last `\boxed{...}` of a text."""
+
+from __future__ import annotations
+
+
+def last_boxed(text: str, opening: str = r"\boxed") -> str | None:
+    r"""What stands between the braces of the last `opening`; None where there is none or its braces do not close.
+
+    With the default opening a last `\boxed` without a brace right behind it hides earlier ones (slime's rule for
+    math and deepscaler); with `\boxed{` it is passed over (slime's rule for dapo).
+    """
+    start = text.rfind(opening)
+    if start < 0:
+        return None
+    start += len(opening.rstrip("{"))
+    if not text.startswith("{", start):
+        return None
+    depth = 0
+    for position in range(start, len(text)):
+        if text[position] == "{":
+            depth += 1
+        elif text[position] == "}":
+            depth -= 1
+            if depth == 0:
+                return text[start + 1 : position]
+    return None

@@ -1,0 +1,112 @@
+"""What comes of grading one sample: a number, or a named reason why there is none. Both are data."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+
+from schemas.rewards import RewardFailureKind
+
+
+class Graded(msgspec.Struct, frozen=True, kw_only=True, tag="graded"):
+    """A usable reward.
+
+    value: finite, what is trained on. detail: the grader's dict where it gave one, and under `metadata` what it
+    changed in the sample's metadata (slime's `raw_reward`, for example). seconds: wall time of the grading.
+    grader: name of a built-in or `module:function`; grader_digest: sha256 of its source.
+    """
+
+    value: float
+    detail: dict[str, Any] = {}
+    seconds: float = 0.0
+    grader: str = ""
+    grader_digest: str = ""
+
+
+class RewardFailure(msgspec.Struct, frozen=True, kw_only=True, tag="failure"):
+    """No usable reward. message: one sentence with what happened and, where there is something to do, what."""
+
+    kind: RewardFailureKind
+    message: str
+    seconds: float = 0.0
+    grader: str = ""
+    grader_digest: str = ""
+
+
+Outcome = Graded | RewardFailure
+
+
+class Value(msgspec.Struct, frozen=True):
+    """A finite reward taken out of what a grader returned, with the dict it came from."""
+
+    value: float
+    detail: dict[str, Any]
+
+
+class NoValue(msgspec.Struct, frozen=True):
+    """Why what a grader returned is no reward."""
+
+    kind: RewardFailureKind
+    message: str
+
+
+def value_of(returned: Any, key: str | None) -> Value | NoValue:
+    """The reward in `returned`: a number, a bool, a numpy or torch scalar, or `returned[key]` of a dict."""
+    detail: dict[str, Any] = {}
+    if isinstance(returned, dict):
+        detail = plain(returned)
+        if not key:
+            return NoValue(
+                RewardFailureKind.NO_KEY,
+                f"the grader returned a dict with {_keys(returned)}: say with --reward-key which one is the reward",
+            )
+        if key not in returned:
+            return NoValue(
+                RewardFailureKind.NO_KEY, f"the grader's dict has no --reward-key {key!r}, but {_keys(returned)}"
+            )
+        returned = returned[key]
+    return _number(returned, detail)
+
+
+def _number(returned: Any, detail: dict[str, Any]) -> Value | NoValue:
+    if returned is None:
+        return NoValue(RewardFailureKind.NONE, "the grader returned None")
+    number = returned
+    if not isinstance(returned, bool | int | float) and callable(getattr(returned, "item", None)):
+        try:
+            number = returned.item()
+        except (ValueError, RuntimeError) as error:  # an array or tensor of several elements
+            return NoValue(RewardFailureKind.WRONG_TYPE, f"the grader returned more than one number: {error}")
+    if not isinstance(number, bool | int | float):
+        kind = type(returned).__name__
+        return NoValue(RewardFailureKind.WRONG_TYPE, f"the grader returned {kind} {str(returned)[:80]!r}, not a number")
+    try:
+        value = float(number)
+    except OverflowError:
+        value = math.inf
+    if not math.isfinite(value):
+        return NoValue(RewardFailureKind.NOT_A_NUMBER, f"the grader returned {value}")
+    return Value(value, detail)
+
+
+def _keys(returned: dict[Any, Any]) -> str:
+    return "the keys " + ", ".join(repr(key) for key in returned) if returned else "no keys"
+
+
+def plain(value: Any, depth: int = 8) -> Any:
+    """`value` as JSON can hold it: numbers, texts, lists, dicts; anything else as its `repr`, shortened."""
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, int):
+        return int(value) if -(2**63) <= value < 2**63 else repr(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else repr(value)
+    if depth and isinstance(value, dict):
+        return {str(key): plain(item, depth - 1) for key, item in value.items()}
+    if depth and isinstance(value, list | tuple | set | frozenset):
+        return [plain(item, depth - 1) for item in value]
+    if depth and callable(getattr(value, "tolist", None)):
+        return plain(value.tolist(), depth - 1)
+    return repr(value)[:200]

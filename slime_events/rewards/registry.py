@@ -1,0 +1,33 @@
+"""The built-in graders, by --rm-type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from slime_events.rewards import coin, dapo, deepscaler, exact, f1, gpqa, math, reasoning_gym
+from slime_events.sample import Sample
+
+BuiltIn = Callable[[str, Sample], Any]
+"""`(response, sample) -> value`: the response comes apart, since `boxed_` may have cut it."""
+
+GRADERS: Mapping[str, BuiltIn] = {
+    "dapo": dapo.reward,
+    "deepscaler": deepscaler.reward,
+    "exact": exact.reward,
+    "f1": f1.reward,
+    "gpqa": gpqa.reward,
+    "math": math.reward,
+    "random": coin.reward,
+    "reasoning_gym": reasoning_gym.reward,
+}
+
+REWARD_KEYS: Mapping[str, str] = {"dapo": "score"}
+"""Which entry of a grader's dict is the reward where no --reward-key is given."""
+
+HEAVY_IMPORTS: Mapping[str, tuple[str, ...]] = {
+    "deepscaler": ("sympy", "sympy.parsing.sympy_parser", "pylatexenc.latex2text"),
+    "math": ("sympy", "sympy.parsing.sympy_parser", "pylatexenc.latex2text"),
+    "reasoning_gym": ("reasoning_gym",),
+}
+"""What a worker imports before it takes its first sample, so that no sample's time limit pays for it."""

@@ -1,0 +1,260 @@
+"""A grader process: reads batches from its pool, grades, answers unit by unit.
+
+Before each step of a unit it writes the unit's number into a shared page, so that the pool knows whom to blame when
+this process is stuck or dies. It has no time limit for synchronous code itself: the pool ends it from outside, which
+also works inside C code and with signals blocked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import faulthandler
+import importlib
+import inspect
+import mmap
+import os
+import signal
+import socket
+import struct
+import time
+import types
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from schemas.errors import MissingPart, SlimeEventsError
+from schemas.rewards import RewardFailureKind
+from slime_events.args_view import ArgsView
+from slime_events.config.reward import RewardSettings
+from slime_events.rewards import dispatch, registry, wire
+from slime_events.rewards.outcome import Graded, NoValue, Outcome, RewardFailure, plain, value_of
+from slime_events.sample import Sample
+
+IDLE = -1
+MARK = struct.Struct("<i")
+_PR_SET_PDEATHSIG = 1
+_unit_decoder = msgspec.msgpack.Decoder(wire.Unit)
+_batch_decoder = msgspec.msgpack.Decoder(wire.Batch)
+
+
+class Worker:
+    """Grades units one after the other; units of async graders wait side by side on one event loop."""
+
+    def __init__(self, setup: wire.Setup, mark: Callable[[int], None]) -> None:
+        self._settings: RewardSettings = setup.settings
+        self._folder = Path(setup.user_dir)
+        own = ArgsView.of(setup.settings).as_dict()
+        self._args = {evaluation: _args(own | setup.args, evaluation) for evaluation in (False, True)}
+        self._mark = mark
+        self._loop = asyncio.new_event_loop()
+
+    def prepare(self) -> wire.Ready:
+        """Load the run's own grader and what it imports, before any sample's time runs."""
+        group = dispatch.resolve_group(self._settings, user_dir=self._folder)
+        if group is None and not (self._settings.custom_rm_path or self._settings.rm_type):
+            return wire.Ready("", "", False)  # each sample names its own
+        grader = group or dispatch.resolve(self._settings, Sample(), user_dir=self._folder)
+        if not grader.own:
+            _import_heavy(grader.name.removeprefix(dispatch.BOXED))
+        return wire.Ready(grader.name, grader.digest, grader.concurrent)
+
+    def grade(self, units: Sequence[wire.Unit], answer: Callable[[wire.Done], None]) -> None:
+        """Grade all units; `answer` hears of each as it is done, in any order."""
+        waiting = []
+        for number, unit in enumerate(units):
+            grader = self._grader(unit)
+            if isinstance(grader, dispatch.Grader) and grader.concurrent:
+                waiting.append((number, unit, grader))
+                continue
+            self._mark(number)
+            outcomes = self._grade_now(unit, grader)
+            self._mark(IDLE)
+            answer(wire.Done(number, outcomes))
+        if waiting:
+            self._loop.run_until_complete(self._grade_side_by_side(waiting, answer))
+
+    def _grader(self, unit: wire.Unit) -> dispatch.Grader | SlimeEventsError:
+        try:
+            if unit.group and (found := self._group_grader(unit)):
+                return found
+            return dispatch.resolve(self._settings, unit.samples[0], evaluation=unit.evaluation, user_dir=self._folder)
+        except SlimeEventsError as error:
+            return error
+
+    def _group_grader(self, unit: wire.Unit) -> dispatch.Grader | None:
+        return dispatch.resolve_group(self._settings, evaluation=unit.evaluation, user_dir=self._folder)
+
+    def _grade_now(self, unit: wire.Unit, grader: dispatch.Grader | SlimeEventsError) -> list[Outcome]:
+        began = time.perf_counter()
+        if isinstance(grader, SlimeEventsError):
+            return [RewardFailure(kind=RewardFailureKind.RAISED, message=str(grader))] * len(unit.samples)
+        before = _metadata_of(unit, grader)
+        try:
+            returned = self._call(unit, grader)
+            if inspect.isawaitable(returned):
+                returned = self._loop.run_until_complete(_limited(returned, self._settings.rm_timeout))
+        except Exception as error:
+            return _raised(unit, grader, error, self._settings.rm_timeout, time.perf_counter() - began)
+        return _outcomes(unit, grader, returned, before, time.perf_counter() - began)
+
+    async def _grade_side_by_side(
+        self, waiting: Sequence[tuple[int, wire.Unit, dispatch.Grader]], answer: Callable[[wire.Done], None]
+    ) -> None:
+        async def one(number: int, unit: wire.Unit, grader: dispatch.Grader) -> None:
+            began = time.perf_counter()
+            before = _metadata_of(unit, grader)
+            try:
+                call = _marked(self._call(unit, grader), number, self._mark)
+                returned = await _limited(call, self._settings.rm_timeout)
+                outcomes = _outcomes(unit, grader, returned, before, time.perf_counter() - began)
+            except Exception as error:
+                outcomes = _raised(unit, grader, error, self._settings.rm_timeout, time.perf_counter() - began)
+            answer(wire.Done(number, outcomes))
+
+        await asyncio.gather(*(one(*each) for each in waiting))
+
+    def _call(self, unit: wire.Unit, grader: dispatch.Grader) -> Any:
+        args = self._args[unit.evaluation]
+        return grader.function(args, unit.samples if unit.group else unit.samples[0])
+
+
+def _import_heavy(rm_type: str) -> None:
+    for module in registry.HEAVY_IMPORTS.get(rm_type, ()):
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            package = module.partition(".")[0].replace("_", "-")
+            raise MissingPart(f"--rm-type {rm_type} needs {package}: pip install {package} ({error})") from error
+
+
+def _args(values: dict[str, Any], evaluation: bool) -> ArgsView:
+    if evaluation and values.get("eval_reward_key"):
+        values = values | {"reward_key": values["eval_reward_key"]}
+    return ArgsView(values)
+
+
+def _metadata_of(unit: wire.Unit, grader: dispatch.Grader) -> list[dict[str, Any]]:
+    return [dict(sample.metadata) for sample in unit.samples] if grader.own else []
+
+
+def _outcomes(
+    unit: wire.Unit, grader: dispatch.Grader, returned: Any, before: list[dict[str, Any]], seconds: float
+) -> list[Outcome]:
+    values = [returned]
+    if unit.group:
+        values = list(returned) if hasattr(returned, "__iter__") and not isinstance(returned, dict | str) else []
+        if len(values) != len(unit.samples):
+            what = f"{len(values)} values" if values else f"{type(returned).__name__} {str(returned)[:80]!r}"
+            message = f"the group grader returned {what} for {len(unit.samples)} samples: it must return one for each"
+            return [_failure(grader, RewardFailureKind.WRONG_TYPE, message, seconds)] * len(unit.samples)
+    outcomes: list[Outcome] = []
+    for index, value in enumerate(values):
+        found = value_of(value, grader.reward_key)
+        if isinstance(found, NoValue):
+            outcomes.append(_failure(grader, found.kind, found.message, seconds))
+            continue
+        detail = found.detail
+        if before and (changed := _changed(before[index], unit.samples[index].metadata)):
+            detail = detail | {"metadata": changed}
+        outcomes.append(
+            Graded(value=found.value, detail=detail, seconds=seconds, grader=grader.name, grader_digest=grader.digest)
+        )
+    return outcomes
+
+
+def _changed(before: dict[str, Any], after: Any) -> dict[str, Any]:
+    if not isinstance(after, dict):
+        return {}
+    return {str(key): plain(value) for key, value in after.items() if key not in before or before[key] is not value}
+
+
+def _raised(unit: wire.Unit, grader: dispatch.Grader, error: Exception, limit: float, seconds: float) -> list[Outcome]:
+    if isinstance(error, _LimitError):
+        failure = _failure(grader, RewardFailureKind.TIMEOUT, f"grading took longer than {limit:g} s", seconds)
+    else:
+        message = f"the grader {grader.name} raised {type(error).__name__}: {error}{_line_of(error)}"
+        failure = _failure(grader, RewardFailureKind.RAISED, message, seconds)
+    return [failure] * len(unit.samples)
+
+
+def _failure(grader: dispatch.Grader, kind: RewardFailureKind, message: str, seconds: float) -> RewardFailure:
+    return RewardFailure(
+        kind=kind, message=message[:2000], seconds=seconds, grader=grader.name, grader_digest=grader.digest
+    )
+
+
+def _line_of(error: Exception) -> str:
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return f" ({Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno})" if trace else ""
+
+
+class _LimitError(Exception):
+    """Our time limit, not a TimeoutError of the grader's own."""
+
+
+async def _limited(awaitable: Awaitable[Any], limit: float) -> Any:
+    try:
+        async with asyncio.timeout(limit) as timer:
+            return await awaitable
+    except TimeoutError:
+        if timer.expired():
+            raise _LimitError from None
+        raise
+
+
+@types.coroutine
+def _marked(coroutine: Coroutine[Any, Any, Any], number: int, mark: Callable[[int], None]) -> Generator[Any, Any, Any]:
+    """Drive `coroutine`, with its unit's number in the shared page while it has the processor."""
+    resume: Callable[[Any], Any] = coroutine.send
+    value: Any = None
+    while True:
+        mark(number)
+        try:
+            awaited = resume(value)
+        except StopIteration as stop:
+            return stop.value
+        finally:
+            mark(IDLE)
+        try:
+            value = yield awaited
+            resume = coroutine.send
+        except BaseException as thrown:  # a cancellation goes into the coroutine, not past it
+            value, resume = thrown, coroutine.throw
+
+
+def main(connection_fd: int, mark_fd: int, parent: int) -> None:
+    """Serve one pool until it closes the connection or dies."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        return
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, chain=False)  # the pool asks for a stack before it ends a stuck process
+    page = mmap.mmap(mark_fd, MARK.size)
+    page[:] = MARK.pack(IDLE)
+    with socket.socket(fileno=connection_fd) as connection:
+        serve(connection, lambda number: MARK.pack_into(page, 0, number))
+
+
+def serve(connection: socket.socket, mark: Callable[[int], None]) -> None:
+    """Setup, then batches until the end of the connection."""
+
+    def answer(message: wire.Answer) -> None:
+        connection.sendall(wire.frame(wire.encode(message)))
+
+    payload = wire.receive_frame(connection)
+    if payload is None:
+        return
+    try:
+        worker = Worker(msgspec.msgpack.decode(payload, type=wire.Setup), mark)
+        answer(worker.prepare())
+    except SlimeEventsError as error:
+        answer(wire.SetupFailed(type(error).__name__, str(error)))
+        return
+    while (payload := wire.receive_frame(connection)) is not None:
+        batch = _batch_decoder.decode(payload)
+        worker.grade([_unit_decoder.decode(unit) for unit in batch.units], answer)

@@ -1,0 +1,93 @@
+"""`RunFolder`: where a run keeps what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from schemas.errors import ConfigError, RunNotFound
+from schemas.subjects import check_token
+
+
+class RunFolder:
+    """`<runs_dir>/<run>/`.
+
+    nats/        the embedded server's files: the log itself
+    blobs/       payloads too large for an event, by sha256
+    archive/     segments of the log and their manifest
+    weights/     one loadable HF folder per version
+    checkpoints/ the trainer's
+    logs/        a file per process
+    traces/      spans, a file per process, where no OTLP endpoint is set
+    address.json where the log answers while the run is on
+    settings.toml, summary.json
+    """
+
+    def __init__(self, runs_dir: str | Path, run: str) -> None:
+        self.run = check_token(run, "run name")
+        self.path = Path(runs_dir).absolute() / run
+
+    @classmethod
+    def create(cls, runs_dir: str | Path, run: str) -> RunFolder:
+        """A new run's folder. Raises ConfigError where a run of that name is there already."""
+        folder = cls(runs_dir, run)
+        if (folder.path / "settings.toml").exists():
+            raise ConfigError(
+                f"{folder.path} holds a run already: choose another name with --run, or remove the folder"
+            )
+        for part in (folder.nats, folder.logs, folder.traces, folder.weights):
+            part.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    @classmethod
+    def find(cls, runs_dir: str | Path, run: str) -> RunFolder:
+        """An existing run's folder. Raises RunNotFound with the runs there are."""
+        folder = cls(runs_dir, run)
+        if not (folder.path / "settings.toml").exists():
+            there = sorted(p.parent.name for p in Path(runs_dir).glob("*/settings.toml"))
+            raise RunNotFound(f"no run {run!r} in {Path(runs_dir).absolute()}; there is: {', '.join(there) or 'none'}")
+        return folder
+
+    @property
+    def nats(self) -> Path:
+        """The embedded server's folder."""
+        return self.path / "nats"
+
+    @property
+    def blobs(self) -> Path:
+        """Default blob store."""
+        return self.path / "blobs"
+
+    @property
+    def archive(self) -> Path:
+        """Default archive."""
+        return self.path / "archive"
+
+    @property
+    def weights(self) -> Path:
+        """Weight versions."""
+        return self.path / "weights"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Trainer checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def logs(self) -> Path:
+        """Process logs."""
+        return self.path / "logs"
+
+    @property
+    def traces(self) -> Path:
+        """Span files."""
+        return self.path / "traces"
+
+    @property
+    def settings(self) -> Path:
+        """What the run resolved to."""
+        return self.path / "settings.toml"
+
+    @property
+    def summary(self) -> Path:
+        """What was reached."""
+        return self.path / "summary.json"

@@ -1,0 +1,66 @@
+"""Groups as slime's `Sample`s: what a user's filter or grader is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from schemas.rollouts import RolloutCompleted, StopReason
+from slime_events.sample import Sample, Status
+from slime_events.state.group import GroupState, SampleState
+from slime_events.trajectory import Trajectory
+
+STATUS = {StopReason.STOP: Status.COMPLETED, StopReason.LENGTH: Status.TRUNCATED, StopReason.ABORT: Status.ABORTED}
+
+
+def group_samples(group: GroupState, trajectories: Mapping[str, Trajectory] | None = None) -> list[Sample]:
+    """The samples of a decided group, in index order; with tokens and log-probs where trajectories are given."""
+    return [
+        _with_tokens(_from_state(group, state, index), (trajectories or {}).get(state.sample))
+        for index, state in enumerate(group.samples.values())
+    ]
+
+
+def _from_state(group: GroupState, state: SampleState, index: int) -> Sample:
+    return Sample(
+        group_index=group.order,
+        index=index,
+        prompt=group.text,
+        response=state.text,
+        response_length=state.length,
+        label=group.label,
+        reward=state.reward,
+        weight_versions=[str(v) for v in sorted({state.oldest, state.newest} - {None}, key=int)],  # type: ignore[arg-type]
+        status=STATUS.get(state.stop, Status.PENDING) if state.stop else Status.PENDING,
+        metadata=dict(group.metadata),
+    )
+
+
+def _with_tokens(sample: Sample, trajectory: Trajectory | None) -> Sample:
+    if trajectory is not None:
+        sample.tokens = trajectory.tokens.tolist()
+        sample.rollout_log_probs = trajectory.log_probs.tolist()
+        sample.loss_mask = None if trajectory.loss_mask is None else trajectory.loss_mask.tolist()
+    return sample
+
+
+def sample_to_grade(
+    event: RolloutCompleted,
+    *,
+    index: int,
+    prompt: str | list[dict[str, Any]],
+    label: str | None,
+    metadata: dict[str, Any],
+) -> Sample:
+    """A completed rollout as its grader sees it."""
+    return Sample(
+        index=index,
+        prompt=prompt,
+        response=event.text,
+        response_length=event.length,
+        label=label,
+        weight_versions=[str(span.version) for span in event.spans],
+        status=STATUS[event.stop],
+        metadata=dict(metadata),
+        session_id=event.sample,
+    )

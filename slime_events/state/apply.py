@@ -1,0 +1,233 @@
+"""`apply`: one recorded event onto a `RunState`. The only code that changes a state."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+from schemas.archives import ArchiveSealed
+from schemas.batches import BatchSealed
+from schemas.checkpoints import CheckpointSaved
+from schemas.evals import EvalCompleted
+from schemas.event import Event, Purpose
+from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
+from schemas.prompts import PromptRejected, PromptSubmitted
+from schemas.rewards import RewardAssigned, RewardFailed
+from schemas.rollouts import RolloutCompleted, RolloutFailed, RolloutProgressed, RolloutRequested
+from schemas.runs import RunFailed, RunFinished, RunResumed, RunStarted
+from schemas.steps import StepCommitted
+from schemas.weights import WeightsActivated, WeightsPublished
+from schemas.workers import WorkerLost
+from slime_events.state.group import GroupPhase, GroupState, SamplePhase, SampleState
+from slime_events.state.run import EvalState, RunPhase, RunState, SealedState
+from storage.log import Recorded
+
+
+def apply(state: RunState, recorded: Recorded) -> None:
+    """Fold one event in. Every event counts and chains with all its bytes, also those that change nothing else."""
+    state.events = recorded.position
+    state.chain = hashlib.sha256(bytes.fromhex(state.chain) + recorded.data).hexdigest()
+    event = recorded.envelope.event
+    handler = _HANDLERS.get(type(event))
+    if handler is not None:
+        handler(state, event, recorded.envelope.at)
+
+
+def _run_started(state: RunState, event: RunStarted, at: int) -> None:
+    state.phase = RunPhase.RUNNING
+
+
+def _run_resumed(state: RunState, event: RunResumed, at: int) -> None:
+    state.phase, state.failure, state.activated = RunPhase.RUNNING, "", {}
+
+
+def _run_finished(state: RunState, event: RunFinished, at: int) -> None:
+    state.phase = RunPhase.FINISHED
+
+
+def _run_failed(state: RunState, event: RunFailed, at: int) -> None:
+    state.phase, state.failure = RunPhase.FAILED, event.reason
+
+
+def _prompt_submitted(state: RunState, event: PromptSubmitted, at: int) -> None:
+    group = GroupState(
+        group=event.group,
+        prompt=event.tokens,
+        purpose=event.purpose,
+        dataset=event.dataset,
+        source_path=event.source.path,
+        text=event.text,
+        label=event.label,
+        metadata=event.metadata,
+    )
+    state.groups[event.group] = group
+    if event.purpose is Purpose.TRAIN:
+        state.waiting.append(event.group)
+        state.counts.prompts_submitted += 1
+        _advance(state, event.source.path, event.source.offset)
+        return
+    version = event.version if event.version is not None else state.published
+    group.version = version
+    key = f"{event.dataset}-v{version}"
+    state.evals_begun[event.dataset] = max(version, state.evals_begun.get(event.dataset, -1))
+    state.evals.setdefault(key, EvalState(dataset=event.dataset, version=version)).groups.append(event.group)
+
+
+def _prompt_rejected(state: RunState, event: PromptRejected, at: int) -> None:
+    state.counts.prompts_rejected += 1
+    _advance(state, event.source.path, event.source.offset)
+
+
+def _advance(state: RunState, path: str, offset: int) -> None:
+    state.cursors[path] = max(state.cursors.get(path, 0), offset + 1)
+
+
+def _rollout_requested(state: RunState, event: RolloutRequested, at: int) -> None:
+    group = state.groups.get(event.group)
+    if group is None:
+        return
+    if group.phase is GroupPhase.SUBMITTED:
+        group.phase = GroupPhase.REQUESTED
+        if group.purpose is Purpose.TRAIN:
+            group.order, group.version = state.counts.groups_requested, event.min_version
+            state.counts.groups_requested += 1
+            state.waiting.remove(event.group)
+    sample = group.samples.setdefault(event.sample, SampleState(sample=event.sample))
+    sample.attempt, sample.phase, sample.requested_at = event.attempt, SamplePhase.REQUESTED, at
+
+
+def _sample(state: RunState, sample_id: str) -> SampleState | None:
+    group = state.groups.get(sample_id.rpartition("-s")[0])
+    return group.samples.get(sample_id) if group else None
+
+
+def _rollout_progressed(state: RunState, event: RolloutProgressed, at: int) -> None:
+    sample = _sample(state, event.sample)
+    if sample is not None:
+        sample.phase = SamplePhase.RUNNING
+        sample.length = event.start + event.tokens.n
+        sample.saw(tuple(span.version for span in event.spans))
+
+
+def _rollout_completed(state: RunState, event: RolloutCompleted, at: int) -> None:
+    sample = _sample(state, event.sample)
+    if sample is None:
+        return
+    sample.phase, sample.stop, sample.length = SamplePhase.COMPLETED, event.stop, event.length
+    sample.text, sample.digest = event.text, event.digest
+    sample.saw(tuple(span.version for span in event.spans))
+    if state.groups[event.group].purpose is Purpose.EVAL:
+        state.counts.eval_samples += 1
+    else:
+        state.counts.samples_completed += 1
+        state.counts.response_tokens += event.length
+
+
+def _rollout_failed(state: RunState, event: RolloutFailed, at: int) -> None:
+    sample = _sample(state, event.sample)
+    if sample is not None:
+        sample.phase, sample.failed_as, sample.failure = SamplePhase.FAILED, event.kind, event.message
+        state.counts.samples_failed += 1
+
+
+def _reward_assigned(state: RunState, event: RewardAssigned, at: int) -> None:
+    sample = _sample(state, event.sample)
+    if sample is not None:
+        sample.phase, sample.reward = SamplePhase.GRADED, event.value
+
+
+def _reward_failed(state: RunState, event: RewardFailed, at: int) -> None:
+    sample = _sample(state, event.sample)
+    if sample is not None:
+        sample.phase, sample.failure = SamplePhase.UNGRADED, f"{event.kind}: {event.message}"
+        state.counts.rewards_failed += 1
+
+
+def _group_accepted(state: RunState, event: GroupAccepted, at: int) -> None:
+    group = state.groups.get(event.group)
+    if group is not None:
+        group.phase, group.rewards = GroupPhase.ACCEPTED, event.rewards
+        state.accepted.append(event.group)
+        state.broken_in_a_row = 0
+        state.counts.groups_accepted += 1
+
+
+def _group_rejected(state: RunState, event: GroupRejected, at: int) -> None:
+    if state.groups.pop(event.group, None) is not None:
+        state.counts.groups_rejected += 1
+        state.broken_in_a_row = 0 if event.cause is RejectionCause.FILTER else state.broken_in_a_row + 1
+        state.rejections[event.cause] = state.rejections.get(event.cause, 0) + 1
+
+
+def _batch_sealed(state: RunState, event: BatchSealed, at: int) -> None:
+    taken = set(event.groups)
+    state.accepted = [group for group in state.accepted if group not in taken]
+    for group in event.groups:
+        state.groups[group].phase = GroupPhase.SEALED
+    state.sealed[event.step] = SealedState(groups=event.groups, digest=event.digest)
+    state.next_step = event.step + 1
+
+
+def _step_committed(state: RunState, event: StepCommitted, at: int) -> None:
+    sealed = state.sealed.pop(event.step, None)
+    for group in sealed.groups if sealed else ():
+        state.groups.pop(group, None)
+        state.counts.groups_trained += 1
+    state.version = event.version
+    state.weights_digest, state.optimizer_digest = event.weights_digest, event.optimizer_digest
+
+
+def _weights_published(state: RunState, event: WeightsPublished, at: int) -> None:
+    state.published = event.version
+    state.version = max(state.version, event.version)
+    state.weights_digest = event.digest
+
+
+def _weights_activated(state: RunState, event: WeightsActivated, at: int) -> None:
+    state.activated[event.engine] = event.version
+
+
+def _eval_completed(state: RunState, event: EvalCompleted, at: int) -> None:
+    done = state.evals.pop(f"{event.dataset}-v{event.version}", None)
+    for group in done.groups if done else ():
+        state.groups.pop(group, None)
+    state.eval_means[event.dataset] = event.mean
+
+
+def _checkpoint_saved(state: RunState, event: CheckpointSaved, at: int) -> None:
+    state.counts.checkpoints += 1
+
+
+def _archive_sealed(state: RunState, event: ArchiveSealed, at: int) -> None:
+    state.counts.segments += 1
+
+
+def _worker_lost(state: RunState, event: WorkerLost, at: int) -> None:
+    state.activated.pop(event.worker, None)
+
+
+_HANDLERS: dict[type[Event], Callable[[RunState, Any, int], None]] = {
+    RunStarted: _run_started,
+    RunResumed: _run_resumed,
+    RunFinished: _run_finished,
+    RunFailed: _run_failed,
+    PromptSubmitted: _prompt_submitted,
+    PromptRejected: _prompt_rejected,
+    RolloutRequested: _rollout_requested,
+    RolloutProgressed: _rollout_progressed,
+    RolloutCompleted: _rollout_completed,
+    RolloutFailed: _rollout_failed,
+    RewardAssigned: _reward_assigned,
+    RewardFailed: _reward_failed,
+    GroupAccepted: _group_accepted,
+    GroupRejected: _group_rejected,
+    BatchSealed: _batch_sealed,
+    StepCommitted: _step_committed,
+    WeightsPublished: _weights_published,
+    WeightsActivated: _weights_activated,
+    EvalCompleted: _eval_completed,
+    CheckpointSaved: _checkpoint_saved,
+    ArchiveSealed: _archive_sealed,
+    WorkerLost: _worker_lost,
+}

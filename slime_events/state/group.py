@@ -1,0 +1,79 @@
+"""`GroupState` and `SampleState`: an open group, as the log has it so far."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import msgspec
+
+from schemas.arrays import Array
+from schemas.event import Purpose
+from schemas.rollouts import FailureKind, StopReason
+
+
+class GroupPhase(enum.StrEnum):
+    """Where a group stands. Trained and rejected groups leave the state; only counts remain of them."""
+
+    SUBMITTED = "submitted"
+    REQUESTED = "requested"
+    ACCEPTED = "accepted"
+    SEALED = "sealed"
+
+
+class SamplePhase(enum.StrEnum):
+    """Where a sample stands."""
+
+    REQUESTED = "requested"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    GRADED = "graded"
+    FAILED = "failed"
+    UNGRADED = "ungraded"
+
+
+class SampleState(msgspec.Struct, kw_only=True):
+    """One sample. length: response tokens in the log. oldest, newest: weight versions over them."""
+
+    sample: str
+    attempt: int = 0
+    phase: SamplePhase = SamplePhase.REQUESTED
+    requested_at: int = 0
+    length: int = 0
+    oldest: int | None = None
+    newest: int | None = None
+    stop: StopReason | None = None
+    text: str = ""
+    digest: str = ""
+    reward: float | None = None
+    failed_as: FailureKind | None = None
+    failure: str = ""
+
+    def saw(self, versions: tuple[int, ...]) -> None:
+        """Widen the range of weight versions."""
+        for version in versions:
+            self.oldest = version if self.oldest is None else min(self.oldest, version)
+            self.newest = version if self.newest is None else max(self.newest, version)
+
+
+class GroupState(msgspec.Struct, kw_only=True):
+    """One group. order: the how-manieth requested. version: the weights when it was requested (an evaluation's: of)."""
+
+    group: str
+    prompt: Array
+    purpose: Purpose = Purpose.TRAIN
+    dataset: str = "train"
+    source_path: str = ""
+    phase: GroupPhase = GroupPhase.SUBMITTED
+    order: int = -1
+    version: int = -1
+    text: str = ""
+    label: str | None = None
+    metadata: dict[str, Any] = {}
+    samples: dict[str, SampleState] = {}
+    rewards: tuple[float, ...] = ()
+
+    @property
+    def oldest(self) -> int:
+        """The oldest weight version in it; the requested one while nothing is there."""
+        return min((s.oldest for s in self.samples.values() if s.oldest is not None), default=self.version)

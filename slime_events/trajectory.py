@@ -1,0 +1,123 @@
+"""`Trajectories`: the tokens of running and finished rollouts, folded from their chunks."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from schemas.arrays import Array
+from schemas.errors import StorageError
+from schemas.rollouts import RolloutCompleted, RolloutProgressed, RolloutRequested, StopReason, WeightSpan
+
+Fetch = Callable[[Array], npt.NDArray[Any]]
+"""An array's numbers, from inline bytes or the blob store."""
+
+
+@dataclass(slots=True)
+class Trajectory:
+    """One rollout so far. prompt: int32 [prompt]; tokens: int32 [response]; log_probs: float32 [response].
+
+    position: of the newest event folded in, the fence of the next. attempt: of the newest request.
+    """
+
+    sample: str
+    prompt: Array
+    attempt: int = 0
+    position: int = 0
+    tokens: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+    log_probs: npt.NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
+    spans: tuple[WeightSpan, ...] = ()
+    loss_mask: npt.NDArray[np.int8] | None = None
+    stop: StopReason | None = None
+    text: str = ""
+    digest: str = ""
+
+    @property
+    def length(self) -> int:
+        """Response tokens there are."""
+        return len(self.tokens)
+
+    @property
+    def oldest(self) -> int:
+        """The oldest weight version in it."""
+        return min((span.version for span in self.spans), default=0)
+
+    @property
+    def newest(self) -> int:
+        """The newest weight version in it."""
+        return max((span.version for span in self.spans), default=0)
+
+    def progress(self, event: RolloutProgressed, fetch: Fetch) -> None:
+        """Join a chunk on. A chunk that starts elsewhere than at the end is a torn history."""
+        self._join(event.start, event.tokens, event.log_probs, fetch)
+        self.spans = merge_spans(self.spans, event.spans)
+
+    def complete(self, event: RolloutCompleted, fetch: Fetch) -> None:
+        """Join the rest on and close."""
+        self._join(event.start, event.tokens, event.log_probs, fetch)
+        if self.length != event.length:
+            raise StorageError(f"rollout {self.sample} says {event.length} tokens, the log holds {self.length}")
+        self.spans, self.stop, self.text, self.digest = event.spans, event.stop, event.text, event.digest
+        if event.loss_mask is not None:
+            self.loss_mask = fetch(event.loss_mask)
+
+    def _join(self, start: int, tokens: Array, log_probs: Array, fetch: Fetch) -> None:
+        if start != self.length or tokens.n != log_probs.n:
+            raise StorageError(
+                f"rollout {self.sample}: a chunk of {tokens.n} tokens and {log_probs.n} log-probs starts at {start}, "
+                f"but the log holds {self.length} tokens before it"
+            )
+        if tokens.n:
+            self.tokens = np.concatenate([self.tokens, fetch(tokens)]) if self.length else fetch(tokens)
+            self.log_probs = np.concatenate([self.log_probs, fetch(log_probs)]) if start else fetch(log_probs)
+
+
+class Trajectories:
+    """The rollouts of the samples that one is told of, by sample id."""
+
+    def __init__(self, fetch: Fetch) -> None:
+        self._fetch = fetch
+        self.by_sample: dict[str, Trajectory] = {}
+
+    def apply(self, event: object, position: int) -> None:
+        """Fold one event in; events that are no rollout's are passed over."""
+        if isinstance(event, RolloutRequested):
+            found = self.by_sample.setdefault(event.sample, Trajectory(event.sample, event.prompt))
+            found.attempt, found.position = event.attempt, position
+        elif isinstance(event, RolloutProgressed | RolloutCompleted):
+            known = self.by_sample.get(event.sample)
+            if known is None:
+                return
+            known.position = position
+            if isinstance(event, RolloutProgressed):
+                known.progress(event, self._fetch)
+            else:
+                known.complete(event, self._fetch)
+
+    def forget(self, samples: tuple[str, ...]) -> None:
+        """Let go of samples that nobody will ask for again."""
+        for sample in samples:
+            self.by_sample.pop(sample, None)
+
+
+def merge_spans(spans: tuple[WeightSpan, ...], more: tuple[WeightSpan, ...]) -> tuple[WeightSpan, ...]:
+    """Spans joined end to end; neighbours of one version become one."""
+    merged = list(spans)
+    for span in more:
+        if merged and merged[-1].version == span.version and merged[-1].end == span.start:
+            merged[-1] = WeightSpan(merged[-1].start, span.end, span.version)
+        elif span.end > span.start:
+            merged.append(span)
+    return tuple(merged)
+
+
+def content_digest(tokens: npt.NDArray[np.int32], log_probs: npt.NDArray[np.float32]) -> str:
+    """sha256 over the response's token bytes and log-prob bytes, little-endian; hex."""
+    digest = hashlib.sha256(np.ascontiguousarray(tokens, dtype="<i4").tobytes())
+    digest.update(np.ascontiguousarray(log_probs, dtype="<f4").tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,84 @@
+"""`Ungraded`: completed samples that have no reward yet. The grader's whole state, folded from the log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from schemas.evals import EvalCompleted
+from schemas.event import Event, Purpose
+from schemas.groups import GroupAccepted, GroupRejected
+from schemas.prompts import PromptSubmitted
+from schemas.rewards import RewardAssigned, RewardFailed
+from schemas.rollouts import RolloutCompleted, RolloutRequested
+from slime_events.sample import Sample
+from slime_events.sample_view import sample_to_grade
+from storage.log import Recorded
+
+
+class Ungraded:
+    """Samples to grade, by group. whole_groups: a group is due only when all that was asked for of it is there."""
+
+    def __init__(self, *, whole_groups: bool) -> None:
+        self._whole_groups = whole_groups
+        self._prompts: dict[str, PromptSubmitted] = {}
+        self._asked: dict[str, set[str]] = {}
+        self._completed: dict[str, dict[str, Recorded]] = {}
+        self._taken: set[str] = set()
+
+    def apply(self, recorded: Recorded) -> None:
+        """Fold one event in."""
+        event: Event = recorded.envelope.event
+        if isinstance(event, PromptSubmitted):
+            self._prompts[event.group] = event
+        elif isinstance(event, RolloutRequested):
+            self._asked.setdefault(event.group, set()).add(event.sample)
+        elif isinstance(event, RolloutCompleted):
+            self._completed.setdefault(event.group, {})[event.sample] = recorded
+        elif isinstance(event, RewardAssigned | RewardFailed):
+            self._completed.get(event.group, {}).pop(event.sample, None)
+            self._taken.discard(event.sample)
+        elif isinstance(event, GroupAccepted | GroupRejected):
+            self._forget(event.group)
+        elif isinstance(event, EvalCompleted):
+            prefix = f"eval-{event.dataset}-v{event.version}-"
+            for group in [g for g in self._prompts if g.startswith(prefix)]:
+                self._forget(group)
+
+    def _forget(self, group: str) -> None:
+        for part in (self._prompts, self._asked, self._completed):
+            part.pop(group, None)
+
+    def take(self) -> Iterator[tuple[str, dict[str, Recorded]]]:
+        """(group, its completions by sample) that are due and were not taken before."""
+        for group, completed in self._completed.items():
+            fresh = {s: r for s, r in completed.items() if s not in self._taken}
+            if not fresh or (self._whole_groups and len(completed) < len(self._asked.get(group, ()))):
+                continue
+            self._taken |= fresh.keys()
+            yield group, fresh
+
+    def release(self, samples: list[str]) -> None:
+        """Give samples back that could not be graded now."""
+        self._taken -= set(samples)
+
+    def is_evaluation(self, group: str) -> bool:
+        """Whether a group is an evaluation's."""
+        return self._prompts[group].purpose is Purpose.EVAL
+
+    def samples(self, group: str, completed: dict[str, Recorded]) -> list[Sample]:
+        """What the grader is shown."""
+        prompt = self._prompts[group]
+        shown = []
+        for sample, recorded in completed.items():
+            event = recorded.envelope.event
+            assert isinstance(event, RolloutCompleted)
+            shown.append(
+                sample_to_grade(
+                    event,
+                    index=int(sample.rpartition("-s")[2]),
+                    prompt=prompt.messages or prompt.text,
+                    label=prompt.label,
+                    metadata=prompt.metadata,
+                )
+            )
+        return shown

@@ -1,0 +1,53 @@
+"""`Worker`: who says an event, and how it gets its envelope."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import time
+from collections.abc import Sequence
+
+from schemas.envelope import Envelope, enclose
+from schemas.event import Event
+from schemas.runs import RunFailed, RunFinished
+from schemas.workers import WorkerJoined
+from storage.follow import Follower
+from storage.log import Append, EventLog, Fence, Recorded, once
+
+
+class Worker:
+    """One process's voice in a run. The clock is here, so that decisions need none."""
+
+    def __init__(self, log: EventLog, role: str, name: str | None = None) -> None:
+        self.log, self.role = log, role
+        self.id = name or f"{role}-{secrets.token_hex(4)}"
+
+    def enclose(self, event: Event, *, cause: str | None = None, traceparent: str | None = None) -> Envelope:
+        """The event in an envelope of now and us."""
+        return enclose(self.log.run, event, at=time.time_ns(), producer=self.id, cause=cause, traceparent=traceparent)
+
+    async def say(self, events: Sequence[Event], *, cause: str | None = None) -> list[int]:
+        """Append events that may each stand only once under their subject, all or nothing."""
+        return await self.log.append([once(self.enclose(event, cause=cause)) for event in events])
+
+    async def say_again(self, event: Event, fence: Fence | None = None) -> int:
+        """Append one event whose subject may hold others already."""
+        return (await self.log.append([Append(self.enclose(event), fence)]))[0]
+
+    async def join(self, seconds: dict[str, float], facts: dict[str, str] | None = None) -> None:
+        """Say that this process takes part. seconds: what its start was made of."""
+        joined = WorkerJoined(
+            worker=self.id,
+            role=self.role,
+            pid=os.getpid(),
+            node=socket.gethostname(),
+            seconds=seconds,
+            facts=facts or {},
+        )
+        await self.say([joined])
+
+
+def ends_run(recorded: Recorded, follower: Follower) -> bool:
+    """Whether the event ends the run now: ends that lie before this process began have been resumed from."""
+    return isinstance(recorded.envelope.event, RunFinished | RunFailed) and not follower.is_history(recorded)

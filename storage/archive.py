@@ -1,0 +1,135 @@
+"""`ArchiveWriter`: the log as verified segments on any fsspec URL, while the run goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from schemas.errors import ArchiveDamaged, Conflict
+from storage.archive_manifest import (
+    CLOSED,
+    Closed,
+    ManifestChain,
+    SegmentManifest,
+    digest_of,
+    manifest_name,
+    segment_name,
+    to_json,
+)
+from storage.archive_segment import frame, pack_segment
+from storage.log import Recorded
+from storage.objects import ObjectFolder
+
+
+class ArchiveWriter:
+    """Collects events with `add` and writes them with `seal`. A new one goes on after the last sealed segment.
+
+    Synchronous: an event loop calls `seal` and `close` in a thread. A failed `seal` may be called again; nothing that
+    was added is forgotten before its segment is verified and its manifest written.
+    """
+
+    def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
+        self._objects = ObjectFolder(url, options)
+        self._chain = ManifestChain(self._objects).load()
+        self._frames: list[bytes] = []
+        self._attempt: tuple[SegmentManifest, bytes] | None = None
+        self.pending_bytes = 0
+
+    @property
+    def url(self) -> str:
+        """Where the archive lies."""
+        return self._objects.url
+
+    @property
+    def next_position(self) -> int:
+        """The position that `add` takes next."""
+        return self._chain.last + len(self._frames) + 1
+
+    @property
+    def pending_events(self) -> int:
+        """Events added and not sealed."""
+        return len(self._frames)
+
+    @property
+    def segments(self) -> list[SegmentManifest]:
+        """What is sealed, in order."""
+        return list(self._chain.manifests)
+
+    def locate(self, manifest: SegmentManifest) -> str:
+        """The URL of a segment."""
+        return self._objects.locate(manifest.name)
+
+    def add(self, recorded: Recorded) -> None:
+        """Take the event at `next_position`. Raises ArchiveDamaged for any other: it would be a gap or a repeat."""
+        if recorded.position != self.next_position:
+            raise ArchiveDamaged(
+                f"the archive at {self.url} needs position {self.next_position} and was given {recorded.position}: "
+                "read the log from there"
+            )
+        framed = frame(recorded)
+        self._frames.append(framed)
+        self.pending_bytes += len(framed)
+
+    def seal(self) -> SegmentManifest | None:
+        """Write what was added as one segment, read it back, commit its manifest; None where nothing was added.
+
+        Raises StoreUnavailable, NoSpace (try again: it is the same segment, whatever was added since), ArchiveDamaged
+        (what was read back is not what was written), Conflict (another writer sealed it first: open the archive anew).
+        """
+        if not self._frames:
+            return None
+        # A failed attempt may have been stored all the same, so a retry must be the same bytes.
+        self._attempt = manifest, data = self._attempt or self._describe(pack_segment(self._frames))
+        self._write_verified(manifest, data)
+        self._commit(manifest)
+        del self._frames[: manifest.count]
+        self.pending_bytes -= manifest.raw_bytes
+        self._attempt = None
+        return manifest
+
+    def close(self) -> None:
+        """Seal the rest and mark the archive complete. Whoever resumes the run may still go on with it."""
+        while self.seal() is not None:
+            pass
+        if self._chain.manifests:
+            closed = Closed(segments=len(self._chain.manifests), last=self._chain.last, head=self._chain.head)
+            self._objects.replace(CLOSED, to_json(closed))
+
+    def _describe(self, data: bytes) -> tuple[SegmentManifest, bytes]:
+        segment, digest = len(self._chain.manifests) + 1, digest_of(data)
+        manifest = SegmentManifest(
+            segment=segment,
+            first=self._chain.last + 1,
+            last=self._chain.last + len(self._frames),
+            count=len(self._frames),
+            bytes=len(data),
+            raw_bytes=self.pending_bytes,
+            sha256=digest,
+            name=segment_name(segment, digest),
+            parent=self._chain.head,
+        )
+        return manifest, data
+
+    def _commit(self, manifest: SegmentManifest) -> None:
+        name, stored = manifest_name(manifest.segment), to_json(manifest)
+        if not self._objects.create(name, stored) and self._objects.read(name) != stored:
+            raise Conflict(
+                f"another writer has sealed segment {manifest.segment} of {self.url}: stop one of the two",
+                subject=self._objects.locate(name),
+                expected=manifest.segment - 1,
+                actual=manifest.segment,
+            )
+        self._chain.manifests.append(manifest)
+        self._chain.head = digest_of(stored)
+
+    def _write_verified(self, manifest: SegmentManifest, data: bytes) -> None:
+        self._objects.create(manifest.name, data)
+        if self._objects.read(manifest.name) == data:
+            return
+        # A name carries its digest, so other content under it is damage: put it right once, then give up.
+        self._objects.replace(manifest.name, data)
+        if self._objects.read(manifest.name) != data:
+            raise ArchiveDamaged(
+                f"segment {manifest.segment} (positions {manifest.first} to {manifest.last}) reads back differently "
+                f"from {self.locate(manifest)}: the store does not keep what it is given, use another"
+            )

@@ -1,0 +1,97 @@
+"""`ArchiveReader`: the archived log, in order, every byte checked on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from schemas.codec import decode
+from schemas.errors import ArchiveDamaged
+from storage.archive_manifest import ManifestChain, SegmentManifest, digest_of
+from storage.archive_segment import SegmentRecord, unpack_segment
+from storage.log import Recorded
+from storage.objects import ObjectFolder
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveSummary:
+    """An archive that was read through: how many segments and events, their stored bytes, whether its run ended."""
+
+    segments: int
+    events: int
+    bytes: int
+    closed: bool
+
+
+class ArchiveReader:
+    """Reads what was sealed when it was opened. Raises ArchiveDamaged for what is missing or changed.
+
+    An archive in which nothing was sealed yet (or an empty folder) has no events.
+    """
+
+    def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
+        self._objects = ObjectFolder(url, options)
+        self._chain = ManifestChain(self._objects).load()
+        self.closed = self._chain.closed()
+
+    @property
+    def segments(self) -> list[SegmentManifest]:
+        """The manifests, in order."""
+        return list(self._chain.manifests)
+
+    @property
+    def last(self) -> int:
+        """The last archived position, 0 for none."""
+        return self._chain.last
+
+    def read(self, start: int = 1) -> Iterator[Recorded]:
+        """Events from position `start`. Raises ArchiveDamaged, StoreUnavailable, and SchemaError as `decode` does."""
+        for record in self.records(start):
+            yield Recorded(record.position, record.subject, decode(record.data), record.data)
+
+    def records(self, start: int = 1) -> Iterator[SegmentRecord]:
+        """The same without decoding the events: position, subject, exact bytes."""
+        for manifest in self._chain.manifests:
+            if manifest.last < start:
+                continue
+            for record in self._segment(manifest):
+                if record.position >= start:
+                    yield record
+
+    def verify(self) -> ArchiveSummary:
+        """Read everything and check every digest and position, without decoding events."""
+        events = sum(1 for _ in self.records())
+        stored = sum(manifest.bytes for manifest in self._chain.manifests)
+        return ArchiveSummary(len(self._chain.manifests), events, stored, self.closed)
+
+    def _segment(self, manifest: SegmentManifest) -> Iterator[SegmentRecord]:
+        try:
+            data = self._objects.read(manifest.name)
+        except FileNotFoundError:
+            raise self._damaged(manifest, "it is missing") from None
+        digest = digest_of(data)
+        if len(data) != manifest.bytes or digest != manifest.sha256:
+            raise self._damaged(
+                manifest,
+                f"it has {len(data)} bytes with sha256 {digest}, its manifest says {manifest.bytes} bytes with "
+                f"{manifest.sha256}",
+            )
+        position = manifest.first
+        try:
+            for record in unpack_segment(data):
+                if record.position != position:
+                    raise ArchiveDamaged(f"position {record.position} stands where {position} should")
+                yield record
+                position += 1
+        except ArchiveDamaged as error:
+            raise self._damaged(manifest, str(error)) from error
+        if position != manifest.last + 1:
+            raise self._damaged(manifest, f"it ends at position {position - 1}")
+
+    def _damaged(self, manifest: SegmentManifest, what: str) -> ArchiveDamaged:
+        return ArchiveDamaged(
+            f"archive segment {manifest.segment} (positions {manifest.first} to {manifest.last}) at "
+            f"{self._objects.locate(manifest.name)} is damaged: {what}. Restore it from a copy, or archive the log "
+            "anew into an empty folder"
+        )

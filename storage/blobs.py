@@ -1,0 +1,64 @@
+"""`BlobStore`: large payloads, each named by the sha256 of its bytes, on any fsspec URL."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from schemas.arrays import BlobRef
+from schemas.errors import BlobDamaged, BlobMissing
+from storage.objects import ObjectFolder
+
+
+class BlobStore:
+    """Write once, verified on read. `url`: a path, `file://`, `memory://`, `s3://`; `options` go to fsspec.
+
+    A blob lies at `<first two hex digits>/<the other 62>`. What was put is durable when `put` returns.
+    """
+
+    def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
+        self._objects = ObjectFolder(url, options)
+
+    @property
+    def url(self) -> str:
+        """Where blobs lie."""
+        return self._objects.url
+
+    def put(self, data: bytes) -> BlobRef:
+        """Keep `data`; the same bytes are kept once. Raises NoSpace, StoreUnavailable."""
+        digest = hashlib.sha256(data).hexdigest()
+        self._objects.create(_name(digest), data)
+        return BlobRef(sha256=digest, size=len(data))
+
+    def get(self, ref: BlobRef) -> bytes:
+        """The bytes that `ref` names. Raises BlobMissing, BlobDamaged, StoreUnavailable."""
+        where = self._objects.locate(_name(ref.sha256))
+        try:
+            data = self._objects.read(_name(ref.sha256))
+        except FileNotFoundError:
+            raise BlobMissing(f"no blob at {where}: is --blob-url the one the run was made with?") from None
+        found = hashlib.sha256(data).hexdigest()
+        if found != ref.sha256 or len(data) != ref.size:
+            raise BlobDamaged(
+                f"blob {where} holds {len(data)} bytes with sha256 {found}, not the {ref.size} bytes that name it: "
+                "delete it and put a good copy there"
+            )
+        return data
+
+    def has(self, ref: BlobRef) -> bool:
+        """Whether it is there, unverified."""
+        return self._objects.exists(_name(ref.sha256))
+
+    async def put_async(self, data: bytes) -> BlobRef:
+        """`put` off the event loop."""
+        return await asyncio.to_thread(self.put, data)
+
+    async def get_async(self, ref: BlobRef) -> bytes:
+        """`get` off the event loop."""
+        return await asyncio.to_thread(self.get, ref)
+
+
+def _name(digest: str) -> str:
+    return f"{digest[:2]}/{digest[2:]}"

@@ -1,0 +1,67 @@
+"""`Follower`: the log as it grows, handed over in whatever has piled up since the last look."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from storage.log import EventLog, Recorded
+
+
+class Follower:
+    """Reads ahead in a task, so that a busy consumer catches up in one turn instead of one event at a time."""
+
+    def __init__(self, log: EventLog, start: int = 1, subject: str | None = None, *, read_ahead: int = 10_000) -> None:
+        self._log, self._start, self._subject = log, start, subject
+        self._queue: asyncio.Queue[Recorded] = asyncio.Queue(read_ahead)
+        self._task: asyncio.Task[None] | None = None
+        self._history = 0
+        self._seen = 0
+
+    @property
+    def caught_up(self) -> bool:
+        """Everything that was in the log when this follower began has been handed over."""
+        return self._seen >= self._history
+
+    def is_history(self, recorded: Recorded) -> bool:
+        """Whether the event was in the log before this follower began."""
+        return recorded.position <= self._history
+
+    async def __aenter__(self) -> Follower:
+        newest = await self._log.last(self._subject) if self._subject else None
+        self._history = (newest.position if newest else 0) if self._subject else await self._log.position()
+        self._task = asyncio.create_task(self._read(), name=f"follow-{self._subject or 'all'}")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _read(self) -> None:
+        async for recorded in self._log.read(self._start, self._subject, follow=True):
+            await self._queue.put(recorded)
+
+    async def next(self, wait_s: float) -> list[Recorded]:
+        """All events that have come, at least one; an empty list after `wait_s` seconds without any.
+
+        Raises what the reader raised (LogUnavailable, a SchemaError) once everything before it was handed over.
+        """
+        if self._task is None:
+            raise RuntimeError("enter the follower before reading from it")
+        if self._queue.empty():
+            getting = asyncio.ensure_future(self._queue.get())
+            done, _ = await asyncio.wait({getting, self._task}, timeout=wait_s, return_when="FIRST_COMPLETED")
+            if getting not in done:
+                getting.cancel()
+                if self._task.done():
+                    self._task.result()
+                return []
+            found = [getting.result()]
+        else:
+            found = []
+        while not self._queue.empty():
+            found.append(self._queue.get_nowait())
+        self._seen = found[-1].position
+        return found

@@ -1,0 +1,159 @@
+"""`ObjectFolder`: named byte objects under one fsspec URL, each written whole or not at all.
+
+What blobs and archive need of a store, and no more: create once, replace, read, list. A plain path and `file://` go
+through temp file, fsync and link or rename; `memory://`, `s3://` and others through their own atomic put.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import fsspec
+
+from schemas.errors import NoSpace, SlimeEventsError, StoreUnavailable
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK)
+
+
+@contextlib.contextmanager
+def store_errors(where: str) -> Iterator[None]:
+    """Give a back-end's failure our name: NoSpace or StoreUnavailable. What exists or is missing passes as it is.
+
+    Every fsspec back-end brings errors of its own (botocore, aiohttp, gcsfs ...), so all of them are caught and renamed.
+    """
+    try:
+        yield
+    except (SlimeEventsError, FileNotFoundError, FileExistsError):
+        raise
+    except OSError as error:
+        if error.errno in _FULL:
+            raise NoSpace(f"no room to write {where}: free some space, then go on ({error})") from error
+        raise StoreUnavailable(f"{where} cannot be reached or used: {type(error).__name__}: {error}") from error
+    except Exception as error:
+        raise StoreUnavailable(f"{where} cannot be reached or used: {type(error).__name__}: {error}") from error
+
+
+def fsync_folder(folder: Path) -> None:
+    """Make the names in a local folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class ObjectFolder:
+    """Objects by relative name (`ab/cdef`) under `url`. `options` go to the fsspec file system (endpoint, keys).
+
+    Every method may raise StoreUnavailable, the writing ones NoSpace.
+    """
+
+    def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
+        self.url = url.rstrip("/") or "/"
+        with store_errors(self.url):
+            self._fs, self._root = fsspec.core.url_to_fs(self.url, **(options or {}))
+        self.local = Path(self._root) if "file" in _protocols(self._fs) else None
+
+    def locate(self, name: str) -> str:
+        """The full URL of an object, for events and messages."""
+        return f"{self.url}/{name}"
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Write an object that is not there yet; False, and nothing written, where it is."""
+        with store_errors(self.locate(name)):
+            if self.local is not None:
+                return _create_file(self.local / name, data)
+            try:
+                self._fs.pipe_file(self._path(name), data, mode="create")
+            except FileExistsError:
+                return False
+            except OSError as error:
+                # Some S3 servers answer a lost create-once as "precondition failed", which s3fs turns into EINVAL.
+                if error.errno == errno.EINVAL and self.exists(name):
+                    return False
+                raise
+            return True
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Write an object, or put another content in its place at once."""
+        with store_errors(self.locate(name)):
+            if self.local is None:
+                self._fs.pipe_file(self._path(name), data)
+                return
+            path = self.local / name
+            temp = _write_temp(path, data)
+            os.replace(temp, path)
+            fsync_folder(path.parent)
+
+    def read(self, name: str) -> bytes:
+        """The whole content. FileNotFoundError where there is none."""
+        with store_errors(self.locate(name)):
+            if self.local is not None:
+                return (self.local / name).read_bytes()
+            return bytes(self._fs.cat_file(self._path(name)))
+
+    def exists(self, name: str) -> bool:
+        """Whether it is there now, asked of the store itself."""
+        with store_errors(self.locate(name)):
+            if self.local is not None:
+                return (self.local / name).is_file()
+            self._fs.invalidate_cache()
+            return bool(self._fs.isfile(self._path(name)))
+
+    def names(self, folder: str) -> list[str]:
+        """Names (relative to this folder's URL) of the objects directly in `folder`, sorted; [] where there are none."""
+        with store_errors(self.locate(folder)):
+            self._fs.invalidate_cache()
+            try:
+                entries = self._fs.ls(self._path(folder), detail=True)
+            except FileNotFoundError:
+                return []
+            names = (str(entry["name"]).rsplit("/", 1)[-1] for entry in entries if entry["type"] == "file")
+            return sorted(f"{folder}/{name}" for name in names if not name.startswith("."))
+
+    def _path(self, name: str) -> str:
+        return f"{self._root.rstrip('/')}/{name}"
+
+
+def _protocols(fs: Any) -> tuple[str, ...]:
+    protocol = fs.protocol
+    return (protocol,) if isinstance(protocol, str) else tuple(protocol)
+
+
+def _write_temp(path: Path, data: bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temp = path.parent / f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}"
+    try:
+        with temp.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        temp.unlink(missing_ok=True)
+        raise
+    return temp
+
+
+def _create_file(path: Path, data: bytes) -> bool:
+    if path.exists():
+        return False
+    temp = _write_temp(path, data)
+    try:
+        os.link(temp, path)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        os.replace(temp, path)
+    finally:
+        temp.unlink(missing_ok=True)
+    fsync_folder(path.parent)
+    return True

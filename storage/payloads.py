@@ -1,0 +1,65 @@
+"""Large arrays of events: into the blob store before the append, out of it after the read."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, TypeVar
+
+import msgspec
+import numpy.typing as npt
+
+from schemas.arrays import INLINE_LIMIT, Array, unpack
+from storage.blobs import BlobStore
+
+StructT = TypeVar("StructT", bound=msgspec.Struct)
+
+
+def offload(event: StructT, blobs: BlobStore, limit: int = INLINE_LIMIT) -> StructT:
+    """`event` with every array above `limit` bytes, however deep in it, put into a blob; itself where none is.
+
+    Call it before the append, so that no event ever names a blob that is not there. Raises NoSpace, StoreUnavailable.
+    """
+    changes = {}
+    for name in event.__struct_fields__:
+        old = getattr(event, name)
+        new = _offload_value(old, blobs, limit)
+        if new is not old:
+            changes[name] = new
+    return msgspec.structs.replace(event, **changes) if changes else event
+
+
+def _offload_value(value: Any, blobs: BlobStore, limit: int) -> Any:
+    if isinstance(value, Array):
+        if len(value.data) <= limit:
+            return value
+        return Array(dtype=value.dtype, n=value.n, blob=blobs.put(value.data))
+    if isinstance(value, msgspec.Struct):
+        return offload(value, blobs, limit)
+    if isinstance(value, tuple) and any(isinstance(item, msgspec.Struct) for item in value):
+        new = tuple(_offload_value(item, blobs, limit) for item in value)
+        return new if any(a is not b for a, b in zip(new, value, strict=True)) else value
+    return value
+
+
+def needs_offload(value: object, limit: int = INLINE_LIMIT) -> bool:
+    """Whether `offload` would put anything."""
+    if isinstance(value, Array):
+        return len(value.data) > limit
+    if isinstance(value, msgspec.Struct):
+        return any(needs_offload(getattr(value, name), limit) for name in value.__struct_fields__)
+    return isinstance(value, tuple) and any(needs_offload(item, limit) for item in value)
+
+
+def fetch(array: Array, blobs: BlobStore) -> npt.NDArray[Any]:
+    """The numbers of an array [n], wherever they are. Raises BlobMissing, BlobDamaged, DamagedEvent."""
+    return unpack(array) if array.blob is None else unpack(array, blobs.get(array.blob))
+
+
+async def offload_async(event: StructT, blobs: BlobStore, limit: int = INLINE_LIMIT) -> StructT:
+    """`offload`, leaving the event loop only where there is something to put."""
+    return await asyncio.to_thread(offload, event, blobs, limit) if needs_offload(event, limit) else event
+
+
+async def fetch_async(array: Array, blobs: BlobStore) -> npt.NDArray[Any]:
+    """`fetch`, leaving the event loop only for a blob."""
+    return unpack(array) if array.blob is None else await asyncio.to_thread(fetch, array, blobs)

@@ -1,0 +1,265 @@
+"""The objective against a plain loop over samples and tokens, and what must hold of its parts."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schemas.errors import ImpossibleCombination, TrainerError
+from slime_events.algorithms.advantages import ESTIMATORS, compute_advantages
+from slime_events.algorithms.cispo import cispo_loss
+from slime_events.algorithms.gae import gae
+from slime_events.algorithms.kl import approx_kl
+from slime_events.algorithms.logprob import token_entropy, token_log_probs
+from slime_events.algorithms.mis import Level, MisRule, Mode, mis_weights
+from slime_events.algorithms.objective import policy_objective
+from slime_events.algorithms.reduce import token_weights
+from slime_events.algorithms.returns import discounted_returns
+from slime_events.algorithms.segments import Segments
+from slime_events.algorithms.tis import truncated
+from slime_events.algorithms.whiten import masked_whiten
+from slime_events.config.algorithm import AlgorithmSettings
+
+masks = st.lists(st.lists(st.sampled_from([0, 1]), max_size=12), min_size=1, max_size=6)
+log_prob = st.floats(-30, 0, width=32)
+
+
+def batch(sizes=(3, 1, 5), seed=0):
+    """Keyword arguments of `policy_objective`, a bit off policy, the first token of the last sample masked."""
+    make = torch.Generator().manual_seed(seed)
+    rows = {
+        name: [-torch.rand(size, generator=make) for size in sizes]
+        for name in ("log_probs", "old_log_probs", "rollout_log_probs", "ref_log_probs", "entropy")
+    }
+    for row in rows["log_probs"]:
+        row.requires_grad_()
+    loss_masks = [torch.ones(size, dtype=torch.int8) for size in sizes]
+    loss_masks[-1][0] = 0
+    advantages = [torch.randn(size, generator=make) for size in sizes]
+    return {**rows, "advantages": advantages, "loss_masks": loss_masks, "rollout_denoms": None}
+
+
+def naive_grpo(given_batch, s):
+    """One token after the other: clip, dual clip, TIS, entropy, k3, masked mean per sample."""
+    total = 0.0
+    names = ("log_probs", "old_log_probs", "rollout_log_probs", "ref_log_probs", "entropy", "advantages", "loss_masks")
+    for sample in zip(*(given_batch[name] for name in names), strict=True):
+        mean, trained = 0.0, 0
+        for new, old, rollout, ref, entropy, advantage, mask in zip(*(t.tolist() for t in sample), strict=True):
+            if not mask:
+                continue
+            ratio = math.exp(new - old)
+            clipped = min(max(ratio, 1 - s.eps_clip), 1 + s.eps_clip_high)
+            loss = max(-ratio * advantage, -clipped * advantage)
+            if advantage < 0:
+                loss = min(loss, -s.eps_clip_c * advantage)
+            loss *= min(max(math.exp(old - rollout), s.tis_clip_low), s.tis_clip)
+            loss -= s.entropy_coef * entropy
+            loss += s.kl_loss_coef * (math.exp(ref - new) - 1 - (ref - new))
+            mean, trained = mean + loss, trained + 1
+        total += mean / max(trained, 1)
+    return total
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_objective_is_the_plain_loop(seed):
+    s = AlgorithmSettings(
+        **{"eps_clip": 0.1, "eps_clip_high": 0.3, "eps_clip_c": 1.5, "use_tis": True, "tis_clip": 1.2},
+        **{"entropy_coef": 0.3, "use_kl_loss": True, "kl_loss_coef": 0.5, "kl_loss_type": "k3"},
+    )
+    given_batch = batch(seed=seed)
+    loss, metrics = policy_objective(**given_batch, settings=s)
+    assert loss.item() == pytest.approx(naive_grpo(given_batch, s), rel=1e-5)
+    assert metrics["loss"].item() == loss.item()
+    assert not any(value.requires_grad for value in metrics.values())
+
+
+@pytest.mark.parametrize("estimator", sorted(ESTIMATORS))
+@pytest.mark.parametrize("per_token", [False, True])
+def test_micro_batches_add_up_to_the_whole(estimator, per_token):
+    s = AlgorithmSettings(
+        advantage_estimator=estimator, use_opsm=True, use_tis=True, calculate_per_token_loss=per_token
+    )
+    whole = batch((4, 2, 7))
+    loss, metrics = policy_objective(**whole, settings=s)
+    parts = [
+        policy_objective(**{k: v[i : i + 1] if isinstance(v, list) else v for k, v in whole.items()}, settings=s)
+        for i in range(3)
+    ]
+    assert sum(part.item() for part, _ in parts) == pytest.approx(loss.item(), rel=1e-5)
+    for name, value in metrics.items():
+        assert sum(m[name].item() for _, m in parts) == pytest.approx(value.item(), rel=1e-4, abs=1e-5), name
+
+
+def test_a_masked_token_can_be_anything_and_gets_no_gradient():
+    given_batch = batch()
+    with torch.no_grad():
+        given_batch["log_probs"][-1][0] = -math.inf
+    given_batch["rollout_log_probs"][-1][0] = -math.inf
+    loss, _ = policy_objective(
+        **given_batch, settings=AlgorithmSettings(use_tis=True, use_kl_loss=True, kl_loss_coef=1)
+    )
+    loss.backward()
+    gradients = torch.cat([row.grad for row in given_batch["log_probs"]])
+    assert torch.isfinite(loss)
+    assert torch.isfinite(gradients).all()
+    assert given_batch["log_probs"][-1].grad[0] == 0
+    assert (gradients != 0).sum() > 0
+
+
+def test_on_policy_gradient_is_minus_the_advantage():
+    given_batch = batch()
+    given_batch["old_log_probs"] = [row.detach() for row in given_batch["log_probs"]]
+    loss, metrics = policy_objective(**given_batch, settings=AlgorithmSettings())
+    loss.backward()
+    torch.testing.assert_close(given_batch["log_probs"][0].grad, -given_batch["advantages"][0] / 3)
+    assert metrics["ppo_kl"] == 0
+    assert metrics["pg_clipfrac"] == 0
+
+
+def test_a_fan_out_rollout_weighs_one():
+    segments = Segments.of([torch.ones(2), torch.ones(6)])
+    weights = token_weights(segments, per_token=False, rollout_denoms=[8.0, 8.0])
+    assert weights.sum().item() == pytest.approx(1)
+    with pytest.raises(TrainerError):
+        token_weights(segments, per_token=False, rollout_denoms=[8.0])
+
+
+@given(masks)
+def test_reduction_is_a_plain_loop(rows):
+    segments = Segments.of([torch.tensor(row, dtype=torch.int8) for row in rows])
+    x = torch.arange(1.0, sum(map(len, rows)) + 1)
+    naive, start = 0.0, 0
+    for row in rows:
+        naive += sum(x[start + i].item() for i, m in enumerate(row) if m) / max(sum(row), 1)
+        start += len(row)
+    assert (x * token_weights(segments, per_token=False)).sum().item() == pytest.approx(naive, rel=1e-5)
+    torch.testing.assert_close(segments.unpad(segments.pad(x)), x)
+
+
+@given(st.lists(st.tuples(log_prob, log_prob), min_size=1, max_size=20))
+def test_k3_is_never_negative(pairs):
+    new, base = torch.tensor(pairs).unbind(1)
+    assert (approx_kl(new, base, "k3") >= 0).all()
+    bounded = approx_kl(new, base, "low_var_kl")
+    assert (bounded >= 0).all()
+    assert (bounded <= 10).all()
+
+
+@given(st.lists(st.floats(-5, 5, width=32), min_size=1, max_size=20), st.floats(0, 1))
+def test_discounted_returns_are_the_recurrence(rewards, discount):
+    got = discounted_returns(torch.tensor([rewards]), discount)[0].tolist()
+    following = 0.0
+    for i in reversed(range(len(rewards))):
+        following = rewards[i] + discount * following
+        assert got[i] == pytest.approx(following, rel=1e-4, abs=1e-4)
+
+
+def test_gae_at_lambda_zero_is_the_td_error():
+    rewards, values = torch.tensor([[1.0, 2.0]]), torch.tensor([[0.5, 0.25]])
+    assert gae(rewards, values, 0.5, 0.0)[0].tolist() == [[0.625, 1.75]]
+
+
+@pytest.mark.parametrize("estimator", sorted(ESTIMATORS))
+def test_advantages_whiten_over_all_ranks(estimator):
+    s = AlgorithmSettings(advantage_estimator=estimator, kl_coef=0.1, normalize_advantages=True)
+    b = batch((3, 4, 2, 5))
+    rewards = torch.tensor([1.0, -1.0, 0.5, 0.0])
+    whole = compute_advantages(rewards, b["log_probs"], b["ref_log_probs"], b["loss_masks"], s)
+    kept = torch.cat(whole)[torch.cat(b["loss_masks"]) != 0]
+    assert kept.mean().item() == pytest.approx(0, abs=1e-6)
+    assert kept.std().item() == pytest.approx(1, rel=1e-5)
+    seen = []
+
+    def first_call(moments):
+        seen.append(moments)
+        return moments
+
+    halves = [slice(0, 2), slice(2, 4)]
+    for half in halves:
+        compute_advantages(
+            rewards[half],
+            b["log_probs"][half],
+            b["ref_log_probs"][half],
+            b["loss_masks"][half],
+            s,
+            all_reduce=first_call,
+        )
+    total = seen[0] + seen[1]
+    for half in halves:
+        part = compute_advantages(
+            *(rewards[half], b["log_probs"][half], b["ref_log_probs"][half], b["loss_masks"][half], s),
+            all_reduce=lambda _: total,
+        )
+        torch.testing.assert_close(torch.cat(part), torch.cat(whole[half]))
+
+
+@given(st.lists(st.sampled_from([0.0, 1.0, 2.5]), min_size=2, max_size=8))
+def test_grpo_advantages_of_a_group_sum_to_zero(rewards):
+    from slime_events.algorithms.reward_norm import normalize_group
+
+    ones = [torch.ones(1) for _ in rewards]
+    normalized = torch.tensor(normalize_group(rewards, scale=True))
+    advantages = compute_advantages(normalized, ones, None, ones, AlgorithmSettings())
+    assert torch.cat(advantages).sum().item() == pytest.approx(0, abs=1e-4)
+
+
+def test_whitening_one_token_only_centres():
+    assert masked_whiten(torch.tensor([3.0, 5.0]), torch.tensor([1, 0])).tolist() == [0.0, 2.0]
+
+
+def test_a_reference_that_is_missing_or_ragged_is_named():
+    b = batch()
+    with pytest.raises(ImpossibleCombination, match="kl_coef"):
+        compute_advantages(torch.zeros(3), b["log_probs"], None, b["loss_masks"], AlgorithmSettings(kl_coef=0.1))
+    b["ref_log_probs"] = None
+    with pytest.raises(ImpossibleCombination, match="use_kl_loss"):
+        policy_objective(**b, settings=AlgorithmSettings(use_kl_loss=True))
+    b["advantages"][0] = torch.ones(9)
+    with pytest.raises(TrainerError, match="advantages"):
+        policy_objective(**b, settings=AlgorithmSettings())
+
+
+def test_cispo_gradient_is_the_bounded_weight():
+    log_probs = torch.tensor([-1.0, -1.0], requires_grad=True)
+    old = torch.tensor([-3.0, -1.0])
+    loss, _ = cispo_loss(old - log_probs, log_probs, torch.tensor([2.0, 2.0]), 0.2, 0.3)
+    loss.sum().backward()
+    torch.testing.assert_close(log_probs.grad, torch.tensor([-2.6, -2.0]))
+
+
+def test_engine_log_probs_as_old_policy():
+    b = batch()
+    b["rollout_log_probs"] = [row.detach() for row in b["log_probs"]]
+    _, metrics = policy_objective(**b, settings=AlgorithmSettings(use_rollout_logprobs=True))
+    assert metrics["ppo_kl"] == 0
+
+
+def test_tis_bounds_both_sides():
+    correction = truncated(torch.tensor([0.0, 0.0]), torch.tensor([-3.0, 3.0]), 0.5, 2.0)
+    assert correction.weight.tolist() == [2.0, 0.5]
+    assert correction.clipped.tolist() == [1.0, 1.0]
+
+
+def test_mis_rejects_a_sample_for_one_token():
+    segments = Segments.of([torch.ones(2), torch.ones(1)])
+    train, rollout = torch.tensor([-20.0, -1.0, -1.0]), torch.tensor([-1.0, -1.0, -1.5])
+    weights, mask = mis_weights(train, rollout, segments, MisRule(level=Level.SEQUENCE, mode=Mode.CLIP, veto=1e-4))
+    assert mask.tolist() == [0.0, 0.0, 1.0]
+    assert weights.tolist() == pytest.approx([0.5, 0.5, math.exp(0.5)])
+    weights, _ = mis_weights(train, rollout, segments, MisRule(batch_normalize=True))
+    assert weights.mean().item() == pytest.approx(1)
+
+
+@settings(max_examples=20)
+@given(st.integers(1, 5), st.integers(2, 7))
+def test_log_probs_and_entropy_are_those_of_softmax(tokens, vocab):
+    logits = torch.randn(tokens, vocab, generator=torch.Generator().manual_seed(tokens * vocab))
+    chosen = torch.arange(tokens) % vocab
+    reference = torch.distributions.Categorical(logits=logits)
+    torch.testing.assert_close(token_log_probs(logits, chosen), reference.log_prob(chosen))
+    torch.testing.assert_close(token_entropy(logits), reference.entropy())
+    only_itself = torch.zeros(tokens, vocab, dtype=torch.bool)
+    assert token_log_probs(logits, chosen, only_itself).abs().max() < 1e-6

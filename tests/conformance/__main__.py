@@ -1,0 +1,37 @@
+"""`python -m tests.conformance [FILE]`: every case whose family exists; the last line is `N passed, M failed`."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+from tests.conformance.case import load
+from tests.conformance.judge import Outcome, judge
+
+CASES = Path(__file__).with_name("slime_cases.json")
+
+
+def main(arguments: list[str]) -> int:
+    """Print the verdicts that need a word and the counts; 1 if any case failed."""
+    verdicts = [judge(case) for case in load(Path(arguments[0]) if arguments else CASES)]
+    for verdict in verdicts:
+        if verdict.outcome is Outcome.FAILED:
+            print(f"{verdict.outcome}: {verdict.case.id}: {verdict.detail}")
+    better = [verdict for verdict in verdicts if verdict.outcome is Outcome.BETTER]
+    if better:
+        print(f"{len(better)} differ from slime on purpose (counted apart):")
+        for verdict in better:
+            print(f"  {verdict.case.id}: {verdict.detail}")
+    missing = Counter(verdict.case.family for verdict in verdicts if verdict.outcome is Outcome.MISSING)
+    if missing:
+        print(f"{missing.total()} cases of families that do not exist yet:")
+        for family, count in sorted(missing.items()):
+            print(f"  {family}: {count}")
+    counts = Counter(verdict.outcome for verdict in verdicts)
+    print(f"{counts[Outcome.PASSED]} passed, {counts[Outcome.FAILED]} failed")
+    return 1 if counts[Outcome.FAILED] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

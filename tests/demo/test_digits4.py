@@ -1,0 +1,66 @@
+"""The task: every question once, exact labels, nothing on both sides of the hold-out."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slime_events.demo import digits4
+from slime_events.demo.digits4 import QUESTIONS, Question, question, take, write_data
+
+numbers = st.integers(0, QUESTIONS - 1)
+
+
+def test_the_example() -> None:
+    asked = Question((8, -5, -1, 2))
+    assert asked.text == "8-5-1+2"
+    assert asked.answer == "4"
+    assert asked.worked == "<think>8-5=3;3-1=2;2+2=4</think>4"
+    assert asked.without_last_term == "2"
+
+
+@given(numbers)
+def test_text_has_the_label_as_its_value(number: int) -> None:
+    asked = question(number)
+    assert re.fullmatch(r"[1-9]([+-][1-9]){3}", asked.text)
+    assert sum(int(term) for term in re.findall(r"[+-]?\d", asked.text)) == int(asked.answer)
+
+
+@given(numbers)
+def test_worked_answer_adds_up(number: int) -> None:
+    steps, answer = re.fullmatch(r"<think>(.*)</think>(.*)", question(number).worked).groups()  # type: ignore[union-attr]
+    for step in steps.split(";"):
+        left, right = step.split("=")
+        assert sum(int(term) for term in re.findall(r"[+-]?\d+", left)) == int(right)
+    assert answer == right == question(number).answer
+
+
+def test_every_question_is_there_once_and_a_fiftieth_is_held_out() -> None:
+    texts = {question(number).text for number in range(QUESTIONS)}
+    held_out = sum(question(number).held_out for number in range(QUESTIONS))
+    assert len(texts) == QUESTIONS == 52_488
+    assert 0.8 < held_out / (QUESTIONS / digits4.HELD_OUT_ONE_IN) < 1.2
+
+
+def test_written_sides_are_disjoint_and_the_same_again(tmp_path: Path) -> None:
+    first = [path.read_bytes() for path in write_data(tmp_path / "a", seed=3, train=500, held_out=128)]
+    again = [path.read_bytes() for path in write_data(tmp_path / "b", seed=3, train=500, held_out=128)]
+    other = [path.read_bytes() for path in write_data(tmp_path / "c", seed=4, train=500, held_out=128)]
+    assert first == again != other
+    train, evaluation = ([json.loads(line) for line in data.splitlines()] for data in first)
+    asked_in = [{row["messages"][0]["content"] for row in rows} for rows in (train, evaluation)]
+    assert [len(asked) for asked in asked_in] == [500, 128]
+    assert not asked_in[0] & asked_in[1]
+    assert train[0].keys() == {"messages", "label"}
+
+
+def test_more_than_there_are_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"only \d+ held-out questions"):
+        take(2000, 0, held_out=True)
+    with pytest.raises(IndexError):
+        question(QUESTIONS)

@@ -1,0 +1,88 @@
+"""Tiny models and batches for the tests of the trainer."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from slime_events.batch import TrainBatch, TrainSample
+from slime_events.config.trainer import TrainerSettings
+
+VOCAB = 64
+
+
+def make_model(folder: Path, family: str = "qwen3", *, tied: bool = True, seed: int = 0, **sizes: Any) -> PreTrainedModel:
+    """A random float32 model, saved to `folder` in Hugging Face's layout."""
+    common = {
+        "vocab_size": VOCAB,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 256,
+        "tie_word_embeddings": tied,
+        "initializer_range": 0.2,
+    } | sizes
+    torch.manual_seed(seed)
+    model: PreTrainedModel
+    if family == "qwen3":
+        model = Qwen3ForCausalLM(Qwen3Config(head_dim=16, rope_parameters={"rope_type": "default", "rope_theta": 1e6}, **common))
+    elif family == "qwen2":
+        model = Qwen2ForCausalLM(Qwen2Config(**common))
+    else:
+        model = LlamaForCausalLM(LlamaConfig(**common))
+    for name, parameter in model.named_parameters():
+        if "norm" in name or "bias" in name:  # all ones and zeros would hide a swapped tensor
+            parameter.data.add_(torch.randn_like(parameter) * 0.1)
+    model.eval().save_pretrained(folder)
+    return model
+
+
+def make_batch(step: int = 0, groups: int = 4, samples: int = 4, *, zero: bool = False, seed: int = 0) -> TrainBatch:
+    """A batch with plausible rewards; with `zero` every second group has equal rewards (advantage 0)."""
+    random = np.random.default_rng([seed, step])
+    made = []
+    for group in range(groups):
+        prompt = random.integers(0, VOCAB, random.integers(2, 6))
+        rewards = random.integers(0, 2, samples).astype(float)
+        rewards[:2] = 0.0, 1.0
+        centred = (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-6)
+        for index in range(samples):
+            response = random.integers(0, VOCAB, random.integers(1, 20))
+            mask = (random.random(len(response)) < 0.9).astype(np.int8)
+            mask[0] = 1
+            made.append(
+                TrainSample(
+                    sample=f"{step}-{group}-{index}",
+                    group=f"{step}-{group}",
+                    rollout=f"{step}-{group}-{index}",
+                    tokens=np.concatenate([prompt, response]).astype(np.int32),
+                    response_length=len(response),
+                    loss_mask=mask,
+                    rollout_log_probs=random.uniform(-5, -3, len(response)).astype(np.float32),
+                    reward=0.0 if zero and group % 2 else float(centred[index]),
+                    raw_reward=float(rewards[index]),
+                    oldest_version=step,
+                    newest_version=step,
+                )
+            )
+    return TrainBatch(step=step, samples=tuple(made))
+
+
+def settings_for(folder: Path, **given: Any) -> TrainerSettings:
+    """Settings with a learning rate at which a few steps show."""
+    return TrainerSettings(**{"hf_checkpoint": str(folder), "lr": 1e-3, "adam_beta2": 0.99, "clip_grad": 1.0, **given})
+
+
+def free_address() -> str:
+    """A loopback address with a free port."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"

@@ -1,0 +1,307 @@
+"""The archive: what goes in comes out, damage is named, and the archivist never loses, repeats or talks too long."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actors.archivist import ArchiveOutcome, Patience, SealPolicy, archive_run, should_seal
+from schemas.archives import ArchiveSealed
+from schemas.arrays import pack_tokens
+from schemas.envelope import enclose
+from schemas.errors import ArchiveDamaged, Conflict, DeadlineExceeded, LogUnavailable, StoreUnavailable
+from schemas.event import Event
+from schemas.prompts import PromptSubmitted, Source
+from schemas.runs import FinishReason, RunFinished, RunResumed, RunStarted
+from storage.archive import ArchiveWriter
+from storage.archive_manifest import manifest_name
+from storage.archive_reader import ArchiveReader, ArchiveSummary
+from storage.archive_segment import SegmentRecord, frame, pack_segment, unpack_segment
+from storage.log import Append, Recorded
+from storage.memory_log import MemoryLog
+from storage.objects import ObjectFolder
+from tests.storage.stores import StoreUrl
+
+pytest_plugins = ("tests.storage.stores",)
+
+EAGER = SealPolicy(max_bytes=2000, max_age_s=0.05)
+BRISK = Patience(first_s=0.01, most_s=0.02, deadline_s=5.0)
+
+
+def prompt(i: int) -> PromptSubmitted:
+    return PromptSubmitted(group=f"g{i}", text="what?", tokens=pack_tokens(range(i % 50)), source=Source("f", row=i))
+
+
+async def say(log: MemoryLog, *events: Event) -> None:
+    await log.append([Append(enclose(log.run, event, at=time.time_ns(), producer="test")) for event in events])
+
+
+async def recorded(count: int) -> list[Recorded]:
+    log = MemoryLog("r")
+    await say(log, *map(prompt, range(count)))
+    return log.records
+
+
+def write(store: StoreUrl, records: list[Recorded], per_segment: int) -> ArchiveWriter:
+    writer = ArchiveWriter(store.url, store.options)
+    for record in records:
+        writer.add(record)
+        if writer.pending_events == per_segment:
+            writer.seal()
+    return writer
+
+
+def at(path: Path) -> StoreUrl:
+    return StoreUrl(str(path))
+
+
+async def test_round_trip_and_restart(store: StoreUrl) -> None:
+    records = await recorded(25)
+    write(store, records[:17], 5)  # 15 sealed, 2 lost with the writer
+    second = ArchiveWriter(store.url, store.options)
+    assert second.next_position == 16
+    assert not ArchiveReader(store.url, store.options).closed
+    write(store, records[15:], 4).close()
+    reader = ArchiveReader(store.url, store.options)
+    assert list(reader.read()) == records
+    assert [r.position for r in reader.read(start=13)] == list(range(13, 26))
+    stored = sum(manifest.bytes for manifest in reader.segments)
+    assert reader.verify() == ArchiveSummary(segments=6, events=25, bytes=stored, closed=True)
+
+
+async def test_a_second_writer_is_refused(store: StoreUrl) -> None:
+    records = await recorded(4)
+    first, second = (ArchiveWriter(store.url, store.options) for _ in range(2))
+    for record in records[:2]:
+        first.add(record)
+    for record in records[:3]:
+        second.add(record)
+    first.seal()
+    with pytest.raises(Conflict, match="another writer"):
+        second.seal()
+    assert ArchiveReader(store.url, store.options).last == 2
+
+
+async def test_a_gap_or_repeat_is_refused(tmp_path: Path) -> None:
+    records = await recorded(3)
+    writer = write(at(tmp_path), records[:1], 9)
+    for wrong in (records[0], records[2]):
+        with pytest.raises(ArchiveDamaged, match="needs position 2"):
+            writer.add(wrong)
+
+
+async def test_a_retried_seal_writes_the_same_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store took the manifest but its answer was lost; meanwhile more events came."""
+    records = await recorded(3)
+    writer = write(at(tmp_path), records[:2], 9)
+    create = ObjectFolder.create
+
+    def lose_the_answer(self: ObjectFolder, name: str, data: bytes) -> bool:
+        create(self, name, data)
+        if name.startswith("manifest"):
+            raise StoreUnavailable("no answer")
+        return True
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ObjectFolder, "create", lose_the_answer)
+        with pytest.raises(StoreUnavailable):
+            writer.seal()
+    writer.add(records[2])
+    manifest = writer.seal()
+    assert manifest is not None
+    assert (manifest.first, manifest.last, writer.pending_events) == (1, 2, 1)
+    writer.close()
+    assert list(ArchiveReader(str(tmp_path)).read()) == records
+
+
+async def test_a_flipped_bit_anywhere_is_found(tmp_path: Path) -> None:
+    write(at(tmp_path), await recorded(9), 3).close()
+    for path in sorted(tmp_path.rglob("*.*")):
+        good = path.read_bytes()
+        for offset in range(0, len(good) - 1, max(1, len(good) // 40)):
+            path.write_bytes(good[:offset] + bytes([good[offset] ^ 1]) + good[offset + 1 :])
+            with pytest.raises(ArchiveDamaged, match=r"[Rr]estore"):
+                ArchiveReader(str(tmp_path)).verify()
+        path.write_bytes(good)
+    assert ArchiveReader(str(tmp_path)).verify().events == 9
+
+
+async def test_torn_and_missing_parts_are_named(tmp_path: Path) -> None:
+    writer = write(at(tmp_path), await recorded(9), 3)
+    writer.close()
+    segment = tmp_path / writer.segments[1].name
+    good = segment.read_bytes()
+    segment.write_bytes(good[:-1])
+    with pytest.raises(ArchiveDamaged, match=r"segment 2 \(positions 4 to 6\)"):
+        ArchiveReader(str(tmp_path)).verify()
+    segment.unlink()
+    with pytest.raises(ArchiveDamaged, match="missing"):
+        ArchiveReader(str(tmp_path)).verify()
+    segment.write_bytes(good)
+    for number, complaint in ((3, "speaks of 3 segments"), (2, "segment 2, from position 4, has no manifest")):
+        path = tmp_path / manifest_name(number)
+        manifest = path.read_bytes()
+        path.unlink()
+        with pytest.raises(ArchiveDamaged, match=complaint):
+            ArchiveReader(str(tmp_path))
+        path.write_bytes(manifest)
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_make_the_segment_reader_raise_anything_else(data: bytes) -> None:
+    with pytest.raises(ArchiveDamaged):
+        list(unpack_segment(data or b"x"))
+
+
+async def test_a_record_cut_short_inside_a_good_frame() -> None:
+    record = (await recorded(1))[0]
+    framed = frame(record)
+    assert list(unpack_segment(pack_segment([framed]))) == [SegmentRecord(1, record.subject, record.data)]
+    for end in (2, len(framed) - 1):
+        with pytest.raises(ArchiveDamaged):
+            list(unpack_segment(pack_segment([framed[:end]])))
+
+
+def test_when_to_seal() -> None:
+    policy = SealPolicy(max_bytes=100, max_age_s=10.0)
+    assert should_seal(policy, 100, 1, 0.0)
+    assert should_seal(policy, 1, 1, 10.0)
+    assert not should_seal(policy, 99, 1, 9.9)
+    assert not should_seal(policy, 50, 0, 1e9), "archive.sealed alone must not make the next segment"
+
+
+def finished(log: MemoryLog) -> RunFinished:
+    return RunFinished(reason=FinishReason.ALL_STEPS, steps=1, events=len(log.records), state_digest="d")
+
+
+async def archive(log: MemoryLog, store: StoreUrl, stop: asyncio.Event | None = None) -> ArchiveOutcome:
+    writer = ArchiveWriter(store.url, store.options)
+    running = archive_run(log, writer, "archivist", time.time_ns, stop or asyncio.Event(), policy=EAGER, patience=BRISK)
+    return await asyncio.wait_for(running, 20)
+
+
+async def test_a_whole_run_is_archived_with_its_last_word_and_none_after(store: StoreUrl) -> None:
+    log = MemoryLog("r")
+    await say(log, RunStarted(settings={}, code_version="0"))
+    task = asyncio.create_task(archive(log, store))
+    for i in range(0, 60, 3):
+        await say(log, *map(prompt, range(i, i + 3)))
+        await asyncio.sleep(0.005)
+    await say(log, finished(log))
+    assert await task is ArchiveOutcome.FINISHED
+    assert isinstance(log.records[-1].envelope.event, RunFinished)
+    reader = ArchiveReader(store.url, store.options)
+    assert reader.closed
+    assert list(reader.read()) == log.records
+    said = [r.envelope.event for r in log.records if isinstance(r.envelope.event, ArchiveSealed)]
+    assert [(e.segment, e.last, e.sha256) for e in said] == [
+        (m.segment, m.last, m.sha256) for m in reader.segments[: len(said)]
+    ]
+    assert len(said) >= 2
+    assert await archive(log, store) is ArchiveOutcome.FINISHED, "starting it again changes nothing"
+    assert reader.verify() == ArchiveReader(store.url, store.options).verify()
+
+
+async def test_a_silent_log_comes_to_rest(tmp_path: Path) -> None:
+    log, stop = MemoryLog("r"), asyncio.Event()
+    await say(log, prompt(0))
+    task = asyncio.create_task(archive(log, at(tmp_path), stop))
+    await asyncio.sleep(0.6)
+    assert len(log.records) == 2, "one segment, one archive.sealed, then silence"
+    stop.set()
+    assert await task is ArchiveOutcome.STOPPED
+    assert ArchiveReader(str(tmp_path)).last >= 2
+
+
+async def test_an_archivist_that_died_before_saying_so_is_completed_by_the_next(tmp_path: Path) -> None:
+    log, stop = MemoryLog("r"), asyncio.Event()
+    await say(log, *map(prompt, range(5)))
+    write(at(tmp_path), log.records, 5)
+    stop.set()
+    assert await archive(log, at(tmp_path), stop) is ArchiveOutcome.STOPPED
+    event = log.records[5].envelope.event
+    assert isinstance(event, ArchiveSealed)
+    assert (event.segment, event.first, event.last) == (1, 1, 5)
+
+
+async def test_a_finished_run_that_was_resumed_goes_on(tmp_path: Path) -> None:
+    log = MemoryLog("r")
+    await say(log, prompt(0), finished(log))
+    assert await archive(log, at(tmp_path)) is ArchiveOutcome.FINISHED
+    await say(log, RunResumed(incarnation=1, code_version="0"))
+    task = asyncio.create_task(archive(log, at(tmp_path)))
+    await say(log, prompt(1))
+    await asyncio.sleep(0.1)
+    assert not ArchiveReader(str(tmp_path)).closed
+    await say(log, finished(log))
+    assert await task is ArchiveOutcome.FINISHED
+    reader = ArchiveReader(str(tmp_path))
+    assert reader.closed
+    assert list(reader.read()) == log.records
+
+
+class ShakyLog(MemoryLog):
+    """Every other call does not answer, and readers are cut off after a few events."""
+
+    calls = 0
+
+    def _shake(self) -> None:
+        self.calls += 1
+        if self.calls % 2:
+            raise LogUnavailable("gone")
+
+    async def append(self, appends):  # type: ignore[no-untyped-def]
+        if any(isinstance(a.envelope.event, ArchiveSealed) for a in appends):
+            self._shake()
+        return await super().append(appends)
+
+    async def last(self, subject):  # type: ignore[no-untyped-def]
+        self._shake()
+        return await super().last(subject)
+
+    async def read(self, start=1, subject=None, *, follow=False):  # type: ignore[no-untyped-def]
+        self._shake()
+        count = 0
+        async for record in super().read(start, subject, follow=follow):
+            yield record
+            count += 1
+            if count == 7:
+                raise LogUnavailable("gone")
+
+
+async def test_log_and_store_that_come_and_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, calls = ShakyLog("r"), 0
+    create = ObjectFolder.create
+
+    def shaky(self: ObjectFolder, name: str, data: bytes) -> bool:
+        nonlocal calls
+        calls += 1
+        if calls % 3:
+            raise StoreUnavailable("gone")
+        return create(self, name, data)
+
+    monkeypatch.setattr(ObjectFolder, "create", shaky)
+    task = asyncio.create_task(archive(log, at(tmp_path)))
+    for i in range(60):
+        await say(log, prompt(i))
+    await say(log, finished(log))
+    assert await task is ArchiveOutcome.FINISHED
+    assert list(ArchiveReader(str(tmp_path)).read()) == log.records
+
+
+async def test_a_store_that_stays_away_ends_with_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(self: ObjectFolder, name: str, data: bytes) -> bool:
+        raise StoreUnavailable("s3 is away")
+
+    monkeypatch.setattr(ObjectFolder, "create", gone)
+    log = MemoryLog("r")
+    await say(log, prompt(0))
+    writer = ArchiveWriter(str(tmp_path))
+    short = Patience(first_s=0.01, deadline_s=0.1)
+    with pytest.raises(DeadlineExceeded, match="archive's store: s3 is away"):
+        await archive_run(log, writer, "a", time.time_ns, asyncio.Event(), policy=EAGER, patience=short)
