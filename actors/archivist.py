@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import functools
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -20,6 +22,7 @@ from schemas.runs import RunFinished
 from schemas.subjects import about
 from storage.archive import ArchiveWriter
 from storage.archive_manifest import SegmentManifest
+from storage.follow import Follower
 from storage.log import Append, EventLog, Fence, Recorded
 
 logger = logging.getLogger(__name__)
@@ -66,8 +69,8 @@ async def archive_run(
     log: EventLog,
     writer: ArchiveWriter,
     producer: str,
-    clock: Clock,
-    stop: asyncio.Event,
+    clock: Clock = time.time_ns,
+    stop: asyncio.Event | None = None,
     *,
     policy: SealPolicy | None = None,
     patience: Patience | None = None,
@@ -78,7 +81,8 @@ async def archive_run(
     resumed run start this after `run.resumed` was appended. Raises DeadlineExceeded where the log or the store stays
     away for longer than `patience`, Conflict where another archivist writes the same archive, ArchiveDamaged.
     """
-    return await _Archivist(log, writer, producer, clock, policy or SealPolicy(), patience or Patience()).run(stop)
+    archivist = _Archivist(log, writer, producer, clock, policy or SealPolicy(), patience or Patience())
+    return await archivist.run(stop or asyncio.Event())
 
 
 class _Archivist:
@@ -94,6 +98,7 @@ class _Archivist:
         self._log, self._writer, self._producer, self._clock = log, writer, producer, clock
         self._policy, self._patience = policy, patience
         self._run_events = about(log.run, "run", "run")
+        self._follower: Follower | None = None
         self._counted = 0
         self._since = 0
 
@@ -103,23 +108,40 @@ class _Archivist:
             await self._say(self._writer.segments[-1])
         if await self._is_over(self._writer.next_position - 1):
             return await self._close()
-        target: int | None = None
-        reader = _Follower(self._log, self._writer.next_position)
         try:
-            while True:
-                if target is None and stop.is_set():
-                    target = await self._patiently("the log", self._log.position)
-                for recorded in await self._patiently("the log", lambda: reader.take(self._wait_s())):
-                    await self._take(recorded)
-                    if isinstance(recorded.envelope.event, RunFinished) and await self._is_over(recorded.position):
-                        return await self._close()
-                if self._is_due():
-                    await self._seal()
-                if target is not None and self._writer.next_position > target:
-                    await self._seal()
-                    return ArchiveOutcome.STOPPED
+            return await self._follow(stop)
         finally:
-            await reader.close()
+            await self._let_go()
+
+    async def _follow(self, stop: asyncio.Event) -> ArchiveOutcome:
+        target: int | None = None
+        while True:
+            if target is None and stop.is_set():
+                target = await self._patiently("the log", self._log.position)
+            for recorded in await self._patiently("the log", self._next):
+                await self._take(recorded)
+                if isinstance(recorded.envelope.event, RunFinished) and await self._is_over(recorded.position):
+                    return await self._close()
+            if self._is_due():
+                await self._seal()
+            if target is not None and self._writer.next_position > target:
+                await self._seal()
+                return ArchiveOutcome.STOPPED
+
+    async def _next(self) -> list[Recorded]:
+        """What came since, or an empty list soon; after a failure the next call reads anew from where this got to."""
+        try:
+            if self._follower is None:
+                self._follower = await Follower(self._log, self._writer.next_position, read_ahead=1000).__aenter__()
+            return await self._follower.next(wait_s=min(0.25, max(0.01, self._policy.max_age_s - self._age_s())))
+        except LogUnavailable:
+            await self._let_go()
+            raise
+
+    async def _let_go(self) -> None:
+        follower, self._follower = self._follower, None
+        if follower is not None:
+            await follower.__aexit__(None, None, None)
 
     async def _take(self, recorded: Recorded) -> None:
         self._writer.add(recorded)
@@ -134,9 +156,6 @@ class _Archivist:
 
     def _is_due(self) -> bool:
         return should_seal(self._policy, self._writer.pending_bytes, self._counted, self._age_s())
-
-    def _wait_s(self) -> float:
-        return min(0.25, max(0.01, self._policy.max_age_s - self._age_s()))
 
     async def _is_over(self, position: int) -> bool:
         """Whether the event at or before `position` that ended the run was its last: it was not resumed since."""
@@ -172,7 +191,7 @@ class _Archivist:
             # Fenced on the run's own events: if run.finished gets in between, this is refused.
             append = Append(envelope, Fence(self._run_events, last.position if last else 0))
             try:
-                await self._patiently("the log", lambda append=append: self._log.append([append]))
+                await self._patiently("the log", functools.partial(self._log.append, [append]))
             except Conflict:
                 continue
             return
@@ -194,41 +213,3 @@ class _Archivist:
                 if pause > self._patience.first_s:
                     logger.warning("%s is back after %.1f s", what, loop.time() - began)
                 return result
-
-
-class _Follower:
-    """Reads the log in the background, a bounded number of events ahead; reconnects at the next `take`."""
-
-    AHEAD = 1024
-
-    def __init__(self, log: EventLog, start: int) -> None:
-        self._log, self._next = log, start
-        self._queue: asyncio.Queue[Recorded] = asyncio.Queue(self.AHEAD)
-        self._pump = asyncio.create_task(self._read())
-
-    async def _read(self) -> None:
-        async for recorded in self._log.read(self._next, follow=True):
-            await self._queue.put(recorded)
-            self._next = recorded.position + 1
-        raise LogUnavailable("the log ended while it was followed")
-
-    async def take(self, wait_s: float) -> list[Recorded]:
-        """What was read since; an empty list after `wait_s`. Raises what reading raised, once, then reads again."""
-        if self._queue.empty():
-            if self._pump.done():
-                failed, self._pump = self._pump, asyncio.create_task(self._read())
-                await failed
-            try:
-                taken = [await asyncio.wait_for(self._queue.get(), wait_s)]
-            except TimeoutError:
-                return []
-        else:
-            taken = []
-        while not self._queue.empty():
-            taken.append(self._queue.get_nowait())
-        return taken
-
-    async def close(self) -> None:
-        """Stop reading."""
-        self._pump.cancel()
-        await asyncio.gather(self._pump, return_exceptions=True)

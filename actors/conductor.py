@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Awaitable, Callable
 
 from schemas.errors import Conflict, SlimeEventsError
 from schemas.event import Event, Purpose
@@ -32,6 +33,8 @@ from storage.log import Append, Fence, Recorded, once
 
 log = logging.getLogger(__name__)
 
+Offload = Callable[[Event], Awaitable[Event]]
+
 
 class Conductor:
     """The shell around `slime_events.conductor.decide`.
@@ -40,10 +43,19 @@ class Conductor:
     """
 
     def __init__(
-        self, worker: Worker, plan: Plan, feed: PromptFeed, judge: Judge, normalise: Normalise, *, deadline_s: float
+        self,
+        worker: Worker,
+        plan: Plan,
+        feed: PromptFeed,
+        judge: Judge,
+        normalise: Normalise,
+        offload: Offload,
+        *,
+        deadline_s: float,
     ) -> None:
         self._worker, self._plan, self._feed = worker, plan, feed
-        self._judge, self._normalise, self._deadline_s = judge, normalise, deadline_s
+        self._judge, self._normalise, self._offload = judge, normalise, offload
+        self._deadline_s = deadline_s
         self._said = 0
         self._stop_asked = False
         self._mark: tuple[object, ...] = ()
@@ -102,6 +114,8 @@ class Conductor:
         if not count:
             return []
         events: list[Event] = []
+        if not self.state.cursors:
+            events += self._feed.malformed()
         for prompt in self._feed.take(self.state.cursors, count):
             events.append(prompt)
             if isinstance(prompt, PromptSubmitted):

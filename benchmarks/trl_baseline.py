@@ -1,19 +1,22 @@
 """TRL's GRPOTrainer with the demo's batch and settings, in one process: the baseline of a step's seconds.
 
     pip install --no-deps -r requirements/benchmarks.txt
-    python -m benchmarks.trl_baseline [--model demo|smollm2-135m] [--steps 12] [--threads 1]
+    python -m benchmarks.trl_baseline [--model demo|smollm2-135m] [--steps 60] [--threads 1]
 
 Prints one JSON object. Generation is transformers' (TRL's own without vLLM), everything is float32 on the CPU,
-nothing is kept: no log, no weight versions, no second process. The first two steps are left out of the median.
+nothing is kept: no log, no weight versions, no second process. The first two steps are left out of the median. Answers
+grow while the demo learns, and with them a step's seconds: compare runs of equally many steps.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import resource
 import statistics
+import sys
 import tempfile
 import time
 from importlib.metadata import version
@@ -123,14 +126,15 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description="seconds a step of TRL's GRPOTrainer on a demo")
     parser.add_argument("--model", choices=("demo", "smollm2-135m"), default="demo")
-    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     import torch
 
     torch.set_num_threads(options.threads)
     load_before = os.getloadavg()[0]
-    with tempfile.TemporaryDirectory() as name:
+    # What libraries print must not get between our one JSON object and its reader.
+    with contextlib.redirect_stdout(sys.stderr), tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         settings = prepared(options.model, folder)
         seconds, rewards = timed_steps(settings, options.steps, folder / "out")

@@ -12,8 +12,9 @@ A caller can catch at the height it can act on: a shell retries `LogUnavailable`
     ├── StorageError               what was said cannot be kept or found
     │   ├── Conflict               the fence: another writer moved the entity first
     │   ├── LogUnavailable         the log did not answer within the deadline
-    │   ├── EventTooLarge          one event above the server's message limit
+    │   ├── EventTooLarge          one event, or one atomic call, above what the server takes
     │   ├── BlobMissing / BlobDamaged
+    │   ├── LogDamaged             the log has a hole: events were taken out from under us
     │   ├── ArchiveDamaged         a segment or manifest that is not what its digest says
     │   ├── WeightsDamaged         a weight file that is not what its manifest says
     │   ├── StoreUnavailable       the object store did not answer, or refused
@@ -85,7 +86,7 @@ class LogUnavailable(StorageError):
 
 
 class EventTooLarge(StorageError):
-    """One encoded event is above what one message may hold; large payloads belong into the blob store."""
+    """One encoded event, or all of one atomic call, is above the limit; large payloads belong into the blob store."""
 
 
 class BlobMissing(StorageError):
@@ -94,6 +95,10 @@ class BlobMissing(StorageError):
 
 class BlobDamaged(StorageError):
     """A blob whose bytes do not have the digest that names it."""
+
+
+class LogDamaged(StorageError):
+    """The log has a hole, or another log stands where this one was: what was acked has been taken away."""
 
 
 class ArchiveDamaged(StorageError):

@@ -11,7 +11,8 @@ from schemas.event import Event, Purpose
 
 
 class Source(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where a prompt came from. path: file URL, or `inbox`. row: 0-based row of the file. epoch: pass over it.
+    """Where a prompt came from. path: file URL, or `inbox`. row: 0-based usable row of the file; line: 1-based line
+    of it. epoch: pass over it.
 
     offset: prompts drawn from this source before this one, over all epochs; the source's cursor is the fold of these.
     key: the sender's idempotency key, for the inbox.
@@ -22,6 +23,7 @@ class Source(msgspec.Struct, frozen=True, omit_defaults=True):
     epoch: int = 0
     offset: int = 0
     key: str = ""
+    line: int = 0
 
 
 class PromptSubmitted(Event, frozen=True, kw_only=True, tag="prompt.submitted"):
@@ -56,4 +58,4 @@ class PromptRejected(Event, frozen=True, kw_only=True, tag="prompt.rejected"):
     dataset: str = "train"
 
     def entity(self) -> str:
-        return f"{self.dataset}-{self.source.epoch}-{self.source.row}"
+        return f"{self.dataset}-{self.source.epoch}-line{self.source.line}"

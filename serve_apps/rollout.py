@@ -58,11 +58,6 @@ class Rollout:
         """Response tokens, said and new."""
         return self.known.length + self.new_length
 
-    @property
-    def left(self) -> int:
-        """Tokens that may still be made."""
-        return max(0, self.request.sampling.max_new_tokens - self.known.length)
-
     def add(
         self, tokens: npt.NDArray[np.int32], log_probs: npt.NDArray[np.float32], spans: tuple[WeightSpan, ...]
     ) -> None:

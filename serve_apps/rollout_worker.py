@@ -13,10 +13,11 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections.abc import Awaitable, Callable
 
 from schemas.errors import Conflict, DeadlineExceeded, EngineError, SlimeEventsError
 from schemas.event import Event
-from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed, RolloutRequested, StopReason
+from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed, RolloutRequested
 from schemas.subjects import about, of_type
 from schemas.weights import WeightsActivated, WeightsPublished
 from serve_apps.engine.engine import Engine, GenerateRequest
@@ -26,10 +27,12 @@ from slime_events.worker import Worker, ends_run
 from storage.follow import Follower
 from storage.group_commit import GroupCommit
 from storage.log import Append, Delivery, Fence
-from storage.payloads import Offload
 from storage.weights_store import verify
 
 log = logging.getLogger(__name__)
+
+Offload = Callable[[Event], Awaitable[Event]]
+"""Puts an event's large arrays into the blob store."""
 
 LEASE_S = 30.0
 WEIGHTS_DEADLINE_S = 600.0
@@ -177,19 +180,14 @@ class RolloutWorker:
                 ) from None
 
     async def _generate(self, rollout: Rollout, delivery: Delivery) -> None:
-        request, sampling = rollout.request, rollout.request.sampling
+        request = rollout.request
         await self._await_version(request.min_version)
-        prompt = self._fetch(request.prompt)
-        if rollout.left == 0:
-            text = await self._engine.detokenize(rollout.known.tokens, sampling.skip_special_tokens)
-            await self._append(rollout, rollout.end(StopReason.LENGTH, text), delivery)
-            return
         generate = GenerateRequest(
             rid=f"{request.sample}-{request.attempt}-{delivery.attempt}",
-            prompt=prompt,
-            response=rollout.known.tokens,
+            prompt=self._fetch(request.prompt),
+            sampling=request.sampling,
             seed=request.seed,
-            sampling=sampling,
+            resume=rollout.known.tokens,
         )
         async for delta in self._engine.generate(generate):
             rollout.add(delta.tokens, delta.log_probs, delta.spans)

@@ -22,14 +22,16 @@ from storage.objects import ObjectFolder
 
 
 class ArchiveWriter:
-    """Collects events with `add` and writes them with `seal`. A new one goes on after the last sealed segment.
+    """Collects events of `run` with `add` and writes them with `seal`; a new one goes on after the last sealed segment.
+
+    Everything lies in the folder `run` under `url` (a path, `file://`, `memory://`, `s3://`; `options` go to fsspec).
 
     Synchronous: an event loop calls `seal` and `close` in a thread. A failed `seal` may be called again; nothing that
     was added is forgotten before its segment is verified and its manifest written.
     """
 
-    def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
-        self._objects = ObjectFolder(url, options)
+    def __init__(self, url: str, run: str, options: Mapping[str, Any] | None = None) -> None:
+        self._objects = ObjectFolder(f"{url.rstrip('/')}/{run}", options)
         self._chain = ManifestChain(self._objects).load()
         self._frames: list[bytes] = []
         self._attempt: tuple[SegmentManifest, bytes] | None = None

@@ -1,5 +1,7 @@
 """What an archive says of itself: one small JSON object per segment, and one that closes it.
 
+Under `<archive URL>/<run>/`:
+
     segments/00000001-<sha256, 16 digits>.zst    the records (storage/archive_segment.py)
     manifest/00000001.json                       `SegmentManifest`: written once, after the segment was verified
     closed.json                                  `Closed`: how many segments there are, when a run has ended

@@ -30,8 +30,8 @@ class ArchiveReader:
     An archive in which nothing was sealed yet (or an empty folder) has no events.
     """
 
-    def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
-        self._objects = ObjectFolder(url, options)
+    def __init__(self, url: str, run: str, options: Mapping[str, Any] | None = None) -> None:
+        self._objects = ObjectFolder(f"{url.rstrip('/')}/{run}", options)
         self._chain = ManifestChain(self._objects).load()
         self.closed = self._chain.closed()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 
 from storage.log import EventLog, Recorded
 
@@ -34,10 +33,14 @@ class Follower:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._task is not None:
+        if self._task is None:
+            return
+        while not self._task.done():
+            # Again, because Python 3.11's wait_for loses a cancellation that comes together with its result.
             self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.wait({self._task}, timeout=0.1)
+        if not self._task.cancelled():
+            self._task.exception()  # `next` raises it; whoever leaves before that has no use for it
 
     async def _read(self) -> None:
         async for recorded in self._log.read(self._start, self._subject, follow=True):
@@ -50,17 +53,19 @@ class Follower:
         """
         if self._task is None:
             raise RuntimeError("enter the follower before reading from it")
+        found: list[Recorded] = []
         if self._queue.empty():
             getting = asyncio.ensure_future(self._queue.get())
             done, _ = await asyncio.wait({getting, self._task}, timeout=wait_s, return_when="FIRST_COMPLETED")
-            if getting not in done:
+            if getting in done:
+                found = [getting.result()]
+            else:
                 getting.cancel()
-                if self._task.done():
-                    self._task.result()
-                return []
-            found = [getting.result()]
-        else:
-            found = []
+                # A reader that failed may have put events just before.
+                if self._queue.empty():
+                    if self._task.done():
+                        self._task.result()
+                    return []
         while not self._queue.empty():
             found.append(self._queue.get_nowait())
         self._seen = found[-1].position

@@ -9,18 +9,31 @@ Semantics that every back-end keeps, proved by one contract suite:
   log has moved on, the whole call is refused with `Conflict` and nothing is stored.
 - An event whose id is already stored under its subject is the same event: it is not stored again, its fence is not
   looked at, and its old position is returned. So any append may be retried after any doubt.
+- Fences of one call are all judged by the log as it is before the call. A call holds MAX_BATCH events and
+  MAX_BATCH_BYTES at most; more is `EventTooLarge`, as splitting would break its promise (see `append_all`).
 - A reader sees every event from its position on, in order, once.
 - A consumer name stands for one queue over a filter: each event goes to one of its takers, again after `lease_s` without
-  `working` or `done`, until it is done.
+  `working` or `done`, until it is done (after a crash of the log itself, perhaps once more: takers append idempotently).
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from schemas.codec import encode
 from schemas.envelope import Envelope
+from schemas.errors import EventTooLarge
+
+MAX_EVENT_BYTES = 4 * 1024 * 1024
+"""One encoded event. A server that takes less sets the limit; larger payloads belong into the blob store."""
+MAX_BATCH = 1000
+"""Events in one atomic call."""
+MAX_BATCH_BYTES = 32 * 1024 * 1024
+"""Encoded bytes in one atomic call."""
+HEADER_BYTES = 4096
+"""Room that a message keeps for its headers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,3 +122,46 @@ class EventLog(Protocol):
 
     async def close(self) -> None:
         """Let go of connections; what was stored stays."""
+
+
+def check_size(append: Append, size: int, limit: int = MAX_EVENT_BYTES) -> None:
+    """EventTooLarge where the encoded event has more than `limit` bytes."""
+    if size > limit:
+        raise EventTooLarge(
+            f"{append.envelope.type} about {append.envelope.event.entity()} has {size} bytes, {limit} is the most: "
+            "put its arrays into the blob store"
+        )
+
+
+def check_batch(count: int, size: int) -> None:
+    """EventTooLarge where one atomic call is above the limits."""
+    if count > MAX_BATCH or size > MAX_BATCH_BYTES:
+        raise EventTooLarge(
+            f"{count} events of {size} bytes in one atomic append; {MAX_BATCH} events and {MAX_BATCH_BYTES} bytes are "
+            "the most: use append_all where they need not be stored together"
+        )
+
+
+async def append_all(log: EventLog, appends: Sequence[Append], *, at_most: int = MAX_BATCH) -> list[int]:
+    """Store many events in order, `at_most` in each atomic call. For events that need not be stored together: after an
+    error the first calls stand, and the whole may be retried. A later fence must not be over what an earlier call moves.
+    """
+    positions: list[int] = []
+    for batch in in_batches(appends, at_most):
+        positions += await log.append(batch)
+    return positions
+
+
+def in_batches(appends: Sequence[Append], at_most: int = MAX_BATCH) -> Iterator[list[Append]]:
+    """The same in pieces that one atomic call can hold."""
+    batch: list[Append] = []
+    size = 0
+    for append in appends:
+        bytes_ = len(encode(append.envelope))
+        if batch and (len(batch) >= at_most or size + bytes_ > MAX_BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(append)
+        size += bytes_
+    if batch:
+        yield batch

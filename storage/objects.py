@@ -26,7 +26,7 @@ _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK)
 def store_errors(where: str) -> Iterator[None]:
     """Give a back-end's failure our name: NoSpace or StoreUnavailable. What exists or is missing passes as it is.
 
-    Every fsspec back-end brings errors of its own (botocore, aiohttp, gcsfs ...), so all of them are caught and renamed.
+    Every fsspec back-end brings errors of its own (botocore, aiohttp, gcsfs ...), so all are caught and renamed.
     """
     try:
         yield
@@ -108,7 +108,7 @@ class ObjectFolder:
             return bool(self._fs.isfile(self._path(name)))
 
     def names(self, folder: str) -> list[str]:
-        """Names (relative to this folder's URL) of the objects directly in `folder`, sorted; [] where there are none."""
+        """Names, as `read` takes them, of the objects directly in `folder`, sorted; [] where there are none."""
         with store_errors(self.locate(folder)):
             self._fs.invalidate_cache()
             try:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from megatron.core.distributed import finalize_model_grads
@@ -50,6 +51,7 @@ class RolloutStep:
         self.reference: dict[int, Tensor] = {}
         self.old: dict[int, Tensor] = {}
         self.advantages: dict[int, Tensor] = {}
+        self.moving: dict[int, bool] = {}
 
     def run(self) -> dict[str, float]:
         """Train; the metrics of the step."""
@@ -103,6 +105,7 @@ class RolloutStep:
             algorithm,
         )
         self.advantages = dict(zip(self.kept, advantages, strict=True))
+        self.moving = self._moving()
         passes = self._passes(self.kept)
         if algorithm.use_kl_loss and not in_reward:
             self.reference = self._score_reference(passes)
@@ -117,8 +120,16 @@ class RolloutStep:
         every = algorithm.entropy_coef != 0 or (algorithm.use_kl_loss and algorithm.kl_loss_coef != 0)
         if every or not settings.skip_zero_advantage:
             return mine
-        moving = torch.stack([(self.advantages[index] * self.masks[index]).any() for index in mine] or [torch.empty(0)])
-        return [index for index, moves in zip(mine, moving.tolist(), strict=False) if moves]
+        return [index for index in mine if self.moving[index]]
+
+    def _moving(self) -> dict[int, bool]:
+        """Whether any trained token of a sample has an advantage other than exactly 0."""
+        lengths = np.array([len(self.masks[index]) for index in self.kept])
+        advantages = torch.cat([self.advantages[index] for index in self.kept])
+        masks = torch.cat([self.masks[index] for index in self.kept])
+        nonzero = ((advantages != 0) & (masks != 0)).cpu().numpy()
+        any_of = np.logical_or.reduceat(nonzero, np.cumsum(lengths) - lengths)
+        return dict(zip(self.kept, any_of.tolist(), strict=True))
 
     def _score_policy(self, indices: list[int]) -> dict[int, Tensor]:
         return self.trainee.score(self.trainee.model, self.samples, indices, self.temperature)

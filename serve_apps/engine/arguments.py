@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from schemas.errors import ConfigError, MissingPart, UnknownFlag
+from serve_apps.engine.plugin import SWITCH
 from slime_events.config.engine import EngineSettings
 
 Device = Literal["cpu", "cuda"]
@@ -102,7 +103,7 @@ def _cache_bytes_per_token(config: dict[str, Any]) -> int:
 
 def _environment(device: Device, config: dict[str, Any]) -> dict[str, str]:
     skipped = _models_without(tuple(config.get("architectures") or ()))
-    environment = {"SGLANG_DISABLED_MODEL_ARCHS": ",".join(skipped)} if skipped else {}
+    environment = {SWITCH: device} | ({"SGLANG_DISABLED_MODEL_ARCHS": ",".join(skipped)} if skipped else {})
     if device == "cuda":
         return environment
     path = os.environ.get("PYTHONPATH")

@@ -8,6 +8,7 @@ it, which saves importing SGLang twice. This process ends with its parent.
 from __future__ import annotations
 
 import asyncio
+import gc
 import multiprocessing
 import os
 import signal
@@ -15,6 +16,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -33,8 +35,11 @@ def main() -> None:
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     try:
         started = time.monotonic()
+        gc.disable()  # nothing that an import makes is garbage: looking through it costs a tenth of the start
         import sglang.srt.entrypoints.engine  # noqa: F401
 
+        gc.freeze()
+        gc.enable()
         imported = time.monotonic()
         launch = msgspec.msgpack.decode(_read(connection), type=wire.Launch)
         engine = _start(launch)
@@ -155,29 +160,47 @@ class Host:
         )
         try:
             async for output in self.manager.generate_request(request, None):
-                tokens: list[int] = output["output_ids"]
-                self._piece(frame, output["meta_info"], tokens, len(response), resumed, response)
+                if self._piece(frame, output["meta_info"], output["output_ids"], resumed, response):
+                    break
         except ValueError as error:  # SGLang's word for a request that it cannot take
             self.send(wire.Refused(frame.id, str(error)))
         return None
 
     def _piece(
-        self, frame: wire.Generate, meta: dict[str, Any], tokens: list[int], start: int, resumed: int, response: list[int]
-    ) -> None:
-        """Send one step of a response and add it to `response`, which holds what came before."""
-        pairs = meta["output_token_logprobs"][-len(tokens) :] if tokens else []
-        response.extend(tokens)
+        self, frame: wire.Generate, meta: dict[str, Any], tokens: list[int], resumed: int, response: list[int]
+    ) -> bool:
+        """Send one step of a response and add it to `response`, which holds what came before; whether it has ended."""
+        start = len(response)
+        log_probs = [pair[0] for pair in meta["output_token_logprobs"][-len(tokens) :]] if tokens else []
         finish = StopReason(meta["finish_reason"]["type"]) if meta["finish_reason"] else None
-        text = None if finish is None else self._text(response, frame.sampling.skip_special_tokens)
+        if (kept := self._kept_at_seam(frame, response, tokens, resumed)) is not None:
+            tokens, log_probs, finish = tokens[:kept], log_probs[:kept], StopReason.STOP
+            self.manager.abort_request(frame.id)
+        response.extend(tokens)
         self.send(
             wire.Piece(
                 frame.id,
                 np.array(tokens, dtype="<i4").tobytes(),
-                np.array([pair[0] for pair in pairs], dtype="<f4").tobytes(),
+                np.array(log_probs, dtype="<f4").tobytes(),
                 spans_within(meta.get("weight_versions") or [], resumed, start, start + len(tokens)),
                 finish,
-                text,
+                None if finish is None else self._text(response, frame.sampling.skip_special_tokens),
             )
+        )
+        return finish is not None
+
+    def _kept_at_seam(
+        self, frame: wire.Generate, response: list[int], tokens: list[int], resumed: int
+    ) -> int | None:
+        """New tokens up to the end of a stop string that began in the resumed part, where SGLang does not look."""
+        if not (frame.sampling.stop and resumed):
+            return None
+        return kept_at_seam(
+            response[:resumed],
+            response[resumed:] + tokens,
+            len(response) - resumed,
+            frame.sampling.stop,
+            lambda ids: self._text(ids, frame.sampling.skip_special_tokens),
         )
 
     def _text(self, tokens: list[int], skip_special_tokens: bool) -> str:
@@ -223,6 +246,22 @@ def spans_within(versions: list[dict[str, Any]], resumed: int, start: int, end: 
         WeightSpan(max(start, v["start"] + resumed), min(end, v["end"] + resumed), int(v["version"])) for v in versions
     )
     return tuple(span for span in spans if span.start < span.end)
+
+
+def kept_at_seam(
+    resumed: list[int], new: list[int], seen: int, stop: tuple[str, ...], decode: Callable[[list[int]], str]
+) -> int | None:
+    """How many of new[seen:] to keep where a stop string lies across the seam of resumed | new; None where none does.
+
+    A token is at least one byte and a character at most four, so the string cannot reach further than that.
+    """
+    reach = 4 * max(map(len, stop))
+    before = resumed[-reach:]
+    for end in range(seen + 1, min(reach, len(new)) + 1):
+        text = decode(before + new[:end])
+        if any(found in text and found not in decode(new[:end]) for found in stop):
+            return end - seen
+    return None
 
 
 if __name__ == "__main__":

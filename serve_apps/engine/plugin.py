@@ -1,28 +1,45 @@
-"""SGLang plugin (entry-point group `sglang.srt.plugins`): deterministic inference on a CPU, and a quicker decode.
+"""SGLang plugin (entry-point group `sglang.srt.plugins`), loaded in every SGLang process, so it imports nothing heavy.
 
-With `enable_deterministic_inference` and a seed per request, a token is a function of the weights, the tokens before it
-and the seed alone: a rollout that is resumed from its log goes on as if nothing had happened. SGLang 0.5.23 brings that
-for accelerators. Where `SGLANG_USE_CPU_ENGINE` is not 1 nothing here touches it.
-
-SGLang loads this in every process it starts, its spawned scheduler included, so the module imports nothing heavy.
+Everywhere: weight versions on every streamed piece. On a CPU: deterministic inference, which SGLang 0.5.23 brings for
+accelerators only, and a quicker decode. With `enable_deterministic_inference` and a seed per request a token is a
+function of the weights, the tokens before it and the seed alone: a rollout that is resumed from its log goes on as if
+nothing had happened. SGLang processes that this project did not start are left as they are.
 """
 
 from __future__ import annotations
 
 import os
 
+SWITCH = "SLIME_EVENTS_ENGINE"
+"""Environment variable that our engines set to their device."""
+
 
 def register() -> None:
-    """Register the CPU hooks with SGLang, which applies them after this returns; a no-op on accelerators."""
-    if os.environ.get("SGLANG_USE_CPU_ENGINE") != "1":
+    """Register the hooks with SGLang, which applies them after this returns."""
+    device = os.environ.get(SWITCH)
+    if device is None:
         return
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    from serve_apps.engine import version_spans
+
+    HookRegistry.register(
+        "sglang.srt.managers.scheduler_components.output_streamer._GenerationStreamAccumulator.accept",
+        version_spans.after_accept,
+        HookType.AFTER,
+    )
+    if device == "cpu":
+        _register_cpu()
+
+
+def _register_cpu() -> None:
     from sglang.srt.arg_groups import choices
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     from serve_apps.engine.cpu import attention, linear, sampling
 
-    if "torch_native" not in choices.DETERMINISTIC_ATTENTION_BACKEND_CHOICES:
-        choices.add_deterministic_attention_backend_choices(["torch_native"])
+    choices.add_deterministic_attention_backend_choices(["torch_native"])
+    choices.add_radix_supported_deterministic_attention_backend_choices(["torch_native"])
     backend = "sglang.srt.layers.attention.torch_native_backend.TorchNativeAttnBackend"
     around = {
         f"{backend}._run_sdpa_forward_decode": attention.decode,
@@ -32,12 +49,12 @@ def register() -> None:
     }
     for target, hook in around.items():
         HookRegistry.register(target, hook, HookType.AROUND)
-    replace = {
-        "sglang.srt.layers.sampler.multinomial_with_seed": sampling.multinomial_with_seed,
-        "sglang.srt.batch_invariant_ops.enable_batch_invariant_mode": _kernels_are_in_place,
-    }
-    for target, hook in replace.items():
-        HookRegistry.register(target, hook, HookType.REPLACE)
+    HookRegistry.register(
+        "sglang.srt.layers.sampler.multinomial_with_seed", sampling.multinomial_with_seed, HookType.REPLACE
+    )
+    HookRegistry.register(
+        "sglang.srt.batch_invariant_ops.enable_batch_invariant_mode", _kernels_are_in_place, HookType.REPLACE
+    )
 
 
 def _kernels_are_in_place(enable_bmm: bool = True) -> None:

@@ -108,7 +108,7 @@ class SglangEngine:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._host.pid, signal.SIGKILL)
         async with asyncio.timeout(STOP_S):
-            while self._host.poll() is None:
+            while self._host.poll() is None or any(map(_runs, self.scheduler_pids)):
                 await asyncio.sleep(0.005)
         if self._reading is not None:
             self._reading.cancel()
@@ -247,6 +247,15 @@ def reason_in_log(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if _ERROR_LINE.match(line)]
     return (errors or lines or [""])[-1]
+
+
+def _runs(pid: int) -> bool:
+    """Whether the process is there and not a zombie that waits for init."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
 
 
 def _delta(piece: wire.Piece) -> Delta:

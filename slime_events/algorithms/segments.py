@@ -16,7 +16,6 @@ class Segments:
     """How a flat tensor of `tokens` elements falls apart into samples.
 
     lengths: response tokens of each sample, [samples]; longest: the largest of them, at least 1.
-    sample: int64 [tokens], the sample of each token.
     slot: int64 [tokens], the place of each token in a [samples, longest] grid.
     mask: bool [tokens], True = trained on.
     mask_sums: float32 [samples], trained tokens of each sample.
@@ -24,7 +23,6 @@ class Segments:
 
     lengths: tuple[int, ...]
     longest: int
-    sample: Tensor
     slot: Tensor
     mask: Tensor
     mask_sums: Tensor
@@ -44,7 +42,7 @@ class Segments:
         longest = max(1, *lengths)
         slot = sample * longest + position
         grid = torch.zeros(len(lengths) * longest, device=device).index_put((slot,), mask.float())
-        return cls(lengths, longest, sample, slot, mask, grid.view(-1, longest).sum(1))
+        return cls(lengths, longest, slot, mask, grid.view(-1, longest).sum(1))
 
     def join(self, parts: Sequence[Tensor], name: str) -> Tensor:
         """Lay [response] tensors end to end as float32 [tokens], zero where the mask is.
@@ -63,12 +61,13 @@ class Segments:
 
     def expand(self, per_sample: Tensor) -> Tensor:
         """A value per sample [samples] for each of its tokens [tokens]."""
-        return per_sample[self.sample]
+        return self.unpad(per_sample.unsqueeze(1).expand(-1, self.longest))
 
     def pad(self, flat: Tensor) -> Tensor:
         """[tokens] -> [samples, longest], zeros on the right.
 
-        A grid and not an `index_add`: its sums come out in one order on every device, run after run.
+        Sums go through this grid, forward and backward, because scattered adds come out differently from run to run
+        on a GPU.
         """
         return flat.new_zeros(len(self.lengths) * self.longest).index_put((self.slot,), flat).view(-1, self.longest)
 

@@ -1,4 +1,4 @@
-"""`Check`: one thing that `slime-events doctor` looked at. Heavy packages are looked at in a subprocess, with a time limit."""
+"""`Check`: one thing that `slime-events doctor` looked at. Heavy packages are imported in subprocesses."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def check_memory(available: int | None = None) -> Check:
 def _available_memory() -> int | None:
     """What the machine has left, or what the control group leaves of it where that is less."""
     try:
-        import psutil
+        import psutil  # type: ignore[import-untyped, unused-ignore]
     except ImportError:
         return None
     available = int(psutil.virtual_memory().available)
@@ -232,7 +232,5 @@ print(f"wrote, read and deleted 19 bytes in {(time.perf_counter() - start) * 1e3
 def check_object_store(name: str, url: str, limit: float = 30.0) -> Check:
     """Write, read back and delete one small object under an fsspec URL."""
     program = f"import sys; sys.argv[1:] = [{url!r}]\n{_STORE_PROGRAM}"
-    mend = (
-        f"check the URL and its credentials (an s3:// URL needs s3fs, and AWS_ENDPOINT_URL where it is not AWS): {url}"
-    )
+    mend = "check the URL and its credentials (s3:// needs s3fs, and AWS_ENDPOINT_URL where it is not AWS)"
     return check_import(name, program, mend, limit=limit)

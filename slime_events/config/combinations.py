@@ -193,8 +193,7 @@ def _engines(settings: TrainSettings) -> Iterator[str]:
     gpus, each = engine.rollout_num_gpus, engine.rollout_num_gpus_per_engine
     if gpus is not None and each > 0 and gpus % each:
         yield f"rollout_num_gpus {gpus} does not divide into engines of rollout_num_gpus_per_engine {each}."
-    if trainer.update_weights_interval - 1 > settings.rollout.max_staleness:
-        lag = trainer.update_weights_interval - 1
+    if (lag := trainer.update_weights_interval - 1) > max(0, settings.rollout.max_staleness):
         yield (
             f"update_weights_interval {trainer.update_weights_interval} makes rollouts up to {lag} versions old, and "
             f"max_staleness {settings.rollout.max_staleness} refuses them."

@@ -59,7 +59,7 @@ INERT: dict[str, Inert] = {
     "--check-weight-update-equal": Inert("none", "every engine checks the digest of every weight version"),
     "--model-name": Inert("one", "the architecture comes from the checkpoint's config.json"),
     "--log-probs-max-tokens-per-gpu": Inert("one", "log-prob passes use --max-tokens-per-gpu"),
-    "--data-pad-size-multiplier": Inert("one", "packed micro batches are not padded"),
+    "--data-pad-size-multiplier": Inert("one", "the trainer pads micro batches as its kernels need"),
     "--ckpt-format": Inert("one", "trainer checkpoints have one format"),
     "--log-interval": Inert("one", "every step is an event with its metrics"),
     "--use-mcore-models": Inert("none", "the models are always megatron-core's"),

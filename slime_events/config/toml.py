@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -16,7 +16,7 @@ from slime_events.config.fields import PASS_THROUGH, component_names, settings_f
 from slime_events.config.installed import megatron_fields, sglang_fields
 from slime_events.config.nearest import did_you_mean
 from slime_events.config.settings import TrainSettings
-from slime_events.config.values import fits
+from slime_events.config.values import ValueType, fits
 
 Values = dict[str, dict[str, Any]]
 """Component to field to value: settings of which not all are said."""
@@ -73,14 +73,18 @@ def read_toml(text: str, source: str) -> Values:
 def _check_inner(value: Any, name: str, where: str) -> None:
     if not isinstance(value, dict):
         raise InvalidValue(f"{where}: {name} is a table of its own.")
-    known: Iterable[str]
+    known: dict[str, ValueType | None]
     if name == "sglang":
-        known = {field.name for field in sglang_fields().values()}
+        known = {field.name: field.type for field in sglang_fields().values()}
     else:
-        known = {*megatron_fields(), *(classic.name for classic in megatron.CLASSIC.values())}
-    for one in value:
+        known = {classic.name: classic.type for classic in megatron.CLASSIC.values()}
+        known |= {field.name: field.type for field in megatron_fields().values() if field.type}
+    for one, inner in value.items():
         if one not in known:
             raise UnknownFlag(f"{where}: {name} has no setting {one}.{did_you_mean(one, known)}")
+        expected = known[one]
+        if expected is not None and not fits(inner, expected):
+            raise InvalidValue(f"{where}: {name}.{one} is {inner!r}, and should be {expected}.")
 
 
 def _table_hint(name: str) -> str:

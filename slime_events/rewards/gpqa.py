@@ -1,7 +1,7 @@
 """`gpqa`: the letter that a multiple-choice answer names, or the option's own words.
 
-By slime's rules, one quirk included: a letter in brackets behind "answer is" is not read by the first pattern, and
-"option (B)" style answers are left to the fallback, which may find another letter (see the conformance cases).
+By slime's rules, one quirk included: the first pattern takes the first letter that follows "answer", "option" or
+"choice", also inside a word, so that "The answer is (B)" reads as I.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _choices(about: Mapping[str, Any]) -> list[Any]:
 def _valid_letters(about: Mapping[str, Any], choices: Sequence[Any]) -> Sequence[str]:
     if given := about.get("valid_letters"):
         return [str(letter).upper() for letter in given]
-    return string.ascii_uppercase[: len(choices)] if choices else _DEFAULT_LETTERS
+    return list(string.ascii_uppercase[: len(choices)] if choices else _DEFAULT_LETTERS)
 
 
 def _right_letter(

@@ -83,7 +83,7 @@ class RunState(msgspec.Struct, kw_only=True):
     eval_means: dict[str, float] = {}
     broken_in_a_row: int = 0
     rejections: dict[str, int] = {}
-    counts: Counts = Counts()
+    counts: Counts = msgspec.field(default_factory=Counts)
 
     @property
     def steps(self) -> int:

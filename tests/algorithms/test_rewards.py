@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.errors import DataError, PlugPointError
+from slime_events.algorithms.columns import convert_samples, fill_rollout_ids
 from slime_events.algorithms.pass_rate import pass_rate
 from slime_events.algorithms.repetition import has_repetition
 from slime_events.algorithms.reward_norm import normalize_by_group, normalize_rewards
 from slime_events.algorithms.rollout_stats import describe, zero_std
-from slime_events.algorithms.columns import convert_samples, fill_rollout_ids
 from slime_events.config.algorithm import AlgorithmSettings
 from slime_events.sample import Sample
 

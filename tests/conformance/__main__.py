@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from tests.conformance.case import load
-from tests.conformance.judge import Outcome, judge
+from tests.conformance.judge import Outcome, Verdict, judge
 
 CASES = Path(__file__).with_name("slime_cases.json")
 
@@ -23,14 +23,18 @@ def main(arguments: list[str]) -> int:
         print(f"{len(better)} differ from slime on purpose (counted apart):")
         for verdict in better:
             print(f"  {verdict.case.id}: {verdict.detail}")
-    missing = Counter(verdict.case.family for verdict in verdicts if verdict.outcome is Outcome.MISSING)
+    missing = Counter(_what(verdict) for verdict in verdicts if verdict.outcome is Outcome.MISSING)
     if missing:
         print(f"{missing.total()} cases of families that do not exist yet:")
-        for family, count in sorted(missing.items()):
-            print(f"  {family}: {count}")
+        for what, count in sorted(missing.items()):
+            print(f"  {what}: {count}")
     counts = Counter(verdict.outcome for verdict in verdicts)
     print(f"{counts[Outcome.PASSED]} passed, {counts[Outcome.FAILED]} failed")
     return 1 if counts[Outcome.FAILED] else 0
+
+
+def _what(verdict: Verdict) -> str:
+    return f"{verdict.case.family} ({verdict.detail})" if verdict.detail else verdict.case.family
 
 
 if __name__ == "__main__":

@@ -12,6 +12,10 @@ RELATIVE_TOLERANCE = 1e-5
 """The figures are float32 rounded to seven digits."""
 
 
+class NotThere(Exception):
+    """A runner says: the case is about something that the project does not have yet (what). Not a failure."""
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """`expected` is a value, or {"raises": class name} where slime's function raised."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from schemas.errors import SlimeEventsError
-from tests.conformance.case import Case, same
+from tests.conformance.case import Case, NotThere, same
 from tests.conformance.differences import DIFFERENCES
 from tests.conformance.registry import RUNNERS
 
@@ -47,7 +47,10 @@ def judge(case: Case) -> Verdict:
     runner = RUNNERS.get(case.family)
     if runner is None:
         return Verdict(case, Outcome.MISSING)
-    got = _run(runner, case)
+    try:
+        got = _run(runner, case)
+    except NotThere as missing:
+        return Verdict(case, Outcome.MISSING, str(missing))
     like_slime = got.answers(case) if isinstance(got, Raised) else same(case.expected, got, case.tolerance)
     difference = DIFFERENCES.get(case.id)
     if difference is None:
@@ -62,5 +65,7 @@ def judge(case: Case) -> Verdict:
 def _run(runner: Any, case: Case) -> Any:
     try:
         return runner(case.input)
+    except NotThere:
+        raise
     except Exception as error:  # the judge reports whatever a case raises, with its class and message
         return Raised(error)

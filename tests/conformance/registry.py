@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.conformance import filters, graders, losses, samples, scheduling
+from tests.conformance import data, filters, graders, loop, losses, samples, scheduling
 
 Runner = Callable[[Any], Any]
 
@@ -18,8 +18,10 @@ RUNNERS: dict[str, Runner] = {
     "compute_advantages": losses.advantages,
     "convert_train_data": samples.convert_train_data,
     "dapo_normalize": graders.dapo_normalize,
+    "data_source": data.data_source,
     "discounted_returns": losses.returns,
     "dp_schedule": scheduling.schedule,
+    "dynamic_sampling_loop": loop.dynamic_sampling,
     "filter_metrics": filters.metrics,
     "filter_nonzero_std": filters.nonzero_std,
     "filter_should_drop": filters.drops,
@@ -35,7 +37,9 @@ RUNNERS: dict[str, Runner] = {
     "mis": losses.mis,
     "opd": losses.opd,
     "opsm": losses.opsm,
+    "partial_rollout": loop.partial_rollout,
     "passrate": samples.passrate,
+    "path_slice": data.path_slice,
     "policy_loss": losses.policy_loss,
     "reinforce_pp": losses.reinforce_pp,
     "reinforce_pp_baseline": losses.reinforce_pp_baseline,
@@ -48,6 +52,7 @@ RUNNERS: dict[str, Runner] = {
     "rm_gpqa": graders.gpqa,
     "rm_math": graders.math,
     "sample_append": samples.sample_append,
+    "shuffle": data.shuffle,
     "tis": losses.tis,
     "value_loss": losses.value_loss,
     "whiten": losses.whiten,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from slime_events.algorithms.columns import convert_samples
 from slime_events.algorithms.pass_rate import pass_rate
 from slime_events.algorithms.repetition import has_repetition
 from slime_events.algorithms.reward_norm import normalize_rewards
-from slime_events.algorithms.columns import convert_samples
 from slime_events.config.algorithm import AlgorithmSettings
 from slime_events.sample import Sample, Status
 

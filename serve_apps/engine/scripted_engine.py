@@ -1,0 +1,186 @@
+"""`ScriptedEngine`: an `Engine` without a model, for tests and simulation only. No command uses it by default."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from schemas.errors import DeadlineExceeded, EngineError
+from schemas.rollouts import StopReason, WeightSpan
+from serve_apps.engine.engine import Delta, GenerateRequest, Tokens
+
+_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """How the engine behaves. Seconds are of the running loop; faults are given, never drawn.
+
+    chunk: tokens per delta. seconds_per_chunk: delay before each delta. eos: token that ends a response, or None;
+    stop_chance: chance of it per position. die_after_tokens: the engine dies once it has handed out so many.
+    start_error, update_error: what the next start or update fails with. refused: request ids and the reason.
+    """
+
+    chunk: int = 16
+    seconds_per_chunk: float = 0.0
+    seconds_to_start: float = 0.0
+    seconds_to_update: float = 0.0
+    vocabulary: int = 256
+    eos: int | None = None
+    stop_chance: float = 0.0
+    die_after_tokens: int | None = None
+    start_error: str | None = None
+    update_error: str | None = None
+    refused: dict[str, str] = field(default_factory=dict)
+
+
+def mixed(*parts: int) -> float:
+    """A number in [0, 1) fixed by `parts` (splitmix64's finaliser over each in turn)."""
+    state = 0
+    for part in parts:
+        state = (state + part + 0x9E3779B97F4A7C15) & _MASK
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
+        state ^= state >> 31
+    return state / (1 << 64)
+
+
+class ScriptedEngine:
+    """Tokens are a function of (seed, absolute position), log-probs of (seed, absolute position, version)."""
+
+    def __init__(self, script: Script | None = None, version: int = 0) -> None:
+        self.script = script or Script()
+        self._version = version
+        self._tokens_generated = 0
+        self._streams: dict[str, int] = {}
+        self._aborted: set[str] = set()
+        self._dead: str | None = "the engine has not been started"
+        self._awake = asyncio.Event()
+        self._awake.set()
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    @property
+    def running(self) -> int:
+        return sum(self._streams.values())
+
+    @property
+    def tokens_generated(self) -> int:
+        return self._tokens_generated
+
+    async def start(self, deadline_s: float) -> None:
+        """See `Engine.start`."""
+        if self.script.seconds_to_start > deadline_s:
+            await asyncio.sleep(deadline_s)
+            raise DeadlineExceeded(f"the scripted engine did not start within {deadline_s:g} s")
+        await asyncio.sleep(self.script.seconds_to_start)
+        if self.script.start_error is not None:
+            raise EngineError(self.script.start_error)
+        self._dead = None
+
+    async def stop(self) -> None:
+        """See `Engine.stop`."""
+        self._dead = self._dead or "the engine was stopped"
+
+    async def healthy(self) -> bool:
+        """See `Engine.healthy`."""
+        return self._dead is None
+
+    async def abort(self, rid: str) -> None:
+        """See `Engine.abort`."""
+        if rid in self._streams:
+            self._aborted.add(rid)
+
+    async def update_weights(self, folder: str, version: int) -> float:
+        """See `Engine.update_weights`. The folder is not read, but it has to be there."""
+        self._check()
+        if self.script.update_error is not None:
+            raise EngineError(f"weights {version} from {folder} were not loaded: {self.script.update_error}")
+        if not Path(folder).is_dir():
+            raise EngineError(f"weights {version}: no safetensors in {folder}")
+        self._awake.clear()
+        try:
+            await asyncio.sleep(self.script.seconds_to_update)
+        finally:
+            self._awake.set()
+        self._version = version
+        return self.script.seconds_to_update
+
+    async def generate(self, request: GenerateRequest) -> AsyncIterator[Delta]:
+        """See `Engine.generate`."""
+        self._check()
+        if (reason := self.script.refused.get(request.rid)) is not None:
+            raise EngineError(f"response {request.rid} was not finished: {reason}")
+        self._streams[request.rid] = self._streams.get(request.rid, 0) + 1
+        response = request.resume.astype(np.int32)
+        try:
+            finish = StopReason.LENGTH if len(response) >= request.sampling.max_new_tokens else None
+            if finish is not None:
+                yield Delta(response[:0], np.empty(0, np.float32), (), finish, self.text(response))
+            while finish is None:
+                await asyncio.sleep(self.script.seconds_per_chunk)
+                await self._awake.wait()
+                self._check(request.rid)
+                delta = self._next(request, response)
+                response, finish = np.concatenate([response, delta.tokens]), delta.finish
+                self._tokens_generated += len(delta.tokens)
+                self._maybe_die()
+                yield delta
+        finally:
+            self._streams[request.rid] -= 1
+            if not self._streams[request.rid]:
+                del self._streams[request.rid]
+                self._aborted.discard(request.rid)
+
+    def _next(self, request: GenerateRequest, response: Tokens) -> Delta:
+        if request.rid in self._aborted:
+            return Delta(response[:0], np.empty(0, np.float32), (), StopReason.ABORT, self.text(response))
+        stops = {*request.sampling.stop_token_ids, *([] if self.script.eos is None else [self.script.eos])}
+        tokens: list[int] = []
+        log_probs: list[float] = []
+        finish: StopReason | None = None
+        while finish is None and len(tokens) < self.script.chunk:
+            position = len(request.prompt) + len(response) + len(tokens)
+            tokens.append(self.token(request.seed, position))
+            log_probs.append(self.log_prob(request.seed, position, self._version))
+            if tokens[-1] in stops:
+                finish = StopReason.STOP
+            elif len(response) + len(tokens) >= request.sampling.max_new_tokens:
+                finish = StopReason.LENGTH
+        new = np.array(tokens, dtype=np.int32)
+        return Delta(
+            tokens=new,
+            log_probs=np.array(log_probs, dtype=np.float32),
+            spans=(WeightSpan(len(response), len(response) + len(new), self._version),),
+            finish=finish,
+            text=None if finish is None else self.text(np.concatenate([response, new])),
+        )
+
+    def token(self, seed: int, position: int) -> int:
+        """The token at an absolute position (prompt included)."""
+        if self.script.eos is not None and mixed(seed, position, 1) < self.script.stop_chance:
+            return self.script.eos
+        return int(mixed(seed, position) * self.script.vocabulary)
+
+    def log_prob(self, seed: int, position: int, version: int) -> float:
+        """In (-1, 0]."""
+        return -mixed(seed, position, 2, version)
+
+    def text(self, response: Tokens) -> str:
+        """Token ids with spaces between."""
+        return " ".join(map(str, response.tolist()))
+
+    def _maybe_die(self) -> None:
+        limit = self.script.die_after_tokens
+        if limit is not None and self._tokens_generated >= limit:
+            self._dead = self._dead or "the scripted engine died, as its script says"
+
+    def _check(self, rid: str | None = None) -> None:
+        if self._dead is not None:
+            raise EngineError(self._dead if rid is None else f"response {rid} was not finished: {self._dead}")

@@ -1,0 +1,141 @@
+"""`PromptFeed`: prompts as events, from the prompt file, the evaluation sets and the inbox."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from schemas.arrays import pack_tokens
+from schemas.event import Purpose
+from schemas.inbox import InboxPrompt
+from schemas.prompts import PromptRejected, PromptSubmitted, Source
+from slime_events.config.data import DataSettings
+from slime_events.config.evaluation import EvalSettings
+from slime_events.config.rollout import RolloutSettings
+from slime_events.data.prompt import Prompt, Tokenizer, make_prompt
+from slime_events.data.row import BadRow, Problem, PromptRow
+from slime_events.data.source import PromptSource, eval_sources
+
+TRAIN, INBOX = "train", "inbox"
+Prompted = PromptSubmitted | PromptRejected
+
+
+class PromptFeed:
+    """Where the conductor's prompts come from. It keeps no place: that is the state's cursor."""
+
+    def __init__(
+        self,
+        source: PromptSource | None,
+        evaluations: Mapping[str, PromptSource],
+        data: DataSettings,
+        tokenizer: Tokenizer,
+        max_prompt_len: int | None,
+    ) -> None:
+        self._source, self._evaluations, self._data = source, evaluations, data
+        self._tokenizer, self._max_prompt_len = tokenizer, max_prompt_len
+        self._evaluation_rows: dict[str, list[PromptRow | BadRow]] = {}
+
+    @classmethod
+    def open(
+        cls, data: DataSettings, evaluation: EvalSettings, rollout: RolloutSettings, hf_checkpoint: str
+    ) -> PromptFeed:
+        """The feed that settings describe. Without prompt data only the inbox feeds the run."""
+        tokenizer = load_tokenizer(hf_checkpoint)
+        longest = rollout.rollout_max_prompt_len
+        if longest is None and rollout.rollout_max_context_len is not None:
+            longest = rollout.rollout_max_context_len - 1
+        source = PromptSource(data, rollout.rollout_seed, tokenizer, longest) if data.prompt_data else None
+        evaluations = dict(eval_sources(evaluation, data, tokenizer, longest))
+        return cls(source, evaluations, data, tokenizer, longest)
+
+    def malformed(self) -> list[PromptRejected]:
+        """The lines that are no JSON objects, found when the file was indexed."""
+        return [_rejected(bad, TRAIN) for bad in self._source.bad_lines] if self._source else []
+
+    def take(self, cursors: Mapping[str, int], count: int) -> list[Prompted]:
+        """The next `count` usable prompts of the file, with the unusable ones met on the way."""
+        if self._source is None:
+            return []
+        cursor = self._source.cursor_after(cursors.get(self._source.url, 0) - 1)
+        rows, _ = self._source.take(cursor, count)
+        return [_event(row, self._source.url, TRAIN, f"{TRAIN}-{row.epoch}") for row in rows]
+
+    def evaluation(self, name: str, version: int) -> list[Prompted]:
+        """All prompts of one evaluation set, for one weight version."""
+        source = self._evaluations[name]
+        if name not in self._evaluation_rows:
+            first = source.cursor_after(-1)
+            rows, _ = source.take(first, len(source)) if len(source) else ([], first)
+            self._evaluation_rows[name] = [row for row in rows if row.epoch == 0]
+        return [
+            _event(row, source.url, name, f"eval-{name}-v{version}", purpose=Purpose.EVAL, version=version)
+            for row in self._evaluation_rows[name]
+        ]
+
+    def from_inbox(self, prompt: InboxPrompt) -> PromptSubmitted | Problem:
+        """An outside producer's prompt; its group id depends on the sender's key alone."""
+        fields = {self._data.input_key: prompt.prompt}
+        chat = not isinstance(prompt.prompt, str)
+        made = make_prompt(fields, self._inbox_settings(chat=chat), self._tokenizer, self._max_prompt_len)
+        if isinstance(made, Problem):
+            return made
+        digest = hashlib.blake2b(prompt.key.encode(), digest_size=8).hexdigest()
+        return _submitted(
+            made,
+            group=f"{INBOX}-{digest}",
+            source=Source(path=INBOX, key=prompt.key),
+            dataset=INBOX,
+            label=prompt.label,
+            metadata=prompt.metadata,
+            tools=prompt.tools,
+        )
+
+    def _inbox_settings(self, *, chat: bool) -> DataSettings:
+        template = self._data.apply_chat_template or chat
+        return DataSettings(
+            input_key=self._data.input_key,
+            apply_chat_template=template,
+            apply_chat_template_kwargs=self._data.apply_chat_template_kwargs,
+        )
+
+
+def load_tokenizer(folder: str) -> Any:
+    """The checkpoint's tokenizer."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+
+
+def _event(
+    row: PromptRow | BadRow,
+    url: str,
+    dataset: str,
+    prefix: str,
+    *,
+    purpose: Purpose = Purpose.TRAIN,
+    version: int | None = None,
+) -> Prompted:
+    if isinstance(row, BadRow):
+        return _rejected(row, dataset)
+    return _submitted(
+        row,
+        group=f"{prefix}-{row.row:06d}",
+        source=Source(path=url, row=row.row, line=row.line, epoch=row.epoch, offset=row.position),
+        dataset=dataset,
+        purpose=purpose,
+        version=version,
+        label=row.label,
+        metadata=row.metadata,
+        tools=row.tools,
+    )
+
+
+def _submitted(prompt: PromptRow | Prompt, **fields: Any) -> PromptSubmitted:
+    tokens = prompt.tokens if prompt.tokens is not None else []
+    return PromptSubmitted(text=prompt.text, tokens=pack_tokens(tokens), messages=prompt.messages, **fields)
+
+
+def _rejected(bad: BadRow, dataset: str) -> PromptRejected:
+    source = Source(path=bad.file, line=bad.line, epoch=bad.epoch, offset=bad.position)
+    return PromptRejected(source=source, reason=f"{bad.reason.value}: {bad.message}", dataset=dataset)

@@ -1,0 +1,1 @@
+"""Prompts from files: streamed, indexed, in slime's order, every unusable line named."""

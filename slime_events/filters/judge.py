@@ -1,0 +1,19 @@
+"""`make_judge`: the run's filter as the conductor asks it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from slime_events.args_view import ArgsView
+from slime_events.config.rollout import RolloutSettings
+from slime_events.filters.decide import FilterDecision, run_filter
+from slime_events.plug_points import load_function
+from slime_events.sample_view import group_samples
+from slime_events.state.group import GroupState
+
+
+def make_judge(rollout: RolloutSettings, args: ArgsView) -> Callable[[GroupState], FilterDecision]:
+    """The filter of --dynamic-sampling-filter-path, or one that keeps everything."""
+    path = rollout.dynamic_sampling_filter_path
+    function = load_function(path) if path else None
+    return lambda group: run_filter(function, args, group_samples(group))

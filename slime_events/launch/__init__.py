@@ -1,0 +1,1 @@
+"""Starting a run: server, cluster, actors, engines; watching it; ending it."""

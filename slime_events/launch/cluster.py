@@ -1,0 +1,73 @@
+"""`Cluster`: Ray and Ray Serve, started for one run on loopback or joined where one is running."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from schemas.errors import MissingPart
+
+QUIET = {
+    "RAY_DEDUP_LOGS": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_SERVE_ENABLE_DIRECT_INGRESS": "0",
+    "TOKENIZERS_PARALLELISM": "false",
+    "HF_HUB_OFFLINE": "1",
+}
+OBJECT_STORE_BYTES = 256 * 1024 * 1024
+
+
+class Cluster:
+    """A local Ray on loopback, sized for a machine without GPUs too; or the Ray at `address`."""
+
+    def __init__(self, address: str | None, logs: Path) -> None:
+        self._address, self._logs = address, logs
+        self.has_gpus = False
+
+    def start(self) -> None:
+        """Blocks for some seconds: call it in a thread. Raises MissingPart where Ray is not installed."""
+        try:
+            import ray
+        except ImportError as error:
+            raise MissingPart("Ray is not installed: run `make install`, then `slime-events doctor`") from error
+        for name, value in QUIET.items():
+            os.environ.setdefault(name, value)
+        env = {"env_vars": {"OMP_NUM_THREADS": "1", **QUIET}}
+        if self._address:
+            ray.init(address=self._address, runtime_env=env, log_to_driver=False, logging_level="ERROR")
+        else:
+            ray.init(
+                address="local",
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level="ERROR",
+                object_store_memory=OBJECT_STORE_BYTES,
+                runtime_env=env,
+                _node_ip_address="127.0.0.1",
+            )
+        self.has_gpus = ray.cluster_resources().get("GPU", 0) > 0
+
+    def actor(self, cls: type, name: str, *args: Any, gpus: float = 0) -> Any:
+        """A Ray actor of `cls` with a process of its own."""
+        import ray
+
+        remote = ray.remote(num_cpus=0, num_gpus=gpus, max_restarts=0)(cls)
+        return remote.options(name=name).remote(*args)
+
+    def serve(self, app: Any, name: str) -> None:
+        """Deploy without an HTTP proxy: rollouts come and go through the log. Blocks until the replicas run."""
+        from ray import serve
+
+        serve.start(http_options={"location": "NoServer"}, logging_config={"log_level": "WARNING"})
+        serve.run(app, name=name, route_prefix=None)
+
+    def stop(self) -> None:
+        """End Serve and, where it was started here, Ray."""
+        import ray
+        from ray import serve
+
+        if ray.is_initialized():
+            serve.shutdown()
+            ray.shutdown()

@@ -1,0 +1,202 @@
+"""`launch`: one training run from an empty folder to its summary.
+
+    NATS server ─┐
+    Ray ─────────┴─> run.started -> conductor, grader, archivist, trainer (Ray actors), engines (Ray Serve)
+                     -> follow the log until run.finished | run.failed | a role dies -> summary.json
+
+The launcher holds no state: it starts processes, watches the log and their ends, and says what it sees.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import time
+from typing import Any
+
+import msgspec
+
+from actors.processes import ArchivistActor, ConductorActor, GraderActor, RankActor, TrainerActor
+from schemas.errors import DeadlineExceeded, SlimeEventsError, TrainerError
+from schemas.runs import RunFailed, RunStarted
+from serve_apps.deployment import rollout_app
+from slime_events.address import RunAddress
+from slime_events.config.settings import TrainSettings
+from slime_events.config.toml import to_toml
+from slime_events.launch.cluster import Cluster
+from slime_events.launch.environment import code_version, environment
+from slime_events.launch.view import View
+from slime_events.progress import Progress
+from slime_events.run_folder import RunFolder
+from slime_events.state.run import RunPhase
+from slime_events.worker import Worker
+from storage.follow import Follower
+from storage.jetstream_log import JetStreamLog
+from storage.nats_server import NatsServer
+
+END_DEADLINE_S = 60.0
+STOP_DEADLINE_S = 120.0
+
+
+class Launch:
+    """One run, from start to summary. Use it once."""
+
+    def __init__(self, settings: TrainSettings, view: View) -> None:
+        self._settings, self._view = settings, view
+        self._folder = RunFolder.create(settings.run.runs_dir, settings.run.run)
+        self._cluster = Cluster(settings.run.ray_address, self._folder.logs)
+        self._progress = Progress(settings.run.run)
+        self._roles: dict[str, Any] = {}
+        self._conductor: Any = None
+        self._begun = time.perf_counter()
+        self._seconds: dict[str, float] = {}
+        self._interrupts = 0
+
+    async def run(self) -> dict[str, Any]:
+        """Run to the end; the summary. Raises the first error that ended it."""
+        self._folder.settings.write_text(to_toml(self._settings))
+        cluster = asyncio.create_task(asyncio.to_thread(self._timed, "ray", self._cluster.start))
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(self._stop_cluster, cluster)
+            url = await self._server(stack)
+            self._seconds["nats"] = time.perf_counter() - self._begun
+            log = await JetStreamLog.open(url, self._settings.run.run)
+            stack.push_async_callback(log.close)
+            worker = Worker(log, "launcher")
+            await worker.say([self._started()])
+            await cluster
+            self._start_roles(self._address(url))
+            await self._watch(worker)
+            return self._summarise()
+
+    def _timed(self, name: str, call: Any) -> None:
+        begun = time.perf_counter()
+        call()
+        self._seconds[name] = time.perf_counter() - begun
+
+    async def _server(self, stack: contextlib.AsyncExitStack) -> str:
+        if self._settings.run.nats_url:
+            return self._settings.run.nats_url
+        server = NatsServer(self._folder.nats)
+        await server.start()
+        stack.push_async_callback(server.stop)
+        return server.url
+
+    def _started(self) -> RunStarted:
+        return RunStarted(
+            settings=msgspec.to_builtins(self._settings), code_version=code_version(), environment=environment()
+        )
+
+    def _address(self, url: str) -> RunAddress:
+        run, folder = self._settings.run, self._folder
+        return RunAddress(
+            run=run.run,
+            nats_url=url,
+            folder=str(folder.path),
+            blob_url=run.blob_url or str(folder.blobs),
+            archive_url=run.archive_url or str(folder.archive),
+            weights_url=str(folder.weights),
+            otlp_endpoint=run.otlp_endpoint,
+            trace_share=run.trace_share,
+        )
+
+    def _start_roles(self, address: RunAddress) -> None:
+        """All roles at once: each waits in the log for what it needs of the others."""
+        settings, cluster = self._settings, self._cluster
+        on_gpu = cluster.has_gpus and settings.engine.device != "cpu"
+        gpus = 1.0 if on_gpu else 0.0
+        engine_gpus = gpus * settings.engine.rollout_num_gpus_per_engine
+        app = rollout_app(address, settings.engine, gpus=engine_gpus)
+        self._roles["engines"] = asyncio.create_task(
+            asyncio.to_thread(self._timed, "serve", lambda: cluster.serve(app, f"rollout-{address.run}"))
+        )
+        ranks = range(1, settings.trainer.world_size)
+        peers = [cluster.actor(RankActor, f"rank{r}-{address.run}", address.folder, r, gpus=gpus) for r in ranks]
+        trainer = cluster.actor(TrainerActor, f"trainer-{address.run}", gpus=gpus)
+        self._conductor = cluster.actor(ConductorActor, f"conductor-{address.run}")
+        grader = cluster.actor(GraderActor, f"grader-{address.run}")
+        archivist = cluster.actor(ArchivistActor, f"archivist-{address.run}")
+        self._roles["trainer"] = _future(trainer.run.remote(address, settings, peers))
+        self._roles["conductor"] = _future(self._conductor.run.remote(address, settings))
+        self._roles["grader"] = _future(grader.run.remote(address, settings))
+        self._roles["archivist"] = _future(archivist.run.remote(address))
+
+    async def _watch(self, worker: Worker) -> None:
+        """Follow the log to the end of the run, and every role to its own."""
+        steps = self._settings.rollout.num_rollout or 0
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGINT, self._interrupt)
+        try:
+            async with Follower(worker.log) as follower:
+                while self._progress.state.phase in (RunPhase.NEW, RunPhase.RUNNING):
+                    for recorded in await follower.next(wait_s=0.5):
+                        line = self._progress.apply(recorded)
+                        if line is not None:
+                            self._view.step(line, self._progress, steps)
+                    self._view.tick(self._progress, steps)
+                    await self._check_roles(worker)
+            await self._await_roles()
+        finally:
+            loop.remove_signal_handler(signal.SIGINT)
+        if self._progress.state.phase is RunPhase.FAILED:
+            raise TrainerError(f"run {worker.log.run} failed: {self._progress.state.failure}")
+
+    async def _check_roles(self, worker: Worker) -> None:
+        for role, task in self._roles.items():
+            if task.done() and task.exception() is not None:
+                reason = _reason(task.exception())
+                if self._progress.state.phase is RunPhase.RUNNING:
+                    await worker.say_again(RunFailed(role=role, reason=reason, at_events=self._progress.state.events))
+                raise TrainerError(f"the {role} ended: {reason} (see {self._folder.logs})") from task.exception()
+
+    async def _await_roles(self) -> None:
+        done, late = await asyncio.wait(self._roles.values(), timeout=END_DEADLINE_S)
+        names = [role for role, task in self._roles.items() if task in late]
+        if names:
+            raise DeadlineExceeded(f"the run is over, but {', '.join(names)} did not end in {END_DEADLINE_S:.0f} s")
+        for task in done:
+            task.result()
+
+    def _interrupt(self) -> None:
+        self._interrupts += 1
+        if self._interrupts > 1 or self._conductor is None:
+            raise KeyboardInterrupt
+        self._view.note("stopping: what is acked is in the log (Ctrl-C again to stop at once)")
+        self._conductor.stop.remote()
+
+    async def _stop_cluster(self, starting: asyncio.Task[None]) -> None:
+        with contextlib.suppress(Exception):
+            await starting
+        await asyncio.wait_for(asyncio.to_thread(self._cluster.stop), STOP_DEADLINE_S)
+
+    def _summarise(self) -> dict[str, Any]:
+        joined = {worker.role: worker.seconds for worker in self._progress.workers}
+        summary = self._progress.summary() | {
+            "seconds_total": time.perf_counter() - self._begun,
+            "seconds_startup": (self._progress.first_version_at - self._progress.started_at) / 1e9
+            + self._seconds["nats"],
+            "startup": self._seconds | {f"{role}.{k}": v for role, parts in joined.items() for k, v in parts.items()},
+            "folder": str(self._folder.path),
+        }
+        self._folder.summary.write_text(json.dumps(summary, indent=2) + "\n")
+        self._view.close()
+        return summary
+
+
+def _future(ref: Any) -> asyncio.Future[Any]:
+    return asyncio.wrap_future(ref.future())
+
+
+def _reason(error: BaseException | None) -> str:
+    """The user's line of an actor's error: the cause that Ray wraps, without its remote traceback."""
+    cause = getattr(error, "cause", None) or error
+    if isinstance(cause, SlimeEventsError):
+        return str(cause)
+    return f"{type(cause).__name__}: {str(cause).strip().splitlines()[-1] if str(cause).strip() else ''}"
+
+
+def launch(settings: TrainSettings, view: View) -> dict[str, Any]:
+    """Run `settings` to the end and return the summary."""
+    return asyncio.run(Launch(settings, view).run())

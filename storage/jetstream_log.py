@@ -1,0 +1,238 @@
+"""`JetStreamLog`: the event log of a run as one NATS JetStream stream.
+
+    append    one atomic batch: fences by expected sequence, ids as message ids, one fsync (`sync_interval: always`)
+    read      Direct Get to the end, then an ephemeral consumer to follow (`jetstream_read.py`)
+    consume   a durable pull consumer with explicit acks (`jetstream_consumer.py`)
+
+An acked event is on disk only where the server runs with `sync_interval: always`, as the embedded one does.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+import nats.nuid
+
+from schemas.errors import Conflict, LogUnavailable, RunNotFound, StorageError
+from schemas.subjects import check_token, every_event, stream_name, stream_subjects
+from storage.jetstream_append import Contradiction, Message, fences_of, headers_of, messages_of
+from storage.jetstream_connection import ApiError, Away, Connection, OnWait, Patience, log_wait
+from storage.jetstream_consumer import JetStreamConsumer
+from storage.jetstream_lookup import last_message, sequence, standing
+from storage.jetstream_read import read_events, recorded_of
+from storage.log import HEADER_BYTES, MAX_EVENT_BYTES, Append, Fence, Recorded
+
+DUPLICATE_WINDOW_S = 600
+"""Seconds for which the server itself knows an id again. Longer costs it memory (about 150 bytes an event); fences
+and look-ups know an event again for ever."""
+
+KNOWN_SUBJECTS = 65536
+"""Subjects whose last position a writer remembers, to spare a look-up when it writes there again without a fence."""
+
+_REFUSED = {10070, 10071, 10164, 10201}
+"""A fence that does not hold (on one server, in a cluster), an id that is stored already."""
+_NO_STREAM, _OTHER_STREAM, _NOT_ENABLED = 10059, 10058, {10039, 10076}
+
+
+class JetStreamLog:
+    """See the module, and `storage/log.py` for what each call promises."""
+
+    def __init__(self, run: str, connection: Connection) -> None:
+        self.run = run
+        self.connection = connection
+        self._stream = stream_name(run)
+        self._nuid = nats.nuid.NUID()
+        self._known: OrderedDict[str, int] = OrderedDict()
+
+    @classmethod
+    async def open(
+        cls,
+        url: str,
+        run: str,
+        *,
+        deadline_s: float = 30.0,
+        create: bool = True,
+        replicas: int = 1,
+        patience_s: float = 60.0,
+        on_wait: OnWait = log_wait,
+    ) -> JetStreamLog:
+        """Connect, and make the stream where there is none.
+
+        deadline_s: for opening. patience_s: for any later call while NATS is away, with one call of `on_wait`.
+        Raises LogUnavailable, MissingPart (server too old), RunNotFound (`create=False`), StorageError (other stream).
+        """
+        check_token(run, "run name")
+        connection = await Connection.open(url, deadline_s=deadline_s, patience_s=patience_s, on_wait=on_wait)
+        log = cls(run, connection)
+        try:
+            await log._ensure_stream(create, replicas, deadline_s)
+        except BaseException:
+            await connection.close()
+            raise
+        return log
+
+    async def _ensure_stream(self, create: bool, replicas: int, deadline_s: float) -> None:
+        try:
+            if create:
+                config = stream_config(self.run, replicas)
+                await self.connection.api(f"STREAM.CREATE.{self._stream}", config, deadline_s=deadline_s)
+                return
+            await self._info(deadline_s)
+        except ApiError as error:
+            if error.code == _NO_STREAM:
+                raise RunNotFound(f"NATS at {self.connection.url} has no log of run {self.run!r}") from error
+            if error.code in _NOT_ENABLED:
+                raise LogUnavailable(
+                    f"NATS at {self.connection.url} runs without JetStream: start it with -js"
+                ) from error
+            if error.code != _OTHER_STREAM:
+                raise
+            _check_config(self.run, (await self._info(deadline_s))["config"])
+
+    async def _info(self, deadline_s: float | None = None) -> Any:
+        return await self.connection.api(f"STREAM.INFO.{self._stream}", deadline_s=deadline_s)
+
+    async def append(self, appends: Sequence[Append]) -> list[int]:
+        """Store all or nothing; their positions in the given order. Raises Conflict, LogUnavailable, EventTooLarge."""
+        limit = min(MAX_EVENT_BYTES, self.connection.max_payload - HEADER_BYTES)
+        pending = messages_of(appends, limit)
+        positions: dict[tuple[str, str], int] = {}
+        patience = self.connection.patience()
+        while pending:
+            try:
+                first = await self._send(pending)
+            except Away as error:
+                await patience.pause(error)
+                continue
+            except (_Refused, Contradiction):
+                pending = await self._after_refusal(pending, positions, patience)
+                continue
+            positions |= {message.key: position for position, message in enumerate(pending, first)}
+            self._remember({message.subject: positions[message.key] for message in pending if message.fence is None})
+            break
+        return [positions[(a.envelope.subject, a.envelope.id)] for a in appends]
+
+    async def _send(self, messages: Sequence[Message]) -> int:
+        """The position of the first. Raises _Refused, Contradiction, Away."""
+        whole, wanted = fences_of(self.run, messages, self._known)
+        headers = headers_of(messages, whole, wanted, self._nuid.next().decode())
+        for message, header in zip(messages[:-1], headers[:-1], strict=True):
+            await self.connection.publish(message.subject, message.data, headers=header)
+        try:
+            ack = await self.connection.request(messages[-1].subject, messages[-1].data, headers=headers[-1])
+        except ApiError as error:
+            if error.code in _REFUSED:
+                raise _Refused from error
+            raise
+        return int(ack["seq"]) - len(messages) + 1
+
+    async def _after_refusal(
+        self, pending: list[Message], positions: dict[tuple[str, str], int], patience: Patience
+    ) -> list[Message]:
+        """What is still to be stored. Raises Conflict where another writer was first."""
+        now = await standing(self.connection, self._stream, pending)
+        positions |= now.stored
+        left = [message for message in pending if message.key not in now.stored]
+        for fence, message in {message.fence: message for message in left if message.fence is not None}.items():
+            await self._check_fence(fence, message)
+        moved = {m.subject: now.last[m.subject] for m in left if m.fence is None}
+        learnt = any(self._known.get(subject, 0) != position for subject, position in moved.items())
+        self._remember(moved)
+        if len(left) == len(pending) and not learnt:
+            await patience.pause("an append was refused, for a reason that has gone")
+        return left
+
+    async def _check_fence(self, fence: Fence, message: Message) -> None:
+        if fence.subject == every_event(self.run):
+            actual = await self.position()
+        else:
+            found = await last_message(self.connection, self._stream, fence.subject)
+            actual = sequence(found) if found else 0
+        if actual != fence.position:
+            raise Conflict(
+                f"{message.what} on {message.subject} expected position {fence.position} under {fence.subject}, "
+                f"found {actual}: another writer was first",
+                subject=fence.subject,
+                expected=fence.position,
+                actual=actual,
+            )
+
+    def _remember(self, positions: Mapping[str, int]) -> None:
+        for subject, position in positions.items():
+            self._known[subject] = position
+            self._known.move_to_end(subject)
+        while len(self._known) > KNOWN_SUBJECTS:
+            self._known.popitem(last=False)
+
+    def read(self, start: int = 1, subject: str | None = None, *, follow: bool = False) -> AsyncIterator[Recorded]:
+        """Events from position `start` that match the filter, in order. Raises SchemaError naming the position of an
+        event that cannot be read, LogDamaged where one is missing, LogUnavailable."""
+        return read_events(self.connection, self.run, max(start, 1), subject, follow=follow)
+
+    async def last(self, subject: str) -> Recorded | None:
+        """The last event that matches the filter."""
+        found = await last_message(self.connection, self._stream, subject)
+        return None if found is None else recorded_of(sequence(found), found.headers["Nats-Subject"], found.data)
+
+    async def position(self) -> int:
+        """The last position, 0 for an empty log."""
+        return int((await self._info())["state"]["last_seq"])
+
+    async def consume(self, name: str, subject: str, *, lease_s: float = 30.0) -> JetStreamConsumer:
+        """A taker of the queue `name`; the queue stays on the server."""
+        return await JetStreamConsumer.open(self.connection, self._stream, name, subject, lease_s)
+
+    async def close(self) -> None:
+        """Let go of the connection; what was stored stays."""
+        await self.connection.close()
+
+
+class _Refused(Exception):  # noqa: N818
+    """The server stored nothing, because of a fence or an id."""
+
+
+def stream_config(run: str, replicas: int = 1) -> dict[str, Any]:
+    """How the stream of a run is made. Nothing in it can be deleted or purged, for ever."""
+    return {
+        "name": stream_name(run),
+        "subjects": stream_subjects(run),
+        "storage": "file",
+        "retention": "limits",
+        "discard": "new",
+        "max_msgs": -1,
+        "max_bytes": -1,
+        "max_age": 0,
+        "max_consumers": -1,
+        "max_msg_size": MAX_EVENT_BYTES + HEADER_BYTES,
+        "num_replicas": replicas,
+        "duplicate_window": DUPLICATE_WINDOW_S * 10**9,
+        "deny_delete": True,
+        "deny_purge": True,
+        "allow_direct": True,
+        "allow_atomic": True,
+    }
+
+
+_ESSENTIAL = (
+    "subjects",
+    "storage",
+    "retention",
+    "discard",
+    "deny_delete",
+    "deny_purge",
+    "allow_direct",
+    "allow_atomic",
+)
+
+
+def _check_config(run: str, actual: Mapping[str, Any]) -> None:
+    """A stream of the same name that is not ours may differ in what costs no promise, as replicas."""
+    wanted = stream_config(run)
+    for key in _ESSENTIAL:
+        if actual.get(key) != wanted[key]:
+            raise StorageError(
+                f"NATS has a stream {stream_name(run)} that is not a run's log ({key} is {actual.get(key)!r}, "
+                f"not {wanted[key]!r}): choose another run name or server"
+            )

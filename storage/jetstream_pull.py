@@ -1,0 +1,113 @@
+"""`Pull`: messages of one JetStream consumer, on request, into a buffer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+import nats.errors
+from nats.aio.msg import Msg
+
+from storage.jetstream_connection import Away, Connection
+
+_ENDED = ("Deleted", "Leadership", "Shutdown", "Reset")
+"""Words in a status that says that the consumer itself has ended; any other status ends a request only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """One message. number: its count in this consumer's deliveries, from 1. attempt: of this message, from 1."""
+
+    message: Msg
+    position: int
+    number: int
+    attempt: int
+    pending: int
+    at: float
+
+
+def pulled_of(message: Msg) -> Pulled:
+    """The figures stand in the reply subject: $JS.ACK[.domain.account].stream.consumer.attempt.position.number.time.pending"""
+    tokens = message.reply.split(".")
+    attempt, position, number, _, pending = tokens[4:9] if len(tokens) == 9 else tokens[6:11]
+    return Pulled(message, int(position), int(number), int(attempt), int(pending), time.monotonic())
+
+
+class Pull:
+    """Requests to a consumer, and what they brought."""
+
+    def __init__(self, connection: Connection, stream: str, consumer: str) -> None:
+        self.buffer: deque[Pulled] = deque()
+        self.gone = False
+        self.breaks = 0
+        self._connection, self._subject = connection, f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
+        self._inbox, self._asked = connection.client.new_inbox(), 0
+        self._changed = asyncio.Event()
+        self._open, self._left = "", 0
+        self._stack = contextlib.ExitStack()
+        self._subscription: Any = None
+
+    async def __aenter__(self) -> Pull:
+        self._subscription = await self._connection.subscribe(f"{self._inbox}.*", self._receive)
+        self._stack.enter_context(self._connection.calling_on_breaks(self._on_break))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._stack.close()
+        with contextlib.suppress(nats.errors.Error, OSError):
+            await self._subscription.unsubscribe()
+
+    def _on_break(self) -> None:
+        """What was asked for is forgotten by the server, and what was under way is lost."""
+        self.breaks += 1
+        self._open = ""
+        self._changed.set()
+
+    def _receive(self, message: Msg) -> None:
+        status = (message.headers or {}).get("Status")
+        if status is None or not message.subject.startswith(self._inbox):
+            self.buffer.append(pulled_of(message))
+            self._left -= 1
+        elif status != "100":
+            self._end_request(message.subject, status, message.headers.get("Description", ""))
+        self._changed.set()
+
+    def _end_request(self, subject: str, status: str, description: str) -> None:
+        if status == "503" or any(word in description for word in _ENDED):
+            self.gone = True
+        if subject == self._open:
+            self._open = ""
+
+    @property
+    def idle(self) -> bool:
+        """No request is open, as far as is known here."""
+        return not self._open or self._left <= 0
+
+    async def ask(self, limit: int, *, expires_s: float | None = None, max_bytes: int | None = None) -> None:
+        """Open a request; `expires_s` None: for what is there now. Raises Away."""
+        self._asked += 1
+        body: dict[str, Any] = {"batch": limit}
+        if expires_s is None:
+            body["no_wait"] = True
+        else:
+            body["expires"] = int(expires_s * 1e9)
+        if max_bytes is not None:
+            body["max_bytes"] = max_bytes
+        if not self._connection.client.is_connected:
+            raise Away("no connection")
+        self._open, self._left = f"{self._inbox}.{self._asked}", limit
+        await self._connection.publish(self._subject, json.dumps(body).encode(), reply=self._open)
+
+    async def wait(self, seconds: float) -> bool:
+        """Until anything new happens; False where the time was over first. Look at what there is before each call."""
+        self._changed.clear()
+        try:
+            await asyncio.wait_for(self._changed.wait(), seconds)
+        except TimeoutError:
+            return False
+        return True

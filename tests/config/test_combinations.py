@@ -1,0 +1,128 @@
+"""What settings exclude, what they imply, and that both are said."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from schemas.errors import ImpossibleCombination, InvalidValue
+from slime_events.config.combinations import impossible, missing_paths, require_paths
+from slime_events.config.derivations import derive
+from slime_events.config.flags import parse_train
+from slime_events.config.settings import TrainSettings
+
+LEAST = "--hf-checkpoint model --num-rollout 2 --rm-type math"
+
+
+@pytest.mark.parametrize(
+    ("line", "both"),
+    [
+        ("--global-batch-size 100", "16 x 8 = 128|100"),
+        ("--global-batch-size 64 --num-steps-per-rollout 3", "64 x 3"),
+        ("--num-steps-per-rollout 3", "does not hold"),
+        ("--kl-coef 0.1 --kl-loss-coef 0.1 --use-kl-loss", "kl_coef|kl_loss_coef"),
+        ("--use-rollout-logprobs --use-tis", "use_rollout_logprobs|use_tis"),
+        ("--rollout-temperature 0", "rollout_temperature"),
+        ("--rollout-top-p 1.5", "rollout_top_p"),
+        ("--over-sampling-batch-size 8", "over_sampling_batch_size 8|rollout_batch_size 16"),
+        ("--actor-num-gpus-per-node 4 --tensor-model-parallel-size 3", "4 trainer ranks|3 x 1 x 1"),
+        ("--actor-num-gpus-per-node 3", "global_batch_size 128|3 copies"),
+        ("--tensor-model-parallel-size 0", "tensor_model_parallel_size is 0"),
+        ("--advantage-estimator reinforce_plus_plus", "reinforce_plus_plus|normalize_advantages"),
+        ("--advantage-estimator reinforce_plus_plus_baseline", "normalize_advantages"),
+        ("--num-epoch 2 --prompt-data x.jsonl", "num_rollout 2|num_epoch 2"),
+        ("--eps-clip-c 1", "eps_clip_c"),
+        ("--sequence-parallel", "sequence_parallel|tensor_model_parallel_size"),
+        ("--eval-interval 5", "eval_interval 5|eval_prompt_data"),
+        ("--eval-interval 5 --eval-prompt-data a x.jsonl b", "eval_prompt_data|'b'"),
+        ("--eval-interval 5 --eval-prompt-data a x.jsonl a y.jsonl", "'a' twice"),
+        ("--group-rm", "group_rm|custom_rm_path"),
+        ("--group-rm --custom-rm-path m:f --eval-interval 1 --eval-prompt-data a x", "group_rm|eval_interval"),
+        ("--max-staleness -1", "max_staleness is -1"),
+        ("--max-staleness 0 --update-weights-interval 3", "update_weights_interval 3|max_staleness 0"),
+        ("--run a.b", "run is 'a.b'|NATS"),
+        ("--run=", "run is ''"),
+        ("--use-dynamic-batch-size", "use_dynamic_batch_size|max_tokens_per_gpu"),
+        (
+            "--rollout-max-context-len 10 --rollout-max-prompt-len 10",
+            "rollout_max_prompt_len 10|rollout_max_context_len 10",
+        ),
+        ("--rollout-num-gpus 3 --rollout-num-gpus-per-engine 2", "rollout_num_gpus 3|rollout_num_gpus_per_engine 2"),
+        ("--min-lr 1", "min_lr 1.0|lr 1e-06"),
+        ("--tis-clip-low 3", "tis_clip_low 3.0|tis_clip 2.0"),
+        ("--trace-share 2", "trace_share"),
+        ("--rm-workers 0", "rm_workers is 0"),
+    ],
+)
+def test_one_sentence_names_both_sides(line: str, both: str) -> None:
+    with pytest.raises(ImpossibleCombination) as caught:
+        parse_train(shlex.split(f"{LEAST} {line}"))
+    (sentence,) = str(caught.value).splitlines()
+    assert sentence.endswith(".")
+    for part in both.split("|"):
+        assert part in sentence
+
+
+def test_what_every_run_needs() -> None:
+    sentences = "\n".join(impossible(derive(TrainSettings())[0]))
+    for part in ("Neither num_rollout nor num_epoch", "Nobody grades", "hf_checkpoint"):
+        assert part in sentences
+
+
+@pytest.mark.parametrize(
+    ("line", "size", "steps"),
+    [
+        ("", 128, 1),
+        ("--global-batch-size 32", 32, 4),
+        ("--num-steps-per-rollout 2", 64, 2),
+        ("--global-batch-size 64 --num-steps-per-rollout 2", 64, 2),
+    ],
+)
+def test_batch_sizes_follow_from_each_other(line: str, size: int, steps: int) -> None:
+    trainer = parse_train(shlex.split(f"{LEAST} {line}")).settings.trainer
+    assert (trainer.global_batch_size, trainer.num_steps_per_rollout) == (size, steps)
+
+
+def test_what_follows_from_what_was_set() -> None:
+    parsed = parse_train(
+        shlex.split(
+            f"{LEAST} --n-samples-per-prompt 1 --rollout-max-context-len 100 --reward-key acc "
+            "--eps-clip 0.3 --label-key y --num-steps-per-rollout 2 "
+            "--update-weights-interval 3 --rollout-top-k 5 --eval-top-k 1 --lr-decay-style cosine"
+        )
+    )
+    settings = parsed.settings
+    assert settings.algorithm.grpo_std_normalization is False
+    assert settings.algorithm.eps_clip_high == 0.3
+    assert settings.rollout.rollout_max_prompt_len == 99
+    assert settings.rollout.max_staleness == 2
+    assert settings.reward.eval_reward_key == "acc"
+    assert settings.evaluation.eval_label_key == "y"
+    assert settings.evaluation.eval_top_k == 1
+    assert settings.trainer.lr_decay_iters == 4
+    notes = "\n".join(parsed.notes)
+    assert "grpo_std_normalization is off" in notes
+    assert "max_staleness is 2" in notes
+    assert derive(settings) == (settings, ())
+
+
+def test_missing_paths_say_what_to_do() -> None:
+    settings = parse_train(
+        shlex.split(
+            "--hf-checkpoint /m --ref-load /r --num-rollout 1 --rm-type math --prompt-data '/d/p.jsonl@[0:5]' "
+            "--eval-interval 1 --eval-prompt-data a /e.jsonl b s3://bucket/e.jsonl"
+        )
+    ).settings
+    assert missing_paths(settings, lambda path: True) == []
+    absent = missing_paths(settings, lambda path: path == "/r")
+    assert [sentence.split(" is ")[0].split(" has ")[0] for sentence in absent] == [
+        "hf_checkpoint /m",
+        "ref_load /r",
+        "prompt_data /d/p.jsonl",
+        "eval_prompt_data /e.jsonl",
+    ]
+    assert "hf download" in absent[0]
+    assert "config.json" in absent[1]
+    with pytest.raises(InvalidValue, match="hf_checkpoint /m is not there"):
+        require_paths(settings)

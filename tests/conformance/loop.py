@@ -1,0 +1,58 @@
+"""Families of the rollout loop, by the conductor's own decisions: dynamic sampling, rollouts under way at its end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from slime_events.filters.base_types import MetricGatherer
+from slime_events.filters.dynamic_sampling import check_reward_nonzero_std, check_reward_nonzero_std_with_fallback
+from tests.conformance.case import NotThere
+from tests.conformance.miniature import Miniature
+
+Input = dict[str, Any]
+
+FILTERS = {
+    "check_reward_nonzero_std": check_reward_nonzero_std,
+    "check_reward_nonzero_std_with_fallback": check_reward_nonzero_std_with_fallback,
+}
+
+
+def dynamic_sampling(case: Input) -> Any:
+    """Groups end one after the other until the step is sealed; what is left is there for the next step."""
+    mini = Miniature(
+        case["rollout_batch_size"],
+        case["n_samples_per_prompt"],
+        case["over_sampling_batch_size"],
+        case["rewards_by_group"],
+        FILTERS[case["filter"].rpartition(".")[2]],
+    )
+    for group in range(len(case["rewards_by_group"])):
+        if mini.sealed() is not None:
+            break
+        mini.end(group)
+        mini.settle()
+    gatherer = MetricGatherer()
+    for reason in mini.drop_reasons():
+        gatherer.on_dynamic_filter_drop(reason)
+    left = mini.carried_over()
+    return {
+        "get_samples_calls": mini.draws,
+        "kept_group_indices": mini.sealed(),
+        "metrics": gatherer.collect(),
+        "recycled_group_indices": [int(group.group[1:]) for group in left],
+        "recycled_start_rollout_id": [group.version for group in left],
+    }
+
+
+def partial_rollout(case: Input) -> Any:
+    if "drawn_groups" not in case:
+        raise NotThere("a custom generate function that returns several samples")
+    drawn, target = case["drawn_groups"], case["target"]
+    mini = Miniature(target, 1, drawn, [[1.0]] * drawn, lambda args, samples: True)
+    for group in range(case["completing_in_same_batch"], drawn):
+        mini.begin(group)
+    for group in range(case["completing_in_same_batch"]):
+        mini.end(group)
+    mini.settle()
+    kept, recycled = mini.sealed() or [], mini.carried_over()
+    return {"kept": len(kept), "recycled": len(recycled), "lost": drawn - len(kept) - len(recycled)}

@@ -1,0 +1,138 @@
+"""`Miniature`: the conductor's real decisions over a log in memory, with groups that end when the test says so."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+
+from schemas.arrays import pack_tokens
+from schemas.batches import BatchSealed
+from schemas.codec import decode, encode
+from schemas.envelope import enclose
+from schemas.event import Event
+from schemas.groups import GroupRejected
+from schemas.prompts import PromptSubmitted, Source
+from schemas.rewards import RewardAssigned
+from schemas.rollouts import RolloutCompleted, RolloutProgressed, RolloutRequested, Sampling, StopReason, WeightSpan
+from schemas.runs import RunStarted
+from schemas.weights import WeightsPublished
+from slime_events.conductor.decide import decide, prompts_to_draw
+from slime_events.conductor.draw import training_requests
+from slime_events.conductor.plan import Plan
+from slime_events.filters.decide import run_filter
+from slime_events.sample import Sample
+from slime_events.state.apply import apply
+from slime_events.state.group import GroupPhase, GroupState
+from slime_events.state.run import RunState
+from storage.log import Recorded
+
+Filter = Callable[..., object]
+
+
+class Miniature:
+    """A run of one step at staleness 0. Groups are numbered as they are drawn; `rewards[g]` are those of group g."""
+
+    def __init__(self, groups: int, samples: int, draw: int, rewards: Sequence[Sequence[float]], keep: Filter) -> None:
+        self.plan = Plan(steps=1, groups=groups, samples=samples, sampling=Sampling(max_new_tokens=8), draw=draw)
+        self.rewards, self.keep = rewards, keep
+        self.log: list[Recorded] = []
+        self.state = RunState(run="mini")
+        self.draws: list[int] = []
+        self.say(RunStarted(settings={}, code_version=""))
+        self.say(WeightsPublished(version=0, parent=None, url="", digest="", bytes=0))
+        self.settle()
+
+    def say(self, event: Event) -> None:
+        """Append one event and fold it in."""
+        envelope = enclose("mini", event, at=len(self.log), producer="test")
+        self.log.append(Recorded(len(self.log) + 1, envelope.subject, envelope, encode(envelope)))
+        apply(self.state, self.log[-1])
+
+    def folded(self) -> RunState:
+        """The state that a new process would come to: nothing but the bytes of the log."""
+        state = RunState(run="mini")
+        for stored in self.log:
+            apply(state, Recorded(stored.position, stored.subject, decode(stored.data), stored.data))
+        return state
+
+    def settle(self) -> None:
+        """Let the conductor speak until it has nothing to say."""
+        while events := [*decide(self.state, self.plan, self._judge, lambda raw, _: list(raw)), *self._draw()]:
+            for event in events:
+                self.say(event)
+
+    def begin(self, group: int) -> None:
+        """A first chunk of each sample of a group: it is being generated."""
+        for event in self._requests(group):
+            self.say(
+                RolloutProgressed(
+                    sample=event.sample,
+                    attempt=0,
+                    start=0,
+                    tokens=pack_tokens([5]),
+                    log_probs=pack_tokens([0]),
+                    spans=(WeightSpan(0, 1, 0),),
+                    engine="test",
+                )
+            )
+
+    def end(self, group: int) -> None:
+        """All samples of a group end and are graded; the conductor has not looked yet."""
+        for event, reward in zip(self._requests(group), self.rewards[group], strict=True):
+            self.say(
+                RolloutCompleted(
+                    sample=event.sample,
+                    group=event.group,
+                    attempt=0,
+                    start=0,
+                    length=1,
+                    prompt_length=1,
+                    stop=StopReason.STOP,
+                    text="",
+                    spans=(WeightSpan(0, 1, 0),),
+                    digest=hashlib.sha256(event.sample.encode()).hexdigest(),
+                    engine="test",
+                )
+            )
+            self.say(
+                RewardAssigned(sample=event.sample, group=event.group, value=reward, grader="test", grader_digest="")
+            )
+
+    def sealed(self) -> list[int] | None:
+        """The groups of the step, by number; None while it is not sealed."""
+        batches = [event for event in self._events() if isinstance(event, BatchSealed)]
+        return [int(group[1:]) for group in batches[0].groups] if batches else None
+
+    def drop_reasons(self) -> list[str]:
+        """Of each rejected group, in order."""
+        return [event.reason for event in self._events() if isinstance(event, GroupRejected)]
+
+    def carried_over(self) -> list[GroupState]:
+        """Groups that were asked for and are there for the next step: running, or accepted and waiting."""
+        return self.state.in_phase(GroupPhase.REQUESTED) + self.state.in_phase(GroupPhase.ACCEPTED)
+
+    def _events(self) -> list[Event]:
+        return [recorded.envelope.event for recorded in self.log]
+
+    def _requests(self, group: int) -> list[RolloutRequested]:
+        return [e for e in self._events() if isinstance(e, RolloutRequested) and e.group == f"g{group}"]
+
+    def _judge(self, group: GroupState):
+        # The case's own numbers: the log's are floats, and slime names a drop after the grader's number (0, not 0.0).
+        number = int(group.group[1:])
+        members = [Sample(group_index=number, index=i, reward=r) for i, r in enumerate(self.rewards[number])]
+        return run_filter(self.keep, None, members)
+
+    def _draw(self) -> list[Event]:
+        count = prompts_to_draw(self.state, self.plan)
+        if not count:
+            return []
+        first = sum(self.draws)
+        self.draws.append(count)
+        events: list[Event] = []
+        for number in range(first, first + count):
+            prompt = PromptSubmitted(
+                group=f"g{number}", text="", tokens=pack_tokens([1]), source=Source(path="mini", offset=number)
+            )
+            events += [prompt, *training_requests(prompt.group, prompt.tokens, self.state, self.plan)]
+        return events

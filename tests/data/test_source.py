@@ -1,0 +1,241 @@
+"""Prompt files: order, places, and what each unusable line is called."""
+
+import gzip
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.errors import DataError, ImpossibleCombination, InvalidValue, TooManyBadLines
+from slime_events.config.data import DataSettings
+from slime_events.config.evaluation import EvalSettings
+from slime_events.data.path import parse_path
+from slime_events.data.prompt import make_prompt
+from slime_events.data.row import BadReason, BadRow, Problem, PromptRow
+from slime_events.data.shuffle import epoch_order
+from slime_events.data.source import START, Cursor, PromptSource, eval_sources
+
+
+class CharTokenizer:
+    """One token per character; a template that shows what it was given."""
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        assert not add_special_tokens
+        return [ord(letter) for letter in text]
+
+    def apply_chat_template(self, conversation: Any, **kwargs: Any) -> str:
+        assert kwargs.pop("tokenize") is False
+        assert kwargs.pop("add_generation_prompt") is True
+        if conversation[0]["content"] == "boom":
+            raise ValueError("bad chat")
+        return "|".join(turn["content"] for turn in conversation) + (json.dumps(kwargs) if kwargs else "") + ">"
+
+
+def write(path: Path, lines: Sequence[Any]) -> Path:
+    path.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
+    return path
+
+
+def prompts(count: int) -> list[dict[str, Any]]:
+    return [{"input": f"p{index}", "label": index, "metadata": json.dumps({"n": index})} for index in range(count)]
+
+
+def open_source(
+    path: Path | str, tokenizer: CharTokenizer | None = None, max_len: int | None = None, **more: Any
+) -> Any:
+    return PromptSource(DataSettings(prompt_data=str(path), **more), 42, tokenizer, max_len)
+
+
+def texts(rows: Sequence[PromptRow | BadRow]) -> list[str]:
+    return [row.text for row in rows if isinstance(row, PromptRow)]
+
+
+@pytest.mark.parametrize(
+    ("path", "parsed"),
+    [
+        ("a.jsonl", ("a.jsonl", None)),
+        ("a.jsonl@[1:5]", ("a.jsonl", slice(1, 5))),
+        ("a.jsonl@[:]", ("a.jsonl", slice(None))),
+        ("s3://b/a@[2:3].jsonl@[-2:]", ("s3://b/a@[2:3].jsonl", slice(-2, None))),
+    ],
+)
+def test_sliced_paths(path: str, parsed: Any) -> None:
+    assert parse_path(path) == parsed
+
+
+@given(rows=st.integers(1, 60), seed=st.integers(0, 99), epoch=st.integers(0, 5))
+def test_order_is_slimes(rows: int, seed: int, epoch: int) -> None:
+    order = list(range(rows))
+    random.seed(seed + epoch)
+    random.shuffle(order)
+    assert epoch_order(rows, seed, epoch).tolist() == order
+
+
+def test_any_number_of_epochs_in_one_call(tmp_path: Path) -> None:
+    source = open_source(write(tmp_path / "a.jsonl", prompts(5)), rollout_shuffle=True)
+    rows, cursor = source.take(START, 12)
+    assert cursor == Cursor(2, 2)
+    assert texts(rows)[:10] == ["p3", "p1", "p2", "p4", "p0", "p1", "p4", "p3", "p2", "p0"]
+    assert [row.position for row in rows] == list(range(12))
+
+
+@given(steps=st.lists(st.integers(0, 9), max_size=6), shuffled=st.booleans())
+def test_a_stream_is_the_same_however_it_is_cut(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[int], shuffled: bool
+) -> None:
+    path = tmp_path_factory.mktemp("data") / "a.jsonl"
+    lines: list[Any] = [*prompts(3), "", "{broken", *prompts(2), {"input": ""}]
+    source = open_source(write(path, lines), rollout_shuffle=shuffled)
+    cursor, pieces = START, []
+    for step in steps:
+        rows, cursor = source.take(cursor, step)
+        pieces += rows
+    whole, end = source.take(START, sum(steps))
+    assert [str(row) for row in pieces] == [str(row) for row in whole]
+    assert cursor == end
+    if pieces:
+        assert source.cursor_after(pieces[-1].position) == end
+
+
+def test_what_a_row_carries(tmp_path: Path) -> None:
+    lines: list[Any] = ["", {"input": [{"role": "user", "content": "hi"}], "label": 4.5, "tools": '[{"name": "t"}]'}]
+    source = open_source(
+        write(tmp_path / "a.jsonl", lines),
+        CharTokenizer(),
+        apply_chat_template=True,
+        apply_chat_template_kwargs={"thinking": False},
+        label_key="label",
+    )
+    ((row,), _) = source.take(START, 1)
+    assert row.text == 'hi{"tools": [{"name": "t"}], "thinking": false}>'
+    assert row.tokens.dtype == np.int32
+    assert row.tokens.tolist() == [ord(letter) for letter in row.text]
+    assert (row.label, row.metadata, row.tools) == ("4.5", {}, [{"name": "t"}])
+    assert row.source == f"{tmp_path}/a.jsonl:2"
+    assert len(source.identity.digest) == 64
+
+
+BAD: list[tuple[dict[str, Any], BadReason, str]] = [
+    ({"label": 1}, BadReason.MISSING_FIELD, "no field 'input' (--input-key); there is 'label'"),
+    ({"input": "x"}, BadReason.MISSING_FIELD, "--label-key"),
+    ({"input": "", "label": 1}, BadReason.EMPTY_PROMPT, "empty"),
+    ({"input": None, "label": 1}, BadReason.EMPTY_PROMPT, "empty"),
+    ({"input": 3, "label": 1}, BadReason.WRONG_TYPE, "not int"),
+    ({"input": ["x"], "label": 1}, BadReason.WRONG_TYPE, "chat messages"),
+    ({"input": "x", "label": ["1"]}, BadReason.WRONG_TYPE, "'label' must be a text or a number, not list"),
+    ({"input": "x", "label": 1, "metadata": "{no"}, BadReason.WRONG_TYPE, "'metadata' must be an object or its JSON"),
+    ({"input": "x", "label": 1, "metadata": [1]}, BadReason.WRONG_TYPE, "'metadata' must be an object, not list"),
+    ({"input": "x", "label": 1, "tools": {"a": 1}}, BadReason.WRONG_TYPE, "'tools' must be a list of objects"),
+    ({"input": "boom", "label": 1}, BadReason.TEMPLATE_FAILED, "ValueError: bad chat"),
+    ({"input": "x" * 30, "label": 1}, BadReason.TOO_LONG, "31 tokens, at most 20"),
+]
+
+
+@pytest.mark.parametrize(("fields", "reason", "said"), BAD)
+def test_every_unusable_row_is_named(fields: dict[str, Any], reason: BadReason, said: str) -> None:
+    settings = DataSettings(label_key="label", apply_chat_template=True)
+    problem = make_prompt(fields, settings, CharTokenizer(), 20)
+    assert isinstance(problem, Problem)
+    assert problem.reason is reason
+    assert said in problem.message
+
+
+def test_messages_without_a_template_say_which_flag() -> None:
+    problem = make_prompt({"input": [{"role": "user", "content": "x"}]}, DataSettings())
+    assert isinstance(problem, Problem)
+    assert "--apply-chat-template" in problem.message
+
+
+def test_bad_lines_are_named_and_the_others_go_on(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", [*prompts(2), "{broken", "[1]", {"inputs": "x"}, *prompts(1)])
+    source = open_source(path)
+    assert [(bad.line, bad.reason) for bad in source.bad_lines] == [
+        (3, BadReason.NOT_JSON),
+        (4, BadReason.NOT_AN_OBJECT),
+    ]
+    rows, _ = source.take(START, 3)
+    assert texts(rows) == ["p0", "p1", "p0"]
+    assert [(row.line, row.reason) for row in rows if isinstance(row, BadRow)] == [(5, BadReason.MISSING_FIELD)]
+    assert source.take(START, 30)[1] == Cursor(9, 4)  # one bad row, met ten times, counts once
+
+
+def test_too_many_bad_lines_stop(tmp_path: Path) -> None:
+    broken = write(tmp_path / "a.jsonl", ["{", *prompts(1), "{", "{"])
+    with pytest.raises(TooManyBadLines, match=r"a\.jsonl:1: not JSON"):
+        open_source(broken, max_bad_lines=2)
+    unusable = open_source(write(tmp_path / "b.jsonl", ["{", *[{"no": 1}] * 2, *prompts(1)]), max_bad_lines=2)
+    with pytest.raises(TooManyBadLines, match="3 unusable"):
+        unusable.take(START, 1)
+
+
+def test_what_cannot_be_a_source(tmp_path: Path) -> None:
+    for path, said in (
+        (tmp_path / "none.jsonl", "no file"),
+        (write(tmp_path / "empty.jsonl", []), "no usable line"),
+        (f"{write(tmp_path / 'few.jsonl', prompts(2))}@[5:]", "slice is empty"),
+        (write(tmp_path / "a.csv", []), "ending"),
+        (tmp_path, "folder"),
+        (write(tmp_path / "no.parquet", ["x"]), "no Parquet file"),
+        (write(tmp_path / "no.jsonl.gz", ["x"]), "cannot be read"),
+    ):
+        with pytest.raises(DataError, match=said):
+            open_source(path)
+    with pytest.raises(DataError, match="none of its 2 rows is usable"):
+        open_source(write(tmp_path / "all.jsonl", [{"a": 1}] * 2)).take(START, 1)
+    with pytest.raises(ImpossibleCombination, match="tokenizer"):
+        open_source(tmp_path / "few.jsonl", apply_chat_template=True)
+
+
+@pytest.mark.parametrize(("bounds", "wanted"), [("1:3", "p1 p2"), ("-2:", "p4 p5"), (":2", "p0 p1"), ("-9:1", "p0")])
+def test_slices_count_rows(tmp_path: Path, bounds: str, wanted: str) -> None:
+    lines: list[Any] = prompts(6)
+    lines.insert(1, "{broken")
+    source = open_source(f"{write(tmp_path / 'a.jsonl', lines)}@[{bounds}]")
+    assert texts(source.take(START, len(source))[0]) == wanted.split()
+
+
+def test_every_format_gives_the_same_rows(tmp_path: Path) -> None:
+    plain = write(tmp_path / "a.jsonl", prompts(40))
+    content = plain.read_bytes()
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(content))
+    (tmp_path / "a.jsonl.zst").write_bytes(zstandard.compress(content))
+    (tmp_path / "crlf.jsonl").write_bytes(content.replace(b"\n", b"\r\n").rstrip())
+    pq.write_table(pa.Table.from_pylist(prompts(40)), tmp_path / "a.parquet", row_group_size=7)
+    with fsspec.open("memory://data/a.jsonl", "wb") as remote:
+        remote.write(content)
+    wanted = None
+    for path in (*sorted(tmp_path.iterdir()), "memory://data/a.jsonl"):
+        rows, cursor = open_source(path, label_key="label", rollout_shuffle=True).take(START, 50)
+        seen = [(row.row, row.text, row.label, row.metadata, row.line) for row in rows]
+        wanted = wanted or seen
+        assert seen == wanted, path
+        assert cursor == Cursor(1, 10)
+
+
+def test_lines_longer_than_a_block(tmp_path: Path) -> None:
+    lines = [{"input": letter * 1_500_000} for letter in "abc"]
+    source = open_source(write(tmp_path / "a.jsonl", lines))
+    assert [text[-1] for text in texts(source.take(Cursor(0, 1), 2)[0])] == ["b", "c"]
+
+
+def test_evaluation_sets(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", [{"q": "one", "a": 1}])
+    settings = EvalSettings(eval_prompt_data=["aime", str(path), "half", f"{path}@[:1]"], eval_input_key="q")
+    sources = eval_sources(settings, DataSettings(prompt_data="x", rollout_shuffle=True, label_key="a"))
+    assert [(name, len(source)) for name, source in sources] == [("aime", 1), ("half", 1)]
+    ((row,), _) = sources[0][1].take(START, 1)
+    assert isinstance(row, PromptRow)
+    assert (row.text, row.label) == ("one", "1")
+    for broken in (["aime"], ["a", str(path), "a", str(path)]):
+        with pytest.raises(InvalidValue, match="eval-prompt-data"):
+            eval_sources(EvalSettings(eval_prompt_data=broken), DataSettings())

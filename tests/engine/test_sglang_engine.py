@@ -1,0 +1,178 @@
+"""The real engine: the contract, and what only a model can show. One SGLang start for all of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import psutil
+import pytest
+import pytest_asyncio
+
+from schemas.errors import EngineError
+from schemas.rollouts import StopReason
+from serve_apps.engine.sglang_engine import SglangEngine, _runs
+from slime_events.config.engine import EngineSettings
+from tests.engine import tiny_model
+from tests.engine.contract import EngineContract, Response, collect, request
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
+
+START_S = 120.0
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Three sets of weights for one architecture."""
+    return [tiny_model.write(tmp_path_factory.mktemp(f"weights{seed}"), seed) for seed in range(3)]
+
+
+@pytest.fixture(scope="module")
+def weights(checkpoints: list[Path]) -> list[Path]:
+    """The engine starts from checkpoint 0 as version 0; version v > 0 is weights[(v - 1) % 2]."""
+    return checkpoints[1:]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def engine(checkpoints: list[Path]) -> AsyncIterator[SglangEngine]:
+    engine = SglangEngine(EngineSettings(hf_checkpoint=str(checkpoints[0]), device="cpu"))
+    await engine.start(START_S)
+    yield engine
+    await engine.stop()
+    assert not [pid for pid in engine.scheduler_pids if _runs(pid)]
+
+
+def _model(checkpoints: list[Path], version: int) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    folder = checkpoints[0] if version == 0 else checkpoints[1 + (version - 1) % 2]
+    return AutoModelForCausalLM.from_pretrained(folder, dtype="float32").eval()
+
+
+def _reference(model: Any, prompt: npt.NDArray[np.int32], response: Response, temperature: float) -> npt.NDArray[Any]:
+    """Log-probs of the response's tokens by transformers, of logits / temperature."""
+    import torch
+
+    ids = torch.from_numpy(np.concatenate([prompt, response.tokens]).astype(np.int64))[None]
+    with torch.no_grad():
+        log_probs = torch.log_softmax(model(ids).logits[0] / temperature, dim=-1)
+    rows = torch.arange(len(prompt) - 1, ids.shape[1] - 1)
+    return np.asarray(log_probs[rows, ids[0, len(prompt) :]].numpy())
+
+
+class TestSglangEngine(EngineContract):
+    """The contract holds for SGLang."""
+
+    @pytest.mark.parametrize("temperature", [1.0, 0.7])
+    async def test_log_probs_agree_with_transformers(
+        self, engine: SglangEngine, checkpoints: list[Path], temperature: float
+    ) -> None:
+        """Before and after an update in the middle of the responses, each span under its own version's weights."""
+        old = engine.version
+        asked = [request(n, new=300, temperature=temperature) for n in range(8)]
+        tasks = [asyncio.create_task(collect(engine, one)) for one in asked]
+        before = engine.tokens_generated
+        while engine.tokens_generated < before + 8 * 32:
+            await asyncio.sleep(0.001)
+        await engine.update_weights(str(checkpoints[1 + old % 2]), old + 1)
+        responses = await asyncio.gather(*tasks)
+        models = {version: _model(checkpoints, version) for version in (old, old + 1)}
+        compared = dict.fromkeys(models, 0)
+        for one, response in zip(asked, responses, strict=True):
+            references = {v: _reference(model, one.prompt, response, temperature) for v, model in models.items()}
+            for span in response.spans:
+                ours = response.log_probs[span.start : span.end]
+                theirs = references[span.version][span.start : span.end]
+                np.testing.assert_allclose(ours, theirs, atol=1e-4, rtol=0)
+                compared[span.version] += len(ours)
+        assert min(compared.values()) > 100
+
+    async def test_text_is_the_whole_response(self, engine: SglangEngine, checkpoints: list[Path]) -> None:
+        from transformers import AutoTokenizer
+
+        response = await collect(engine, request(3))
+        tokenizer = AutoTokenizer.from_pretrained(checkpoints[0])
+        assert response.text == tokenizer.decode(response.tokens, skip_special_tokens=False)
+
+    async def test_a_stop_string_is_found_also_across_the_seam(self, engine: SglangEngine) -> None:
+        whole = await collect(engine, request(5))
+        text = "".join(chr(t) if t < 128 else "?" for t in whole.tokens)  # only to see it in a failure
+        decoded = [(await collect(engine, request(5, new=n))).text for n in (20, 23)]
+        stop = decoded[1][len(decoded[0]) - 2 :]
+        straight = await collect(engine, request(5, stop=(stop,)))
+        assert straight.finish is StopReason.STOP, text
+        assert stop in straight.text
+        cut = len(straight.tokens) - 1
+        resumed = await collect(engine, request(5, stop=(stop,), resume=whole.tokens[:cut]))
+        assert resumed.finish is StopReason.STOP
+        assert resumed.tokens.tolist() == straight.tokens[cut:].tolist()
+        assert resumed.text == straight.text
+
+    async def test_a_request_that_cannot_be(self, engine: SglangEngine) -> None:
+        with pytest.raises(EngineError, match="context length"):
+            await collect(engine, request(new=5000, rid="too-long"))
+        assert engine.running == 0
+
+    async def test_greedy_and_filtered_sampling(self, engine: SglangEngine, checkpoints: list[Path]) -> None:
+        greedy = await collect(engine, request(1, temperature=0.0))
+        again = await collect(engine, request(1, temperature=0.0, seed=7))
+        assert greedy.tokens.tolist() == again.tokens.tolist()
+        filtered = await collect(engine, request(1, top_k=5, top_p=0.9))
+        resumed = await collect(engine, request(1, top_k=5, top_p=0.9, resume=filtered.tokens[:9]))
+        assert resumed.tokens.tolist() == filtered.tokens[9:].tolist()
+
+    async def test_weights_of_another_shape_are_refused(self, engine: SglangEngine, tmp_path: Path) -> None:
+        from safetensors.numpy import save_file
+
+        save_file({"model.embed_tokens.weight": np.zeros((3, 3), np.float32)}, tmp_path / "model.safetensors")
+        old = await collect(engine, request(2))
+        version = engine.version
+        with pytest.raises(EngineError, match=str(tmp_path)):
+            await engine.update_weights(str(tmp_path), version + 1)
+        assert engine.version == version
+        assert (await collect(engine, request(2))).log_probs.tobytes() == old.log_probs.tobytes()
+
+
+async def test_a_batch_is_quick(engine: SglangEngine) -> None:
+    """128 responses of 24 tokens; a batch takes 0.3 s of a core, so five times that is something broken."""
+
+    def seconds() -> float:
+        return sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in engine.scheduler_pids)
+
+    await asyncio.gather(*[collect(engine, request(n, new=24)) for n in range(128)])
+    before = seconds()
+    await asyncio.gather(*[collect(engine, request(n, new=24)) for n in range(128)])
+    assert seconds() - before < 1.5
+
+
+async def test_a_killed_scheduler_is_noticed(checkpoints: list[Path], engine: SglangEngine) -> None:
+    """Last here: it ends the shared engine."""
+    tasks = [asyncio.create_task(collect(engine, request(n, new=900))) for n in range(4)]
+    before = engine.tokens_generated
+    while engine.tokens_generated == before:
+        await asyncio.sleep(0.001)
+    began = time.monotonic()
+    os.kill(engine.scheduler_pids[0], signal.SIGKILL)
+    async with asyncio.timeout(5):
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert time.monotonic() - began < 2
+    assert all(isinstance(result, EngineError) and "exit code -9" in str(result) for result in results)
+    assert not await engine.healthy()
+    assert engine.running == 0
+
+
+async def test_a_failed_start_says_why(tmp_path: Path) -> None:
+    """The reason is the child's own, and this process is still here to read it."""
+    folder = tiny_model.write(tmp_path / "broken", 0)
+    (folder / "model.safetensors").write_bytes(b"not a tensor file")
+    engine = SglangEngine(EngineSettings(hf_checkpoint=str(folder), device="cpu"))
+    with pytest.raises(EngineError, match="SafetensorError|header"):
+        await engine.start(START_S)
+    assert not psutil.Process().children(recursive=True)

@@ -1,0 +1,145 @@
+"""The built-in graders; slime's own numbers are in tests/conformance, these are the edges around them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.errors import UnknownGrader
+from slime_events.config.reward import RewardSettings
+from slime_events.rewards import dapo, deepscaler, exact, f1, gpqa, math, reasoning_gym
+from slime_events.rewards.boxed import last_boxed
+from slime_events.rewards.dispatch import built_in, resolve
+from slime_events.rewards.registry import GRADERS
+from slime_events.sample import Sample
+
+
+@pytest.mark.parametrize(
+    ("text", "inner"),
+    [
+        (r"\boxed{1} and \boxed{\frac{1}{2}}", r"\frac{1}{2}"),
+        (r"\boxed{1} and \boxed 2", None),
+        (r"\boxed{1", None),
+        ("nothing", None),
+        (r"\boxed{}", ""),
+    ],
+)
+def test_last_boxed(text: str, inner: str | None) -> None:
+    assert last_boxed(text) == inner
+
+
+def test_last_boxed_passes_over_a_box_without_braces_where_told() -> None:
+    assert last_boxed(r"\boxed{1} and \boxed 2", opening=r"\boxed{") == "1"
+
+
+@pytest.mark.parametrize(
+    ("given", "truth", "right"),
+    [
+        (r"\frac12", r"\frac{1}{2}", True),
+        (r"x = 5", "5", True),
+        ("7 3/4", r"7\frac{3}{4}", True),
+        ("1,234", "1234", True),
+        ("2*x", "x*2", True),
+        ("2", "2.5", False),
+        ("1/2", "2/4", False),
+        ("(1, 2)", "(1,2)", True),
+        ("(1, 2)", "[1, 2]", False),
+        ("import os", "4", False),
+        (r"\sqrt", r"\sqrt{2}", False),
+        (r"\frac", "1", False),
+    ],
+)
+def test_math_equality(given: str, truth: str, right: bool) -> None:
+    assert math.grade_answer(rf"so \boxed{{{given}}}", truth) is right
+
+
+@given(st.text(alphabet="0123456789abfrct\\{}()[],./^$% =-sqx", max_size=24))
+def test_spelling_never_raises_and_an_answer_equals_itself(text: str) -> None:
+    assert math.grade_answer_mathd(text, text)
+    assert isinstance(math.mathd_normalize_answer(text), str)
+
+
+def test_deepscaler_needs_a_usable_label() -> None:
+    with pytest.raises(TypeError, match="label-key"):
+        deepscaler.get_deepscaler_rule_based_reward(r"</think>\boxed{1}", None)
+
+
+def test_dapo_reads_the_end_only() -> None:
+    assert dapo.compute_score("Answer: 42" + "x" * 300, "42")["acc"] is False
+
+
+def test_f1_closed_answers() -> None:
+    assert f1.f1_score("yes it is", "yes") == (0.0, 0.0, 0.0)
+    assert f1.f1_score("Yes!", "yes") == (1.0, 1.0, 1.0)
+
+
+def test_gpqa_by_words_and_without_right_letter() -> None:
+    choices = {"choices": ["red fox", "blue whale"]}
+    assert gpqa.compute_gpqa_reward("surely the Blue Whale", "blue whale", choices) == 1.0
+    assert gpqa.compute_gpqa_reward("it swims", "sea lion", choices) == 0.0
+    assert gpqa.compute_gpqa_reward("", None, None) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("response", "value"),
+    [
+        ("<think>8-5=3</think> 4 ", 1.0),
+        ("4", 1.0),
+        ("4<|im_end|>", 1.0),
+        ("<think>4</think>5", 0.0),
+        ("<think>4", 0.0),
+        ("", 0.0),
+    ],
+)
+def test_exact(response: str, value: float) -> None:
+    assert exact.reward(response, Sample(label="4")) == value
+
+
+def test_exact_without_a_label_is_wrong() -> None:
+    assert exact.reward("", Sample(label=None)) == 0.0
+
+
+def test_reasoning_gym_scores_with_partial_credit() -> None:
+    import reasoning_gym as gym
+
+    entry = gym.create_dataset("basic_arithmetic", seed=1, size=1)[0]
+    sample = Sample(label=entry["answer"], metadata={"entry": entry})
+    assert reasoning_gym.reward(f"so <answer>{entry['answer']}</answer>", sample) == 1.0
+    assert reasoning_gym.reward(rf"<think>hm</think>\boxed{{{entry['answer']}}}", sample) == 1.0
+    assert reasoning_gym.reward("no idea", sample) < 1.0
+    flat = Sample(label=entry["answer"], metadata=entry["metadata"])
+    assert reasoning_gym.reward(entry["answer"], flat) == 1.0
+    with pytest.raises(ValueError, match="source_dataset"):
+        reasoning_gym.reward("1", Sample(label="1"))
+
+
+def test_random_grades_alike_on_replay() -> None:
+    grade = GRADERS["random"]
+    values = [grade("x", Sample(index=index, group_index=3)) for index in range(64)]
+    assert values == [grade("x", Sample(index=index, group_index=3)) for index in range(64)]
+    assert set(values) == {0, 1}
+
+
+def test_dispatch_order_and_boxed_prefix() -> None:
+    settings = RewardSettings(rm_type=" math ")
+    sample = Sample(response=r"\boxed{brown fox}", label="a quick brown fox", metadata={"rm_type": "boxed_f1"})
+    grader = resolve(settings, sample)
+    assert grader.name == "boxed_f1"
+    assert grader.function(None, sample) == pytest.approx(0.8)
+    assert resolve(settings, Sample()).name == "math"
+    assert len(grader.digest) == 64
+    assert grader.digest != resolve(settings, Sample()).digest
+
+
+@pytest.mark.parametrize("name", [None, "", "  ", "nope", "boxed_", "boxed_nope"])
+def test_an_unknown_grader_is_named(name: str | None) -> None:
+    with pytest.raises(UnknownGrader, match="deepscaler"):
+        built_in(name)
+    with pytest.raises(NotImplementedError):
+        built_in(name)
+
+
+def test_dapo_needs_no_reward_key() -> None:
+    assert resolve(RewardSettings(rm_type="dapo"), Sample()).reward_key == "score"
+    assert resolve(RewardSettings(rm_type="dapo", reward_key="acc"), Sample()).reward_key == "acc"
+    with_eval = RewardSettings(rm_type="dapo", reward_key="score", eval_reward_key="acc")
+    assert resolve(with_eval, Sample(), evaluation=True).reward_key == "acc"

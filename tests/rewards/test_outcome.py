@@ -1,0 +1,57 @@
+"""What a grader may return, and what comes of it."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from schemas.rewards import RewardFailureKind as Kind
+from slime_events.rewards.outcome import NoValue, Value, plain, value_of
+
+
+@pytest.mark.parametrize(
+    ("returned", "value"),
+    [(1, 1.0), (True, 1.0), (0.5, 0.5), (np.float32(0.5), 0.5), (torch.tensor([2.0]), 2.0), (np.bool_(False), 0.0)],
+)
+def test_numbers(returned: Any, value: float) -> None:
+    found = value_of(returned, None)
+    assert isinstance(found, Value)
+    assert found.value == value
+
+
+@pytest.mark.parametrize(
+    ("returned", "key", "kind"),
+    [
+        (None, None, Kind.NONE),
+        (math.nan, None, Kind.NOT_A_NUMBER),
+        (-math.inf, None, Kind.NOT_A_NUMBER),
+        (10**400, None, Kind.NOT_A_NUMBER),
+        ("1.0", None, Kind.WRONG_TYPE),
+        ([1.0], None, Kind.WRONG_TYPE),
+        (np.ones(2), None, Kind.WRONG_TYPE),
+        (torch.ones(2), None, Kind.WRONG_TYPE),
+        ({"score": 1.0}, None, Kind.NO_KEY),
+        ({"score": 1.0}, "acc", Kind.NO_KEY),
+        ({"score": None}, "score", Kind.NONE),
+        ({}, "score", Kind.NO_KEY),
+    ],
+)
+def test_what_is_no_reward_is_named(returned: Any, key: str | None, kind: Kind) -> None:
+    found = value_of(returned, key)
+    assert isinstance(found, NoValue)
+    assert found.kind is kind
+    assert found.message
+
+
+def test_a_dict_is_kept_as_detail() -> None:
+    found = value_of({"score": np.float64(0.5), "parts": (1, {2})}, "score")
+    assert found == Value(0.5, {"score": 0.5, "parts": [1, [2]]})
+
+
+def test_plain_holds_whatever_a_user_returns() -> None:
+    assert plain({1: 2**70, "x": math.inf, "a": np.arange(2)}) == {"1": repr(2**70), "x": "inf", "a": [0, 1]}
+    loop: list[Any] = []
+    loop.append(loop)
+    assert plain(loop)
