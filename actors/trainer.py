@@ -114,7 +114,7 @@ class Trainer:
         return WeightsPublished(
             version=manifest.version,
             parent=parent,
-            url=self._store.folder(manifest.version),
+            url=self._store.folder(manifest.version, manifest.digest),
             digest=manifest.digest,
             bytes=manifest.bytes,
         )

@@ -147,7 +147,8 @@ def _import_module(place: str, path: str, folder: Path) -> ModuleType:
 def _shadowed(module: ModuleType, place: str, folder: Path) -> str:
     """What to say when an installed module was found in place of the user's."""
     theirs = folder / (place.replace(".", "/") + ".py")
-    if not theirs.is_file() or module.__file__ is None or theirs.samefile(module.__file__):
+    found = getattr(module, "__file__", None)
+    if not theirs.is_file() or found is None or theirs.samefile(found):
         return ""
     return f" (your {theirs} is hidden by it: write {theirs.relative_to(folder)}:function)"
 
@@ -157,7 +158,10 @@ def _callable_in(module: ModuleType, name: str, path: str, hint: str = "") -> Ca
     for part in name.split("."):
         if not hasattr(found, part):
             near = _nearest(part, _own_names(found))
-            raise PlugPointMissing(f"{path!r}: {module.__file__ or module.__name__} has no {part!r}{near}{hint}")
+            if module.__name__ in SLIME_MODULES:
+                near = f"; of slime's own paths these are here: {', '.join(sorted(SLIME_PATHS))}"
+            where = getattr(module, "__file__", None) or module.__name__
+            raise PlugPointMissing(f"{path!r}: {where} has no {part!r}{near}{hint}")
         found = getattr(found, part)
     if not callable(found):
         raise PlugPointMissing(f"{path!r} is a {type(found).__name__}, not a function")

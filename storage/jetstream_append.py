@@ -50,7 +50,7 @@ def messages_of(appends: Sequence[Append], limit: int) -> list[Message]:
     return list(messages.values())
 
 
-class Contradiction(Exception):  # noqa: N818
+class Contradiction(Exception):
     """Two fences of one call name different positions for one filter: one of them has lost already."""
 
 

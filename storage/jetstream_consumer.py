@@ -6,7 +6,7 @@ import contextlib
 import time
 from typing import Any
 
-from schemas.errors import StorageError
+from schemas.errors import SchemaError, StorageError
 from schemas.subjects import check_token
 from storage.jetstream_connection import Away, Connection
 from storage.jetstream_pull import Pull, Pulled
@@ -135,11 +135,17 @@ class JetStreamConsumer:
         taken: list[Delivery] = []
         buffer = self._pull.buffer
         while buffer and len(taken) < limit:
-            pulled = buffer.popleft()
-            if time.monotonic() - pulled.at >= self._lease_s:
-                continue
-            recorded = recorded_of(pulled.position, pulled.message.subject, pulled.message.data)
-            taken.append(JetStreamDelivery(self._connection, pulled, recorded, self._lease_s))
+            pulled = buffer[0]
+            if time.monotonic() - pulled.at < self._lease_s:
+                try:
+                    recorded = recorded_of(pulled.position, pulled.message.subject, pulled.message.data)
+                except SchemaError:
+                    if taken:
+                        break
+                    buffer.popleft()
+                    raise
+                taken.append(JetStreamDelivery(self._connection, pulled, recorded, self._lease_s))
+            buffer.popleft()
         return taken
 
     async def close(self) -> None:

@@ -189,7 +189,7 @@ class JetStreamLog:
         await self.connection.close()
 
 
-class _Refused(Exception):  # noqa: N818
+class _Refused(Exception):
     """The server stored nothing, because of a fence or an id."""
 
 

@@ -17,6 +17,8 @@ from storage.jetstream_connection import Away, Connection
 
 _ENDED = ("Deleted", "Leadership", "Shutdown", "Reset")
 """Words in a status that says that the consumer itself has ended; any other status ends a request only."""
+_GRACE_S = 2.0
+"""Seconds after the end of a request in which its closing status must have come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,8 @@ class Pulled:
 
 
 def pulled_of(message: Msg) -> Pulled:
-    """The figures stand in the reply subject: $JS.ACK[.domain.account].stream.consumer.attempt.position.number.time.pending"""
+    """Its figures stand in the reply subject:
+    `$JS.ACK[.domain.account].stream.consumer.attempt.position.number.time.pending`."""
     tokens = message.reply.split(".")
     attempt, position, number, _, pending = tokens[4:9] if len(tokens) == 9 else tokens[6:11]
     return Pulled(message, int(position), int(number), int(attempt), int(pending), time.monotonic())
@@ -48,7 +51,7 @@ class Pull:
         self._connection, self._subject = connection, f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
         self._inbox, self._asked = connection.client.new_inbox(), 0
         self._changed = asyncio.Event()
-        self._open, self._left = "", 0
+        self._open, self._left, self._until = "", 0, 0.0
         self._stack = contextlib.ExitStack()
         self._subscription: Any = None
 
@@ -86,7 +89,7 @@ class Pull:
     @property
     def idle(self) -> bool:
         """No request is open, as far as is known here."""
-        return not self._open or self._left <= 0
+        return not self._open or self._left <= 0 or time.monotonic() > self._until
 
     async def ask(self, limit: int, *, expires_s: float | None = None, max_bytes: int | None = None) -> None:
         """Open a request; `expires_s` None: for what is there now. Raises Away."""
@@ -101,6 +104,7 @@ class Pull:
         if not self._connection.client.is_connected:
             raise Away("no connection")
         self._open, self._left = f"{self._inbox}.{self._asked}", limit
+        self._until = time.monotonic() + (expires_s or 0.0) + _GRACE_S
         await self._connection.publish(self._subject, json.dumps(body).encode(), reply=self._open)
 
     async def wait(self, seconds: float) -> bool:

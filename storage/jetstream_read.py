@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 import nats.nuid
@@ -92,7 +92,9 @@ async def _page(connection: Connection, stream: str, position: int, subject: str
     return await connection.direct_get(stream, body if subject is None else body | {"next_by_subj": subject})
 
 
-async def _live(connection: Connection, stream: str, position: int, subject: str | None) -> AsyncIterator[Recorded]:
+async def _live(
+    connection: Connection, stream: str, position: int, subject: str | None
+) -> AsyncGenerator[Recorded, None]:
     """Events from `position` on as they come. Ends when it is not sure to have seen all."""
     name = nats.nuid.NUID().next().decode()
     config: dict[str, Any] = {

@@ -1,6 +1,6 @@
 """`EventLog`: the one place where everything that happened is kept. The in-memory log defines what it means.
 
-The ladder: `Append` (an event and its fence) -> `EventLog.append` (atomic) -> `read` (in order) -> `consume` (competing).
+The ladder: `Append` (event and fence) -> `EventLog.append` (atomic) -> `read` (in order) -> `consume` (competing).
 
 Semantics that every back-end keeps, proved by one contract suite:
 - Positions are 1, 2, 3, ... without holes, given by the log. All appends of one call are stored together or not at all,
@@ -12,8 +12,8 @@ Semantics that every back-end keeps, proved by one contract suite:
 - Fences of one call are all judged by the log as it is before the call. A call holds MAX_BATCH events and
   MAX_BATCH_BYTES at most; more is `EventTooLarge`, as splitting would break its promise (see `append_all`).
 - A reader sees every event from its position on, in order, once.
-- A consumer name stands for one queue over a filter: each event goes to one of its takers, again after `lease_s` without
-  `working` or `done`, until it is done (after a crash of the log itself, perhaps once more: takers append idempotently).
+- A consumer name stands for one queue over a filter: each event goes to one of its takers, again after `lease_s`
+  without `working` or `done`, until it is done (and perhaps once more after a crash of the log itself).
 """
 
 from __future__ import annotations
@@ -143,8 +143,9 @@ def check_batch(count: int, size: int) -> None:
 
 
 async def append_all(log: EventLog, appends: Sequence[Append], *, at_most: int = MAX_BATCH) -> list[int]:
-    """Store many events in order, `at_most` in each atomic call. For events that need not be stored together: after an
-    error the first calls stand, and the whole may be retried. A later fence must not be over what an earlier call moves.
+    """Store many events in order, `at_most` in each atomic call: for events that need not be stored together.
+
+    After an error the first calls stand, and the whole may be retried. No fence may be over what an earlier call moves.
     """
     positions: list[int] = []
     for batch in in_batches(appends, at_most):

@@ -8,12 +8,9 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
 from schemas.codec import decode, encode
-from schemas.errors import Conflict, EventTooLarge, LogUnavailable
+from schemas.errors import Conflict, LogUnavailable
 from schemas.subjects import every_event, matches
-from storage.log import Append, Recorded
-
-MAX_EVENT_BYTES = 1024 * 1024
-"""NATS's own default limit of one message."""
+from storage.log import Append, Delivery, Recorded, check_batch, check_size
 
 
 @dataclass(slots=True)
@@ -40,7 +37,8 @@ class MemoryDelivery:
         self.attempt = self._lease.taken
 
     def _still_mine(self) -> bool:
-        return self._lease.taken == self.attempt and not self._lease.done
+        lease = self._lease
+        return lease.taken == self.attempt and not lease.done and time.monotonic() < lease.until
 
     async def working(self) -> None:
         """Renew the lease."""
@@ -56,7 +54,7 @@ class MemoryDelivery:
         """Give it back at once."""
         if self._still_mine():
             self._lease.until = 0.0
-            await self._log.wake()
+            self._log.wake()
 
 
 class MemoryConsumer:
@@ -65,7 +63,7 @@ class MemoryConsumer:
     def __init__(self, log: MemoryLog, queue: _Queue, lease_s: float) -> None:
         self._log, self._queue, self._lease_s, self._closed = log, queue, lease_s, False
 
-    async def take(self, limit: int, wait_s: float) -> list[MemoryDelivery]:
+    async def take(self, limit: int, wait_s: float) -> list[Delivery]:
         """Up to `limit` deliveries; an empty list after `wait_s` without any."""
         end = time.monotonic() + wait_s
         while not self._closed:
@@ -80,13 +78,13 @@ class MemoryConsumer:
         now = time.monotonic()
         return max(0.0, min((lease.until - now for lease in self._queue.leases.values()), default=3600.0))
 
-    def _take_now(self, limit: int) -> list[MemoryDelivery]:
+    def _take_now(self, limit: int) -> list[Delivery]:
         queue, now = self._queue, time.monotonic()
         for recorded in self._log.records[queue.seen :]:
             queue.seen = recorded.position
             if matches(queue.subject, recorded.subject):
                 queue.leases[recorded.position] = _Lease()
-        taken = []
+        taken: list[Delivery] = []
         for position, lease in list(queue.leases.items()):
             if len(taken) >= limit:
                 break
@@ -99,6 +97,7 @@ class MemoryConsumer:
     async def close(self) -> None:
         """Stop taking."""
         self._closed = True
+        self._log.wake()
 
 
 class MemoryLog:
@@ -109,8 +108,9 @@ class MemoryLog:
         self.records: list[Recorded] = []
         self._ids: dict[tuple[str, str], int] = {}
         self._last: dict[str, int] = {}
+        self._last_about: dict[str, int] = {}
         self._queues: dict[str, _Queue] = {}
-        self._changed = asyncio.Condition()
+        self._waiting: set[asyncio.Future[None]] = set()
         self._closed = False
 
     async def append(self, appends: Sequence[Append]) -> list[int]:
@@ -119,21 +119,25 @@ class MemoryLog:
         fresh: dict[tuple[str, str], tuple[Append, bytes]] = {}
         for append in appends:
             key = (append.envelope.subject, append.envelope.id)
-            if key in self._ids or key in fresh:
-                continue
-            self._check_fence(append)
             data = encode(append.envelope)
-            if len(data) > MAX_EVENT_BYTES:
-                raise EventTooLarge(f"{append.envelope.type} of {len(data)} bytes is above {MAX_EVENT_BYTES}")
-            fresh[key] = (append, data)
+            check_size(append, len(data))
+            if key not in self._ids:
+                fresh.setdefault(key, (append, data))
+        check_batch(len(fresh), sum(len(data) for _, data in fresh.values()))
+        for append, _ in fresh.values():
+            self._check_fence(append)
         for key, (append, data) in fresh.items():
-            position = len(self.records) + 1
-            self.records.append(Recorded(position, append.envelope.subject, decode(data), data))
-            self._ids[key] = position
-            self._last[append.envelope.subject] = position
+            self._ids[key] = self._store(append.envelope.subject, data)
         if fresh:
-            await self.wake()
+            self.wake()
         return [self._ids[(a.envelope.subject, a.envelope.id)] for a in appends]
+
+    def _store(self, subject: str, data: bytes) -> int:
+        position = len(self.records) + 1
+        self.records.append(Recorded(position, subject, decode(data), data))
+        self._last[subject] = position
+        self._last_about[_any_verb(subject)] = position
+        return position
 
     def _check_fence(self, append: Append) -> None:
         fence = append.fence
@@ -154,6 +158,8 @@ class MemoryLog:
             return len(self.records)
         if "*" not in subject and ">" not in subject:
             return self._last.get(subject, 0)
+        if subject.count("*") == 1 and subject == _any_verb(subject):
+            return self._last_about.get(subject, 0)
         return max((p for s, p in self._last.items() if matches(subject, s)), default=0)
 
     async def read(
@@ -161,9 +167,10 @@ class MemoryLog:
     ) -> AsyncIterator[Recorded]:
         """Events from position `start` that match the filter, in order."""
         position = max(start, 1)
+        end = len(self.records)
         while True:
             self._check_open()
-            while position <= len(self.records):
+            while position <= (len(self.records) if follow else end):
                 recorded = self.records[position - 1]
                 position += 1
                 if subject is None or matches(subject, recorded.subject):
@@ -191,22 +198,33 @@ class MemoryLog:
     async def close(self) -> None:
         """Refuse further calls and end all readers."""
         self._closed = True
-        await self.wake()
+        self.wake()
 
-    async def wake(self) -> None:
+    def wake(self) -> None:
         """Tell every waiting reader and taker to look again."""
-        async with self._changed:
-            self._changed.notify_all()
+        for waiting in self._waiting:
+            if not waiting.done():
+                waiting.set_result(None)
+        self._waiting.clear()
 
     async def changed(self, seconds: float) -> None:
-        """Wait until something changed, or the time is over."""
+        """Wait until something changes, or the time is over. No await stands between the caller's look and this
+        wait, so no change falls between them.
+        """
         self._check_open()
-        async with self._changed:
-            try:
-                await asyncio.wait_for(self._changed.wait(), seconds)
-            except TimeoutError:
-                return
+        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.add(waiting)
+        try:
+            await asyncio.wait({waiting}, timeout=seconds)
+        finally:
+            self._waiting.discard(waiting)
 
     def _check_open(self) -> None:
         if self._closed:
             raise LogUnavailable(f"the in-memory log of run {self.run!r} is closed")
+
+
+def _any_verb(subject: str) -> str:
+    """`slime.run.noun.verb.entity` with any verb: what most fences are on."""
+    tokens = subject.split(".")
+    return ".".join((*tokens[:3], "*", *tokens[4:])) if len(tokens) == 5 else subject

@@ -23,19 +23,26 @@ _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK)
 
 
 @contextlib.contextmanager
-def store_errors(where: str) -> Iterator[None]:
-    """Give a back-end's failure our name: NoSpace or StoreUnavailable. What exists or is missing passes as it is.
-
-    Every fsspec back-end brings errors of its own (botocore, aiohttp, gcsfs ...), so all are caught and renamed.
-    """
+def file_errors(where: str) -> Iterator[None]:
+    """Give a file system's failure our name: NoSpace or StoreUnavailable. What exists or is missing passes as it is."""
     try:
         yield
-    except (SlimeEventsError, FileNotFoundError, FileExistsError):
+    except (FileNotFoundError, FileExistsError):
         raise
     except OSError as error:
         if error.errno in _FULL:
             raise NoSpace(f"no room to write {where}: free some space, then go on ({error})") from error
         raise StoreUnavailable(f"{where} cannot be reached or used: {type(error).__name__}: {error}") from error
+
+
+@contextlib.contextmanager
+def store_errors(where: str) -> Iterator[None]:
+    """`file_errors` for any fsspec back-end: each brings errors of its own (botocore, aiohttp, gcsfs ...)."""
+    try:
+        with file_errors(where):
+            yield
+    except (SlimeEventsError, FileNotFoundError, FileExistsError):
+        raise
     except Exception as error:
         raise StoreUnavailable(f"{where} cannot be reached or used: {type(error).__name__}: {error}") from error
 

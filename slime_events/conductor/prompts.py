@@ -10,6 +10,7 @@ from schemas.arrays import pack_tokens
 from schemas.event import Purpose
 from schemas.inbox import InboxPrompt
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
+from slime_events.conductor.tokenizer import load_tokenizer
 from slime_events.config.data import DataSettings
 from slime_events.config.evaluation import EvalSettings
 from slime_events.config.rollout import RolloutSettings
@@ -98,13 +99,6 @@ class PromptFeed:
             apply_chat_template=template,
             apply_chat_template_kwargs=self._data.apply_chat_template_kwargs,
         )
-
-
-def load_tokenizer(folder: str) -> Any:
-    """The checkpoint's tokenizer."""
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(folder, local_files_only=True)
 
 
 def _event(

@@ -32,6 +32,7 @@ from slime_events.progress import Progress
 from slime_events.run_folder import RunFolder
 from slime_events.state.run import RunPhase
 from slime_events.worker import Worker
+from storage.connect import record_url
 from storage.follow import Follower
 from storage.jetstream_log import JetStreamLog
 from storage.nats_server import NatsServer
@@ -78,9 +79,9 @@ class Launch:
 
     async def _server(self, stack: contextlib.AsyncExitStack) -> str:
         if self._settings.run.nats_url:
+            record_url(self._folder.path, self._settings.run.nats_url)
             return self._settings.run.nats_url
-        server = NatsServer(self._folder.nats)
-        await server.start()
+        server = await NatsServer.start(self._folder.nats)
         stack.push_async_callback(server.stop)
         return server.url
 

@@ -1,0 +1,44 @@
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+export OMP_NUM_THREADS := 1
+export TOKENIZERS_PARALLELISM := false
+
+.PHONY: install demo demo-smollm2 test lint check soak bench clean
+
+# torch comes first and alone: whatever wants it afterwards finds the build that fits this machine
+$(INSTALLED): requirements/base.txt requirements/dev.txt requirements/engines.txt requirements/constraints.txt pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info[:2] == (3, 11) else "Python 3.11 is needed: make PYTHON=python3.11 ...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q --disable-pip-version-check torch==2.13.0
+	$(BIN)/pip install -q --disable-pip-version-check -c requirements/constraints.txt -r requirements/base.txt -r requirements/dev.txt
+	$(BIN)/pip install -q --disable-pip-version-check --no-deps -r requirements/engines.txt
+	$(BIN)/pip install -q --disable-pip-version-check --no-deps -e .
+	touch $(INSTALLED)
+
+install: $(INSTALLED)
+
+demo: $(INSTALLED)
+	$(BIN)/slime-events demo
+
+demo-smollm2: $(INSTALLED)
+	$(BIN)/slime-events demo --model smollm2-135m
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/python -m pytest
+
+soak: $(INSTALLED)
+	$(BIN)/python -m pytest -m soak --timeout 3600
+
+bench: $(INSTALLED)
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) build *.egg-info

