@@ -30,7 +30,7 @@ def reward(completions: list[list[dict[str, str]]], label: list[str], **_: objec
     """1 for the last word of an answer that is the label, else 0. Both demos' questions have one-word answers."""
     texts = (turns[0]["content"] for turns in completions)
     words = (text.rpartition("</think>")[2].split() for text in texts)
-    return [float(bool(said) and said[-1].rstrip(".") == right) for said, right in zip(words, label, strict=True)]
+    return [float(bool(said) and said[-1] == right) for said, right in zip(words, label, strict=True)]
 
 
 def prepared(model: str, folder: Path) -> Any:

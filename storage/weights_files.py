@@ -61,7 +61,7 @@ def view(name: str, dtype: str, shape: Iterable[int], data: Buffer) -> TensorVie
     flat = flat.cast("B") if flat.nbytes else memoryview(b"")
     if flat.nbytes != math.prod(sizes) * ITEM_BYTES[dtype]:
         raise CheckpointMismatch(
-            f"tensor {name!r} has {flat.nbytes} bytes, but {dtype} {list(sizes)} takes another number"
+            f"tensor {name!r} has {flat.nbytes} bytes, which is not {dtype} {list(sizes)}"
         )
     return TensorView(dtype, sizes, flat)
 

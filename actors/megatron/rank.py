@@ -9,16 +9,17 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
 from actors.megatron import checkpoint
 from actors.megatron.architecture import Architecture
 from actors.megatron.cpu import on_cpu, stand_in
 from actors.megatron.digest import optimizer_digest
-from actors.megatron.flags import sort_flags
+from actors.megatron.flags import MegatronFlags, sort_flags
 from actors.megatron.model import build_model, transformer_config
 from actors.megatron.optimizer import build_optimizer, build_scheduler, wrap_data_parallel
-from actors.megatron.parallel import join, leave
+from actors.megatron.parallel import Place, join, leave
 from actors.megatron.rollout_step import RolloutStep
 from actors.megatron.trainee import Trainee
 from actors.megatron.weights import export_hf_weights, load_hf_weights
@@ -55,29 +56,13 @@ class TrainerRank:
         config = transformer_config(architecture, settings, flags.transformer)
         torch.use_deterministic_algorithms(config.deterministic_mode)
         self.place = join(settings, rank, world_size, master)
-        resumed = settings.load if settings.load and checkpoint.is_checkpoint(settings.load) else None
-        first = settings.hf_checkpoint if resumed else settings.load or settings.hf_checkpoint
-        policy = build_model(architecture, config, self.place.device)
-        load_hf_weights(policy, architecture, first, self.place.tensor)
-        model = wrap_data_parallel(policy, config, flags)
-        optimizer = build_optimizer(model, settings, flags)
-        reference = None
-        if algorithm.use_kl_loss or algorithm.kl_coef != 0:
-            reference = build_model(architecture, config, self.place.device).requires_grad_(False)
-            folder = settings.ref_load or settings.hf_checkpoint
-            load_hf_weights(reference, architecture, folder, self.place.tensor)
-        self.trainee = Trainee(
-            architecture=architecture,
-            settings=settings,
-            algorithm=algorithm,
-            place=self.place,
-            model=model,
-            reference=reference,
-            optimizer=optimizer,
-            scheduler=build_scheduler(optimizer, settings, flags.scheduler),
-        )
-        if resumed:
-            self.load_checkpoint(resumed)
+        try:
+            self.trainee = _build(architecture, settings, algorithm, config, flags, self.place)
+            if settings.load and checkpoint.is_checkpoint(settings.load):
+                self.load_checkpoint(settings.load)
+        except BaseException:
+            leave()
+            raise
 
     def train(self, batch: TrainBatch) -> StepResult:
         """All optimizer steps of one rollout step. Raises TrainerError; the weights are then not to be used."""
@@ -128,3 +113,25 @@ class TrainerRank:
     def close(self) -> None:
         """Leave the group; this process may then become another rank."""
         leave()
+
+
+def _build(
+    architecture: Architecture,
+    settings: TrainerSettings,
+    algorithm: AlgorithmSettings,
+    config: TransformerConfig,
+    flags: MegatronFlags,
+    place: Place,
+) -> Trainee:
+    """Models with weights, optimizer and schedule, on a rank that has joined."""
+    first = settings.load if settings.load and not checkpoint.is_checkpoint(settings.load) else settings.hf_checkpoint
+    policy = build_model(architecture, config, place.device)
+    load_hf_weights(policy, architecture, first, place.tensor)
+    reference = None
+    if algorithm.use_kl_loss or algorithm.kl_coef != 0:
+        reference = build_model(architecture, config, place.device).requires_grad_(False)
+        load_hf_weights(reference, architecture, settings.ref_load or settings.hf_checkpoint, place.tensor)
+    model = wrap_data_parallel(policy, config, flags)
+    optimizer = build_optimizer(model, settings, flags)
+    scheduler = build_scheduler(optimizer, settings, flags.scheduler)
+    return Trainee(architecture, settings, algorithm, place, model, reference, optimizer, scheduler)

@@ -1,6 +1,7 @@
-"""`arithmetic`: sums of two numbers from 0 to 10 by reasoning-gym, for SmolLM2, worded so that it can earn a reward.
+"""`arithmetic`: sums of two numbers from 0 to 10 by reasoning-gym, asked so that SmolLM2 can earn a reward.
 
-There are only 121 sums; one in five is held out by a hash of its expression. `metadata.entry` is the whole
+One example turn shows the form: asked outright, this model chats, and no answer is just a number. There are only 121
+sums; one in five is held out by a hash of its expression. `metadata.entry` is the whole
 reasoning-gym entry, with which its own scorer grades an answer: 1 for the bare number, less the longer the words
 around it are.
 """
@@ -28,6 +29,12 @@ OPTIONS = {
 HELD_OUT_ONE_IN = 5
 DRAWS = 2000  # of 121 sums: enough that every one of them has been drawn
 
+EXAMPLE = (
+    {"role": "system", "content": "You are a calculator."},
+    {"role": "user", "content": "3 + 5"},
+    {"role": "assistant", "content": "8"},
+)
+
 Entry = dict[str, Any]
 
 
@@ -39,9 +46,8 @@ def held_out(entry: Entry) -> bool:
 
 def row(entry: Entry) -> dict[str, Any]:
     """One line of a prompt file: `messages`, `label`, and the entry itself in `metadata`."""
-    asked = f"What is {entry['metadata']['expression']}? Answer with just the number."
     return {
-        "messages": [{"role": "user", "content": asked}],
+        "messages": [*EXAMPLE, {"role": "user", "content": entry["metadata"]["expression"]}],
         "label": entry["answer"],
         "metadata": {"entry": entry},
     }

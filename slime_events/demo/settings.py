@@ -76,14 +76,14 @@ def smollm2_settings(folder: Path, checkpoint: Path) -> TrainSettings:
         run=RunSettings(run=SMOLLM2),
         data=_chat_data(folder),
         rollout=RolloutSettings(
-            num_rollout=4,
+            num_rollout=6,
             rollout_batch_size=8,
             n_samples_per_prompt=8,
             rollout_max_response_len=10,
             rollout_temperature=0.7,
         ),
         reward=RewardSettings(rm_type="reasoning_gym"),
-        evaluation=_held_out(folder, "arithmetic", every=4),
+        evaluation=_held_out(folder, "arithmetic", every=3),
         algorithm=AlgorithmSettings(eps_clip=0.2, eps_clip_high=0.28),
         engine=EngineSettings(
             hf_checkpoint=str(checkpoint),

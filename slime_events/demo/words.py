@@ -12,8 +12,8 @@ HONEST = {
         "arithmetic."
     ),
     "arithmetic": (
-        "A few steps on a real pretrained model. The fewer words stand around the right number the more the grader\n"
-        "gives, so what moves first is the form, not the arithmetic. There are 121 sums, a fifth of them held out."
+        "A few steps on a real pretrained model: it answers with a bare number more often, and is surer of sums that it\n"
+        "half knew. There are only 121 of them, a fifth held out, so this shows that training works and little more."
     ),
 }
 

@@ -44,7 +44,8 @@ def test_arithmetic_carries_its_entry_and_holds_out(tmp_path: Path) -> None:
         [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         for path in arithmetic.write_data(tmp_path)
     )
-    asked = [{row["messages"][0]["content"] for row in rows} for rows in (train, evaluation)]
+    asked = [{row["messages"][-1]["content"] for row in rows} for rows in (train, evaluation)]
+    assert all(row["messages"][:-1] == list(arithmetic.EXAMPLE) for row in train + evaluation)
     assert not asked[0] & asked[1]
     assert len(asked[0]) + len(asked[1]) == 121
     entry = train[0]["metadata"]["entry"]

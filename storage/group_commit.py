@@ -1,0 +1,181 @@
+"""`GroupCommit`: the appends of many tasks, stored with one fsync.
+
+One atomic batch is under way at a time; what is asked for meanwhile gathers for the next. A caller's appends stay
+together, and get the verdict they would have got alone: callers whose fences another caller of the same batch would
+move wait for the next one, and a batch that a fence refuses is tried again without whoever brought that fence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+
+from schemas.codec import encode
+from schemas.errors import Conflict, EventTooLarge, LogUnavailable, SchemaError, SlimeEventsError
+from schemas.subjects import matches
+from storage.log import MAX_BATCH, Append, EventLog, check_batch, check_size
+
+GATHER_S = 0.001
+"""Seconds that the first caller waits for others when nothing is under way."""
+BATCH_BYTES = 8 * 1024 * 1024
+"""Above this, more in one batch is no faster."""
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    appends: list[Append]
+    size: int
+    result: asyncio.Future[list[int]]
+
+    def fail(self, error: BaseException) -> None:
+        if not self.result.done():
+            self.result.set_exception(error)
+
+    def finish(self, positions: list[int]) -> None:
+        if not self.result.done():
+            self.result.set_result(positions)
+
+
+class GroupCommit:
+    """`async with GroupCommit(log) as commit: await commit.append([...])` from as many tasks as there are."""
+
+    def __init__(
+        self, log: EventLog, *, gather_s: float = GATHER_S, at_most: int = MAX_BATCH, max_bytes: int = BATCH_BYTES
+    ) -> None:
+        self._log, self._gather_s, self._at_most, self._max_bytes = log, gather_s, at_most, max_bytes
+        self._waiting: deque[_Call] = deque()
+        self._called = asyncio.Event()
+        self._closed = False
+        self._writer: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> GroupCommit:
+        self._writer = asyncio.create_task(self._write(), name="group-commit")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def append(self, appends: Sequence[Append]) -> list[int]:
+        """As `EventLog.append`, with the same verdict: together or not at all, durable when it returns."""
+        if self._closed or self._writer is None or self._writer.done():
+            raise LogUnavailable(f"the group commit of run {self._log.run!r} is not open")
+        size = 0
+        for append in appends:
+            bytes_ = len(encode(append.envelope))
+            check_size(append, bytes_)
+            size += bytes_
+        check_batch(len(appends), size)
+        if not appends:
+            return []
+        call = _Call(list(appends), size, asyncio.get_running_loop().create_future())
+        self._waiting.append(call)
+        self._called.set()
+        return await call.result
+
+    async def close(self) -> None:
+        """Store what was asked for, then end."""
+        self._closed = True
+        self._called.set()
+        if self._writer is not None:
+            await self._writer
+
+    async def _write(self) -> None:
+        try:
+            while True:
+                if not self._waiting:
+                    if self._closed:
+                        return
+                    self._called.clear()
+                    await self._called.wait()
+                    await asyncio.sleep(0 if self._closed else self._gather_s)
+                    continue
+                await self._store(self._next_batch())
+        finally:
+            for call in self._waiting:
+                call.fail(LogUnavailable("the group commit ended before this was stored; it may be tried again"))
+
+    def _next_batch(self) -> list[_Call]:
+        """Calls from the front that fit into one batch and do not move each other's fences; the others wait."""
+        batch: list[_Call] = []
+        later: deque[_Call] = deque()
+        written = _Written()
+        count = size = 0
+        while self._waiting:
+            call = self._waiting.popleft()
+            if call.result.done():
+                continue
+            fits = count + len(call.appends) <= self._at_most and size + call.size <= self._max_bytes
+            if batch and not fits:
+                later.append(call)
+                break
+            if written.moves_fence_of(call):
+                later.append(call)
+                continue
+            batch.append(call)
+            written.add(call)
+            count, size = count + len(call.appends), size + call.size
+        later.extend(self._waiting)
+        self._waiting = later
+        return batch
+
+    async def _store(self, calls: list[_Call]) -> None:
+        while calls:
+            try:
+                positions = await self._log.append([append for call in calls for append in call.appends])
+            except (Conflict, EventTooLarge, SchemaError) as error:
+                calls = await self._without_culprits(calls, error)
+                continue
+            except SlimeEventsError as error:
+                for call in calls:
+                    call.fail(error)
+                return
+            except BaseException as error:
+                for call in calls:
+                    call.fail(LogUnavailable(f"the group commit was stopped ({error!r}); this may be tried again"))
+                raise
+            start = 0
+            for call in calls:
+                call.finish(positions[start : start + len(call.appends)])
+                start += len(call.appends)
+            return
+
+    async def _without_culprits(self, calls: list[_Call], error: SlimeEventsError) -> list[_Call]:
+        """Those who brought the fence that was refused are judged one by one; the others are what is left."""
+        if len(calls) == 1:
+            calls[0].fail(error)
+            return []
+        culprits = [call for call in calls if isinstance(error, Conflict) and _brought(call, error)]
+        if not culprits:
+            culprits = calls
+        for call in culprits:
+            await self._store([call])
+        return [call for call in calls if call not in culprits]
+
+
+def _brought(call: _Call, conflict: Conflict) -> bool:
+    fences = (append.fence for append in call.appends if append.fence is not None)
+    return any(fence.subject == conflict.subject and fence.position == conflict.expected for fence in fences)
+
+
+class _Written:
+    """Subjects that a batch writes to."""
+
+    def __init__(self) -> None:
+        self._subjects: set[str] = set()
+
+    def add(self, call: _Call) -> None:
+        self._subjects.update(append.envelope.subject for append in call.appends)
+
+    def moves_fence_of(self, call: _Call) -> bool:
+        """Whether the batch would move what one of the call's fences is over."""
+        return any(self._touches(append.fence.subject) for append in call.appends if append.fence is not None)
+
+    def _touches(self, pattern: str) -> bool:
+        if "*" not in pattern and ">" not in pattern:
+            return pattern in self._subjects
+        return any(matches(pattern, subject) for subject in self._subjects)

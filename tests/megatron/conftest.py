@@ -1,0 +1,41 @@
+"""One trainer rank per test process at a time, always torn down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from actors.megatron.rank import TrainerRank
+from slime_events.config.algorithm import AlgorithmSettings
+from tests.megatron.tiny import free_address, make_model, settings_for
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a tied Qwen3 checkpoint."""
+    folder = tmp_path_factory.mktemp("tiny")
+    make_model(folder)
+    return folder
+
+
+@pytest.fixture
+def trainer() -> Callable[..., Any]:
+    """A context manager: one rank on the checkpoint, algorithm settings as a dict."""
+
+    @contextmanager
+    def build(folder: Path, algorithm: dict[str, Any] | None = None, **settings: Any) -> Iterator[TrainerRank]:
+        chosen = AlgorithmSettings(**(algorithm or {}))
+        rank = TrainerRank(settings_for(folder, **settings), chosen, 0, 1, free_address())
+        try:
+            yield rank
+        finally:
+            rank.close()
+
+    return build

@@ -1,0 +1,104 @@
+"""The pure parts: grids, micro batches, shares, digests, log-probs from logits."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actors.megatron.attention import GRID_SHARE, _lay_out
+from actors.megatron.digest import digest_tensors
+from actors.megatron.micro_batches import first_fit, micro_batches
+from actors.megatron.share import optimizer_steps, rank_of, rollout_denominators
+from actors.megatron.vocab_parallel import log_probs_and_entropy
+from schemas.errors import TrainerError
+from slime_events.config.trainer import TrainerSettings
+from storage.digests import weights_digest
+from tests.megatron.tiny import make_batch
+
+LENGTHS = st.lists(st.integers(1, 200), min_size=1, max_size=40)
+
+
+@given(LENGTHS)
+def test_grids_hold_every_token_once_and_little_padding(lengths: list[int]) -> None:
+    grids, to_grid, from_grid = _lay_out(np.array(lengths))
+    assert sum(rows for rows, _ in grids) == len(lengths)
+    assert len(to_grid) == sum(rows * columns for rows, columns in grids) <= sum(lengths) / GRID_SHARE
+    assert (to_grid[from_grid] == np.arange(sum(lengths))).all()
+    assert len(set(from_grid.tolist())) == sum(lengths)
+
+
+@given(LENGTHS, st.integers(1, 300))
+def test_first_fit_keeps_the_limit_and_every_sample(lengths: list[int], limit: int) -> None:
+    bins = first_fit(lengths, limit)
+    assert sorted(index for members in bins for index in members) == list(range(len(lengths)))
+    assert all(len(members) == 1 or sum(lengths[i] for i in members) <= limit for members in bins)
+
+
+def test_micro_batches_follow_the_settings() -> None:
+    lengths = [10] * 6
+    assert micro_batches(lengths, TrainerSettings(), 64, cpu=True) == [[0, 1, 2, 3, 4, 5]]
+    assert micro_batches(lengths, TrainerSettings(), 64, cpu=False) == [[index] for index in range(6)]
+    assert micro_batches(lengths, TrainerSettings(micro_batch_size=4), 64, cpu=True) == [[0, 1, 2, 3], [4, 5]]
+    dynamic = TrainerSettings(use_dynamic_batch_size=True, max_tokens_per_gpu=25)
+    assert micro_batches(lengths, dynamic, 64, cpu=True) == [[0, 1], [2, 3], [4, 5]]
+
+
+@given(LENGTHS, st.integers(1, 8))
+def test_balanced_ranks_differ_by_at_most_one_sample(lengths: list[int], ranks: int) -> None:
+    chosen = rank_of(lengths, ranks, balance=True)
+    load = [sum(length for length, rank in zip(lengths, chosen, strict=True) if rank == r) for r in range(ranks)]
+    assert max(load) - min(load) <= max(lengths)
+
+
+def test_optimizer_steps_count_rollouts_and_keep_siblings_together() -> None:
+    samples = list(make_batch(groups=2, samples=4).samples)
+    samples[5] = dataclasses.replace(samples[5], rollout=samples[1].rollout)  # 7 rollouts, one of two samples
+    steps = optimizer_steps(samples, TrainerSettings(global_batch_size=3))
+    assert [step.indices for step in steps] == [(0, 1, 2, 5), (3, 4, 6)]
+    assert [step.rollouts for step in steps] == [3, 3]  # the seventh fills no step
+    denominators = rollout_denominators(samples)
+    assert denominators is not None
+    assert denominators[1] == denominators[5] == samples[1].loss_mask.sum() + samples[5].loss_mask.sum()
+    with pytest.raises(TrainerError, match="7 rollouts"):
+        optimizer_steps(samples, TrainerSettings(global_batch_size=8))
+
+
+def test_weights_digest_sees_everything_but_the_order() -> None:
+    tensors = {"a": torch.arange(6.0).view(2, 3), "b": torch.ones(2, dtype=torch.bfloat16)}
+    base = weights_digest(digest_tensors(tensors.items()))
+    assert weights_digest(digest_tensors(reversed(tensors.items()))) == base
+    for changed in ({"a": tensors["a"].view(3, 2)}, {"b": tensors["b"].half()}, {"a": tensors["a"] + 1e-6}):
+        assert weights_digest(digest_tensors({**tensors, **changed}.items())) != base
+
+
+class _Alone:
+    """A process group of one, as far as `log_probs_and_entropy` looks."""
+
+    def size(self) -> int:
+        return 1
+
+    def rank(self) -> int:
+        return 0
+
+
+def test_log_probs_and_entropy_match_torch_with_gradients() -> None:
+    torch.manual_seed(random.Random(0).randrange(1000))
+    logits = torch.randn(7, 11, dtype=torch.float32, requires_grad=True)
+    targets = torch.randint(0, 11, (7,))
+    group: dist.ProcessGroup = _Alone()  # type: ignore[assignment]
+    weights = torch.randn(2, 7)
+    ours = log_probs_and_entropy(logits * 3, targets, group, entropy_gradient=True)
+    (gradient,) = torch.autograd.grad((torch.stack(ours) * weights).sum(), logits)
+    log_softmax = (logits * 3).log_softmax(-1)
+    plain = (log_softmax.gather(1, targets[:, None])[:, 0], -(log_softmax.exp() * log_softmax).sum(-1))
+    (expected,) = torch.autograd.grad((torch.stack(plain) * weights).sum(), logits)
+    torch.testing.assert_close(torch.stack(ours), torch.stack(plain), atol=1e-5, rtol=0)
+    torch.testing.assert_close(gradient, expected, atol=1e-5, rtol=0)
+    assert not log_probs_and_entropy(logits, targets, group)[1].requires_grad

@@ -1,0 +1,187 @@
+"""One rank trains: determinism, resuming, skipping, old log-probs, reference, bad samples."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from actors.megatron.checkpoint import is_checkpoint
+from actors.megatron.digest import digest_tensors
+from actors.megatron.rank import TrainerRank
+from schemas.errors import CheckpointMismatch, ImpossibleCombination, InvalidValue, TrainerError
+from slime_events.batch import TrainBatch
+from storage.digests import weights_digest
+from tests.megatron.tiny import make_batch, make_model
+
+Trainer = Callable[..., Any]
+
+
+def weights(rank: TrainerRank) -> str:
+    return weights_digest(digest_tensors(rank.export_weights()))
+
+
+def test_the_same_batches_give_the_same_bytes(tiny: Path, trainer: Trainer) -> None:
+    runs = []
+    for _ in range(2):
+        with trainer(tiny) as rank:
+            before = weights(rank)
+            results = [rank.train(make_batch(step)) for step in range(3)]
+            assert weights(rank) != before
+            runs.append((weights(rank), [result.optimizer_digest for result in results]))
+    assert runs[0] == runs[1]
+    assert len(set(runs[0][1])) == 3
+
+
+@pytest.mark.parametrize("saved_after", [0, 2])
+@pytest.mark.parametrize("bf16", [False, True])
+def test_a_resumed_run_equals_an_uninterrupted_one(
+    saved_after: int, bf16: bool, tiny: Path, tmp_path: Path, trainer: Trainer
+) -> None:
+    schedule = {"lr_warmup_iters": 1, "lr_decay_style": "cosine", "lr_decay_iters": 10, "bf16": bf16}
+    folder = tmp_path / "checkpoint"
+    with trainer(tiny, **schedule) as rank:
+        for step in range(saved_after):
+            rank.train(make_batch(step))
+        rank.save_checkpoint(folder)
+        through = [rank.train(make_batch(step)) for step in (2, 3)]
+        expected = weights(rank)
+    assert is_checkpoint(folder)
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+    with trainer(tiny, load=str(folder), **schedule) as rank:
+        resumed = [rank.train(make_batch(step)) for step in (2, 3)]
+        assert weights(rank) == expected
+    assert [result.optimizer_digest for result in resumed] == [result.optimizer_digest for result in through]
+    assert [result.metrics["lr"] for result in resumed] == [result.metrics["lr"] for result in through]
+
+
+def test_checkpoints_are_never_overwritten_and_must_fit(tiny: Path, tmp_path: Path, trainer: Trainer) -> None:
+    with trainer(tiny) as rank:
+        rank.save_checkpoint(tmp_path / "a")
+        with pytest.raises(TrainerError, match="exists already"):
+            rank.save_checkpoint(tmp_path / "a")
+        with pytest.raises(CheckpointMismatch, match="no complete trainer checkpoint"):
+            rank.load_checkpoint(tmp_path)
+    make_model(tmp_path / "wider", intermediate_size=64)
+    with trainer(tmp_path / "wider") as rank, pytest.raises(CheckpointMismatch, match="does not fit"):
+        rank.load_checkpoint(tmp_path / "a")
+
+
+@pytest.mark.parametrize("per_token", [False, True])
+def test_skipping_zero_advantages_changes_no_gradient(per_token: bool, tiny: Path, trainer: Trainer) -> None:
+    norms, gradients, passed = [], [], []
+    batch = make_batch(zero=True)
+    for skip in (True, False):
+        algorithm = {"calculate_per_token_loss": per_token}
+        with trainer(tiny, algorithm, skip_zero_advantage=skip, clip_grad=0.0) as rank:
+            result = rank.train(batch)
+            norms.append(result.metrics["grad_norm"])
+            passed.append(result.metrics["samples_passed"])
+            gradients.append(torch.cat([p.main_grad.flatten() for p in rank.trainee.model.parameters()]))
+    assert passed == [8, 16]
+    assert norms[0] == pytest.approx(norms[1], abs=1e-6)
+    torch.testing.assert_close(gradients[0], gradients[1], atol=1e-7, rtol=1e-5)
+
+
+def test_a_kl_or_entropy_term_needs_every_sample(tiny: Path, trainer: Trainer) -> None:
+    for algorithm in ({"entropy_coef": 0.01}, {"use_kl_loss": True, "kl_loss_coef": 0.1}):
+        with trainer(tiny, algorithm) as rank:
+            assert rank.train(make_batch(zero=True)).metrics["samples_passed"] == 16
+
+
+def test_a_step_without_any_signal_still_steps(tiny: Path, trainer: Trainer) -> None:
+    batch = make_batch()
+    silent = tuple(dataclasses.replace(sample, reward=0.0) for sample in batch.samples)
+    with trainer(tiny) as rank:
+        result = rank.train(TrainBatch(step=0, samples=silent))
+    assert result.metrics["samples_passed"] == 0
+    assert result.metrics["grad_norm"] == 0.0
+    assert result.metrics["loss"] == 0.0
+
+
+def test_gradient_and_loss_equal_a_plain_torch_step(tiny: Path, trainer: Trainer) -> None:
+    batch = dataclasses.replace(make_batch(), temperature=0.7)
+    with trainer(tiny, clip_grad=0.0, micro_batch_size=3) as rank:
+        result = rank.train(batch)
+        gradient = rank.trainee.model.module.embedding.word_embeddings.weight.main_grad.clone()
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(tiny)
+    total = torch.zeros(())
+    differences = []
+    for sample in batch.samples:
+        tokens = torch.from_numpy(sample.tokens).long()
+        logits = model(tokens[None]).logits[0, -sample.response_length - 1 : -1] / batch.temperature
+        targets = tokens[-sample.response_length :, None]
+        log_probs = logits.log_softmax(-1).gather(1, targets)[:, 0]
+        mask = torch.from_numpy(sample.loss_mask).float()
+        ratio = (log_probs - log_probs.detach()).exp()
+        total = total - (ratio * sample.reward * mask).sum() / mask.sum()
+        differences.append((log_probs.detach() - torch.from_numpy(sample.rollout_log_probs)).abs()[mask != 0])
+    loss = total / len(batch.samples)
+    loss.backward()
+    torch.testing.assert_close(gradient, model.get_input_embeddings().weight.grad, atol=1e-6, rtol=1e-4)
+    assert result.metrics["loss"] == pytest.approx(loss.item(), abs=1e-6)
+    difference = torch.cat(differences)
+    assert result.metrics["train_rollout_logprob_abs_diff"] == pytest.approx(difference.mean().item(), abs=1e-5)
+    assert result.metrics["train_rollout_logprob_abs_diff_max"] == pytest.approx(difference.max().item(), abs=1e-5)
+
+
+def test_several_optimizer_steps_take_the_log_probs_before_the_first(tiny: Path, trainer: Trainer) -> None:
+    with trainer(tiny, num_steps_per_rollout=2, lr=1e-2) as rank:
+        metrics = rank.train(make_batch()).metrics
+    assert metrics["optimizer_steps"] == 2
+    assert abs(metrics["ppo_kl"]) > 1e-4  # the second step's ratio is not 1
+    with trainer(tiny, global_batch_size=16, lr=1e-2) as rank:
+        assert rank.train(make_batch()).metrics["ppo_kl"] == 0.0
+
+
+def test_a_reference_model_stays_where_it_was(tiny: Path, trainer: Trainer) -> None:
+    algorithm = {"use_kl_loss": True, "kl_loss_coef": 0.1, "kl_loss_type": "low_var_kl", "entropy_coef": 0.001}
+    with trainer(tiny, algorithm, lr=1e-2) as rank:
+        first, second = (rank.train(make_batch(step)).metrics for step in range(2))
+    assert first["kl_loss"] == pytest.approx(0.0, abs=1e-6)
+    assert second["kl_loss"] > 1e-4
+    assert first["entropy"] > 0
+
+
+def test_a_kl_in_the_reward_needs_no_extra_setting(tiny: Path, trainer: Trainer) -> None:
+    algorithm = {"advantage_estimator": "reinforce_plus_plus", "kl_coef": 0.1, "normalize_advantages": True}
+    with trainer(tiny, algorithm, lr=1e-2) as rank:
+        norms = [rank.train(make_batch(step)).metrics["grad_norm"] for step in range(2)]
+    assert all(norm > 0 for norm in norms)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"loss_mask": np.ones(1000, np.int8)}, "1000 loss mask entries"),
+        ({"tokens": np.full(40, 64, np.int32)}, "outside of the vocabulary of 64"),
+        ({"response_length": 0}, "at least 1 each"),
+        ({"reward": float("nan")}, "reward nan"),
+    ],
+)
+def test_a_sample_that_cannot_be_trained_on_is_named(
+    change: dict[str, Any], message: str, tiny: Path, trainer: Trainer
+) -> None:
+    batch = make_batch()
+    bad = dataclasses.replace(batch.samples[3], **change)
+    if "tokens" in change:
+        bad = dataclasses.replace(bad, tokens=np.full(bad.total_length, 64, np.int32)[: batch.samples[3].total_length])
+    with trainer(tiny) as rank, pytest.raises(TrainerError, match=message) as caught:
+        rank.train(TrainBatch(step=0, samples=(*batch.samples[:3], bad)))
+    assert "sample 0-0-3 of group 0-0" in str(caught.value)
+
+
+def test_settings_that_cannot_be_are_refused(tiny: Path, trainer: Trainer) -> None:
+    with pytest.raises(ImpossibleCombination, match="pipeline-model-parallel-size"), trainer(
+        tiny, pipeline_model_parallel_size=2
+    ):
+        pass
+    with pytest.raises(InvalidValue, match="lr-decay-iters"), trainer(tiny, lr_decay_style="cosine"):
+        pass
