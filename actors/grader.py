@@ -64,8 +64,7 @@ class Grader:
         await self._commit.append(appends)
 
     def _append(self, event: Event, completed: Recorded) -> Append:
-        cause = completed.envelope
-        return once(self._worker.enclose(event, cause=cause.id, traceparent=cause.traceparent))
+        return once(self._worker.enclose(event, cause=completed.envelope.id))
 
 
 def event_of(sample: str, group: str, outcome: Outcome) -> Event:

@@ -20,6 +20,7 @@ from schemas.subjects import inbox
 from slime_events.conductor.prompts import PromptFeed
 from slime_events.data.row import Problem
 from slime_events.worker import Worker
+from storage.log import once
 
 log = logging.getLogger(__name__)
 
@@ -43,15 +44,15 @@ class Inbox:
 
     async def _receive(self, message: Any) -> None:
         try:
-            reply = await self.accept(message.data)
+            reply = await self.accept(message.data, (message.headers or {}).get("traceparent"))
         except SlimeEventsError as error:
             reply = InboxReply(accepted=False, errors=(FieldError(0, "", f"not accepted now, try again: {error}"),))
             log.warning("a message to the inbox was not accepted: %s", error)
         if message.reply:
             await message.respond(msgspec.json.encode(reply))
 
-    async def accept(self, data: bytes) -> InboxReply:
-        """Append what a message says, or tell what is wrong with it."""
+    async def accept(self, data: bytes, traceparent: str | None = None) -> InboxReply:
+        """Append what a message says, or tell what is wrong with it. traceparent: the sender's span, linked to ours."""
         prompts, errors = read_message(data)
         events: list[PromptSubmitted] = []
         for index, prompt in enumerate(prompts):
@@ -62,7 +63,8 @@ class Inbox:
                 events.append(made)
         if errors:
             return InboxReply(accepted=False, errors=tuple(errors))
-        await self._worker.say(events)
+        appends = [once(self._worker.enclose(event, traceparent=traceparent)) for event in events]
+        await self._worker.log.append(appends)
         return InboxReply(accepted=True, groups=tuple(event.group for event in events))
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,25 +24,13 @@ from slime_events.config.settings import TrainSettings
 from slime_events.config.trainer import TrainerSettings
 from slime_events.filters.judge import make_judge
 from slime_events.rewards.pool import GraderPool
+from slime_events.taking_part import taking_part
 from slime_events.telemetry.process_log import setup_logging
-from slime_events.worker import Worker
 from storage.archive import ArchiveWriter
 from storage.blobs import BlobStore
 from storage.group_commit import GroupCommit
-from storage.jetstream_log import JetStreamLog
 from storage.payloads import fetch, offload_async
 from storage.weights_store import WeightStore
-
-
-@contextlib.asynccontextmanager
-async def taking_part(address: RunAddress, role: str) -> AsyncIterator[Worker]:
-    """A worker of the run, with its log open and its process logging into the run folder."""
-    setup_logging(role, Path(address.folder) / "logs")
-    log = await JetStreamLog.open(address.nats_url, address.run, create=False)
-    try:
-        yield Worker(log, role)
-    finally:
-        await log.close()
 
 
 class ConductorActor:

@@ -38,6 +38,12 @@ def about(run: str, noun: str, entity: str) -> str:
     return f"slime.{run}.{noun}.*.{entity}"
 
 
+def any_verb(subject: str) -> str:
+    """`slime.run.noun.verb.entity` with `*` for its verb, as `about` gives it; what has another form as it is."""
+    tokens = subject.split(".")
+    return ".".join((*tokens[:3], "*", tokens[4])) if len(tokens) == 5 else subject
+
+
 def stream_subjects(run: str) -> list[str]:
     """What the run's stream stores: the nouns, and so neither the inbox nor replies."""
     check_token(run, "run name")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from ray import serve
@@ -17,11 +16,9 @@ from serve_apps.rollout import ChunkRule
 from serve_apps.rollout_worker import RolloutWorker
 from slime_events.address import RunAddress
 from slime_events.config.engine import EngineSettings
-from slime_events.telemetry.process_log import setup_logging
-from slime_events.worker import Worker
+from slime_events.taking_part import taking_part
 from storage.blobs import BlobStore
 from storage.group_commit import GroupCommit
-from storage.jetstream_log import JetStreamLog
 from storage.payloads import fetch, offload_async
 
 START_DEADLINE_S = 600.0
@@ -45,28 +42,25 @@ class RolloutEngine:
 
 async def serve_rollouts(address: RunAddress, settings: EngineSettings) -> None:
     """Start an engine, take part in the run until it is over, stop the engine."""
-    setup_logging("engine", Path(address.folder) / "logs")
     begun = time.perf_counter()
     engine: Engine = SglangEngine(settings)
-    log = await JetStreamLog.open(address.nats_url, address.run, create=False)
-    try:
-        await engine.start(START_DEADLINE_S)
-        worker = Worker(log, "engine")
-        blobs = BlobStore(address.blob_url)
-        async with GroupCommit(log) as commit:
-            await worker.join({"engine": time.perf_counter() - begun})
-            await RolloutWorker(
-                worker,
-                engine,
-                commit,
-                partial(fetch, blobs=blobs),
-                partial(offload_async, blobs=blobs),
-                room=settings.sglang_server_concurrency,
-                rule=ChunkRule(settings.chunk_tokens, settings.chunk_seconds),
-            ).run()
-    finally:
-        await engine.stop()
-        await log.close()
+    async with taking_part(address, "engine") as worker:
+        try:
+            await engine.start(START_DEADLINE_S)
+            blobs = BlobStore(address.blob_url)
+            async with GroupCommit(worker.log) as commit:
+                await worker.join({"engine": time.perf_counter() - begun})
+                await RolloutWorker(
+                    worker,
+                    engine,
+                    commit,
+                    partial(fetch, blobs=blobs),
+                    partial(offload_async, blobs=blobs),
+                    room=settings.sglang_server_concurrency,
+                    rule=ChunkRule(settings.chunk_tokens, settings.chunk_seconds),
+                ).run()
+        finally:
+            await engine.stop()
 
 
 def rollout_app(address: RunAddress, settings: EngineSettings, *, gpus: float) -> Any:

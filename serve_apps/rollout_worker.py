@@ -200,8 +200,7 @@ class RolloutWorker:
 
     async def _append(self, rollout: Rollout, event: Event, delivery: Delivery) -> int:
         fence = Fence(about(self._worker.log.run, "rollout", rollout.request.sample), rollout.known.position)
-        recorded = delivery.recorded.envelope
-        envelope = self._worker.enclose(await self._offload(event), cause=recorded.id, traceparent=recorded.traceparent)
+        envelope = self._worker.enclose(await self._offload(event), cause=delivery.recorded.envelope.id)
         return (await self._commit.append([Append(envelope, fence)]))[0]
 
     async def _give_up(self, rollout: Rollout, error: SlimeEventsError, delivery: Delivery) -> None:

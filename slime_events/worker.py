@@ -12,6 +12,7 @@ from schemas.envelope import Envelope, enclose
 from schemas.event import Event
 from schemas.runs import RunFailed, RunFinished
 from schemas.workers import WorkerJoined
+from slime_events.telemetry.event_spans import traceparent_of
 from storage.follow import Follower
 from storage.log import Append, EventLog, Fence, Recorded, once
 
@@ -19,13 +20,20 @@ from storage.log import Append, EventLog, Fence, Recorded, once
 class Worker:
     """One process's voice in a run. The clock is here, so that decisions need none."""
 
-    def __init__(self, log: EventLog, role: str, name: str | None = None) -> None:
-        self.log, self.role = log, role
+    def __init__(self, log: EventLog, role: str, name: str | None = None, *, trace_share: float = 0.0) -> None:
+        self.log, self.role, self._trace_share = log, role, trace_share
         self.id = name or f"{role}-{secrets.token_hex(4)}"
 
     def enclose(self, event: Event, *, cause: str | None = None, traceparent: str | None = None) -> Envelope:
-        """The event in an envelope of now and us."""
-        return enclose(self.log.run, event, at=time.time_ns(), producer=self.id, cause=cause, traceparent=traceparent)
+        """The event in an envelope of now and us. traceparent: a sender's; by default that of the event's own span."""
+        return enclose(
+            self.log.run,
+            event,
+            at=time.time_ns(),
+            producer=self.id,
+            cause=cause,
+            traceparent=traceparent or traceparent_of(self.log.run, event, self._trace_share),
+        )
 
     async def say(self, events: Sequence[Event], *, cause: str | None = None) -> list[int]:
         """Append events that may each stand only once under their subject, all or nothing."""

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from storage.log import Append, EventLog
-
-MAX_BATCH = 1000
-"""Events in one atomic append: JetStream's limit."""
-MAX_BATCH_BYTES = 16 * 1024 * 1024
-"""Payload in one atomic append: bounds what the server holds back until the commit."""
+from storage.log import MAX_BATCH, Append, EventLog
 
 
 async def append_all(log: EventLog, appends: Sequence[Append]) -> list[int]:

@@ -8,10 +8,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Buffer  # type: ignore[attr-defined]  # a typing-only name before Python 3.12
+TensorBytes = bytes | bytearray | memoryview
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +21,12 @@ class TensorDigest:
     sha256: str
 
     @classmethod
-    def of(cls, dtype: str, shape: Iterable[int], data: Buffer) -> TensorDigest:
+    def of(cls, dtype: str, shape: Iterable[int], data: TensorBytes) -> TensorDigest:
         """Digest of `data`, the tensor's contiguous bytes."""
         return cls(dtype, tuple(shape), hashlib.sha256(data).hexdigest())
 
 
-def tensor_digests(named: Iterable[tuple[str, tuple[str, Iterable[int], Buffer]]]) -> dict[str, TensorDigest]:
+def tensor_digests(named: Iterable[tuple[str, tuple[str, Iterable[int], TensorBytes]]]) -> dict[str, TensorDigest]:
     """name -> digest, of (name, (dtype, shape, bytes)); one tensor at a time, so that a stream need not be held."""
     return {name: TensorDigest.of(*tensor) for name, tensor in named}
 

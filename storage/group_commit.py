@@ -15,7 +15,7 @@ from types import TracebackType
 
 from schemas.codec import encode
 from schemas.errors import Conflict, EventTooLarge, LogUnavailable, SchemaError, SlimeEventsError
-from schemas.subjects import matches
+from schemas.subjects import any_verb, matches
 from storage.log import MAX_BATCH, Append, EventLog, check_batch, check_size
 
 GATHER_S = 0.001
@@ -167,9 +167,12 @@ class _Written:
 
     def __init__(self) -> None:
         self._subjects: set[str] = set()
+        self._about: set[str] = set()
 
     def add(self, call: _Call) -> None:
-        self._subjects.update(append.envelope.subject for append in call.appends)
+        subjects = [append.envelope.subject for append in call.appends]
+        self._subjects.update(subjects)
+        self._about.update(map(any_verb, subjects))
 
     def moves_fence_of(self, call: _Call) -> bool:
         """Whether the batch would move what one of the call's fences is over."""
@@ -178,4 +181,6 @@ class _Written:
     def _touches(self, pattern: str) -> bool:
         if "*" not in pattern and ">" not in pattern:
             return pattern in self._subjects
+        if pattern.count("*") == 1 and pattern == any_verb(pattern):
+            return pattern in self._about
         return any(matches(pattern, subject) for subject in self._subjects)

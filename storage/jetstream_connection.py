@@ -185,15 +185,30 @@ class Connection:
 
     async def request(self, subject: str, payload: bytes, *, headers: dict[str, str] | None = None) -> Any:
         """One JSON answer. Raises ApiError, Away, NoSpace, LogUnavailable (closed)."""
+        (answer,) = await self._ask(subject, payload, headers, single=True)
+        return _checked(answer.data)
+
+    async def tell_api(self, subject: str) -> None:
+        """Send to JetStream's API without waiting for what it says. Raises Away."""
+        await self.publish(f"$JS.API.{subject}", b"", reply=f"{self._inbox}.0")
+
+    async def _ask(self, subject: str, payload: bytes, headers: dict[str, str] | None, *, single: bool) -> list[Msg]:
+        """All answers with the closing status; `single`: the first is the last."""
         if self.client.is_closed:
             raise LogUnavailable(f"the connection to NATS at {self.url} is closed")
         if not self.client.is_connected:
             raise Away("no connection")
+        self._asked += 1
+        token, answers = str(self._asked), _Answers(single)
+        self._questions[token] = answers
         try:
-            answer = await self.client.request(subject, payload, timeout=2 * QUIET_S, headers=headers)
-        except (nats.errors.Error, OSError) as error:
-            raise Away(repr(error)) from error
-        return _checked(answer.data)
+            await self.publish(subject, payload, reply=f"{self._inbox}.{token}", headers=headers)
+            await _until_ended(answers)
+        finally:
+            del self._questions[token]
+        if (answers.messages[-1].headers or {}).get("Status") == "503":
+            raise Away("no responder: JetStream is not ready, or has no such stream")
+        return answers.messages
 
     async def api(self, subject: str, body: Mapping[str, Any] | None = None, *, deadline_s: float | None = None) -> Any:
         """Ask JetStream's API until there is an answer. Raises ApiError, LogUnavailable."""
@@ -214,22 +229,13 @@ class Connection:
                 await patience.pause(error)
 
     async def _direct_once(self, stream: str, body: Mapping[str, Any]) -> list[Msg]:
-        if not self.client.is_connected:
-            raise Away("no connection")
-        self._asked += 1
-        token, answers = str(self._asked), _Answers(single="last_by_subj" in body)
-        self._questions[token] = answers
-        try:
-            subject = f"$JS.API.DIRECT.GET.{stream}"
-            await self.publish(subject, json.dumps(body).encode(), reply=f"{self._inbox}.{token}")
-            await _until_ended(answers)
-        finally:
-            del self._questions[token]
-        *messages, end = answers.messages
-        status = end.headers.get("Status")
+        subject, question = f"$JS.API.DIRECT.GET.{stream}", json.dumps(body).encode()
+        answers = await self._ask(subject, question, None, single="last_by_subj" in body)
+        end = answers[-1].headers
+        status = end.get("Status")
         if status not in (None, "204", "404"):
-            raise Away(f"Direct Get answered {status} {end.headers.get('Description', '')}")
-        return answers.messages if status is None else messages
+            raise Away(f"Direct Get answered {status} {end.get('Description', '')}")
+        return answers if status is None else answers[:-1]
 
     def _answer(self, message: Msg) -> None:
         answers = self._questions.get(message.subject.rpartition(".")[2])

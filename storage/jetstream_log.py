@@ -207,7 +207,7 @@ def stream_config(run: str, replicas: int = 1) -> dict[str, Any]:
         "max_consumers": -1,
         "max_msg_size": MAX_EVENT_BYTES + HEADER_BYTES,
         "num_replicas": replicas,
-        "duplicate_window": DUPLICATE_WINDOW_S * 10**9,
+        "duplicate_window": int(DUPLICATE_WINDOW_S * 10**9),
         "deny_delete": True,
         "deny_purge": True,
         "allow_direct": True,

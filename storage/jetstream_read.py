@@ -118,7 +118,7 @@ async def _live(
                 yield recorded_of(pulled.position, pulled.message.subject, pulled.message.data)
     finally:
         with contextlib.suppress(StorageError):
-            await connection.publish(f"$JS.API.CONSUMER.DELETE.{stream}.{name}", b"")
+            await connection.tell_api(f"CONSUMER.DELETE.{stream}.{name}")
 
 
 async def _deliveries(pull: Pull) -> AsyncIterator[Pulled]:

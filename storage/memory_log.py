@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from schemas.codec import decode, encode
 from schemas.errors import Conflict, LogUnavailable
-from schemas.subjects import every_event, matches
+from schemas.subjects import any_verb, every_event, matches
 from storage.log import Append, Delivery, Recorded, check_batch, check_size
 
 
@@ -136,7 +136,7 @@ class MemoryLog:
         position = len(self.records) + 1
         self.records.append(Recorded(position, subject, decode(data), data))
         self._last[subject] = position
-        self._last_about[_any_verb(subject)] = position
+        self._last_about[any_verb(subject)] = position
         return position
 
     def _check_fence(self, append: Append) -> None:
@@ -158,7 +158,7 @@ class MemoryLog:
             return len(self.records)
         if "*" not in subject and ">" not in subject:
             return self._last.get(subject, 0)
-        if subject.count("*") == 1 and subject == _any_verb(subject):
+        if subject.count("*") == 1 and subject == any_verb(subject):
             return self._last_about.get(subject, 0)
         return max((p for s, p in self._last.items() if matches(subject, s)), default=0)
 
@@ -222,9 +222,3 @@ class MemoryLog:
     def _check_open(self) -> None:
         if self._closed:
             raise LogUnavailable(f"the in-memory log of run {self.run!r} is closed")
-
-
-def _any_verb(subject: str) -> str:
-    """`slime.run.noun.verb.entity` with any verb: what most fences are on."""
-    tokens = subject.split(".")
-    return ".".join((*tokens[:3], "*", *tokens[4:])) if len(tokens) == 5 else subject

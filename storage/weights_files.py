@@ -60,9 +60,7 @@ def view(name: str, dtype: str, shape: Iterable[int], data: Buffer) -> TensorVie
     sizes, flat = tuple(shape), memoryview(data)
     flat = flat.cast("B") if flat.nbytes else memoryview(b"")
     if flat.nbytes != math.prod(sizes) * ITEM_BYTES[dtype]:
-        raise CheckpointMismatch(
-            f"tensor {name!r} has {flat.nbytes} bytes, which is not {dtype} {list(sizes)}"
-        )
+        raise CheckpointMismatch(f"tensor {name!r} has {flat.nbytes} bytes, which is not {dtype} {list(sizes)}")
     return TensorView(dtype, sizes, flat)
 
 

@@ -99,7 +99,11 @@ class PackedAttention(MegatronModule):  # type: ignore[misc]
         packed = packed_seq_params
         to_grid, from_grid = packed.to_grid, packed.from_grid
         slots = [rows * columns for rows, columns in packed.grids]
-        parts = [_ToGrid.apply(tensor, to_grid, from_grid).split(slots) for tensor in (query, key, value)]
+        gridded = [
+            _ToGrid.apply(tensor, to_grid, from_grid)  # type: ignore[no-untyped-call]
+            for tensor in (query, key, value)
+        ]
+        parts = [torch.split(tensor, slots) for tensor in gridded]
         grouped = query.size(1) != key.size(1)
         outputs = []
         for (rows, columns), *qkv in zip(packed.grids, *parts, strict=True):
@@ -109,7 +113,7 @@ class PackedAttention(MegatronModule):  # type: ignore[misc]
             )
             outputs.append(mixed.transpose(1, 2).reshape(rows * columns, -1))
         joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
-        packed_output: Tensor = _FromGrid.apply(joined, to_grid, from_grid)
+        packed_output: Tensor = _FromGrid.apply(joined, to_grid, from_grid)  # type: ignore[no-untyped-call]
         return packed_output
 
 

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing.core import CheckpointingException
@@ -17,11 +18,11 @@ from megatron.core.dist_checkpointing.strategies.torch import (
     _replace_state_dict_keys_with_sharded_keys,
     mcore_to_pyt_state_dict,
 )
-from torch.distributed.checkpoint import FileSystemWriter
-from torch.distributed.checkpoint import save as write_state
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.state_dict_saver import save as write_state
 
 from actors.megatron.cpu import stand_in
-from actors.megatron.optimizer import ensure_state
 from actors.megatron.trainee import Trainee
 from schemas.errors import CheckpointMismatch, TrainerError
 
@@ -39,9 +40,7 @@ class InProcessWriter(TorchDistSaveShardedStrategy):  # type: ignore[misc]  # Me
     def save(self, sharded_state_dict: dict[str, Any], checkpoint_dir: str | Path) -> None:
         """Collective; returns when this rank's file is on disk."""
         flat, _, _ = _replace_state_dict_keys_with_sharded_keys(sharded_state_dict, self.keep_only_main_replica)
-        planner = MCoreSavePlanner(
-            dedup_replicated_tensors=not self.keep_only_main_replica, flatten_state_dict=False
-        )
+        planner = MCoreSavePlanner(dedup_replicated_tensors=not self.keep_only_main_replica, flatten_state_dict=False)
         writer = FileSystemWriter(checkpoint_dir, single_file_per_rank=True, sync_files=True)
         write_state(mcore_to_pyt_state_dict(flat, False), storage_writer=writer, planner=planner)
 
@@ -92,21 +91,28 @@ def load(trainee: Trainee, folder: str | Path) -> None:
     with stand_in():
         try:
             state = dist_checkpointing.load(_state(trainee, loading=True), str(folder))
+        except CheckpointException as error:  # of torch: some ranks' errors in one
+            reasons = "; ".join(f"rank {rank}: {failure[0]}" for rank, failure in sorted(error.failures.items()))
+            raise CheckpointMismatch(f"{folder} does not fit the model: {reasons}") from error
         except (CheckpointingException, KeyError, ValueError) as error:
             raise CheckpointMismatch(f"{folder} does not fit the model: {error}") from error
         trainee.model.module.load_state_dict(state["model"])
+        if trainee.settings.optimizer == "adam":
+            # Megatron leaves the common step count out while it is 0.
+            inner = state["optimizer"].get("optimizer", state["optimizer"])
+            inner["state"].setdefault("common_step", torch.zeros(()))
         trainee.optimizer.load_state_dict(state["optimizer"])
-        ensure_state(trainee.optimizer, trainee.settings)
     # The settings of this run rule the schedule; the checkpoint says only how far it is.
     trainee.scheduler.num_steps = 0
     trainee.scheduler.step(state["scheduler"]["num_steps"])
 
 
 def _state(trainee: Trainee, *, loading: bool) -> dict[str, Any]:
-    model = trainee.model.module.sharded_state_dict(metadata=METADATA)
+    metadata = dict(METADATA)  # Megatron writes this run's process groups into it
+    model = trainee.model.module.sharded_state_dict(metadata=metadata)
     return {
         "model": model,
-        "optimizer": trainee.optimizer.sharded_state_dict(model, is_loading=loading, metadata=METADATA),
+        "optimizer": trainee.optimizer.sharded_state_dict(model, is_loading=loading, metadata=metadata),
         "scheduler": trainee.scheduler.state_dict(),
     }
 

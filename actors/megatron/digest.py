@@ -26,7 +26,7 @@ DTYPES: dict[torch.dtype, str] = {
 def digest_tensor(tensor: Tensor) -> TensorDigest:
     """Digest of one tensor on any device."""
     flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return TensorDigest.of(DTYPES[tensor.dtype], tensor.shape, memoryview(flat.view(torch.uint8).numpy()))
+    return TensorDigest.of(DTYPES[tensor.dtype], tensor.shape, flat.view(torch.uint8).numpy().data)
 
 
 def digest_tensors(named: Iterable[tuple[str, Tensor]]) -> dict[str, TensorDigest]:

@@ -27,7 +27,7 @@ class MicroBatch:
     position_ids: Tensor
     packed: PackedSequences
     targets: Tensor
-    responses: tuple[int, ...]
+    responses: list[int]
 
 
 def pack(samples: Sequence[TrainSample], device: torch.device, *, multiple_of: int = 1) -> MicroBatch:
@@ -36,7 +36,7 @@ def pack(samples: Sequence[TrainSample], device: torch.device, *, multiple_of: i
     multiple_of: fill up with a sequence of zeros that nothing looks at, for sequence parallelism.
     """
     lengths = [sample.total_length for sample in samples]
-    responses = tuple(sample.response_length for sample in samples)
+    responses = [sample.response_length for sample in samples]
     ends = np.cumsum(lengths)
     # The token at position i is predicted by the logits at i - 1.
     rows = np.concatenate([np.arange(end - size - 1, end - 1) for end, size in zip(ends, responses, strict=True)])
@@ -66,4 +66,4 @@ def response_log_probs(
     if temperature != 1.0:
         logits = logits / temperature
     log_probs, entropy = log_probs_and_entropy(logits, batch.targets, group, entropy_gradient=entropy_gradient)
-    return list(log_probs.split(batch.responses)), list(entropy.split(batch.responses))
+    return list(torch.split(log_probs, batch.responses)), list(torch.split(entropy, batch.responses))

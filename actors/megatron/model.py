@@ -13,6 +13,7 @@ from megatron.core.models.gpt.gpt_layer_specs import (
     get_gpt_layer_local_spec,
     get_gpt_layer_with_transformer_engine_spec,
 )
+from megatron.core.tensor_parallel.layers import set_tensor_model_parallel_attributes
 from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_config import TransformerConfig
@@ -21,6 +22,7 @@ from torch import Tensor
 from actors.megatron.architecture import Architecture
 from actors.megatron.attention import PackedAttention, PackedSequences
 from actors.megatron.cpu import on_cpu, stand_in
+from actors.megatron.weights import model_rules, named_parameters
 from schemas.errors import ImpossibleCombination, InvalidValue
 from slime_events.config.trainer import TrainerSettings
 
@@ -35,9 +37,7 @@ class PolicyModel(GPTModel):  # type: ignore[misc]  # Megatron's class is not ty
         # Under sequence parallelism a rank holds a part of the positions: the caller picks rows from the logits.
         if rows is not None and not self.config.sequence_parallel:
             hidden_states = hidden_states.index_select(0, rows)
-        logits: Tensor = super()._postprocess(
-            hidden_states, *args, packed_seq_params=packed_seq_params, **kwargs
-        )
+        logits: Tensor = super()._postprocess(hidden_states, *args, packed_seq_params=packed_seq_params, **kwargs)
         return logits
 
 
@@ -54,7 +54,7 @@ def transformer_config(
         "hidden_dropout": 0.0,
         "attention_dropout": 0.0,
         "use_cpu_initialization": on_cpu(),
-        "perform_initialization": False,  # every weight is read from a checkpoint
+        "perform_initialization": False,  # every weight comes from a checkpoint; on the CPU it would also be kept twice
         "bias_activation_fusion": False,
         "bias_dropout_fusion": False,
         "masked_softmax_fusion": False,
@@ -89,7 +89,8 @@ def _check_parallelism(architecture: Architecture, settings: TrainerSettings) ->
     ranks = settings.tensor_model_parallel_size
     if settings.pipeline_model_parallel_size > 1 or settings.context_parallel_size > 1:
         raise ImpossibleCombination(
-            "the trainer runs tensor and data parallelism: set pipeline-model-parallel-size and context-parallel-size to 1"
+            "the trainer runs tensor and data parallelism: set pipeline-model-parallel-size and "
+            "context-parallel-size to 1"
         )
     if settings.sequence_parallel and not has_transformer_engine():
         raise ImpossibleCombination("sequence-parallel needs CUDA and Transformer Engine: leave it out")
@@ -118,7 +119,7 @@ def layer_spec(architecture: Architecture) -> ModuleSpec:
 def build_model(architecture: Architecture, config: TransformerConfig, device: torch.device) -> torch.nn.Module:
     """An uninitialised model on `device`, this tensor parallel rank's part, in bf16 behind Float16Module if so set."""
     with stand_in():
-        model = PolicyModel(
+        model: torch.nn.Module = PolicyModel(
             config=config,
             transformer_layer_spec=layer_spec(architecture),
             vocab_size=architecture.vocab_size,
@@ -131,4 +132,16 @@ def build_model(architecture: Architecture, config: TransformerConfig, device: t
             parallel_output=True,
         )
         model = model.to(device)
+        _mark_tensor_parallel(model, architecture)
         return Float16Module(config, model) if config.bf16 else model
+
+
+def _mark_tensor_parallel(model: torch.nn.Module, architecture: Architecture) -> None:
+    """Say which parameters are cut over ranks, as Megatron's initialisation does on the way.
+
+    Without it the gradient norm would count only one rank's part of them.
+    """
+    rules = model_rules(model, architecture)
+    for name, parameter in named_parameters(model):
+        if rules[name].cut is not None and not hasattr(parameter, "tensor_model_parallel"):
+            set_tensor_model_parallel_attributes(parameter, is_parallel=True, dim=rules[name].cut, stride=1)

@@ -49,7 +49,8 @@ class TrainerRank:
         """Join the other ranks at `master` ("host:port", of rank 0) and load what `settings.load` (a trainer
         checkpoint or a Hugging Face folder) or else `settings.hf_checkpoint` has.
 
-        Raises CheckpointMismatch, ConfigError for settings that exclude each other, TrainerError when ranks are missing.
+        Raises CheckpointMismatch, ConfigError for settings that exclude each other, TrainerError when ranks are
+        missing.
         """
         architecture = Architecture.read(settings.hf_checkpoint)
         flags = sort_flags(settings.megatron, architecture, cpu=on_cpu())

@@ -143,7 +143,7 @@ class RolloutStep:
         """Scores of all kept samples, from those of this rank and of the others."""
         lengths = [self.samples[index].response_length for index in self.kept]
         flat = torch.zeros(sum(lengths), device=self.trainee.place.device)
-        views = dict(zip(self.kept, flat.split(lengths), strict=True))
+        views = dict(zip(self.kept, torch.split(flat, lengths), strict=True))
         for index, score in scores.items():
             views[index].copy_(score)
         if self.trainee.place.data.size() > 1:

@@ -19,8 +19,10 @@ def log_probs_and_entropy(
     in the whole vocabulary. Every rank of the group gets the same result and the gradient of its own columns. The
     entropy carries a gradient only with `entropy_gradient`.
     """
-    log_probs, entropy = _LogProbsAndEntropy.apply(logits, targets, group, entropy_gradient)
-    return log_probs, entropy
+    both: tuple[Tensor, Tensor] = _LogProbsAndEntropy.apply(  # type: ignore[no-untyped-call]
+        logits, targets, group, entropy_gradient
+    )
+    return both
 
 
 class _LogProbsAndEntropy(torch.autograd.Function):
@@ -63,7 +65,7 @@ class _LogProbsAndEntropy(torch.autograd.Function):
         return chosen - log_total, entropy
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad_log_probs: Tensor, grad_entropy: Tensor) -> tuple[Tensor | None, ...]:
         p, local, mine, *with_entropy = ctx.saved_tensors
         factor = -grad_log_probs.unsqueeze(-1)

@@ -45,7 +45,7 @@ class Rule:
         if len(tensors) == 1:
             whole = tensors[0]
         else:
-            blocks = [tensor.unflatten(0, (self.repeats, -1)) for tensor in tensors]
+            blocks = [torch.unflatten(tensor, 0, (self.repeats, -1)) for tensor in tensors]
             whole = torch.cat(blocks, 1).flatten(0, 1)
         return whole if self.cut is None else whole.chunk(ranks, self.cut)[rank]
 
@@ -57,7 +57,8 @@ class Rule:
         whole = parts[0] if self.cut is None or len(parts) == 1 else torch.cat(parts, self.cut)
         if len(self.names) == 1:
             return [whole]
-        blocks = whole.unflatten(0, (self.repeats, -1)).split([shape[0] // self.repeats for shape in self.shapes], 1)
+        rows = [shape[0] // self.repeats for shape in self.shapes]
+        blocks = torch.split(torch.unflatten(whole, 0, (self.repeats, -1)), rows, 1)
         return [block.flatten(0, 1) for block in blocks]
 
 
@@ -165,9 +166,7 @@ def _open_folder(folder: Path, files: ExitStack) -> dict[str, Any]:
 
 
 def _check_tensors(tensors: Mapping[str, Any], rules: Mapping[str, Rule], arch: Architecture, where: str) -> None:
-    expected = {
-        name: shape for rule in rules.values() for name, shape in zip(rule.names, rule.shapes, strict=True)
-    }
+    expected = {name: shape for rule in rules.values() for name, shape in zip(rule.names, rule.shapes, strict=True)}
     missing = sorted(expected.keys() - tensors.keys())
     unexpected = sorted(name for name in tensors.keys() - expected.keys() if not _redundant(name, arch))
     problems = [f"{name}: missing" for name in missing] + [f"{name}: unexpected" for name in unexpected]

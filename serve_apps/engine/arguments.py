@@ -152,7 +152,8 @@ def _check_names(given: dict[str, Any]) -> None:
             near = difflib.get_close_matches(name, server_argument_names(), n=3, cutoff=0.5)
             flags = ", ".join(f"--sglang-{n.replace('_', '-')}" for n in near)
             raise UnknownFlag(
-                f"--sglang-{name.replace('_', '-')}: SGLang has no such argument" + (f"; near: {flags}" if flags else "")
+                f"--sglang-{name.replace('_', '-')}: SGLang has no such argument"
+                + (f"; near: {flags}" if flags else "")
             )
 
 

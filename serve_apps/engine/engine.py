@@ -40,9 +40,9 @@ class GenerateRequest:
 class Delta:
     """New tokens of one response, in order.
 
-    tokens: int32 [n]; log_probs: float32 [n], natural, of logits / temperature. spans: weight versions over exactly these
-    tokens, in response positions (resumed tokens count). finish: set in the last delta, and there alone; then `text` is
-    the whole response (resumed part included), decoded with special tokens kept or not as the sampling says.
+    tokens: int32 [n]; log_probs: float32 [n], natural, of logits / temperature. spans: weight versions over exactly
+    these tokens, in response positions (resumed tokens count). finish: set in the last delta, and there alone; then
+    `text` is the whole response (resumed part included), decoded with special tokens kept or not as the sampling says.
     """
 
     tokens: Tokens

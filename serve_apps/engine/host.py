@@ -16,7 +16,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import msgspec
@@ -129,18 +129,20 @@ class Host:
     def _take(self, frame: wire.ToHost) -> None:
         match frame:
             case wire.Generate():
-                work = self._generate(frame)
+                self._do(self._generate(frame))
             case wire.UpdateWeights():
-                work = self._update(frame)
+                self._do(self._update(frame))
             case wire.Abort():
-                return self.manager.abort_request(frame.id)
+                self.manager.abort_request(frame.id)
             case wire.Ping():
-                return self.send(wire.Answer(frame.call))
+                self.send(wire.Answer(frame.call))
             case wire.Launch():
-                return self.send(wire.Failed("launched twice"))
+                self.send(wire.Failed("launched twice"))
+
+    def _do(self, work: Coroutine[Any, Any, None]) -> None:
         task = self.loop.create_task(work)
         self.tasks.add(task)
-        return task.add_done_callback(self.tasks.discard)
+        task.add_done_callback(self.tasks.discard)
 
     async def _generate(self, frame: wire.Generate) -> None:
         from sglang.srt.managers.io_struct import GenerateReqInput
@@ -189,9 +191,7 @@ class Host:
         )
         return finish is not None
 
-    def _kept_at_seam(
-        self, frame: wire.Generate, response: list[int], tokens: list[int], resumed: int
-    ) -> int | None:
+    def _kept_at_seam(self, frame: wire.Generate, response: list[int], tokens: list[int], resumed: int) -> int | None:
         """New tokens up to the end of a stop string that began in the resumed part, where SGLang does not look."""
         if not (frame.sampling.stop and resumed):
             return None

@@ -24,6 +24,7 @@ from schemas.errors import DeadlineExceeded, EngineError
 from serve_apps.engine import wire
 from serve_apps.engine.arguments import EngineLaunch, engine_launch
 from serve_apps.engine.engine import Delta, GenerateRequest
+from serve_apps.engine.weight_files import misfit, shapes_in
 from slime_events.config.engine import EngineSettings
 
 PING_S = 5.0
@@ -40,8 +41,10 @@ class SglangEngine:
 
     def __init__(self, settings: EngineSettings, version: int = 0, log: Path | None = None) -> None:
         self._launch: EngineLaunch = engine_launch(settings, version)
+        checkpoint = Path(settings.hf_checkpoint)
+        self._shapes = shapes_in(checkpoint) if checkpoint.is_dir() else {}
         self._version = version
-        self._log: IO[bytes] = log.open("ab+") if log else tempfile.TemporaryFile()
+        self._log: IO[bytes] = log.open("ab+") if log else tempfile.TemporaryFile()  # noqa: SIM115
         self._host: subprocess.Popen[bytes] | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -73,15 +76,7 @@ class SglangEngine:
             raise EngineError("the engine was started before; make a new one")
         ours, theirs = socket.socketpair()
         began = time.monotonic()
-        self._host = subprocess.Popen(
-            [sys.executable, "-m", "serve_apps.engine.host", str(theirs.fileno())],
-            env=os.environ | self._launch.environment,
-            pass_fds=(theirs.fileno(),),
-            stdin=subprocess.DEVNULL,
-            stdout=self._log,
-            stderr=self._log,
-            start_new_session=True,
-        )
+        self._host = self._spawn(theirs.fileno())
         theirs.close()
         reader, self._writer = await asyncio.open_connection(sock=ours)
         self._ready = asyncio.get_running_loop().create_future()
@@ -100,6 +95,18 @@ class SglangEngine:
         self.scheduler_pids = ready.processes
         self.start_seconds = ready.seconds | {"total": time.monotonic() - began}
 
+    def _spawn(self, socket_fd: int) -> subprocess.Popen[bytes]:
+        """Not by asyncio: its child watchers mind the thread that a loop runs in, and a Serve replica's is any."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "serve_apps.engine.host", str(socket_fd)],
+            env=os.environ | self._launch.environment,
+            pass_fds=(socket_fd,),
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            start_new_session=True,
+        )
+
     async def stop(self) -> None:
         """End the host and everything it started."""
         if self._host is None:
@@ -107,9 +114,12 @@ class SglangEngine:
         self._fail("the engine was stopped")
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._host.pid, signal.SIGKILL)
-        async with asyncio.timeout(STOP_S):
-            while self._host.poll() is None or any(map(_runs, self.scheduler_pids)):
-                await asyncio.sleep(0.005)
+        try:
+            async with asyncio.timeout(STOP_S):
+                while self._host.poll() is None or any(map(_runs, self.scheduler_pids)):
+                    await asyncio.sleep(0.005)
+        except TimeoutError:
+            raise DeadlineExceeded(f"SGLang's processes did not end within {STOP_S:g} s of SIGKILL") from None
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)
@@ -150,9 +160,10 @@ class SglangEngine:
                 self._send(wire.Abort(own_id))
 
     async def update_weights(self, folder: str, version: int) -> float:
-        """See `Engine.update_weights`. Where SGLang refuses the weights the old ones and their version stay."""
-        if not any(Path(folder).glob("*.safetensors")):
-            raise EngineError(f"weights {version}: no safetensors in {folder}")
+        """See `Engine.update_weights`. Weights that do not fit are refused; the engine goes on with the old ones."""
+        reason = misfit(self._shapes, shapes_in(Path(folder))) if self._shapes else None
+        if reason is not None:
+            raise EngineError(f"weights {version} from {folder} were not loaded: {reason}")
         began = time.monotonic()
         number = next(self._numbers)
         error = await self._call(number, wire.UpdateWeights(number, folder, version), UPDATE_S)
@@ -228,10 +239,11 @@ class SglangEngine:
         self._failure = reason
         for pieces in self._pieces.values():
             pieces.put_nowait(None)
-        waiting = [*self._calls.values(), *([self._ready] if self._ready is not None else [])]
-        for future in waiting:
-            if not future.done():
-                future.set_exception(EngineError(reason))
+        for answer in self._calls.values():
+            if not answer.done():
+                answer.set_exception(EngineError(reason))
+        if self._ready is not None and not self._ready.done():
+            self._ready.set_exception(EngineError(reason))
 
     def _log_tail(self) -> str:
         self._log.seek(0, os.SEEK_END)

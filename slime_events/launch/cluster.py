@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ class Cluster:
 
     def __init__(self, address: str | None, logs: Path) -> None:
         self._address, self._logs = address, logs
+        self._apps: list[str] = []
         self.has_gpus = False
 
     def start(self) -> None:
@@ -60,14 +62,20 @@ class Cluster:
         """Deploy without an HTTP proxy: rollouts come and go through the log. Blocks until the replicas run."""
         from ray import serve
 
+        logging.getLogger("ray.serve").setLevel(logging.WARNING)
         serve.start(http_options={"location": "NoServer"}, logging_config={"log_level": "WARNING"})
+        self._apps.append(name)
         serve.run(app, name=name, route_prefix=None)
 
     def stop(self) -> None:
-        """End Serve and, where it was started here, Ray."""
+        """Take the engines down; of a Ray that was started here, everything."""
         import ray
-        from ray import serve
 
-        if ray.is_initialized():
-            serve.shutdown()
-            ray.shutdown()
+        if not ray.is_initialized():
+            return
+        if self._address:
+            from ray import serve
+
+            for app in self._apps:
+                serve.delete(app)
+        ray.shutdown()

@@ -1,1 +1,1 @@
-"""Traces and process logs."""
+"""What a run tells about itself beside its log: spans (rebuilt from the log with the same ids) and process logs."""

@@ -1,15 +1,39 @@
-"""Process logs."""
+"""Each process's own log: standard logging into `<run>/logs/<role>-<pid>.log`."""
 
 from __future__ import annotations
 
 import logging
+import logging.handlers
 import os
+import time
 from pathlib import Path
 
+FORMAT = "%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s"
+LIMIT_BYTES = 64 * 1024 * 1024
+KEPT_FILES = 2
 
-def setup_logging(role: str, folder: Path) -> None:
-    """Log into `<folder>/<role>-<pid>.log`."""
+
+def setup_logging(role: str, folder: Path, level: int = logging.INFO) -> Path:
+    """Send this process's log records (warnings too) into `folder`; the file's path. Times are UTC.
+
+    The file is turned over at 64 MB and two old ones are kept. A second call puts its file in the place of the first's.
+    Other handlers stay as they are.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(folder / f"{role}-{os.getpid()}.log")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    path = folder / f"{role}-{os.getpid()}.log"
+    handler = _ProcessLog(path, maxBytes=LIMIT_BYTES, backupCount=KEPT_FILES, encoding="utf-8")
+    formatter = logging.Formatter(FORMAT, "%Y-%m-%dT%H:%M:%S")
+    formatter.converter = time.gmtime
+    handler.setFormatter(formatter)
+    root = logging.getLogger()
+    for old in [old for old in root.handlers if isinstance(old, _ProcessLog)]:
+        root.removeHandler(old)
+        old.close()
+    root.addHandler(handler)
+    root.setLevel(level)
+    logging.captureWarnings(True)
+    return path
+
+
+class _ProcessLog(logging.handlers.RotatingFileHandler):
+    """Known by its type, so that a second call finds it."""

@@ -33,7 +33,12 @@ def prompt(n: int = 0) -> Tokens:
 
 
 def request(
-    n: int = 0, new: int = 48, resume: Tokens | None = None, rid: str | None = None, seed: int | None = None, **sampling: object
+    n: int = 0,
+    new: int = 48,
+    resume: Tokens | None = None,
+    rid: str | None = None,
+    seed: int | None = None,
+    **sampling: object,
 ) -> GenerateRequest:
     """The n-th test request."""
     return GenerateRequest(
@@ -70,6 +75,13 @@ async def collect(engine: Engine, asked: GenerateRequest) -> Response:
         last.text,
         len(deltas),
     )
+
+
+async def generated(engine: Engine, tokens: int) -> None:
+    """Until the engine has handed out that many in all."""
+    async with asyncio.timeout(20):
+        while engine.tokens_generated < tokens:
+            await asyncio.sleep(0.001)  # noqa: ASYNC110
 
 
 class EngineContract:
@@ -120,8 +132,7 @@ class EngineContract:
     async def test_abort_gives_what_is_there(self, engine: Engine) -> None:
         async def aborted() -> Response:
             task = asyncio.create_task(collect(engine, request(new=900, rid="long")))
-            while not engine.running or engine.tokens_generated == before:
-                await asyncio.sleep(0.001)
+            await generated(engine, before + 1)
             await engine.abort("long")
             return await task
 
@@ -144,10 +155,8 @@ class EngineContract:
     async def test_new_weights_reach_running_responses(self, engine: Engine, weights: list[Path]) -> None:
         old = engine.version
         tasks = [asyncio.create_task(collect(engine, request(n, new=400))) for n in range(8)]
-        before = engine.tokens_generated
+        await generated(engine, engine.tokens_generated + 8 * 32)
         async with asyncio.timeout(20):
-            while engine.tokens_generated < before + 8 * 32:
-                await asyncio.sleep(0.001)
             seconds = await engine.update_weights(str(weights[old % 2]), old + 1)
         responses = await asyncio.gather(*tasks)
         assert 0 <= seconds < 20

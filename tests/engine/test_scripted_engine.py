@@ -53,7 +53,7 @@ async def test_faults_of_start_update_and_request(tmp_path: Path) -> None:
     await engine.start(1.0)
     with pytest.raises(EngineError, match="disk on fire"):
         await engine.update_weights(str(tmp_path), 1)
-    with pytest.raises(EngineError, match="r1.*too long"):
+    with pytest.raises(EngineError, match=r"r1.*too long"):
         await collect(engine, request(1))
 
 

@@ -56,7 +56,12 @@ def test_a_disagreeing_flag_is_named_with_both_values() -> None:
 
 
 def test_flags_go_to_every_object_with_that_field() -> None:
-    given = {"use_distributed_optimizer": True, "sgd_momentum": 0.5, "no_rope_fusion": True, "attention_backend": "flash"}
+    given = {
+        "use_distributed_optimizer": True,
+        "sgd_momentum": 0.5,
+        "no_rope_fusion": True,
+        "attention_backend": "flash",
+    }
     flags = sort_flags(given, Architecture.of(QWEN3_4B), cpu=False)
     assert flags.optimizer == {"use_distributed_optimizer": True, "sgd_momentum": 0.5}
     assert flags.distributed == {"use_distributed_optimizer": True}

@@ -179,8 +179,9 @@ def test_a_sample_that_cannot_be_trained_on_is_named(
 
 
 def test_settings_that_cannot_be_are_refused(tiny: Path, trainer: Trainer) -> None:
-    with pytest.raises(ImpossibleCombination, match="pipeline-model-parallel-size"), trainer(
-        tiny, pipeline_model_parallel_size=2
+    with (
+        pytest.raises(ImpossibleCombination, match="pipeline-model-parallel-size"),
+        trainer(tiny, pipeline_model_parallel_size=2),
     ):
         pass
     with pytest.raises(InvalidValue, match="lr-decay-iters"), trainer(tiny, lr_decay_style="cosine"):

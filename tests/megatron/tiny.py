@@ -8,8 +8,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from slime_events.batch import TrainBatch, TrainSample
 from slime_events.config.trainer import TrainerSettings
@@ -17,7 +24,9 @@ from slime_events.config.trainer import TrainerSettings
 VOCAB = 64
 
 
-def make_model(folder: Path, family: str = "qwen3", *, tied: bool = True, seed: int = 0, **sizes: Any) -> PreTrainedModel:
+def make_model(
+    folder: Path, family: str = "qwen3", *, tied: bool = True, seed: int = 0, **sizes: Any
+) -> PreTrainedModel:
     """A random float32 model, saved to `folder` in Hugging Face's layout."""
     common = {
         "vocab_size": VOCAB,
@@ -33,7 +42,9 @@ def make_model(folder: Path, family: str = "qwen3", *, tied: bool = True, seed: 
     torch.manual_seed(seed)
     model: PreTrainedModel
     if family == "qwen3":
-        model = Qwen3ForCausalLM(Qwen3Config(head_dim=16, rope_parameters={"rope_type": "default", "rope_theta": 1e6}, **common))
+        model = Qwen3ForCausalLM(
+            Qwen3Config(head_dim=16, rope_parameters={"rope_type": "default", "rope_theta": 1e6}, **common)
+        )
     elif family == "qwen2":
         model = Qwen2ForCausalLM(Qwen2Config(**common))
     else:

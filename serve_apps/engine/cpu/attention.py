@@ -43,7 +43,7 @@ def _parts(lengths: torch.Tensor, elements_per_key: int) -> Iterator[torch.Tenso
     buckets = [1 << (_padded(n) - 1).bit_length() for n in lengths.tolist()]
     for bucket in sorted(set(buckets)):
         rows = torch.tensor([i for i, b in enumerate(buckets) if b == bucket])
-        yield from rows.split(max(1, GATHERED_ELEMENTS // (bucket * elements_per_key)))
+        yield from torch.split(rows, max(1, GATHERED_ELEMENTS // (bucket * elements_per_key)))
 
 
 def decode(

@@ -78,7 +78,8 @@ def seeded_choice(
     np.clip(noise, np.finfo(np.float64).min, -(2.0**-32), out=noise)
     np.negative(noise, out=noise)
     np.log(noise, out=noise)
-    return np.argmax(log_probs - noise, axis=1, keepdims=True).astype(np.int64)
+    chosen: npt.NDArray[np.int64] = np.argmax(log_probs - noise, axis=1, keepdims=True).astype(np.int64)
+    return chosen
 
 
 def multinomial_with_seed(log_probs: torch.Tensor, seed: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:

@@ -1,6 +1,6 @@
-"""Placeholder for torchvision where there is no GPU: imported by SGLang, never called on the way of a dense text model."""
+"""Placeholder for torchvision where there is no GPU: SGLang imports it, a dense text model never calls it."""
 
-from slime_events_placeholder import install
+from slime_events_placeholder import install  # type: ignore[import-not-found]
 
 __version__ = "0.0.0"
 __getattr__ = install(__name__)

@@ -1,0 +1,54 @@
+"""`RUN` on a command line: a name under --runs-dir, or a path to a run's folder."""
+
+from __future__ import annotations
+
+import argparse
+import tomllib
+from pathlib import Path
+
+from schemas.errors import InvalidValue
+from slime_events.run_folder import RunFolder
+
+RUNS_DIR = "slime-runs"
+
+
+def add_run(parser: argparse.ArgumentParser) -> None:
+    """The arguments of every command that looks at a run."""
+    parser.add_argument("run", metavar="RUN", help="name of a run, or the path of its folder")
+    parser.add_argument("--runs-dir", default=RUNS_DIR, metavar="DIR", help=f"folder of all runs [{RUNS_DIR}]")
+
+
+def find_run(run: str, runs_dir: str = RUNS_DIR) -> RunFolder:
+    """The folder of an existing run. Raises RunNotFound with the runs there are, InvalidSubject for an odd name."""
+    path = Path(run)
+    if len(path.parts) > 1 or path.is_absolute() or run in (".", ".."):
+        whole = path.resolve()
+        return RunFolder.find(whole.parent, whole.name)
+    return RunFolder.find(runs_dir, run)
+
+
+def log_name(folder: RunFolder) -> str:
+    """The name that the run was started with: that of its log, also where the folder was copied under another."""
+    try:
+        settings = tomllib.loads(folder.settings.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InvalidValue(f"{folder.settings} cannot be read: {error}") from error
+    return str(settings.get("run", {}).get("run", folder.run))
+
+
+def blob_url(folder: RunFolder) -> str:
+    """Where the run keeps large payloads."""
+    settings = tomllib.loads(folder.settings.read_text(encoding="utf-8"))
+    return str(settings.get("run", {}).get("blob_url") or folder.blobs)
+
+
+def live_url(folder: RunFolder) -> str | None:
+    """The address of the NATS server that the run is on now; None where none of its own lives."""
+    from storage.connect import URL_FILE
+    from storage.nats_server import NatsServer
+
+    noted = folder.path / URL_FILE
+    if noted.is_file():
+        return noted.read_text().strip()
+    server = NatsServer.attach(folder.nats)
+    return None if server is None or server.facts.temporary else server.url

@@ -1,0 +1,45 @@
+"""Events as plain JSON values: arrays as what they are and how long, or in full."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import msgspec
+
+from schemas.arrays import Array, unpack
+from schemas.event import type_of
+from storage.log import Recorded
+
+
+def plain(value: Any, *, full: bool = False) -> Any:
+    """A JSON value. Arrays become `{"dtype", "n"}`; in full, the numbers where they lie in the event itself."""
+    if isinstance(value, Array):
+        if full and value.blob is None:
+            return unpack(value).tolist()
+        summary: dict[str, Any] = {"dtype": value.dtype, "n": value.n}
+        return summary | ({"blob": value.blob.sha256} if value.blob else {})
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, msgspec.Struct):
+        return {name: plain(getattr(value, name), full=full) for name in value.__struct_fields__}
+    if isinstance(value, dict):
+        return {str(key): plain(item, full=full) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item, full=full) for item in value]
+    return value
+
+
+def plain_event(recorded: Recorded, *, full: bool = False) -> dict[str, Any]:
+    """A recorded event with its envelope, as one JSON object."""
+    envelope = recorded.envelope
+    about = {
+        "position": recorded.position,
+        "subject": recorded.subject,
+        "id": envelope.id,
+        "at": envelope.at,
+        "producer": envelope.producer,
+        "cause": envelope.cause,
+        "traceparent": envelope.traceparent,
+    }
+    return about | {"event": {"type": type_of(envelope.event), **plain(envelope.event, full=full)}}

@@ -1,0 +1,126 @@
+"""`slime-events tail`: the events of a run, as they come or as they came, one readable line each."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from schemas.batches import BatchSealed
+from schemas.errors import InvalidValue
+from schemas.registry import BY_TYPE, NOUNS
+from schemas.runs import RunFailed, RunFinished
+from slime_events.cli.line import event_line
+from slime_events.cli.locate import add_run, find_run, live_url, log_name
+from slime_events.cli.plain import plain_event
+from slime_events.config.nearest import did_you_mean
+from storage.follow import Follower
+from storage.log import EventLog, Recorded
+
+QUIET_S = 1.0
+"""Seconds without an event after the end of a run, until nothing more is expected of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which events are shown. types: whole types or nouns; the rest narrows further. start: first position."""
+
+    types: tuple[str, ...] = ()
+    group: str | None = None
+    sample: str | None = None
+    start: int = 1
+
+    def takes(self, recorded: Recorded) -> bool:
+        """Whether an event is one of those."""
+        event = recorded.envelope.event
+        kind = recorded.envelope.type
+        if self.types and kind not in self.types and kind.partition(".")[0] not in self.types:
+            return False
+        if self.sample and self.sample not in (getattr(event, "sample", None), *getattr(event, "samples", ())):
+            return False
+        return not self.group or self.group in _groups(recorded)
+
+
+def _groups(recorded: Recorded) -> tuple[str, ...]:
+    event = recorded.envelope.event
+    if isinstance(event, BatchSealed):
+        return event.groups
+    sample = getattr(event, "sample", "")
+    return (getattr(event, "group", "") or sample.rpartition("-s")[0],)
+
+
+def check_types(types: Sequence[str]) -> tuple[str, ...]:
+    """The types themselves; InvalidValue with the nearest names where nothing is of one."""
+    known = (*BY_TYPE, *NOUNS)
+    for one in types:
+        if one not in known:
+            raise InvalidValue(f"--type {one}: there is no such event.{did_you_mean(one, known)}")
+    return tuple(types)
+
+
+async def events(log: EventLog, wanted: Wanted, *, follow: bool) -> AsyncIterator[Recorded]:
+    """What is in the log and, while the run is on, what comes. Ends by itself when the run has ended."""
+    if not follow:
+        async for recorded in log.read(wanted.start):
+            if wanted.takes(recorded):
+                yield recorded
+        return
+    over = await _is_over(log)
+    async with Follower(log, wanted.start) as follower:
+        while True:
+            batch = await follower.next(wait_s=QUIET_S)
+            if not batch and over:
+                return
+            for recorded in batch:
+                if recorded.subject.split(".")[2] == "run":
+                    over = isinstance(recorded.envelope.event, RunFinished | RunFailed)
+                if wanted.takes(recorded):
+                    yield recorded
+
+
+async def _is_over(log: EventLog) -> bool:
+    last = await log.last(f"slime.{log.run}.run.>")
+    return last is not None and isinstance(last.envelope.event, RunFinished | RunFailed)
+
+
+def main(argv: Sequence[str] = ()) -> int:
+    """Print events until the run ends, or Ctrl-C."""
+    said = _parser().parse_args(argv)
+    wanted = Wanted(check_types(said.type), said.group, said.sample, said.start)
+    folder = find_run(said.run, said.runs_dir)
+    asyncio.run(_tail(folder.path, log_name(folder), wanted, said, live=live_url(folder) is not None))
+    return 0
+
+
+async def _tail(path: Path, name: str, wanted: Wanted, said: argparse.Namespace, *, live: bool) -> None:
+    from storage.connect import open_run_log
+
+    async with open_run_log(path, name) as log:
+        async for recorded in events(log, wanted, follow=live and not said.no_follow):
+            text = json.dumps(plain_event(recorded, full=said.full)) if said.json else event_line(recorded)
+            sys.stdout.write(text + "\n")
+            sys.stdout.flush()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="slime-events tail", description=__doc__)
+    add_run(parser)
+    parser.add_argument(
+        "--type",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="TYPE",
+        help="event types (rollout.completed) or nouns (rollout)",
+    )
+    parser.add_argument("--group", help="only what is about this group")
+    parser.add_argument("--sample", help="only what is about this sample")
+    parser.add_argument("--from", dest="start", type=int, default=1, metavar="N", help="first position [1]")
+    parser.add_argument("--no-follow", action="store_true", help="end at the last event there is")
+    parser.add_argument("--json", action="store_true", help="one JSON object per event; arrays as type and length")
+    parser.add_argument("--full", action="store_true", help="with --json: arrays in full")
+    return parser

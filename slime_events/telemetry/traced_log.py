@@ -1,0 +1,47 @@
+"""`TracedLog`: an event log that records the span which ends with each event that was appended."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+
+from slime_events.telemetry.telemetry import Telemetry
+from storage.log import Append, Consumer, EventLog, Recorded
+
+
+class TracedLog:
+    """Passes everything on to `log`; what was appended ends its span."""
+
+    def __init__(self, log: EventLog, telemetry: Telemetry) -> None:
+        self._log, self._telemetry = log, telemetry
+
+    @property
+    def run(self) -> str:
+        """The run whose log this is."""
+        return self._log.run
+
+    async def append(self, appends: Sequence[Append]) -> list[int]:
+        """As the log's; a span is recorded only for what is in the log."""
+        positions = await self._log.append(appends)
+        for append in appends:
+            self._telemetry.said(append.envelope)
+        return positions
+
+    def read(self, start: int = 1, subject: str | None = None, *, follow: bool = False) -> AsyncIterator[Recorded]:
+        """As the log's."""
+        return self._log.read(start, subject, follow=follow)
+
+    async def last(self, subject: str) -> Recorded | None:
+        """As the log's."""
+        return await self._log.last(subject)
+
+    async def position(self) -> int:
+        """As the log's."""
+        return await self._log.position()
+
+    async def consume(self, name: str, subject: str, *, lease_s: float = 30.0) -> Consumer:
+        """As the log's."""
+        return await self._log.consume(name, subject, lease_s=lease_s)
+
+    async def close(self) -> None:
+        """Close the log; the telemetry is its owner's."""
+        await self._log.close()

@@ -1,0 +1,78 @@
+"""From settings to SGLang's arguments."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from schemas.errors import ConfigError, UnknownFlag
+from serve_apps.engine.arguments import engine_launch, server_argument_names
+from slime_events.config.engine import EngineSettings
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> str:
+    config = {
+        "architectures": ["Qwen3ForCausalLM"],
+        "hidden_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "max_position_embeddings": 512,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    return str(tmp_path)
+
+
+def test_cpu_is_deterministic_and_small(checkpoint: str) -> None:
+    launch = engine_launch(EngineSettings(hf_checkpoint=checkpoint, device="cpu"), version=3)
+    assert launch.deterministic
+    assert launch.arguments["enable_deterministic_inference"] is True
+    assert launch.arguments["weight_version"] == "3"
+    assert launch.arguments["dtype"] == "float32"
+    assert launch.arguments["max_total_tokens"] == 128 * 512
+    assert launch.environment["SGLANG_USE_CPU_ENGINE"] == "1"
+    assert "cpu_shims" in launch.environment["PYTHONPATH"]
+    assert launch.arguments.keys() <= server_argument_names()
+
+
+def test_cuda_gets_neither_placeholders_nor_cpu_arguments(checkpoint: str) -> None:
+    launch = engine_launch(EngineSettings(hf_checkpoint=checkpoint, device="cuda", rollout_num_gpus_per_engine=2))
+    assert not launch.deterministic
+    assert launch.arguments["tp_size"] == 2
+    assert "attention_backend" not in launch.arguments
+    assert not {"SGLANG_USE_CPU_ENGINE", "PYTHONPATH"} & launch.environment.keys()
+    assert launch.arguments.keys() <= server_argument_names()
+
+
+def test_only_the_model_that_is_needed_is_imported(checkpoint: str) -> None:
+    launch = engine_launch(EngineSettings(hf_checkpoint=checkpoint, device="cpu"))
+    skipped = launch.environment["SGLANG_DISABLED_MODEL_ARCHS"].split(",")
+    assert "llama" in skipped
+    assert "qwen3" not in skipped
+
+
+def test_the_users_arguments_win(checkpoint: str) -> None:
+    settings = EngineSettings(
+        hf_checkpoint=checkpoint, device="cpu", deterministic=False, sglang={"dtype": "bfloat16", "context_length": 256}
+    )
+    launch = engine_launch(settings)
+    assert launch.arguments["dtype"] == "bfloat16"
+    assert launch.arguments["max_total_tokens"] == 128 * 256
+    assert launch.arguments["enable_deterministic_inference"] is False
+
+
+def test_an_unknown_argument_is_named_with_near_ones(checkpoint: str) -> None:
+    settings = EngineSettings(hf_checkpoint=checkpoint, device="cpu", sglang={"mem_fraction_statik": 0.5})
+    with pytest.raises(UnknownFlag, match=r"--sglang-mem-fraction-statik.*--sglang-mem-fraction-static"):
+        engine_launch(settings)
+
+
+def test_a_checkpoint_without_config(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"config\.json"):
+        engine_launch(EngineSettings(hf_checkpoint=str(tmp_path), device="cpu"))
+    with pytest.raises(ConfigError, match="hf_checkpoint is empty"):
+        engine_launch(EngineSettings(device="cpu"))

@@ -1,0 +1,120 @@
+"""The small pure parts: seeded noise, stop strings at the seam, spans, weight files, log reading."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.errors import EngineError
+from schemas.rollouts import WeightSpan
+from serve_apps.engine.cpu.sampling import murmur_hash32, seeded_choice
+from serve_apps.engine.host import kept_at_seam, spans_within
+from serve_apps.engine.sglang_engine import reason_in_log
+from serve_apps.engine.weight_files import misfit, shapes_in
+
+
+def _murmur3_reference(data: bytes) -> int:
+    """MurmurHash3 x86_32 with seed 0 over whole 4-byte blocks, one integer at a time."""
+
+    def rotate(x: int, r: int) -> int:
+        return ((x << r) | (x >> (32 - r))) & 0xFFFFFFFF
+
+    h = 0
+    for (k,) in struct.iter_unpack("<I", data):
+        h ^= rotate(k * 0xCC9E2D51 & 0xFFFFFFFF, 15) * 0x1B873593 & 0xFFFFFFFF
+        h = (rotate(h, 13) * 5 + 0xE6546B64) & 0xFFFFFFFF
+    h ^= len(data)
+    h = (h ^ (h >> 16)) * 0x85EBCA6B & 0xFFFFFFFF
+    h = (h ^ (h >> 13)) * 0xC2B2AE35 & 0xFFFFFFFF
+    return h ^ (h >> 16)
+
+
+@given(st.integers(-(2**63), 2**63 - 1), st.integers(0, 2**20), st.integers(1, 40))
+def test_the_noise_is_murmur3_of_seed_position_and_column(seed: int, position: int, columns: int) -> None:
+    seeds = np.array([seed, 5], dtype=np.int64).view(np.uint64)
+    hashed = murmur_hash32(seeds, np.array([position, 9]), columns)
+    assert _murmur3_reference(b"") == 0
+    assert hashed.shape == (2, columns)
+    last = struct.pack("<QII", seed % 2**64, position, columns - 1)
+    assert hashed[0, -1] == _murmur3_reference(last)
+
+
+def test_choices_follow_the_probabilities() -> None:
+    probabilities = np.array([0.5, 0.3, 0.2, 0.0])
+    with np.errstate(divide="ignore"):
+        log_probs = np.tile(np.log(probabilities), (20_000, 1))
+    chosen = seeded_choice(log_probs, np.arange(20_000, dtype=np.uint64), np.full(20_000, 17))
+    counts = np.bincount(chosen[:, 0], minlength=4) / 20_000
+    np.testing.assert_allclose(counts, probabilities, atol=0.015)
+    assert counts[3] == 0
+
+
+@pytest.mark.parametrize(
+    ("resumed", "new", "seen", "kept"),
+    [
+        ("..</", "div>..", 0, 4),
+        ("..</", "div>..", 2, 2),
+        ("....", "</div>", 0, None),
+        ("..</", "dov>..", 0, None),
+        ("..</div", ">", 0, 1),
+    ],
+)
+def test_a_stop_string_across_the_seam(resumed: str, new: str, seen: int, kept: int | None) -> None:
+    ids = [list(map(ord, part)) for part in (resumed, new)]
+    assert kept_at_seam(*ids, seen, ("</div>", "</p>"), lambda tokens: "".join(map(chr, tokens))) == kept
+
+
+def test_spans_are_cut_to_the_piece_and_counted_from_the_response() -> None:
+    told = [{"version": "3", "start": 0, "end": 10}, {"version": "4", "start": 10, "end": 25}]
+    assert spans_within(told, 100, 105, 120) == (WeightSpan(105, 110, 3), WeightSpan(110, 120, 4))
+    assert spans_within(told, 0, 12, 25) == (WeightSpan(12, 25, 4),)
+    assert spans_within(told, 0, 25, 25) == ()
+
+
+def _weights(path: Path, shapes: dict[str, list[int]], short: int = 0) -> None:
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, shape in shapes.items():
+        size = 4 * int(np.prod(shape))
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [end, end + size]}
+        end += size
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(end - short))
+
+
+def test_weight_files_are_known_by_their_headers(tmp_path: Path) -> None:
+    _weights(tmp_path / "a.safetensors", {"embed": [4, 2]})
+    _weights(tmp_path / "b.safetensors", {"norm": [2]})
+    have = shapes_in(tmp_path)
+    assert have == {"embed": (4, 2), "norm": (2,)}
+    assert misfit(have, have) is None
+    assert misfit(have, have | {"lm_head.weight": (4, 2)}) is None
+    assert "norm is missing" in (misfit(have, {"embed": (4, 2)}) or "")
+    assert "[4, 3]" in (misfit(have, have | {"embed": (4, 3)}) or "")
+    assert "other is not in" in (misfit(have, have | {"other": (1,)}) or "")
+
+
+@pytest.mark.parametrize("content", [b"", b"12345678", b"\x02\0\0\0\0\0\0\0[]", b"\xff" * 20])
+def test_a_damaged_weight_file_is_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.safetensors").write_bytes(content)
+    with pytest.raises(EngineError, match=r"a\.safetensors"):
+        shapes_in(tmp_path)
+
+
+def test_a_weight_file_cut_short(tmp_path: Path) -> None:
+    _weights(tmp_path / "a.safetensors", {"embed": [4, 2]}, short=1)
+    with pytest.raises(EngineError, match="header says"):
+        shapes_in(tmp_path)
+
+
+def test_the_reason_is_the_last_exception_in_the_log() -> None:
+    log = "loading\nTraceback ...\nValueError: first\n\nsglang.errors.BadError: the one\n  at exit\n"
+    assert reason_in_log(log) == "sglang.errors.BadError: the one"
+    assert reason_in_log("only\nlines\n") == "lines"
+    assert reason_in_log("") == ""

@@ -1,0 +1,78 @@
+"""What each process of `test_parallel` runs: a trainer in two ranks, once data and once tensor parallel."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from actors.megatron.rank import TrainerRank
+from slime_events.config.algorithm import AlgorithmSettings
+from tests.megatron.tiny import make_batch, settings_for
+
+# A reward KL, whitening and two optimizer steps send log-probs, advantages and ratios through every exchange.
+ALGORITHMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "grpo": ({}, {}),
+    "exchange": (
+        {
+            "advantage_estimator": "reinforce_plus_plus",
+            "kl_coef": 0.1,
+            "normalize_advantages": True,
+            "entropy_coef": 0.01,
+            "calculate_per_token_loss": True,
+        },
+        {"num_steps_per_rollout": 2, "balance_data": True},
+    ),
+}
+PARALLEL: dict[str, dict[str, Any]] = {"data": {}, "tensor": {"tensor_model_parallel_size": 2}}
+STEPS = 3
+
+
+def run(model: Path, out: Path, kind: str, case: str, rank: int, world_size: int, master: str) -> dict[str, Any]:
+    """Train 3 steps, save a checkpoint after the second; losses, gradient norms and digests, and rank 0's weights."""
+    algorithm, settings = ALGORITHMS[case]
+    parallel = PARALLEL[kind] if world_size > 1 else {}
+    trainer = TrainerRank(
+        settings_for(model, **settings, **parallel), AlgorithmSettings(**algorithm), rank, world_size, master
+    )
+    results = []
+    for step in range(STEPS):
+        results.append(trainer.train(make_batch(step, zero=True)))
+        if step == STEPS - 2 and world_size > 1:
+            trainer.save_checkpoint(out / f"{kind}-{case}")
+    weights = {name: tensor.clone() for name, tensor in trainer.export_weights()}
+    if rank == 0:
+        save_file(weights, out / f"{kind}-{case}-{world_size}.safetensors")
+    resumed = None
+    if world_size > 1:
+        trainer.load_checkpoint(out / f"{kind}-{case}")
+        resumed = trainer.train(make_batch(STEPS - 1, zero=True)).optimizer_digest
+    trainer.close()
+    return {
+        "loss": [result.metrics["loss"] for result in results],
+        "grad_norm": [result.metrics["grad_norm"] for result in results],
+        "difference": [result.metrics["train_rollout_logprob_abs_diff"] for result in results],
+        "digests": [result.optimizer_digest for result in results],
+        "resumed": resumed,
+    }
+
+
+def main() -> None:
+    """`model out rank master...`: every kind and case, one master address each."""
+    torch.set_num_threads(1)
+    model, out, rank, *masters = sys.argv[1:]
+    addresses = iter(masters)
+    found = {
+        f"{kind}-{case}": run(Path(model), Path(out), kind, case, int(rank), 2, next(addresses))
+        for kind in PARALLEL
+        for case in ALGORITHMS
+    }
+    (Path(out) / f"rank{rank}.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""Two ranks over gloo, data and tensor parallel, train as one process does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.megatron.ranks import ALGORITHMS, PARALLEL, run
+from tests.megatron.tiny import free_address
+
+DEADLINE = 120.0
+
+
+@pytest.fixture(scope="module")
+def two_ranks(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+    """The folder with what the ranks wrote, and each rank's figures."""
+    out = tmp_path_factory.mktemp("ranks")
+    masters = [free_address() for _ in range(len(PARALLEL) * len(ALGORITHMS))]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    command = [sys.executable, "-m", "tests.megatron.ranks", str(tiny), str(out)]
+    processes = [
+        subprocess.Popen([*command, str(rank), *masters], env=environment, stderr=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    try:
+        errors = [process.communicate(timeout=DEADLINE)[1] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0, 0], "\n".join(error[-3000:] for error in errors)
+    return out, [json.loads((out / f"rank{rank}.json").read_text()) for rank in range(2)]
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("case", ALGORITHMS)
+@pytest.mark.parametrize("kind", PARALLEL)
+def test_two_ranks_equal_one(
+    kind: str, case: str, two_ranks: tuple[Path, list[dict[str, Any]]], tiny: Path, tmp_path: Path
+) -> None:
+    out, (first, second) = two_ranks
+    alone = run(tiny, tmp_path, kind, case, 0, 1, free_address())
+    name = f"{kind}-{case}"
+    assert first[name] == second[name]
+    for figure in ("loss", "grad_norm", "difference"):
+        assert first[name][figure] == pytest.approx(alone[figure], abs=1e-6, rel=2e-6), figure
+    assert first[name]["resumed"] == first[name]["digests"][-1]
+    ours, theirs = load_file(out / f"{name}-2.safetensors"), load_file(tmp_path / f"{name}-1.safetensors")
+    assert ours.keys() == theirs.keys()
+    for tensor in ours:
+        torch.testing.assert_close(ours[tensor], theirs[tensor], atol=2e-4, rtol=0)  # Adam makes much of rounding

@@ -1,0 +1,310 @@
+"""What only a real server can suffer: kills, restarts, damage, a full disk."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas.codec import encode
+from schemas.errors import (
+    DamagedEvent,
+    LogDamaged,
+    LogUnavailable,
+    NoSpace,
+    RunNotFound,
+    StorageError,
+    UnknownEventType,
+    UnknownSchemaVersion,
+)
+from schemas.subjects import about, every_event, stream_name
+from storage import jetstream_log
+from storage.jetstream_log import JetStreamLog, stream_config
+from storage.log import EventLog, Fence
+from storage.nats_server import NatsServer
+from tests.storage.log.said import chunk, everything, reward
+
+
+@pytest.fixture
+async def own(tmp_path: Path) -> AsyncIterator[NatsServer]:
+    """A server that the test may kill."""
+    server = await NatsServer.start(tmp_path / "nats")
+    yield server
+    last = NatsServer.attach(tmp_path / "nats")
+    if last is not None:
+        await last.stop()
+
+
+async def restart(server: NatsServer, number: signal.Signals, away_s: float = 0.0) -> NatsServer:
+    server.signal(number)
+    while server.alive:  # noqa: ASYNC110
+        await asyncio.sleep(0.005)
+    await asyncio.sleep(away_s)
+    return await NatsServer.start(server.folder)
+
+
+async def test_everything_is_there_after_a_restart(own: NatsServer) -> None:
+    log = await JetStreamLog.open(own.url, "r")
+    await log.append([reward(log, f"s{i}") for i in range(50)])
+    before = await everything(log)
+    taker = await log.consume("q", every_event("r"), lease_s=1)
+    for delivery in await taker.take(20, 1.0):
+        await delivery.done()
+    again = await restart(own, signal.SIGTERM)
+    assert again.url == own.url
+    assert await everything(log) == before
+    assert await log.append([reward(log, "s7"), reward(log, "new")]) == [8, 51]
+    assert [d.recorded.position for d in await taker.take(2, 5.0)] == [21, 22]
+    await taker.close()
+    await log.close()
+
+
+async def test_no_acked_event_is_lost_or_doubled_by_kills(own: NatsServer) -> None:
+    """Writers go on through three SIGKILLs of the server. Half of the calls are fenced, each is of three events."""
+    log = await JetStreamLog.open(own.url, "r")
+    acked: dict[str, list[int]] = {}
+    stop = asyncio.Event()
+
+    async def write(writer: int) -> None:
+        number = 0
+        while not stop.is_set():
+            sample = f"w{writer}-{number}"
+            fence = Fence(about("r", "rollout", sample), 0) if number % 2 else None
+            acked[sample] = await log.append([chunk(log, sample, i, fence, tokens=200) for i in range(3)])
+            number += 1
+
+    async def follow(seen: list[int]) -> None:
+        async for recorded in log.read(follow=True):
+            seen.append(recorded.position)
+
+    seen: list[int] = []
+    follower = asyncio.create_task(follow(seen))
+    writers = [asyncio.create_task(write(i)) for i in range(4)]
+    server = own
+    for _ in range(3):
+        await asyncio.sleep(0.4)
+        server = await restart(server, signal.SIGKILL, away_s=0.1)
+    await asyncio.sleep(0.3)
+    stop.set()
+    await asyncio.wait_for(asyncio.gather(*writers), 30)
+
+    stored = await everything(log)
+    where = {r.position: r.envelope for r in stored}
+    assert len({e.id for e in where.values()}) == len(stored) == await log.position()
+    for sample, positions in acked.items():
+        assert positions == list(range(positions[0], positions[0] + 3))
+        assert [(where[p].event.entity(), where[p].event.start) for p in positions] == [  # type: ignore[attr-defined]
+            (sample, i) for i in range(3)
+        ]
+    assert len(acked) * 3 == len(stored)
+    assert len(acked) > 20
+    for _ in range(200):
+        if len(seen) == len(stored):
+            break
+        await asyncio.sleep(0.05)
+    assert seen == [r.position for r in stored]
+    follower.cancel()
+    await asyncio.gather(follower, return_exceptions=True)
+    await log.close()
+
+
+async def test_an_append_waits_for_a_server_that_is_away(own: NatsServer) -> None:
+    said: list[str] = []
+    log = await JetStreamLog.open(own.url, "r", on_wait=said.append)
+    taker = await log.consume("q", every_event("r"))
+    taking = asyncio.create_task(taker.take(1, 20))
+    await own.stop()
+    appending = asyncio.create_task(log.append([reward(log, "a")]))
+    reading = asyncio.create_task(everything(log))
+    await asyncio.sleep(1.2)
+    assert not appending.done()
+    assert not reading.done()
+    assert any(f"waiting for NATS at {own.url}" in line for line in said)
+    assert sum("an append" in line or "no connection" in line for line in said) <= 3
+    await NatsServer.start(own.folder)
+    assert await asyncio.wait_for(appending, 10) == [1]
+    await asyncio.wait_for(reading, 10)
+    assert len(await asyncio.wait_for(taking, 10)) == 1
+    await log.close()
+
+
+async def test_patience_ends(own: NatsServer) -> None:
+    log = await JetStreamLog.open(own.url, "r", patience_s=0.3)
+    await log.append([reward(log, "a")])
+    await own.stop()
+    with pytest.raises(LogUnavailable, match=r"did not do it within 0 s"):
+        await log.append([reward(log, "b")])
+    with pytest.raises(LogUnavailable):
+        await everything(log)
+    await log.close()
+    with pytest.raises(LogUnavailable, match="no NATS server answered at"):
+        await JetStreamLog.open(own.url, "r", deadline_s=0.3)
+
+
+async def test_a_lost_ack_is_no_second_event(stream: JetStreamLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first answer of the server to each append never arrives."""
+    request = stream.connection.request
+    lost: set[bytes] = set()
+
+    async def lossy(subject: str, payload: bytes, **more: Any) -> Any:
+        answer = await request(subject, payload, **more)
+        if not subject.startswith("$JS") and payload not in lost:
+            lost.add(payload)
+            raise jetstream_log.Away("lost")
+        return answer
+
+    monkeypatch.setattr(stream.connection, "request", lossy)
+    assert await stream.append([reward(stream, "a")]) == [1]
+    assert await stream.append([reward(stream, "b"), chunk(stream, "c", 0)]) == [2, 3]
+    fence = Fence(about(stream.run, "rollout", "c"), 3)
+    assert await stream.append([chunk(stream, "c", 4, fence), reward(stream, "d")]) == [4, 5]
+    assert await stream.append([chunk(stream, "c", 8, Fence(fence.subject, 4))]) == [6]
+    assert len(lost) == 4
+    assert await stream.position() == 6
+
+
+async def test_an_event_is_known_again_after_the_duplicate_window(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jetstream_log, "DUPLICATE_WINDOW_S", 0.1)
+    log = await JetStreamLog.open(server.url, "window")
+    await log.append([chunk(log, "a", 0), chunk(log, "a", 4), reward(log, "a")])
+    await asyncio.sleep(0.5)
+    fresh = await JetStreamLog.open(server.url, "window")
+    assert await fresh.append([chunk(log, "a", 0)]) == [1]
+    assert await fresh.append([reward(log, "b"), chunk(log, "a", 4), reward(log, "a")]) == [4, 2, 3]
+    assert await fresh.position() == 4
+    await log.close()
+    await fresh.close()
+
+
+async def _publish_raw(log: JetStreamLog, verb: str, data: bytes) -> int:
+    answer = await log.connection.request(f"slime.{log.run}.reward.{verb}.x", data)
+    return int(answer["seq"])
+
+
+async def test_damage_is_named_with_its_position(stream: JetStreamLog) -> None:
+    good = encode(reward(stream, "a").envelope)
+    await stream.append([reward(stream, "a")])
+    for data, error in (
+        (b"", DamagedEvent),
+        (b"\xff\x00 not msgpack", DamagedEvent),
+        (good[:-5], DamagedEvent),
+        (good.replace(b"reward.assigned", b"reward.redacted"), UnknownEventType),
+        (good.replace(b"schema\x01", b"schema\x63"), UnknownSchemaVersion),
+    ):
+        position = await _publish_raw(stream, "assigned", data)
+        with pytest.raises(error, match=rf"^position {position} \(slime\.{stream.run}\.reward\.assigned\.x\): "):
+            await everything(stream, position)
+        with pytest.raises(error, match=f"^position {position} "):
+            await stream.last(about(stream.run, "reward", "x"))
+    assert (await anext(aiter(stream.read()))).position == 1
+
+
+async def test_damage_does_not_take_its_neighbours_along(stream: JetStreamLog) -> None:
+    await stream.append([reward(stream, "a")])
+    await _publish_raw(stream, "assigned", b"damaged")
+    await stream.append([reward(stream, "b")])
+    taker = await stream.consume("q", every_event(stream.run))
+    taken = await taker.take(10, 1.0)
+    assert [d.recorded.position for d in taken] == [1]
+    with pytest.raises(DamagedEvent, match=r"^position 2 "):
+        await taker.take(10, 1.0)
+    assert [d.recorded.position for d in await taker.take(10, 1.0)] == [3]
+    await taker.close()
+
+
+async def test_a_hole_in_the_log_is_noticed(server: NatsServer) -> None:
+    """In a stream that somebody has made so that events can be deleted."""
+    opener = await JetStreamLog.open(server.url, "elsewhere")
+    name = stream_name("hole")
+    await opener.connection.api(f"STREAM.CREATE.{name}", stream_config("hole") | {"deny_delete": False})
+    log = await JetStreamLog.open(server.url, "hole", create=False)
+    await log.append([reward(log, f"s{i}") for i in range(5)])
+    await opener.connection.api(f"STREAM.MSG.DELETE.{name}", {"seq": 3})
+    with pytest.raises(LogDamaged, match="has no position 3, 4 comes next"):
+        await everything(log)
+    await opener.connection.api(f"STREAM.MSG.DELETE.{name}", {"seq": 5})
+    with pytest.raises(LogDamaged, match="has no position 5"):
+        await everything(log, 5)
+    with pytest.raises(StorageError, match="deny_delete is"):
+        await JetStreamLog.open(server.url, "hole")
+    for opened in (log, opener):
+        await opened.close()
+
+
+async def test_nothing_can_be_deleted(stream: JetStreamLog) -> None:
+    await stream.append([reward(stream, "a")])
+    name = stream_name(stream.run)
+    for subject, body in ((f"STREAM.MSG.DELETE.{name}", {"seq": 1}), (f"STREAM.PURGE.{name}", {})):
+        with pytest.raises(StorageError, match="JetStream error"):
+            await stream.connection.api(subject, body)
+
+
+async def test_a_run_that_is_not_there(server: NatsServer) -> None:
+    with pytest.raises(RunNotFound, match="no log of run 'nobody'"):
+        await JetStreamLog.open(server.url, "nobody", create=False)
+
+
+async def test_a_full_disk_is_named(tmp_path: Path) -> None:
+    async with await NatsServer.start(tmp_path / "nats", max_store_bytes=2 << 20) as server:
+        log = await JetStreamLog.open(server.url, "r", patience_s=5)
+        with pytest.raises(NoSpace, match="no room"):
+            await _fill(log)
+        stored = len(await everything(log))
+        assert 5 < stored < 50
+        await log.close()
+
+
+async def _fill(log: EventLog) -> None:
+    for i in range(100):
+        await log.append([chunk(log, f"s{i}", 0, tokens=10_000)])
+
+
+async def test_a_follower_goes_on_after_its_consumer_is_gone(stream: JetStreamLog) -> None:
+    seen: list[int] = []
+
+    async def follow() -> None:
+        async for recorded in stream.read(follow=True):
+            seen.append(recorded.position)
+
+    follower = asyncio.create_task(follow())
+    await stream.append([reward(stream, "a")])
+    await _until(seen, 1)
+    consumers = await stream.connection.api(f"CONSUMER.NAMES.{stream_name(stream.run)}", {})
+    for name in consumers["consumers"]:
+        await stream.connection.api(f"CONSUMER.DELETE.{stream_name(stream.run)}.{name}")
+    await stream.append([reward(stream, "b")])
+    await _until(seen, 2)
+    assert seen == [1, 2]
+    follower.cancel()
+    await asyncio.gather(follower, return_exceptions=True)
+
+
+async def _until(seen: list[int], count: int) -> None:
+    for _ in range(500):
+        if len(seen) >= count:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(json.dumps(seen))
+
+
+async def test_many_followers_leave_nothing_behind(stream: JetStreamLog) -> None:
+    await stream.append([reward(stream, "a")])
+
+    async def first(log: EventLog) -> None:
+        reader = log.read(2, follow=True)
+        waiting = asyncio.ensure_future(anext(reader))
+        await asyncio.sleep(0.1)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        await reader.aclose()  # type: ignore[attr-defined]
+
+    await asyncio.gather(*(first(stream) for _ in range(5)))
+    names = await stream.connection.api(f"CONSUMER.NAMES.{stream_name(stream.run)}", {})
+    assert names["consumers"] in (None, [])

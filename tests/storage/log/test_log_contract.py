@@ -1,0 +1,357 @@
+"""What an event log promises (`storage/log.py`), of both back-ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+
+import pytest
+
+from schemas.errors import Conflict, EventTooLarge, LogUnavailable
+from schemas.rewards import RewardFailed, RewardFailureKind
+from schemas.subjects import about, every_event, of_type
+from storage.log import MAX_BATCH, Append, EventLog, Fence, append_all, once
+from tests.storage.log.conftest import Open
+from tests.storage.log.said import chunk, everything, failure, reward, said
+
+
+async def test_positions_are_given_in_order_without_holes(log: EventLog) -> None:
+    assert await log.position() == 0
+    assert await log.append([reward(log, "a")]) == [1]
+    assert await log.append([reward(log, "b"), reward(log, "c"), chunk(log, "b", 0)]) == [2, 3, 4]
+    assert await log.position() == 4
+    stored = await everything(log)
+    assert [r.position for r in stored] == [1, 2, 3, 4]
+    assert [r.envelope.event.entity() for r in stored] == ["a", "b", "c", "b"]
+    assert stored[3].subject == f"slime.{log.run}.rollout.progressed.b"
+
+
+async def test_nothing_is_stored_for_no_events(log: EventLog) -> None:
+    assert await log.append([]) == []
+    assert await log.position() == 0
+
+
+async def test_an_event_is_stored_as_it_was(log: EventLog) -> None:
+    append = chunk(log, "a", 7)
+    await log.append([append])
+    assert (await everything(log))[0].envelope == append.envelope
+
+
+async def test_the_same_event_is_stored_once(log: EventLog) -> None:
+    await log.append([reward(log, "a"), reward(log, "b")])
+    again = [reward(log, "b", value=2.0), reward(log, "c"), reward(log, "a"), reward(log, "c")]
+    assert await log.append(again) == [2, 3, 1, 3]
+    assert await log.position() == 3
+    found = await log.last(of_type(log.run, "reward.assigned").replace("*", "b"))
+    assert found is not None
+    assert found.envelope.event.value == 1.0  # type: ignore[attr-defined]
+
+
+async def test_the_same_event_is_known_again_behind_others_on_its_subject(log: EventLog) -> None:
+    await log.append([chunk(log, "a", start) for start in range(5)])
+    assert await log.append([chunk(log, "a", 2), chunk(log, "a", 5)]) == [3, 6]
+
+
+async def test_a_retry_ignores_its_fence(log: EventLog) -> None:
+    first = chunk(log, "a", 0, Fence(about(log.run, "rollout", "a"), 0))
+    second = chunk(log, "a", 4, Fence(about(log.run, "rollout", "a"), 1))
+    assert await log.append([first]) == [1]
+    assert await log.append([second]) == [2]
+    assert await log.append([first]) == [1]
+    assert await log.append([first, second]) == [1, 2]
+
+
+async def test_an_exact_fence_holds(log: EventLog) -> None:
+    assert await log.append([once(reward(log, "a").envelope)]) == [1]
+    fence = Fence(chunk(log, "b", 0).envelope.subject, 0)
+    assert await log.append([chunk(log, "b", 0, fence)]) == [2]
+    with pytest.raises(Conflict) as caught:
+        await log.append([chunk(log, "b", 4, fence)])
+    assert (caught.value.subject, caught.value.expected, caught.value.actual) == (fence.subject, 0, 2)
+    assert await log.position() == 2
+
+
+async def test_a_wildcard_fence_is_over_every_verb_of_one_entity(log: EventLog) -> None:
+    rollout = about(log.run, "rollout", "a")
+    await log.append([chunk(log, "a", 0), chunk(log, "b", 0)])
+    assert await log.append([failure(log, "a", Fence(rollout, 1))]) == [3]
+    with pytest.raises(Conflict) as caught:
+        await log.append([chunk(log, "a", 4, Fence(rollout, 1))])
+    assert (caught.value.expected, caught.value.actual) == (1, 3)
+    assert await log.append([chunk(log, "a", 4, Fence(rollout, 3))]) == [4]
+
+
+async def test_a_fence_may_be_over_another_entity(log: EventLog) -> None:
+    await log.append([chunk(log, "a", 0)])
+    other = about(log.run, "rollout", "a")
+    assert await log.append([reward(log, "x", fence=Fence(other, 1))]) == [2]
+    with pytest.raises(Conflict):
+        await log.append([reward(log, "y", fence=Fence(other, 0))])
+
+
+async def test_a_fence_over_the_whole_log(log: EventLog) -> None:
+    await log.append([chunk(log, "a", 0), chunk(log, "b", 0)])
+    whole = every_event(log.run)
+    with pytest.raises(Conflict) as caught:
+        await log.append([reward(log, "x", fence=Fence(whole, 1))])
+    assert caught.value.actual == 2
+    assert await log.append([reward(log, "x", fence=Fence(whole, 2)), reward(log, "y")]) == [3, 4]
+
+
+async def test_fences_of_one_call_are_judged_before_it(log: EventLog) -> None:
+    rollout = about(log.run, "rollout", "a")
+    together = [chunk(log, "a", start, Fence(rollout, 0)) for start in range(3)] + [
+        failure(log, "a", Fence(rollout, 0))
+    ]
+    assert await log.append(together) == [1, 2, 3, 4]
+
+
+async def test_fences_that_contradict_each_other_store_nothing(log: EventLog) -> None:
+    rollout = about(log.run, "rollout", "a")
+    with pytest.raises(Conflict):
+        await log.append([chunk(log, "a", 0, Fence(rollout, 0)), chunk(log, "a", 4, Fence(rollout, 1))])
+    assert await log.position() == 0
+
+
+async def test_a_conflict_in_the_middle_stores_nothing(log: EventLog) -> None:
+    await log.append([chunk(log, "taken", 0)])
+    lost = chunk(log, "taken", 4, Fence(about(log.run, "rollout", "taken"), 0))
+    with pytest.raises(Conflict):
+        await log.append([reward(log, "a"), chunk(log, "b", 0), lost, reward(log, "c")])
+    assert await log.position() == 1
+    assert await log.append([reward(log, "a")]) == [2]
+
+
+async def test_what_is_stored_already_is_dropped_and_the_rest_is_stored_together(log: EventLog) -> None:
+    first = [once(reward(log, f"s{i}").envelope) for i in range(3)]
+    await log.append(first)
+    more = [once(reward(log, f"s{i}").envelope) for i in range(6)]
+    assert await log.append(more) == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("fenced", [True, False])
+async def test_of_racing_writers_one_wins_each_time(opened: Open, fenced: bool) -> None:
+    """Two writers, the same places, other contents. Without a fence both are the same event: nobody loses."""
+    writers = [await opened() for _ in range(2)]
+
+    async def write(number: int) -> list[bool]:
+        log, won = writers[number], []
+        for i in range(40):
+            fence = Fence(about(log.run, "reward", f"s{i}"), 0) if fenced else None
+            # another id than the other writer's, where it is fenced
+            event = reward(log, f"s{i}", fence=fence) if number or not fenced else _failed(log, f"s{i}", fence)
+            try:
+                await log.append([event])
+                won.append(True)
+            except Conflict:
+                won.append(False)
+            await asyncio.sleep(0)
+        return won
+
+    one, two = await asyncio.gather(write(0), write(1))
+    assert all(a != b if fenced else a and b for a, b in zip(one, two, strict=True))
+    assert await writers[0].position() == 40
+
+
+def _failed(log: EventLog, sample: str, fence: Fence | None) -> Append:
+    event = RewardFailed(
+        sample=sample, group="g", kind=RewardFailureKind.NONE, message="none", grader="test", grader_digest="d"
+    )
+    return Append(said(log, event), fence)
+
+
+async def test_writers_without_fences_share_a_subject(opened: Open) -> None:
+    writers = [await opened() for _ in range(3)]
+    starts = [[chunk(log, "a", i + 100 * n) for i in range(20)] for n, log in enumerate(writers)]
+    await asyncio.gather(
+        *(_one_by_one(log, appends) for log, appends in zip(writers, starts, strict=True)),
+    )
+    stored = await everything(writers[0])
+    assert len({r.envelope.id for r in stored}) == len(stored) == 60
+
+
+async def _one_by_one(log: EventLog, appends: list[Append]) -> None:
+    for append in appends:
+        await log.append([append])
+
+
+async def test_too_much_is_refused_before_anything_is_stored(log: EventLog) -> None:
+    with pytest.raises(EventTooLarge, match=r"reward\.assigned about a"):
+        await log.append([reward(log, "b"), _huge(log, "a", 5 << 20)])
+    with pytest.raises(EventTooLarge, match="append_all"):
+        await log.append([reward(log, f"s{i}") for i in range(MAX_BATCH + 1)])
+    with pytest.raises(EventTooLarge, match="append_all"):
+        await log.append([_huge(log, f"s{i}", 3 << 20) for i in range(11)])
+    assert await log.position() == 0
+
+
+def _huge(log: EventLog, sample: str, size: int) -> Append:
+    append = reward(log, sample)
+    event = append.envelope.event
+    big = type(event)(sample=sample, group="g", value=1.0, grader="test", grader_digest="d" * size)  # type: ignore[call-arg]
+    return Append(said(log, big))
+
+
+async def test_append_all_splits(log: EventLog) -> None:
+    appends = [reward(log, f"s{i}") for i in range(2 * MAX_BATCH + 10)]
+    assert await append_all(log, appends) == list(range(1, len(appends) + 1))
+    assert await append_all(log, [_huge(log, f"h{i}", 3 << 20) for i in range(11)]) == [2011 + i for i in range(11)]
+
+
+async def test_reading_from_a_position_with_a_filter(log: EventLog) -> None:
+    for i in range(10):
+        await log.append([reward(log, f"s{i}"), chunk(log, f"s{i}", 0)])
+    assert [r.position for r in await everything(log, 18)] == [18, 19, 20]
+    assert [r.position for r in await everything(log, 15, of_type(log.run, "reward.assigned"))] == [15, 17, 19]
+    assert [r.position for r in await everything(log, 1, about(log.run, "rollout", "s3"))] == [8]
+    assert await everything(log, 1, of_type(log.run, "batch.sealed")) == []
+    assert await everything(log, 21) == []
+
+
+async def test_reading_more_than_a_page(log: EventLog) -> None:
+    await append_all(log, [reward(log, f"s{i}") for i in range(2500)])
+    await log.append([chunk(log, "x", 0)])
+    assert [r.position for r in await everything(log)] == list(range(1, 2502))
+    assert [r.position for r in await everything(log, 2, of_type(log.run, "rollout.progressed"))] == [2501]
+
+
+async def test_the_last_event_of_a_filter(log: EventLog) -> None:
+    assert await log.last(about(log.run, "rollout", "a")) is None
+    await log.append([chunk(log, "a", 0), failure(log, "a"), chunk(log, "b", 0)])
+    for filter_, position in ((about(log.run, "rollout", "a"), 2), (of_type(log.run, "rollout.progressed"), 3)):
+        found = await log.last(filter_)
+        assert found is not None
+        assert found.position == position
+    newest = await log.last(every_event(log.run))
+    assert newest is not None
+    assert newest.position == 3
+
+
+async def test_a_follower_sees_all_that_comes(opened: Open) -> None:
+    log, other = await opened(), await opened()
+    await log.append([reward(log, "before"), chunk(log, "x", 0)])
+    seen: list[int] = []
+
+    async def follow() -> None:
+        async for recorded in other.read(1, of_type(log.run, "reward.assigned"), follow=True):
+            seen.append(recorded.position)
+            if len(seen) == 101:
+                return
+
+    follower = asyncio.create_task(follow())
+    for i in range(50):
+        await log.append([reward(log, f"a{i}"), reward(log, f"b{i}"), chunk(log, f"a{i}", 0)])
+    await asyncio.wait_for(follower, 10)
+    assert seen == [1, *(2 + 3 * i + j for i in range(50) for j in (1, 2))]
+
+
+async def test_a_follower_of_the_future_waits_for_it(log: EventLog) -> None:
+    reader = log.read(3, follow=True)
+    waiting = asyncio.ensure_future(anext(reader))
+    await log.append([reward(log, "a"), reward(log, "b")])
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    begin = time.monotonic()
+    await log.append([reward(log, "c")])
+    assert (await asyncio.wait_for(waiting, 5)).position == 3
+    assert time.monotonic() - begin < 1.0
+
+
+async def test_competing_takers_share_the_queue(opened: Open) -> None:
+    log, other = await opened(), await opened()
+    await append_all(log, [reward(log, f"s{i}") for i in range(60)])
+    await log.append([chunk(log, "not-in-the-queue", 0)])
+    queue = of_type(log.run, "reward.assigned")
+    takers = [await log.consume("grading", queue), await other.consume("grading", queue)]
+    got: list[int] = []
+
+    async def work(number: int) -> None:
+        while taken := await takers[number].take(7, 0.3):
+            assert len(taken) <= 7
+            for delivery in taken:
+                assert delivery.attempt == 1
+                got.append(delivery.recorded.position)
+                await delivery.done()
+            await asyncio.sleep(0)
+
+    await asyncio.gather(work(0), work(1))
+    assert sorted(got) == list(range(1, 61))
+    for taker in takers:
+        await taker.close()
+
+
+async def test_a_queue_remembers_what_was_done(opened: Open) -> None:
+    log = await opened()
+    await log.append([reward(log, "a"), reward(log, "b")])
+    taker = await log.consume("q", every_event(log.run))
+    (first,) = await taker.take(1, 1.0)
+    await first.done()
+    await taker.close()
+    again = await (await opened()).consume("q", every_event(log.run))
+    (second,) = await again.take(5, 1.0)
+    assert second.recorded.position == 2
+    await again.close()
+
+
+async def test_take_returns_as_soon_as_there_is_one(log: EventLog) -> None:
+    taker = await log.consume("q", every_event(log.run))
+    begin = time.monotonic()
+    assert await taker.take(5, 0.2) == []
+    assert 0.15 < time.monotonic() - begin < 2.0
+    waiting = asyncio.create_task(taker.take(5, 20.0))
+    await asyncio.sleep(0.05)
+    await log.append([reward(log, "a")])
+    begin = time.monotonic()
+    assert len(await asyncio.wait_for(waiting, 5)) == 1
+    assert time.monotonic() - begin < 1.0
+    await taker.close()
+
+
+async def test_the_lease_ends_and_can_be_renewed(log: EventLog) -> None:
+    await log.append([reward(log, "a")])
+    one = await log.consume("q", every_event(log.run), lease_s=0.4)
+    two = await log.consume("q", every_event(log.run), lease_s=0.4)
+    (held,) = await one.take(1, 1.0)
+    for _ in range(4):
+        assert await two.take(1, 0.2) == []
+        await held.working()
+    (again,) = await two.take(1, 5.0)
+    assert (again.recorded.position, again.attempt) == (1, 2)
+    await held.working()
+    await held.release()  # of a lease that is over: it changes nothing
+    await again.done()
+    assert await one.take(1, 0.6) == []
+
+
+async def test_a_released_event_comes_again_at_once(log: EventLog) -> None:
+    await log.append([reward(log, "a")])
+    taker = await log.consume("q", every_event(log.run), lease_s=30)
+    (first,) = await taker.take(1, 1.0)
+    await first.release()
+    begin = time.monotonic()
+    (second,) = await taker.take(1, 5.0)
+    assert time.monotonic() - begin < 2.0
+    assert second.attempt == 2
+    await second.done()
+    assert await taker.take(1, 0.1) == []
+
+
+async def test_a_taker_that_was_cancelled_loses_nothing(log: EventLog) -> None:
+    taker = await log.consume("q", every_event(log.run))
+    waiting = asyncio.create_task(taker.take(1, 20.0))
+    await asyncio.sleep(0.05)
+    waiting.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await waiting
+    await log.append([reward(log, "a")])
+    assert [d.recorded.position for d in await taker.take(1, 2.0)] == [1]
+
+
+async def test_a_closed_log_says_so(log: EventLog) -> None:
+    await log.append([reward(log, "a")])
+    await log.close()
+    with pytest.raises(LogUnavailable):
+        await log.append([reward(log, "b")])
+    with pytest.raises(LogUnavailable):
+        await log.position()

@@ -1,0 +1,198 @@
+"""One prompt's trace leads from submit to activate, live and rebuilt from the log."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from schemas.arrays import pack_tokens
+from schemas.batches import BatchSealed
+from schemas.envelope import Envelope, enclose
+from schemas.errors import DataError
+from schemas.event import Event
+from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
+from schemas.prompts import PromptSubmitted, Source
+from schemas.rewards import RewardAssigned, RewardFailed, RewardFailureKind
+from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed, StopReason, Timings, WeightSpan
+from schemas.runs import RunStarted
+from schemas.steps import StepCommitted
+from schemas.weights import WeightsActivated, WeightsPublished
+from slime_events.telemetry import names
+from slime_events.telemetry.event_spans import span_of, spans_of_log, traceparent_of
+from slime_events.telemetry.ids import parse_traceparent, sampled, trace_id
+from slime_events.telemetry.read import SpanTree, read_spans, render, trace_of
+from slime_events.telemetry.span import to_otlp_json
+from slime_events.telemetry.telemetry import Telemetry, span_file
+
+RUN = "demo"
+
+
+def completed(group: str, sample: str) -> RolloutCompleted:
+    return RolloutCompleted(
+        sample=sample,
+        group=group,
+        attempt=0,
+        start=0,
+        length=7,
+        prompt_length=3,
+        stop=StopReason.STOP,
+        text="4",
+        spans=(WeightSpan(0, 7, 0),),
+        digest="d",
+        engine="e0",
+        timings=Timings(queued=0.25, generating=1.5),
+    )
+
+
+def story() -> list[Envelope]:
+    events: list[Event] = [RunStarted(settings={}, code_version="0")]
+    events.append(WeightsPublished(version=0, parent=None, url="u", digest="d", bytes=1))
+    for group in ("g0", "g1", "g2"):
+        events.append(PromptSubmitted(group=group, text="2+2", tokens=pack_tokens([1, 2, 3]), source=Source("f.jsonl")))
+    for group in ("g0", "g1"):
+        for i in range(2):
+            sample = f"{group}-s{i}"
+            events.append(completed(group, sample))
+            events.append(RewardAssigned(sample=sample, group=group, value=i, grader="math", grader_digest="x"))
+        events.append(GroupAccepted(group=group, samples=(f"{group}-s0", f"{group}-s1"), rewards=(0.0, 1.0)))
+    failed = FailureKind.ENGINE
+    events.append(RolloutFailed(sample="g2-s0", group="g2", attempt=0, kind=failed, message="gone", engine="e0"))
+    events.append(completed("g2", "g2-s0"))
+    wrong = RewardFailureKind.TIMEOUT
+    events.append(
+        RewardFailed(sample="g2-s0", group="g2", kind=wrong, message="slow", grader="math", grader_digest="x")
+    )
+    events.append(GroupRejected(group="g2", cause=RejectionCause.REWARD_FAILED, reason="a sample has no reward"))
+    samples = ("g0-s0", "g0-s1", "g1-s0", "g1-s1")
+    events.append(
+        BatchSealed(
+            step=0, groups=("g0", "g1"), samples=samples, rewards=(0.0,) * 4, raw_rewards=(0, 1, 0, 1), digest="b"
+        )
+    )
+    events.append(
+        StepCommitted(
+            step=0,
+            batch_digest="b",
+            parent_version=0,
+            version=1,
+            weights_digest="d",
+            optimizer_digest="o",
+            samples=4,
+            tokens=40,
+            metrics={"loss": 0.5},
+            seconds={"train": 0.5, "weights": 0.25},
+        )
+    )
+    events.append(WeightsPublished(version=1, parent=0, url="u", digest="d", bytes=1))
+    for engine in ("e0", "e1"):
+        events.append(WeightsActivated(version=1, engine=engine, digest="d", seconds=0.1))
+    second = 1_000_000_000
+    return [
+        enclose(
+            RUN, event, at=1_700_000_000 * second + i * second, producer="p", traceparent=traceparent_of(RUN, event)
+        )
+        for i, event in enumerate(events)
+    ]
+
+
+def shape(tree: SpanTree) -> object:
+    return (str(tree.span.name), tree.linked, sorted(map(shape, tree.children), key=str))
+
+
+def test_a_prompts_trace_leads_to_the_engines_that_run_what_it_made() -> None:
+    spans = list(spans_of_log(story()))
+    (tree,) = trace_of(spans, trace_id(RUN, "g0"))
+    assert tree.span.name == "submit"
+    sample = ("generate", False, [("grade", False, [])])
+    activate = ("activate", False, [])
+    batch = ("batch", True, [("train", False, [("publish", False, [activate, activate])])])
+    assert shape(tree) == ("submit", False, [("decide", False, [batch]), sample, sample])
+    (rejected,) = trace_of(spans, trace_id(RUN, "g2"))
+    attempts = [("generate", False, []), ("generate", False, [("grade", False, [])])]
+    assert shape(rejected) == ("submit", False, sorted([("decide", False, []), *attempts], key=str))
+    assert len({span.context for span in spans}) == len(spans)
+
+
+def test_spans_last_as_long_as_the_work_took_and_say_what_failed() -> None:
+    by_event = {envelope.type: span_of(envelope) for envelope in story()}
+    generate, train = by_event["rollout.completed"], by_event["step.committed"]
+    assert generate is not None
+    assert train is not None
+    assert generate.end_ns - generate.start_ns == 1_500_000_000
+    assert generate.attributes[names.GEN_AI_USAGE_OUTPUT_TOKENS] == 7
+    assert train.end_ns - train.start_ns == 750_000_000
+    assert train.attributes["rl.metric.loss"] == 0.5
+    for failure, message in (("rollout.failed", "engine: gone"), ("reward.failed", "timeout: slow")):
+        span = by_event[failure]
+        assert span is not None
+        assert span.error == message
+    assert by_event["run.started"] is None
+
+
+def test_envelopes_carry_the_context_of_their_span() -> None:
+    for envelope in story():
+        span = span_of(envelope)
+        assert parse_traceparent(envelope.traceparent) == (span.context if span else None)
+
+
+def test_a_senders_own_trace_is_linked() -> None:
+    sender = f"00-{5:032x}-{6:016x}-01"
+    event = story()[2].event
+    span = span_of(enclose(RUN, event, at=1, producer="p", traceparent=sender))
+    assert span is not None
+    assert [tuple(link) for link in span.links] == [(5, 6)]
+
+
+def test_sampling_keeps_whole_group_traces_and_every_version() -> None:
+    share = 0.5
+    for envelope in story():
+        span, whole = span_of(envelope, share), span_of(envelope, 1.0)
+        assert span_of(envelope, 0.0) is None
+        if whole is not None and names.RL_GROUP in whole.attributes:
+            assert (span is not None) == sampled(whole.trace, share)
+            flag = traceparent_of(RUN, envelope.event, share)
+            assert flag is not None
+            assert flag.endswith("01" if span else "00")
+        elif whole is not None:
+            assert span is not None
+            assert all(sampled(link.trace, share) for link in span.links)
+
+
+def test_what_was_written_live_is_what_the_log_gives(tmp_path: Path) -> None:
+    share = 0.6
+    for role in ("conductor", "trainer"):
+        telemetry = Telemetry.start(role, RUN, None, span_file(tmp_path, role, os.getpid()), share)
+        for envelope in story()[role == "trainer" :: 2]:
+            telemetry.said(envelope)
+        assert telemetry.shutdown()
+    files = read_spans(tmp_path / "traces")
+    assert files.dropped == 0
+    rebuilt = sorted(spans_of_log(story(), share), key=lambda span: span.start_ns)
+    assert [to_otlp_json(span) for span in files.spans] == [to_otlp_json(span) for span in rebuilt]
+
+
+def test_rendering() -> None:
+    text = render(trace_of(spans_of_log(story()), trace_id(RUN, "g0")))
+    lines = text.splitlines()
+    assert next(line.split()[0] for line in lines) == "submit"
+    assert "reward=1" in text
+    assert any("⇢ batch" in line and "trace" in line for line in lines)
+    assert sum("activate" in line for line in lines) == 2
+    assert render(()) == "no spans"
+
+
+def test_a_dropped_parent_makes_more_trees_and_hides_nothing() -> None:
+    spans = [span for span in spans_of_log(story()) if span.name != "submit"]
+    trees = trace_of(spans, trace_id(RUN, "g0"))
+    assert sorted(tree.span.name for tree in trees) == ["decide", "generate", "generate"]
+
+
+def test_a_line_that_is_no_span_is_named_and_an_unfinished_one_is_not_there_yet(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"resource": {}}\n{"dropped": 3}\n{"traceId": "1", "na')
+    assert read_spans(tmp_path).dropped == 3
+    path.write_text('{"resource": {}}\n{"traceId": "zz"}\n')
+    with pytest.raises(DataError, match=r"x\.jsonl:2"):
+        read_spans(tmp_path)

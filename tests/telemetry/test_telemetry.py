@@ -1,0 +1,193 @@
+"""Spans on their way out: bounded, counted, never in the way."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from slime_events.telemetry.ids import SpanContext, trace_id
+from slime_events.telemetry.process_log import setup_logging
+from slime_events.telemetry.read import read_spans
+from slime_events.telemetry.span import Span, SpanKind
+from slime_events.telemetry.telemetry import Telemetry
+
+
+def record(telemetry: Telemetry, i: int = 1, trace: int = 7) -> bool:
+    return telemetry.record(
+        "work",
+        trace=trace,
+        span_id=i,
+        parent=3,
+        start_ns=10,
+        end_ns=20,
+        attributes={"s": "x", "i": 1, "f": 0.5, "b": True, "l": ["a"]},
+        links=[SpanContext(8, 9)],
+        kind=SpanKind.CLIENT,
+        error="broke",
+    )
+
+
+class Stuck:
+    """An exporter that takes its time."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.closed: int | None = None
+
+    def export(self, spans: Sequence[Span]) -> bool:
+        return self.go.wait(20)
+
+    def close(self, dropped: int) -> None:
+        self.closed = dropped
+
+
+def test_a_full_queue_drops_and_counts_without_waiting() -> None:
+    exporter = Stuck()
+    telemetry = Telemetry(exporter, 1.0, queue_spans=10)
+    began = time.monotonic()
+    queued = sum(record(telemetry) for _ in range(5000))
+    assert time.monotonic() - began < 2
+    assert telemetry.dropped == 5000 - queued
+    assert telemetry.dropped >= 5000 - 10 - 512
+    exporter.go.set()
+    assert not telemetry.shutdown(10)
+    assert telemetry.exported == queued
+    assert exporter.closed == telemetry.dropped
+    assert not record(telemetry), "after the end everything is dropped"
+
+
+def test_shutdown_keeps_its_deadline_and_counts_what_is_lost() -> None:
+    exporter = Stuck()
+    telemetry = Telemetry(exporter, 1.0)
+    for _ in range(600):
+        record(telemetry)
+    time.sleep(0.1)
+    began = time.monotonic()
+    assert not telemetry.shutdown(0.2)
+    assert time.monotonic() - began < 2
+    assert telemetry.dropped >= 88
+    exporter.go.set()
+
+
+def test_a_failing_exporter_is_counted() -> None:
+    class Failing(Stuck):
+        def export(self, spans: Sequence[Span]) -> bool:
+            raise OSError("full")
+
+    telemetry = Telemetry(Failing(), 1.0)
+    record(telemetry)
+    assert not telemetry.shutdown()
+    assert (telemetry.dropped, telemetry.exported) == (1, 0)
+
+
+def test_file_round_trip_and_the_count_of_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "traces" / "role-1.jsonl"
+    telemetry = Telemetry.start("role", "demo", None, path, 1.0)
+    assert record(telemetry)
+    assert telemetry.shutdown()
+    (span,) = read_spans(path.parent).spans
+    assert (span.name, span.trace, span.span, span.parent, span.start_ns, span.end_ns) == ("work", 7, 1, 3, 10, 20)
+    assert dict(span.attributes) == {"s": "x", "i": 1, "f": 0.5, "b": True, "l": ("a",)}
+    assert (span.links, span.kind, span.error) == ((SpanContext(8, 9),), SpanKind.CLIENT, "broke")
+    assert path.read_text().splitlines()[-1] == '{"dropped":0}'
+
+
+def test_what_is_not_sampled_costs_nothing_and_goes_nowhere(tmp_path: Path) -> None:
+    off = Telemetry.start("role", "demo", None, tmp_path / "x.jsonl", 0.0)
+    assert not record(off)
+    assert not (tmp_path / "x.jsonl").exists()
+    half = Telemetry.start("role", "demo", None, tmp_path / "x.jsonl", 0.5)
+    kept = sum(record(half, i + 1, trace_id("r", str(i))) for i in range(1000))
+    assert 400 < kept < 600
+    assert half.shutdown()
+    assert half.exported == kept
+
+
+def test_a_span_is_cheap_for_the_caller(tmp_path: Path) -> None:
+    telemetry = Telemetry.start("role", "demo", None, tmp_path / "x.jsonl", 1.0)
+    times = []
+    for i in range(2000):
+        began = time.perf_counter()
+        record(telemetry, i + 1)
+        times.append(time.perf_counter() - began)
+    assert sorted(times)[1000] < 100e-6, "some 5 us on a quiet machine"
+    assert telemetry.shutdown()
+
+
+@pytest.fixture
+def collector() -> Iterator[tuple[str, list[ExportTraceServiceRequest]]]:
+    """An OTLP/HTTP endpoint and what it got."""
+    got: list[ExportTraceServiceRequest] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            if self.path == "/v1/traces":
+                got.append(ExportTraceServiceRequest.FromString(body))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", got
+    server.shutdown()
+    server.server_close()
+
+
+def test_otlp_gets_the_ids_and_times_that_were_given(collector: tuple[str, list[ExportTraceServiceRequest]]) -> None:
+    endpoint, got = collector
+    telemetry = Telemetry.start("trainer", "demo", endpoint, None, 1.0)
+    record(telemetry)
+    assert telemetry.shutdown(10)
+    (resource_spans,) = got[0].resource_spans
+    resource = {a.key: a.value.string_value for a in resource_spans.resource.attributes}
+    assert resource["service.name"] == "trainer"
+    (span,) = resource_spans.scope_spans[0].spans
+    assert (span.trace_id.hex(), span.span_id.hex()) == (f"{7:032x}", f"{1:016x}")
+    assert (span.parent_span_id.hex(), span.name) == (f"{3:016x}", "work")
+    assert (span.start_time_unix_nano, span.end_time_unix_nano) == (10, 20)
+    assert (span.kind, span.links[0].trace_id.hex(), span.status.message) == (3, f"{8:032x}", "broke")
+    assert {a.key for a in span.attributes} == {"s", "i", "f", "b", "l"}
+
+
+def test_otlp_that_is_away_is_given_up_in_time() -> None:
+    telemetry = Telemetry.start("trainer", "demo", "http://127.0.0.1:9", None, 1.0)
+    record(telemetry)
+    began = time.monotonic()
+    assert not telemetry.shutdown(1.0)
+    assert time.monotonic() - began < 5
+
+
+def test_process_log(tmp_path: Path) -> None:
+    root = logging.getLogger()
+    before, level = list(root.handlers), root.level
+    try:
+        first = setup_logging("trainer", tmp_path / "logs")
+        second = setup_logging("trainer", tmp_path / "others")
+        logging.getLogger("x").info("said once")
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            warnings.warn("odd", stacklevel=1)
+        assert first.read_text() == ""
+        assert "INFO x: said once" in second.read_text()
+        assert "odd" in second.read_text()
+        assert second.name.startswith("trainer-")
+        assert len(root.handlers) == len(before) + 1
+    finally:
+        logging.captureWarnings(False)
+        root.setLevel(level)
+        for handler in set(root.handlers) - set(before):
+            root.removeHandler(handler)
+            handler.close()
