@@ -12,11 +12,14 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 
-from schemas.errors import Conflict, SlimeEventsError
+from schemas.archives import ArchiveSealed
+from schemas.errors import Conflict, DataError, SlimeEventsError
 from schemas.event import Event, Purpose
-from schemas.prompts import PromptRejected, PromptSubmitted
+from schemas.prompts import PromptSubmitted
+from schemas.rollouts import RolloutProgressed
 from schemas.runs import FinishReason, RunFailed, RunFinished
 from schemas.subjects import every_event
+from schemas.workers import WorkerJoined
 from slime_events.conductor.accept import Judge
 from slime_events.conductor.decide import decide, is_broken, is_complete, prompts_to_draw, waits_for
 from slime_events.conductor.draw import requests_for, training_requests
@@ -27,13 +30,17 @@ from slime_events.conductor.seal import Normalise
 from slime_events.state.apply import apply
 from slime_events.state.run import RunPhase, RunState, state_digest
 from slime_events.worker import Worker
-from storage.append_all import append_all
 from storage.follow import Follower
-from storage.log import Append, Fence, Recorded, once
+from storage.log import Append, Fence, Recorded, append_all, once
 
 log = logging.getLogger(__name__)
 
 Offload = Callable[[Event], Awaitable[Event]]
+"""Puts an event's large arrays into the blob store."""
+
+NOTHING_TO_DECIDE = (RolloutProgressed, ArchiveSealed, WorkerJoined)
+"""Most events of a run are these; they change no decision that the end of their rollout will not change too."""
+TICK_S = 0.5
 
 
 class Conductor:
@@ -58,8 +65,9 @@ class Conductor:
         self._deadline_s = deadline_s
         self._said = 0
         self._stop_asked = False
-        self._mark: tuple[object, ...] = ()
-        self._moved_at = time.monotonic()
+        self._begun = False
+        self._mark = -1
+        self._moved_at = self._looked_at = time.monotonic()
         self.state = RunState(run=worker.log.run)
 
     def stop(self) -> None:
@@ -70,8 +78,8 @@ class Conductor:
         """Conduct until the run is finished or failed."""
         async with Follower(self._worker.log) as follower:
             while not follower.caught_up or self.state.phase in (RunPhase.NEW, RunPhase.RUNNING):
-                self._fold(await follower.next(wait_s=0.5))
-                if not follower.caught_up or self.state.events < self._said:
+                due = self._fold(await follower.next(wait_s=TICK_S))
+                if not follower.caught_up or self.state.events < self._said or not (due or self._tick()):
                     continue
                 try:
                     await self._turn()
@@ -82,12 +90,20 @@ class Conductor:
                     raise
         return self.state.phase
 
-    def _fold(self, events: list[Recorded]) -> None:
+    def _fold(self, events: list[Recorded]) -> bool:
+        """Whether there may be something to decide now."""
+        due = False
         for recorded in events:
             apply(self.state, recorded)
+            due = due or not isinstance(recorded.envelope.event, NOTHING_TO_DECIDE)
+        return due
+
+    def _tick(self) -> bool:
+        return self._stop_asked or time.monotonic() - self._looked_at >= TICK_S
 
     async def _turn(self) -> None:
         state, plan = self.state, self._plan
+        self._looked_at = time.monotonic()
         if state.phase is not RunPhase.RUNNING:
             return
         if is_complete(state, plan) or self._stop_asked:
@@ -99,14 +115,16 @@ class Conductor:
             return
         events = decide(state, plan, self._judge, self._normalise)
         events += self._draw() + self._begin_evals()
+        if not self._begun:
+            events += self._first_words()
         if events:
             self._said = await self._append(events)
 
     async def _append(self, events: list[Event]) -> int:
-        appends = [
-            Append(self._worker.enclose(event)) if getattr(event, "attempt", 0) else once(self._worker.enclose(event))
-            for event in events
-        ]
+        appends = []
+        for event in events:
+            envelope = self._worker.enclose(await self._offload(event))
+            appends.append(Append(envelope) if getattr(event, "attempt", 0) else once(envelope))
         return max(await append_all(self._worker.log, appends))
 
     def _draw(self) -> list[Event]:
@@ -114,8 +132,6 @@ class Conductor:
         if not count:
             return []
         events: list[Event] = []
-        if not self.state.cursors:
-            events += self._feed.malformed()
         for prompt in self._feed.take(self.state.cursors, count):
             events.append(prompt)
             if isinstance(prompt, PromptSubmitted):
@@ -123,34 +139,42 @@ class Conductor:
         return events
 
     def _begin_evals(self) -> list[Event]:
-        events: list[Event] = []
+        due = evals_due(self.state, self._plan)
+        return [event for name, version in due for event in self._evaluation(name, version)]
+
+    def _first_words(self) -> list[Event]:
+        """What a conductor before this one may have said in part or not at all; what it did say is the same event."""
+        events: list[Event] = list(self._feed.malformed())
+        for evaluation in self.state.evals.values():
+            events += self._evaluation(evaluation.dataset, evaluation.version)
+        self._begun = True
+        return events
+
+    def _evaluation(self, name: str, version: int) -> list[Event]:
         plan = self._plan
-        for name, version in evals_due(self.state, plan):
-            for prompt in self._feed.evaluation(name, version):
-                events.append(prompt)
-                if isinstance(prompt, PromptRejected):
-                    continue
-                events += requests_for(
-                    prompt.group,
-                    prompt.tokens,
-                    samples=plan.eval_samples,
-                    sampling=plan.eval_sampling or plan.sampling,
-                    seed=plan.seed,
-                    min_version=version,
-                    purpose=Purpose.EVAL,
-                )
+        events: list[Event] = list(self._feed.evaluation(name, version))
+        prompts = [event for event in events if isinstance(event, PromptSubmitted)]
+        if not prompts:
+            raise DataError(f"evaluation set {name!r} has no usable prompt: {len(events)} lines were refused")
+        for prompt in prompts:
+            events += requests_for(
+                prompt.group,
+                prompt.tokens,
+                samples=plan.eval_samples,
+                sampling=plan.eval_sampling or plan.sampling,
+                seed=plan.seed,
+                min_version=version,
+                purpose=Purpose.EVAL,
+            )
         return events
 
     def _stalled(self) -> str | None:
-        state = self.state
-        mark = (state.version, state.counts.samples_completed, state.counts.eval_samples, state.counts.groups_rejected)
-        lengths = sum(s.length for g in state.groups.values() for s in g.samples.values())
-        if (*mark, lengths, len(state.activated)) != self._mark:
-            self._mark, self._moved_at = (*mark, lengths, len(state.activated)), time.monotonic()
+        if self.state.moved != self._mark:
+            self._mark, self._moved_at = self.state.moved, time.monotonic()
         idle = time.monotonic() - self._moved_at
         if idle < self._deadline_s:
             return None
-        return f"no progress for {idle:.0f} s while waiting for {waits_for(state, self._plan)}"
+        return f"no progress for {idle:.0f} s while waiting for {waits_for(self.state, self._plan)}"
 
     async def _finish(self) -> None:
         """Say that the run is over, fenced on the whole log so that the digest is of all that came before."""

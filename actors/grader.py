@@ -10,15 +10,17 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from schemas.errors import Conflict
 from schemas.event import Event
 from schemas.rewards import RewardAssigned, RewardFailed
+from schemas.subjects import about
 from slime_events.rewards.outcome import Graded, Outcome
 from slime_events.rewards.pool import GraderPool
 from slime_events.ungraded import Ungraded
-from slime_events.worker import Worker, ends_run
+from slime_events.worker import Worker, is_over
 from storage.follow import Follower
 from storage.group_commit import GroupCommit
-from storage.log import Append, Recorded, once
+from storage.log import Append, Fence, Recorded
 
 log = logging.getLogger(__name__)
 
@@ -30,18 +32,23 @@ class Grader:
         self._worker, self._pool, self._commit = worker, pool, commit
         self._ungraded = Ungraded(whole_groups=whole_groups)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._ended = False
+        self._over = False
 
     async def run(self) -> None:
-        """Grade until the run is over."""
-        async with Follower(self._worker.log) as follower:
-            while not self._ended:
-                for recorded in await follower.next(wait_s=1.0):
-                    self._ungraded.apply(recorded)
-                    self._ended |= ends_run(recorded, follower)
-                if follower.caught_up:
-                    self._start()
-                self._reap()
+        """Grade until the run is over. Raises what ended a grading: the pool turns all that a grader does into data."""
+        try:
+            async with Follower(self._worker.log) as follower:
+                while not (self._over and follower.caught_up):
+                    for recorded in await follower.next(wait_s=1.0):
+                        self._ungraded.apply(recorded)
+                        self._over = is_over(self._over, recorded.envelope.event)
+                    if follower.caught_up:
+                        self._start()
+                    self._reap()
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _start(self) -> None:
         for group, completed in self._ungraded.take():
@@ -57,14 +64,20 @@ class Grader:
         samples = self._ungraded.samples(group, completed)
         grade = self._pool.grade_group if len(completed) > 1 else self._pool.grade
         outcomes = await grade(samples, evaluation=self._ungraded.is_evaluation(group))
-        appends = [
-            self._append(event_of(sample, group, outcome), recorded)
-            for (sample, recorded), outcome in zip(completed.items(), outcomes, strict=True)
-        ]
-        await self._commit.append(appends)
+        await asyncio.gather(
+            *(
+                self._say(sample, event_of(sample, group, outcome), recorded)
+                for (sample, recorded), outcome in zip(completed.items(), outcomes, strict=True)
+            )
+        )
 
-    def _append(self, event: Event, completed: Recorded) -> Append:
-        return once(self._worker.enclose(event, cause=completed.envelope.id))
+    async def _say(self, sample: str, event: Event, completed: Recorded) -> None:
+        """Append an outcome. Fenced on both kinds: a sample has a reward or a failure, never both."""
+        envelope = self._worker.enclose(event, cause=completed.envelope.id)
+        try:
+            await self._commit.append([Append(envelope, Fence(about(envelope.run, "reward", sample), 0))])
+        except Conflict:
+            log.info("%s was graded by another grader", sample)
 
 
 def event_of(sample: str, group: str, outcome: Outcome) -> Event:

@@ -23,7 +23,7 @@ from schemas.weights import WeightsPublished
 from slime_events.batch import TrainBatch
 from slime_events.log_batch import make_batch
 from slime_events.trajectory import Fetch, Trajectories
-from slime_events.worker import Worker, ends_run
+from slime_events.worker import Worker, is_over
 from storage.follow import Follower
 from storage.log import Recorded
 from storage.weights_store import TensorBytes, WeightManifest, WeightStore
@@ -73,17 +73,17 @@ class Trainer:
         self._trajectories = Trajectories(fetch)
         self._sealed: dict[int, BatchSealed] = {}
         self._version = -1
-        self._ended = False
+        self._over = False
 
     async def run(self) -> int:
         """Train until the run is over; the version reached."""
         await self._publish_first()
         async with Follower(self._worker.log) as follower:
-            while not self._ended:
+            while not (self._over and follower.caught_up):
                 for recorded in await follower.next(wait_s=1.0):
                     self._fold(recorded)
-                    self._ended |= ends_run(recorded, follower)
-                while follower.caught_up and self._version in self._sealed and not self._ended:
+                    self._over = is_over(self._over, recorded.envelope.event)
+                if follower.caught_up and self._version in self._sealed and not self._over:
                     await self._step(self._sealed[self._version])
         return self._version
 

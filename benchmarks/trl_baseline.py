@@ -1,7 +1,7 @@
 """TRL's GRPOTrainer with the demo's batch and settings, in one process: the baseline of a step's seconds.
 
     pip install --no-deps -r requirements/benchmarks.txt
-    python -m benchmarks.trl_baseline [--model demo|smollm2-135m] [--steps 60] [--threads 1]
+    python -m benchmarks.trl_baseline [--model demo|smollm2-135m] [--steps 60] [--threads 1] [--checkpoint FOLDER]
 
 Prints one JSON object. Generation is transformers' (TRL's own without vLLM), everything is float32 on the CPU,
 nothing is kept: no log, no weight versions, no second process. The first two steps are left out of the median. Answers
@@ -33,13 +33,13 @@ def reward(completions: list[list[dict[str, str]]], label: list[str], **_: objec
     return [float(bool(said) and said[-1] == right) for said, right in zip(words, label, strict=True)]
 
 
-def prepared(model: str, folder: Path) -> Any:
-    """The settings of a demo by name, with its files written to `folder`."""
+def prepared(model: str, folder: Path, checkpoint: Path | None) -> Any:
+    """The settings of a demo by name, with its files written to `folder` (SmolLM2 itself to `checkpoint`)."""
     from slime_events.demo.settings import prepare_demo, prepare_smollm2
 
     if model == "demo":
         return prepare_demo(folder)
-    return prepare_smollm2(folder, Path(os.environ.get("SMOLLM2_FOLDER", folder / "smollm2-135m")))
+    return prepare_smollm2(folder, checkpoint or folder / "smollm2-135m")
 
 
 def trl_config(settings: Any, steps: int, out: Path) -> Any:
@@ -128,6 +128,9 @@ def main() -> None:
     parser.add_argument("--model", choices=("demo", "smollm2-135m"), default="demo")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument(
+        "--checkpoint", type=Path, help="folder that keeps the converted SmolLM2; default: none is kept"
+    )
     options = parser.parse_args()
     import torch
 
@@ -136,7 +139,7 @@ def main() -> None:
     # What libraries print must not get between our one JSON object and its reader.
     with contextlib.redirect_stdout(sys.stderr), tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        settings = prepared(options.model, folder)
+        settings = prepared(options.model, folder, options.checkpoint)
         seconds, rewards = timed_steps(settings, options.steps, folder / "out")
     kept = seconds[SKIPPED:] or seconds
     result = {

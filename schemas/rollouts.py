@@ -106,7 +106,8 @@ class RolloutProgressed(Event, frozen=True, kw_only=True, tag="rollout.progresse
         return self.sample
 
     def identity(self) -> tuple[str | int, ...]:
-        return (self.sample, self.attempt, self.start)
+        # With its content: a chunk that two engines say of the same place is one event only where it is the same chunk.
+        return (self.sample, self.attempt, self.start, self.tokens.digest(), self.log_probs.digest())
 
 
 class RolloutCompleted(Event, frozen=True, kw_only=True, tag="rollout.completed"):

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 Offload = Callable[[Event], Awaitable[Event]]
 """Puts an event's large arrays into the blob store."""
 
-LEASE_S = 30.0
+LEASE_S = 10.0
 WEIGHTS_DEADLINE_S = 600.0
 
 

@@ -12,7 +12,15 @@ import numpy.typing as npt
 
 from schemas.arrays import Array
 from schemas.errors import StorageError
-from schemas.rollouts import RolloutCompleted, RolloutProgressed, RolloutRequested, StopReason, WeightSpan
+from schemas.rollouts import (
+    RolloutCompleted,
+    RolloutFailed,
+    RolloutProgressed,
+    RolloutRequested,
+    RolloutSuspended,
+    StopReason,
+    WeightSpan,
+)
 
 Fetch = Callable[[Array], npt.NDArray[Any]]
 """An array's numbers, from inline bytes or the blob store."""
@@ -89,15 +97,15 @@ class Trajectories:
         if isinstance(event, RolloutRequested):
             found = self.by_sample.setdefault(event.sample, Trajectory(event.sample, event.prompt))
             found.attempt, found.position = event.attempt, position
-        elif isinstance(event, RolloutProgressed | RolloutCompleted):
+        elif isinstance(event, RolloutProgressed | RolloutCompleted | RolloutFailed | RolloutSuspended):
             known = self.by_sample.get(event.sample)
             if known is None:
                 return
-            known.position = position
             if isinstance(event, RolloutProgressed):
                 known.progress(event, self._fetch)
-            else:
+            elif isinstance(event, RolloutCompleted):
                 known.complete(event, self._fetch)
+            known.position = position
 
     def forget(self, samples: tuple[str, ...]) -> None:
         """Let go of samples that nobody will ask for again."""

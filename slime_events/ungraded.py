@@ -24,6 +24,7 @@ class Ungraded:
         self._asked: dict[str, set[str]] = {}
         self._completed: dict[str, dict[str, Recorded]] = {}
         self._taken: set[str] = set()
+        self._fresh: dict[str, None] = {}
 
     def apply(self, recorded: Recorded) -> None:
         """Fold one event in."""
@@ -33,7 +34,9 @@ class Ungraded:
         elif isinstance(event, RolloutRequested):
             self._asked.setdefault(event.group, set()).add(event.sample)
         elif isinstance(event, RolloutCompleted):
-            self._completed.setdefault(event.group, {})[event.sample] = recorded
+            if event.group in self._prompts:  # else its group was rejected before it ended
+                self._completed.setdefault(event.group, {})[event.sample] = recorded
+                self._fresh[event.group] = None
         elif isinstance(event, RewardAssigned | RewardFailed):
             self._completed.get(event.group, {}).pop(event.sample, None)
             self._taken.discard(event.sample)
@@ -45,21 +48,20 @@ class Ungraded:
                 self._forget(group)
 
     def _forget(self, group: str) -> None:
-        for part in (self._prompts, self._asked, self._completed):
-            part.pop(group, None)
+        self._taken.difference_update(self._completed.pop(group, ()))
+        for part in (self._prompts, self._asked, self._fresh):
+            part.pop(group, None)  # type: ignore[attr-defined]
 
     def take(self) -> Iterator[tuple[str, dict[str, Recorded]]]:
         """(group, its completions by sample) that are due and were not taken before."""
-        for group, completed in self._completed.items():
+        looked_at, self._fresh = self._fresh, {}
+        for group in looked_at:
+            completed = self._completed[group]
             fresh = {s: r for s, r in completed.items() if s not in self._taken}
             if not fresh or (self._whole_groups and len(completed) < len(self._asked.get(group, ()))):
                 continue
             self._taken |= fresh.keys()
             yield group, fresh
-
-    def release(self, samples: list[str]) -> None:
-        """Give samples back that could not be graded now."""
-        self._taken -= set(samples)
 
     def is_evaluation(self, group: str) -> bool:
         """Whether a group is an evaluation's."""

@@ -10,11 +10,10 @@ from collections.abc import Sequence
 
 from schemas.envelope import Envelope, enclose
 from schemas.event import Event
-from schemas.runs import RunFailed, RunFinished
+from schemas.runs import RunFailed, RunFinished, RunResumed
 from schemas.workers import WorkerJoined
 from slime_events.telemetry.event_spans import traceparent_of
-from storage.follow import Follower
-from storage.log import Append, EventLog, Fence, Recorded, once
+from storage.log import Append, EventLog, Fence, once
 
 
 class Worker:
@@ -56,6 +55,6 @@ class Worker:
         await self.say([joined])
 
 
-def ends_run(recorded: Recorded, follower: Follower) -> bool:
-    """Whether the event ends the run now: ends that lie before this process began have been resumed from."""
-    return isinstance(recorded.envelope.event, RunFinished | RunFailed) and not follower.is_history(recorded)
+def is_over(over: bool, event: Event) -> bool:
+    """The fold that tells whether a run is over: an end ends it, until it is resumed."""
+    return isinstance(event, RunFinished | RunFailed) or (over and not isinstance(event, RunResumed))

@@ -178,8 +178,7 @@ class NatsServer:
         folder.mkdir(parents=True, exist_ok=True)
         chosen = cls._choose_port(folder, port)
         limit = _room(folder) if max_store_bytes is None else max_store_bytes
-        (folder / "nats.conf").write_text(config_text(folder, chosen, limit))
-        process = cls._spawn(binary, folder)
+        process = cls._spawn(binary, folder, config_text(folder, chosen, limit))
         try:
             url = await asyncio.wait_for(cls._ready(process, folder), deadline_s)
         except BaseException as error:
@@ -205,9 +204,10 @@ class NatsServer:
         return old if old > 0 and _port_is_free(old) else -1
 
     @staticmethod
-    def _spawn(binary: Path, folder: Path) -> subprocess.Popen[bytes]:
+    def _spawn(binary: Path, folder: Path, config: str) -> subprocess.Popen[bytes]:
         try:
             with _locked(folder) as lock:
+                (folder / "nats.conf").write_text(config)
                 for stale in (*folder.glob("*.ports"), *folder.glob("server.json")):
                     stale.unlink()
                 return subprocess.Popen(

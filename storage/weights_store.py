@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 else:
     TensorBytes = tuple
 
+__all__ = ["TensorBytes", "WeightManifest", "WeightStore", "local_folder", "read", "verify"]
+
 _SIDE_FILES = (".json", ".jinja", ".txt", ".model", ".tiktoken")
 
 

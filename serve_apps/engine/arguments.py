@@ -62,7 +62,7 @@ def engine_launch(settings: EngineSettings, version: int = 0) -> EngineLaunch:
     return EngineLaunch(
         device=device,
         arguments=arguments | settings.sglang,
-        environment=_environment(device, config),
+        environment=_environment(device, config, deterministic),
         deterministic=deterministic,
     )
 
@@ -101,7 +101,7 @@ def _cache_bytes_per_token(config: dict[str, Any]) -> int:
     return 2 * int(config.get("num_hidden_layers", 1)) * int(config.get("num_key_value_heads") or heads) * dim * 4
 
 
-def _environment(device: Device, config: dict[str, Any]) -> dict[str, str]:
+def _environment(device: Device, config: dict[str, Any], deterministic: bool) -> dict[str, str]:
     skipped = _models_without(tuple(config.get("architectures") or ()))
     environment = {SWITCH: device} | ({"SGLANG_DISABLED_MODEL_ARCHS": ",".join(skipped)} if skipped else {})
     if device == "cuda":
@@ -109,8 +109,8 @@ def _environment(device: Device, config: dict[str, Any]) -> dict[str, str]:
     path = os.environ.get("PYTHONPATH")
     return environment | {
         "SGLANG_USE_CPU_ENGINE": "1",
-        # One thread: rows keep their bits in any batch, and engines do not fight over cores (25 times slower if so).
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+        # Rows keep their bits in any batch with one thread only; and threads that fight over cores are 25 times slower.
+        "OMP_NUM_THREADS": "1" if deterministic else os.environ.get("OMP_NUM_THREADS", "1"),
         "TOKENIZERS_PARALLELISM": "false",
         "PYTHONPATH": f"{SHIMS}{os.pathsep}{path}" if path else str(SHIMS),
     }

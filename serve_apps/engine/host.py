@@ -1,4 +1,4 @@
-"""The process that holds SGLang: `python -m serve_apps.engine.host <socket fd>`, started by `SglangEngine`.
+"""The process that holds SGLang: `python -m serve_apps.engine.host <socket fd> <folder>`, run by `SglangEngine`.
 
 SGLang ends its whole process tree when one of its children fails, sets signal handlers and an event-loop policy, and
 takes seconds to import. In a process of its own none of that reaches the caller, and the scheduler can be forked from
@@ -11,12 +11,14 @@ import asyncio
 import gc
 import multiprocessing
 import os
+import shutil
 import signal
 import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -30,9 +32,9 @@ PARENT_CHECK_S = 0.5
 
 def main() -> None:
     """Read `Launch`, start SGLang, serve until the socket closes; then end everything in this session."""
-    connection = socket.socket(fileno=int(sys.argv[1]))
+    connection, folder = socket.socket(fileno=int(sys.argv[1])), Path(sys.argv[2])
     connection.set_inheritable(False)
-    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(os.getppid(), folder), daemon=True).start()
     try:
         started = time.monotonic()
         gc.disable()  # nothing that an import makes is garbage: looking through it costs a tenth of the start
@@ -42,7 +44,7 @@ def main() -> None:
         gc.enable()
         imported = time.monotonic()
         launch = msgspec.msgpack.decode(_read(connection), type=wire.Launch)
-        engine = _start(launch)
+        engine = _start(launch, folder.name)
         seconds = {"import": imported - started, "launch": time.monotonic() - imported}
         asyncio.set_event_loop(engine.loop)
         engine.loop.run_until_complete(Host(engine, connection).serve(seconds))
@@ -59,9 +61,10 @@ def _read(connection: socket.socket) -> bytes:
     return connection.recv(wire.HEADER.unpack(header)[0], socket.MSG_WAITALL)
 
 
-def _end_with_parent(parent: int) -> None:
+def _end_with_parent(parent: int, folder: Path) -> None:
     while os.getppid() == parent:
         time.sleep(PARENT_CHECK_S)
+    clean(folder)
     _end()
 
 
@@ -71,7 +74,14 @@ def _end() -> None:
     os.killpg(os.getpgid(0), signal.SIGKILL)
 
 
-def _start(launch: wire.Launch) -> Any:
+def clean(folder: Path) -> None:
+    """Remove an engine's temporary folder and the shared memory that SGLang never unlinks; its name is the folder's."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for path in Path("/dev/shm").glob(f"sglang_loads_{folder.name}_*.shm"):
+        path.unlink(missing_ok=True)
+
+
+def _start(launch: wire.Launch, name: str) -> Any:
     """SGLang's Engine without its detokenizer process: text is wanted once per response and is decoded here."""
     from sglang.srt.entrypoints.engine import Engine
 
@@ -79,6 +89,7 @@ def _start(launch: wire.Launch) -> Any:
         @classmethod
         def _launch_scheduler_processes(cls, server_args: Any, port_args: Any, *rest: Any, **options: Any) -> Any:
             port_args.detokenizer_ipc_name = port_args.tokenizer_ipc_name
+            port_args.instance_id = name
             if launch.fork:
                 multiprocessing.set_start_method("fork", force=True)
             return super()._launch_scheduler_processes(server_args, port_args, *rest, **options)
@@ -121,7 +132,7 @@ class Host:
         self.writer.write(wire.encode(frame))
 
     def _scheduler_died(self, process: Any) -> None:
-        process.join(0)
+        process.join(1.0)  # the pipe that wakes us closes a little before the process can be waited for
         self.loop.remove_reader(process.sentinel)
         self.send(wire.Failed(f"the scheduler process {process.pid} ended with exit code {process.exitcode}"))
         self.loop.call_later(0.05, _end)

@@ -24,6 +24,7 @@ from schemas.errors import DeadlineExceeded, EngineError
 from serve_apps.engine import wire
 from serve_apps.engine.arguments import EngineLaunch, engine_launch
 from serve_apps.engine.engine import Delta, GenerateRequest
+from serve_apps.engine.host import clean
 from serve_apps.engine.weight_files import misfit, shapes_in
 from slime_events.config.engine import EngineSettings
 
@@ -44,7 +45,8 @@ class SglangEngine:
         checkpoint = Path(settings.hf_checkpoint)
         self._shapes = shapes_in(checkpoint) if checkpoint.is_dir() else {}
         self._version = version
-        self._log: IO[bytes] = log.open("ab+") if log else tempfile.TemporaryFile()  # noqa: SIM115
+        self._folder = Path(tempfile.mkdtemp(prefix="slime-engine-"))
+        self._log: IO[bytes] = (log or self._folder / "log").open("ab+")
         self._host: subprocess.Popen[bytes] | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -98,8 +100,8 @@ class SglangEngine:
     def _spawn(self, socket_fd: int) -> subprocess.Popen[bytes]:
         """Not by asyncio: its child watchers mind the thread that a loop runs in, and a Serve replica's is any."""
         return subprocess.Popen(
-            [sys.executable, "-m", "serve_apps.engine.host", str(socket_fd)],
-            env=os.environ | self._launch.environment,
+            [sys.executable, "-m", "serve_apps.engine.host", str(socket_fd), str(self._folder)],
+            env=os.environ | self._launch.environment | {"TMPDIR": str(self._folder)},
             pass_fds=(socket_fd,),
             stdin=subprocess.DEVNULL,
             stdout=self._log,
@@ -109,7 +111,7 @@ class SglangEngine:
 
     async def stop(self) -> None:
         """End the host and everything it started."""
-        if self._host is None:
+        if self._host is None or self._log.closed:
             return
         self._fail("the engine was stopped")
         with contextlib.suppress(ProcessLookupError):
@@ -125,6 +127,8 @@ class SglangEngine:
             await asyncio.gather(self._reading, return_exceptions=True)
         if self._writer is not None:
             self._writer.close()
+        self._log.close()
+        clean(self._folder)
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Delta]:
         """See `Engine.generate`. A request that SGLang refuses (too long, say) is an EngineError with its reason."""
@@ -215,8 +219,7 @@ class SglangEngine:
                 if isinstance(frame, wire.Failed):
                     reason = reason or frame.reason
                 self._take(frame)
-        tail = self._log_tail()
-        self._fail(f"SGLang ended: {reason}" + (f" ({tail})" if tail else "") if reason else f"SGLang ended: {tail}")
+        self._fail(f"SGLang ended: {reason or self._log_tail()}")
 
     def _take(self, frame: wire.FromHost) -> None:
         match frame:

@@ -20,19 +20,30 @@ Judge = Callable[[GroupState], FilterDecision]
 Verdict = GroupAccepted | GroupRejected
 
 
-def has_ended(sample: SampleState, plan: Plan) -> bool:
-    """Nothing more will come of it."""
-    if sample.phase is SamplePhase.FAILED:
-        return not may_retry(sample, plan)
-    return sample.phase in (SamplePhase.GRADED, SamplePhase.UNGRADED)
+def has_ended(group: GroupState, plan: Plan) -> bool:
+    """Nothing more will come of it. Where a rollout failed for good, completed ones beside it need no reward (a
+    grader of whole groups would give them none).
+    """
+    samples = group.samples.values()
+    failed = any(_failed_for_good(sample, plan) for sample in samples)
+    return bool(samples) and all(
+        sample.phase in (SamplePhase.GRADED, SamplePhase.UNGRADED)
+        or (failed and sample.phase is SamplePhase.COMPLETED)
+        or _failed_for_good(sample, plan)
+        for sample in samples
+    )
+
+
+def _failed_for_good(sample: SampleState, plan: Plan) -> bool:
+    return sample.phase is SamplePhase.FAILED and not may_retry(sample, plan)
 
 
 def verdicts(state: RunState, plan: Plan, judge: Judge) -> list[Verdict]:
     """A verdict for each decidable group; in prompt order a group waits for those that were asked for before it."""
     found: list[Verdict] = []
-    remaining = state.open_groups
+    remaining = state.unsealed_groups
     for group in state.in_phase(GroupPhase.REQUESTED):
-        if not all(has_ended(sample, plan) for sample in group.samples.values()):
+        if not has_ended(group, plan):
             if plan.in_prompt_order:
                 break
             continue

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from schemas.event import Event
 from slime_events.conductor.accept import Judge, verdicts
 from slime_events.conductor.draw import groups_to_request, retries, training_requests
 from slime_events.conductor.evaluate import evals_completed, evals_due
 from slime_events.conductor.plan import Plan
 from slime_events.conductor.seal import Normalise, seal
+from slime_events.state.group import SamplePhase
 from slime_events.state.run import RunPhase, RunState
 
 
@@ -62,7 +65,13 @@ def waits_for(state: RunState, plan: Plan) -> str:
         return f"an engine to activate version {state.published}"
     if state.sealed:
         return f"the trainer to commit step {min(state.sealed)}"
-    running = sum(1 for g in state.groups.values() for s in g.samples.values() if s.reward is None)
+    phases = Counter(s.phase for g in state.groups.values() for s in g.samples.values())
+    ungraded = phases.pop(SamplePhase.COMPLETED, 0)
+    running = phases[SamplePhase.REQUESTED] + phases[SamplePhase.RUNNING]
     if running:
-        return f"{running} samples to be generated and graded"
+        return f"{running} samples to be generated" + (f" and {ungraded} to be graded" if ungraded else "")
+    if ungraded:
+        return f"{ungraded} samples to be graded"
+    if state.version >= plan.steps:
+        return "a checkpoint to be saved"
     return f"prompts for step {state.next_step}"

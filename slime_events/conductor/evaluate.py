@@ -26,8 +26,7 @@ def evals_completed(state: RunState, plan: Plan) -> list[EvalCompleted]:
 
 
 def _complete(state: RunState, evaluation: EvalState, plan: Plan) -> bool:
-    groups = [state.groups[group] for group in evaluation.groups]
-    return all(g.samples and all(has_ended(s, plan) for s in g.samples.values()) for g in groups)
+    return all(has_ended(state.groups[group], plan) for group in evaluation.groups)
 
 
 def _result(state: RunState, evaluation: EvalState) -> EvalCompleted:

@@ -41,10 +41,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def staleness_bound(self) -> int:
-        """Versions a sample may be behind. Over-sampling keeps its surplus for later steps and so adds to it."""
-        if self.draw is None:
-            return self.max_staleness
-        return self.max_staleness + math.ceil((self.groups - 1 + self.draw) / self.groups) - 1
+        """Versions a sample may be behind. Over-sampling keeps its surplus for later steps and so adds to it, and so
+        do versions that are not published.
+        """
+        bound = self.max_staleness + self.publish_every - 1
+        return bound if self.draw is None else bound + math.ceil((self.draw - 1) / self.groups)
 
     @property
     def broken_limit(self) -> int:

@@ -1,4 +1,8 @@
-"""When a batch is sealed, and of what: the oldest accepted groups first, and never a sample beyond the bound."""
+"""When a batch is sealed, and of what: in prompt order, or the oldest accepted groups first.
+
+Never a sample beyond the bound: a batch is held back while sealing it would leave no step in time for a group that is
+still being made. Backpressure sees to it that there is always one as long as no younger group takes its place.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +30,20 @@ def seal(state: RunState, plan: Plan, decided: Sequence[Verdict], normalise: Nor
     candidates += [state.groups[v.group] for v in decided if isinstance(v, GroupAccepted)]
     if len(candidates) < plan.groups:
         return []
-    chosen = sorted(candidates, key=lambda group: group.oldest)[: plan.groups]
+    if not plan.in_prompt_order:
+        candidates.sort(key=lambda group: group.oldest)
     undecided = [g for g in state.in_phase(GroupPhase.REQUESTED) if g.group not in fresh]
-    if any(step + 1 - group.oldest > plan.staleness_bound for group in undecided):
+    if undecided and not _in_time([*candidates[plan.groups :], *undecided], step + 1, plan):
         return []
-    return [_batch(step, chosen, normalise)]
+    return [_batch(step, candidates[: plan.groups], normalise)]
+
+
+def _in_time(left: Sequence[GroupState], step: int, plan: Plan) -> bool:
+    """Whether steps from `step` on can train all that is left, each group within its bound: oldest first, as many as
+    a step takes.
+    """
+    last_steps = sorted(group.oldest + plan.staleness_bound for group in left)
+    return all(step + place // plan.groups <= last for place, last in enumerate(last_steps))
 
 
 def _batch(step: int, groups: Sequence[GroupState], normalise: Normalise) -> BatchSealed:

@@ -52,9 +52,7 @@ def demo_settings(folder: Path) -> TrainSettings:
         reward=RewardSettings(rm_type="exact"),
         evaluation=_held_out(folder, "digits4", every=20),
         algorithm=AlgorithmSettings(eps_clip=0.2, eps_clip_high=0.28),
-        engine=EngineSettings(
-            hf_checkpoint=base, sglang={"max_running_requests": 128, "max_total_tokens": 16384, "context_length": 128}
-        ),
+        engine=EngineSettings(hf_checkpoint=base),
         trainer=TrainerSettings(
             hf_checkpoint=base,
             global_batch_size=128,
@@ -85,10 +83,7 @@ def smollm2_settings(folder: Path, checkpoint: Path) -> TrainSettings:
         reward=RewardSettings(rm_type="reasoning_gym"),
         evaluation=_held_out(folder, "arithmetic", every=3),
         algorithm=AlgorithmSettings(eps_clip=0.2, eps_clip_high=0.28),
-        engine=EngineSettings(
-            hf_checkpoint=str(checkpoint),
-            sglang={"max_running_requests": 64, "max_total_tokens": 8192, "context_length": 256},
-        ),
+        engine=EngineSettings(hf_checkpoint=str(checkpoint)),
         trainer=TrainerSettings(
             hf_checkpoint=str(checkpoint),
             global_batch_size=64,

@@ -12,7 +12,7 @@ HONEST = {
         "arithmetic."
     ),
     "arithmetic": (
-        "A few steps on a real pretrained model: it answers with a bare number more often, and is surer of sums that it\n"
+        "A few steps on a real pretrained model: it gives a bare number more often, and is surer of sums that it\n"
         "half knew. There are only 121 of them, a fifth held out, so this shows that training works and little more."
     ),
 }

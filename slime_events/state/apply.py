@@ -24,6 +24,24 @@ from slime_events.state.run import EvalState, RunPhase, RunState, SealedState
 from storage.log import Recorded
 
 
+MOVES = (
+    RolloutProgressed,
+    RolloutCompleted,
+    RolloutFailed,
+    RewardAssigned,
+    RewardFailed,
+    GroupAccepted,
+    GroupRejected,
+    BatchSealed,
+    StepCommitted,
+    WeightsPublished,
+    WeightsActivated,
+    EvalCompleted,
+    CheckpointSaved,
+)
+"""What brings a run on. Prompts and requests do not: they may pile up while nobody works on them."""
+
+
 def apply(state: RunState, recorded: Recorded) -> None:
     """Fold one event in. Every event counts and chains with all its bytes, also those that change nothing else."""
     state.events = recorded.position
@@ -32,6 +50,8 @@ def apply(state: RunState, recorded: Recorded) -> None:
     handler = _HANDLERS.get(type(event))
     if handler is not None:
         handler(state, event, recorded.envelope.at)
+    if isinstance(event, MOVES):
+        state.moved = recorded.position
 
 
 def _run_started(state: RunState, event: RunStarted, at: int) -> None:
@@ -76,7 +96,8 @@ def _prompt_submitted(state: RunState, event: PromptSubmitted, at: int) -> None:
 
 def _prompt_rejected(state: RunState, event: PromptRejected, at: int) -> None:
     state.counts.prompts_rejected += 1
-    _advance(state, event.source.path, event.source.offset)
+    if event.dataset == "train":  # an evaluation may read the file that training reads, and has no cursor
+        _advance(state, event.source.path, event.source.offset)
 
 
 def _advance(state: RunState, path: str, offset: int) -> None:

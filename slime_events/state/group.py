@@ -75,5 +75,6 @@ class GroupState(msgspec.Struct, kw_only=True):
 
     @property
     def oldest(self) -> int:
-        """The oldest weight version in it; the requested one while nothing is there."""
-        return min((s.oldest for s in self.samples.values() if s.oldest is not None), default=self.version)
+        """The oldest weight version that is in it or may still be: a sample without tokens may get the requested one."""
+        versions = (self.version if s.oldest is None else s.oldest for s in self.samples.values())
+        return min(versions, default=self.version)

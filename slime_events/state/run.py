@@ -56,14 +56,16 @@ class SealedState(msgspec.Struct, kw_only=True):
 class RunState(msgspec.Struct, kw_only=True):
     """What the run adds up to at position `events`.
 
-    chain: sha256 over the ids of all events in order, so that no event can be missing or changed. version: of the
+    chain: sha256 over the bytes of all events in order, so that no event can be missing or changed. version: of the
     newest committed weights (-1 before version 0), published: of the newest that engines can load. cursors: prompts
-    drawn so far by source. next_step: the first step that is not sealed. activated: version by engine. broken_in_a_row:
-    groups rejected for a failed rollout, reward or filter since the last that was not.
+    drawn so far by source. next_step: the first step that is not sealed. activated: version by engine. moved: position
+    of the newest event that brought the run on. broken_in_a_row: groups rejected for a failed rollout, reward or filter
+    since the last that was not.
     """
 
     run: str
     events: int = 0
+    moved: int = 0
     chain: str = ""
     phase: RunPhase = RunPhase.NEW
     failure: str = ""
@@ -94,6 +96,11 @@ class RunState(msgspec.Struct, kw_only=True):
         """Training groups in one phase, by the order they were requested in."""
         found = [g for g in self.groups.values() if g.phase == phase and g.purpose is Purpose.TRAIN]
         return sorted(found, key=lambda group: group.order)
+
+    @property
+    def unsealed_groups(self) -> int:
+        """Open groups that no batch has yet."""
+        return self.open_groups - sum(len(sealed.groups) for sealed in self.sealed.values())
 
     @property
     def open_groups(self) -> int:

@@ -8,6 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from slime_events.config.combinations import impossible
+from slime_events.config.derivations import derive
 from slime_events.config.settings import TrainSettings
 from slime_events.demo import arithmetic
 from slime_events.demo.settings import demo_settings, prepare_demo, smollm2_settings
@@ -21,6 +23,7 @@ both = pytest.mark.parametrize(
 def test_settings_are_valid_and_fit(settings: TrainSettings) -> None:
     again = msgspec.json.decode(msgspec.json.encode(settings), type=TrainSettings)
     assert again == settings
+    assert impossible(derive(settings)) == []
     rollout, trainer = settings.rollout, settings.trainer
     assert rollout.rollout_batch_size * rollout.n_samples_per_prompt == (trainer.global_batch_size or 0) * (
         trainer.num_steps_per_rollout or 0
@@ -47,6 +50,7 @@ def test_arithmetic_carries_its_entry_and_holds_out(tmp_path: Path) -> None:
     asked = [{row["messages"][-1]["content"] for row in rows} for rows in (train, evaluation)]
     assert all(row["messages"][:-1] == list(arithmetic.EXAMPLE) for row in train + evaluation)
     assert not asked[0] & asked[1]
+    assert arithmetic.EXAMPLE[1]["content"] not in asked[1]
     assert len(asked[0]) + len(asked[1]) == 121
     entry = train[0]["metadata"]["entry"]
     assert entry["answer"] == train[0]["label"]

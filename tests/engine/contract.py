@@ -80,8 +80,8 @@ async def collect(engine: Engine, asked: GenerateRequest) -> Response:
 async def generated(engine: Engine, tokens: int) -> None:
     """Until the engine has handed out that many in all."""
     async with asyncio.timeout(20):
-        while engine.tokens_generated < tokens:
-            await asyncio.sleep(0.001)  # noqa: ASYNC110
+        while engine.tokens_generated < tokens:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
 
 
 class EngineContract:

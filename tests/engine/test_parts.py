@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 
 from schemas.errors import EngineError
 from schemas.rollouts import WeightSpan
+from serve_apps.engine.arguments import SHIMS
 from serve_apps.engine.cpu.sampling import murmur_hash32, seeded_choice
 from serve_apps.engine.host import kept_at_seam, spans_within
 from serve_apps.engine.sglang_engine import reason_in_log
@@ -118,3 +121,22 @@ def test_the_reason_is_the_last_exception_in_the_log() -> None:
     assert reason_in_log(log) == "sglang.errors.BadError: the one"
     assert reason_in_log("only\nlines\n") == "lines"
     assert reason_in_log("") == ""
+
+
+def test_placeholders_can_be_imported_and_named_but_not_called() -> None:
+    code = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from torchvision.transforms import InterpolationMode
+from sgl_kernel.anything.deeper import kernel
+InterpolationMode.NEAREST_EXACT
+class Mine(kernel): pass
+try:
+    kernel(1)
+except NotImplementedError as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(SHIMS)], capture_output=True, text=True, check=True, timeout=30
+    )
+    assert "sgl_kernel.anything.deeper.kernel is a placeholder" in done.stdout

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -28,6 +31,11 @@ pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 START_S = 120.0
 
 
+def _litter() -> set[Path]:
+    """Files that engines leave behind where they are not cleaned up."""
+    return {*Path("/dev/shm").glob("sglang_loads_slime-engine-*"), *Path(tempfile.gettempdir()).glob("slime-engine-*")}
+
+
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Three sets of weights for one architecture."""
@@ -42,11 +50,13 @@ def weights(checkpoints: list[Path]) -> list[Path]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def engine(checkpoints: list[Path]) -> AsyncIterator[SglangEngine]:
+    litter = _litter()
     engine = SglangEngine(EngineSettings(hf_checkpoint=str(checkpoints[0]), device="cpu"))
     await engine.start(START_S)
     yield engine
     await engine.stop()
     assert not [pid for pid in engine.scheduler_pids if _runs(pid)]
+    assert _litter() == litter
 
 
 def _model(checkpoints: list[Path], version: int) -> Any:
@@ -159,7 +169,8 @@ async def test_a_killed_scheduler_is_noticed(checkpoints: list[Path], engine: Sg
     async with asyncio.timeout(5):
         results = await asyncio.gather(*tasks, return_exceptions=True)
     assert time.monotonic() - began < 2
-    assert all(isinstance(result, EngineError) and "exit code -9" in str(result) for result in results)
+    assert ["exit code -9" in str(result) for result in results] == [True] * 4, results
+    assert all(isinstance(result, EngineError) for result in results)
     assert not await engine.healthy()
     assert engine.running == 0
 
@@ -174,3 +185,30 @@ async def test_a_failed_start_says_why(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="Attempted to load weight"):
         await engine.start(START_S)
     assert not [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+
+
+ORPHAN = """
+import asyncio, sys
+from serve_apps.engine.sglang_engine import SglangEngine
+from slime_events.config.engine import EngineSettings
+
+engine = SglangEngine(EngineSettings(hf_checkpoint=sys.argv[1], device="cpu"))
+asyncio.run(engine.start(60))
+"""
+
+
+async def test_the_host_ends_with_its_owner(checkpoints: list[Path]) -> None:
+    """Killed while it starts, which is when it cannot listen."""
+    owner = psutil.Popen([sys.executable, "-c", ORPHAN, str(checkpoints[0])], stdin=subprocess.DEVNULL)
+    async with asyncio.timeout(20):
+        while not owner.children():  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        host = owner.children()[0]
+        await asyncio.sleep(1.0)
+        folder = Path(host.cmdline()[-1])
+        assert folder.is_dir()
+        owner.kill()
+        owner.wait()
+        while _runs(host.pid):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    assert not folder.exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import sys
 from pathlib import Path
@@ -64,6 +65,7 @@ def run(model: Path, out: Path, kind: str, case: str, rank: int, world_size: int
 def main() -> None:
     """`model out rank master...`: every kind and case, one master address each."""
     torch.set_num_threads(1)
+    faulthandler.dump_traceback_later(90, exit=True)  # a rank that waits for ever says where
     model, out, rank, *masters = sys.argv[1:]
     addresses = iter(masters)
     found = {

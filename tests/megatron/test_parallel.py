@@ -26,16 +26,19 @@ def two_ranks(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
     masters = [free_address() for _ in range(len(PARALLEL) * len(ALGORITHMS))]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     command = [sys.executable, "-m", "tests.megatron.ranks", str(tiny), str(out)]
-    processes = [
-        subprocess.Popen([*command, str(rank), *masters], env=environment, stderr=subprocess.PIPE, text=True)
-        for rank in range(2)
-    ]
+    logs = [out / f"rank{rank}.log" for rank in range(2)]
+    processes = []
+    for rank, log in enumerate(logs):
+        with log.open("w") as stderr:
+            processes.append(subprocess.Popen([*command, str(rank), *masters], env=environment, stderr=stderr))
     try:
-        errors = [process.communicate(timeout=DEADLINE)[1] for process in processes]
+        for process in processes:
+            process.wait(timeout=DEADLINE)
     finally:
         for process in processes:
             process.kill()
-    assert [process.returncode for process in processes] == [0, 0], "\n".join(error[-3000:] for error in errors)
+            process.wait()
+    assert [process.returncode for process in processes] == [0, 0], "\n".join(log.read_text()[-3000:] for log in logs)
     return out, [json.loads((out / f"rank{rank}.json").read_text()) for rank in range(2)]
 
 

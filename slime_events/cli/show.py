@@ -1,0 +1,141 @@
+"""`slime-events show`: a run, or one step, group, sample, weight version or trace of it, out of its log."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from schemas.errors import RunNotFound
+from slime_events.cli.locate import add_run, blob_url, find_run, log_name
+from slime_events.cli.show_group import group_facts, group_text
+from slime_events.cli.show_run import run_facts, run_text
+from slime_events.cli.show_sample import TOKENS, Decode, sample_facts, sample_text
+from slime_events.cli.show_step import step_facts, step_text
+from slime_events.cli.show_version import version_facts, version_text
+from slime_events.history import History, read_history, trajectory
+from slime_events.progress import Progress
+from slime_events.run_folder import RunFolder
+from slime_events.trajectory import Fetch
+from slime_events.verify import verify
+from storage.log import EventLog
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One view: as JSON values and as text."""
+
+    facts: dict[str, Any]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked about a run; with nothing set, the run itself. tokens: rows of the token table, 0 for all."""
+
+    step: int | None = None
+    group: str | None = None
+    sample: str | None = None
+    version: int | None = None
+    tokens: int = TOKENS
+
+
+async def answer(log: EventLog, question: Question, fetch: Fetch, folder: RunFolder | None = None) -> Shown:
+    """One pass over the log, and the view of what is asked. Raises RunNotFound with the nearest names."""
+    progress = Progress(log.run)
+    whole = question == Question(tokens=question.tokens)
+    history = await read_history(log, progress.apply if whole else None)
+    if whole:
+        facts = run_facts(history, progress)
+        return Shown(facts, run_text(facts, folder))
+    if question.step is not None:
+        facts = step_facts(history, history.find_step(question.step))
+        return Shown(facts, step_text(facts))
+    if question.version is not None:
+        facts = version_facts(history, history.find_version(question.version))
+        return Shown(facts, version_text(facts))
+    if question.group is not None:
+        facts = group_facts(history, history.find_group(question.group))
+        return Shown(facts, group_text(facts))
+    sample = history.find_sample(question.sample or "")
+    made = await trajectory(log, sample.sample, fetch)
+    facts = sample_facts(history, sample, made, token_decoder(history))
+    return Shown(facts, sample_text(facts, question.tokens))
+
+
+def token_decoder(history: History) -> Decode | None:
+    """Token texts by the run's own tokenizer file; None where it has gone."""
+    folder = (history.settings.get("engine") or {}).get("hf_checkpoint")
+    path = Path(folder or "", "tokenizer.json")
+    if not folder or not path.is_file():
+        return None
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(path))
+    return lambda token: str(tokenizer.decode([token], skip_special_tokens=False))
+
+
+def trace_text(folder: RunFolder, run: str, group: str) -> str:
+    """The spans of one group's trace as a tree, from the run folder. Raises RunNotFound where there are none."""
+    from slime_events.telemetry.ids import trace_id
+    from slime_events.telemetry.read import read_spans, render, trace_of
+
+    files = read_spans(folder.traces)
+    trees = trace_of(files.spans, trace_id(run, group))
+    if not trees:
+        raise RunNotFound(
+            f"{folder.traces} has no span of group {group}: it is not traced yet, --trace-share left it out, or spans "
+            "went to an OTLP endpoint"
+        )
+    dropped = f"\n{files.dropped} spans were dropped" if files.dropped else ""
+    return render(trees) + dropped
+
+
+def main(argv: Sequence[str] = ()) -> int:
+    """Print what is asked. Errors are raised."""
+    said = _parser().parse_args(argv)
+    folder = find_run(said.run, said.runs_dir)
+    question = Question(said.step, said.group, said.sample, said.version, said.tokens)
+    sys.stdout.write(asyncio.run(_show(folder, question, said)) + "\n")
+    return 0
+
+
+async def _show(folder: RunFolder, question: Question, said: argparse.Namespace) -> str:
+    from storage.blobs import BlobStore
+    from storage.connect import open_run_log
+    from storage.payloads import fetch
+
+    name = log_name(folder)
+    async with open_run_log(folder.path, name) as log:
+        if said.verify:
+            return str(await verify(log))
+        if said.trace is not None:
+            history = await read_history(log)
+            return trace_text(folder, name, history.find_group(said.trace).group)
+        blobs = BlobStore(blob_url(folder))
+        shown = await answer(log, question, lambda array: fetch(array, blobs), folder)
+    return json.dumps(shown.facts, indent=2) if said.json else shown.text
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="slime-events show", description=__doc__, epilog="Ids may be cut short where no other begins like that."
+    )
+    add_run(parser)
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--step", type=int, metavar="N", help="one step, from 0: batch, samples, metrics, digests")
+    what.add_argument("--group", metavar="G", help="one group: prompt, samples, filter decision, fate")
+    what.add_argument("--sample", metavar="S", help="one rollout: tokens, log-probs, versions, reward, fate")
+    what.add_argument("--version", type=int, metavar="V", help="one set of weights: origin, folder, engines, evals")
+    what.add_argument("--trace", metavar="G", help="the spans of one group, from submit to activate")
+    what.add_argument(
+        "--verify", action="store_true", help="fold the log from position 0 and compare with how the live run ended"
+    )
+    parser.add_argument("--tokens", type=int, default=TOKENS, metavar="N", help=f"token rows, 0 for all [{TOKENS}]")
+    parser.add_argument("--json", action="store_true", help="JSON instead of text")
+    return parser

