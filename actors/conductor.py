@@ -119,6 +119,7 @@ class Conductor:
             events += self._first_words()
         if events:
             self._said = await self._append(events)
+        self._begun = True
 
     async def _append(self, events: list[Event]) -> int:
         appends = []
@@ -147,7 +148,6 @@ class Conductor:
         events: list[Event] = list(self._feed.malformed())
         for evaluation in self.state.evals.values():
             events += self._evaluation(evaluation.dataset, evaluation.version)
-        self._begun = True
         return events
 
     def _evaluation(self, name: str, version: int) -> list[Event]:

@@ -8,30 +8,34 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 import nats
 
-from schemas.errors import SlimeEventsError
+from schemas.errors import EventTooLarge, SlimeEventsError, UnwritableEvent
+from schemas.event import Event
 from schemas.inbox import FieldError, InboxPrompt, InboxReply
 from schemas.prompts import PromptSubmitted
 from schemas.subjects import inbox
 from slime_events.conductor.prompts import PromptFeed
 from slime_events.data.row import Problem
 from slime_events.worker import Worker
-from storage.log import once
+from storage.log import Append, once
 
 log = logging.getLogger(__name__)
+
+Offload = Callable[[Event], Awaitable[Event]]
 
 _PLACE = re.compile(r"(?P<message>.*?)(?: - at `\$(?P<path>[^`]*)`)?$", re.DOTALL)
 
 
 class Inbox:
-    """A subscription on the run's inbox, as a context manager."""
+    """A subscription on the run's inbox, as a context manager. offload: where long prompts' arrays go."""
 
-    def __init__(self, worker: Worker, feed: PromptFeed, nats_url: str) -> None:
-        self._worker, self._feed, self._url = worker, feed, nats_url
+    def __init__(self, worker: Worker, feed: PromptFeed, nats_url: str, offload: Offload | None = None) -> None:
+        self._worker, self._feed, self._url, self._offload = worker, feed, nats_url, offload
         self._client: Any = None
 
     async def __aenter__(self) -> Inbox:
@@ -45,6 +49,8 @@ class Inbox:
     async def _receive(self, message: Any) -> None:
         try:
             reply = await self.accept(message.data, (message.headers or {}).get("traceparent"))
+        except (EventTooLarge, UnwritableEvent) as error:
+            reply = InboxReply(accepted=False, errors=(FieldError(0, "", str(error)),))
         except SlimeEventsError as error:
             reply = InboxReply(accepted=False, errors=(FieldError(0, "", f"not accepted now, try again: {error}"),))
             log.warning("a message to the inbox was not accepted: %s", error)
@@ -54,31 +60,37 @@ class Inbox:
     async def accept(self, data: bytes, traceparent: str | None = None) -> InboxReply:
         """Append what a message says, or tell what is wrong with it. traceparent: the sender's span, linked to ours."""
         prompts, errors = read_message(data)
-        events: list[PromptSubmitted] = []
-        for index, prompt in enumerate(prompts):
+        groups: list[str] = []
+        events: dict[str, PromptSubmitted] = {}  # by group: a key that comes twice in one message is one prompt
+        for index, prompt in prompts:
             made = self._feed.from_inbox(prompt)
             if isinstance(made, Problem):
                 errors.append(FieldError(index, "prompt", f"{made.reason.value}: {made.message}"))
             else:
-                events.append(made)
+                groups.append(made.group)
+                events.setdefault(made.group, made)
         if errors:
             return InboxReply(accepted=False, errors=tuple(errors))
-        appends = [once(self._worker.enclose(event, traceparent=traceparent)) for event in events]
-        await self._worker.log.append(appends)
-        return InboxReply(accepted=True, groups=tuple(event.group for event in events))
+        await self._worker.log.append([await self._enclosed(event, traceparent) for event in events.values()])
+        return InboxReply(accepted=True, groups=tuple(groups))
+
+    async def _enclosed(self, event: Event, traceparent: str | None) -> Append:
+        stored = await self._offload(event) if self._offload else event
+        return once(self._worker.enclose(stored, traceparent=traceparent))
 
 
-def read_message(data: bytes) -> tuple[list[InboxPrompt], list[FieldError]]:
-    """The prompts of a message and everything that is wrong with it, by index and field."""
+def read_message(data: bytes) -> tuple[list[tuple[int, InboxPrompt]], list[FieldError]]:
+    """The prompts of a message by index, and everything that is wrong with it by index and field."""
     try:
         many = data.lstrip()[:1] == b"["
         raw = msgspec.json.decode(data, type=list[msgspec.Raw]) if many else [msgspec.Raw(data)]
     except msgspec.DecodeError as error:
         return [], [FieldError(0, "", f"not JSON: {error}")]
-    prompts, errors = [], []
+    prompts: list[tuple[int, InboxPrompt]] = []
+    errors: list[FieldError] = []
     for index, item in enumerate(raw):
         try:
-            prompts.append(msgspec.json.decode(item, type=InboxPrompt))
+            prompts.append((index, msgspec.json.decode(item, type=InboxPrompt)))
         except msgspec.DecodeError as error:
             match = _PLACE.match(str(error))
             path = (match["path"] or "").lstrip(".") if match else ""

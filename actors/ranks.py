@@ -81,4 +81,4 @@ class RanksOfMegatron:
 def tensor_bytes(name: str, tensor: Tensor) -> TensorBytes:
     """A tensor as the weight store takes it; on the CPU without a copy."""
     flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return name, DTYPES[tensor.dtype], tuple(tensor.shape), memoryview(flat.view(torch.uint8).numpy())
+    return name, DTYPES[tensor.dtype], tuple(tensor.shape), flat.view(torch.uint8).numpy().data

@@ -1,6 +1,7 @@
 """`Trainer`: takes sealed batches in order, trains each once, and commits step and weights in one append.
 
-    batch.sealed -> the batch from the log -> every rank trains -> weights written -> [step.committed + weights.published]
+    batch.sealed -> the batch from the log -> every rank trains -> weights written
+                 -> [step.committed + weights.published]
 
 The commit is fenced on its step's subject: a second trainer, or this one after a death between training and commit,
 finds the step there and takes its weights for granted instead of training it again.
@@ -34,8 +35,13 @@ log = logging.getLogger(__name__)
 class Result(Protocol):
     """What a rank gives back for one step."""
 
-    metrics: dict[str, float]
-    optimizer_digest: str
+    @property
+    def metrics(self) -> dict[str, float]:
+        """By name."""
+
+    @property
+    def optimizer_digest(self) -> str:
+        """sha256 hex over the optimizer's state."""
 
 
 class Ranks(Protocol):

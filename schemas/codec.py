@@ -2,7 +2,7 @@
 
 Reading is strict where it must be and lenient where it may: an unknown field is ignored (a newer writer), an unknown
 type is `UnknownEventType`, a newer schema `UnknownSchemaVersion`, anything else that is not an event `DamagedEvent`.
-No input makes the reader raise anything outside `SchemaError`.
+No input makes the reader raise anything outside `SchemaError`, and what cannot be written is `UnwritableEvent`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from schemas.envelope import Envelope
-from schemas.errors import DamagedEvent, UnknownEventType, UnknownSchemaVersion
+from schemas.errors import DamagedEvent, UnknownEventType, UnknownSchemaVersion, UnwritableEvent
 from schemas.event import Event
 from schemas.registry import BY_TYPE
 from schemas.upcast import upcast
@@ -37,20 +37,30 @@ _tag = msgspec.msgpack.Decoder(_Tag)
 _events: dict[str, msgspec.msgpack.Decoder[Event]] = {tag: msgspec.msgpack.Decoder(cls) for tag, cls in BY_TYPE.items()}
 
 
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_BAD_PLAIN = (*_UNREADABLE, LookupError, TypeError, ValueError, AttributeError)
+"""What an upcaster may raise over a dict that is not what it should be."""
+
+
 def encode(envelope: Envelope) -> bytes:
-    """The record that is stored."""
-    return _encoder.encode(
-        _Wire(
-            id=envelope.id,
-            run=envelope.run,
-            schema=envelope.event.SCHEMA,
-            at=envelope.at,
-            producer=envelope.producer,
-            event=msgspec.Raw(_encoder.encode(envelope.event)),
-            cause=envelope.cause,
-            traceparent=envelope.traceparent,
+    """The record that is stored. Raises UnwritableEvent, as for a grader's detail that holds an object of its own."""
+    try:
+        return _encoder.encode(
+            _Wire(
+                id=envelope.id,
+                run=envelope.run,
+                schema=envelope.event.SCHEMA,
+                at=envelope.at,
+                producer=envelope.producer,
+                event=msgspec.Raw(_encoder.encode(envelope.event)),
+                cause=envelope.cause,
+                traceparent=envelope.traceparent,
+            )
         )
-    )
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
+        raise UnwritableEvent(
+            f"{envelope.type} about {envelope.event.entity()} holds what cannot be written: {error}"
+        ) from error
 
 
 def decode(data: bytes) -> Envelope:
@@ -58,7 +68,7 @@ def decode(data: bytes) -> Envelope:
     try:
         wire = _wire.decode(data)
         event_type = _tag.decode(wire.event).type
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except _UNREADABLE as error:
         raise DamagedEvent(f"not an event ({len(data)} bytes): {error}") from error
     return Envelope(
         id=wire.id,
@@ -84,5 +94,5 @@ def _decode_event(event_type: str, wire: _Wire) -> Event:
             return _events[event_type].decode(wire.event)
         plain = msgspec.msgpack.decode(wire.event, type=dict)
         return msgspec.convert(upcast(event_type, wire.schema, cls.SCHEMA, plain), cls)
-    except (msgspec.DecodeError, UnicodeDecodeError, KeyError) as error:
+    except _BAD_PLAIN as error:
         raise DamagedEvent(f"event {wire.id} of type {event_type} is damaged: {error!r}") from error

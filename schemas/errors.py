@@ -8,6 +8,7 @@ A caller can catch at the height it can act on: a shell retries `LogUnavailable`
     │   ├── DamagedEvent           the bytes are not an event
     │   ├── UnknownEventType       an event of a type this code has never heard of
     │   ├── UnknownSchemaVersion   a newer schema of a known type
+    │   ├── UnwritableEvent        an event with a value that has no place on the wire
     │   └── InvalidSubject         a run, entity or subject that NATS could not carry
     ├── StorageError               what was said cannot be kept or found
     │   ├── Conflict               the fence: another writer moved the entity first
@@ -57,6 +58,10 @@ class UnknownEventType(SchemaError):
 
 class UnknownSchemaVersion(SchemaError):
     """A known type in a schema version newer than this code."""
+
+
+class UnwritableEvent(SchemaError):
+    """An event that holds a value of no known type, a number above 64 bits or text that is not Unicode."""
 
 
 class InvalidSubject(SchemaError):

@@ -14,9 +14,7 @@ import numpy.typing as npt
 
 from schemas.arrays import pack_log_probs, pack_tokens
 from schemas.rollouts import (
-    FailureKind,
     RolloutCompleted,
-    RolloutFailed,
     RolloutProgressed,
     RolloutRequested,
     StopReason,
@@ -104,17 +102,6 @@ class Rollout:
             tokens=pack_tokens(tokens),
             log_probs=pack_log_probs(log_probs),
             timings=Timings(queued=self.queued, generating=time.perf_counter() - self.begun),
-        )
-
-    def fail(self, kind: FailureKind, message: str) -> RolloutFailed:
-        """Why it cannot be made."""
-        return RolloutFailed(
-            sample=self.request.sample,
-            group=self.request.group,
-            attempt=self.request.attempt,
-            kind=kind,
-            message=message,
-            engine=self.engine,
         )
 
     def said(self, position: int) -> None:

@@ -10,20 +10,27 @@ work of a lost engine is delivered again and goes on from its last chunk.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
 
-from schemas.errors import Conflict, DeadlineExceeded, EngineError, SlimeEventsError
+from schemas.errors import (
+    Conflict,
+    DeadlineExceeded,
+    EngineError,
+    LogUnavailable,
+    NoSpace,
+    SlimeEventsError,
+    StoreUnavailable,
+)
 from schemas.event import Event
-from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed, RolloutRequested
+from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed, RolloutRequested, StopReason
 from schemas.subjects import about, of_type
 from schemas.weights import WeightsActivated, WeightsPublished
 from serve_apps.engine.engine import Engine, GenerateRequest
 from serve_apps.rollout import ChunkRule, Rollout
 from slime_events.trajectory import Fetch, Trajectories
-from slime_events.worker import Worker, ends_run
+from slime_events.worker import Worker, is_over
 from storage.follow import Follower
 from storage.group_commit import GroupCommit
 from storage.log import Append, Delivery, Fence
@@ -36,10 +43,20 @@ Offload = Callable[[Event], Awaitable[Event]]
 
 LEASE_S = 10.0
 WEIGHTS_DEADLINE_S = 600.0
+HEALTH_DEADLINE_S = 10.0
+TAKE_AT_ONCE = 16
+"""Requests taken in one go: engines that are ready at the same time share what there is."""
+
+NOT_THE_SAMPLES_FAULT = (LogUnavailable, StoreUnavailable, NoSpace)
+"""What stops the whole worker: any other sample would meet it too."""
 
 
 class RolloutWorker:
-    """One engine's work. room: samples in flight at most. `run` ends with the run, or raises what went wrong."""
+    """One engine's work. `run` ends with the run, or raises what went wrong.
+
+    room: samples in flight at most. lease_s: seconds until the work of a worker that is gone comes to others.
+    weights_deadline_s: how long a request may wait for the weights that it asks for.
+    """
 
     def __init__(
         self,
@@ -51,33 +68,42 @@ class RolloutWorker:
         *,
         room: int,
         rule: ChunkRule,
+        lease_s: float = LEASE_S,
+        weights_deadline_s: float = WEIGHTS_DEADLINE_S,
     ) -> None:
         self._worker, self._engine, self._commit = worker, engine, commit
         self._fetch, self._offload, self._room, self._rule = fetch, offload, room, rule
+        self._lease_s, self._weights_deadline_s = lease_s, weights_deadline_s
         self._version = -1
         self._version_changed = asyncio.Condition()
         self._active: dict[asyncio.Task[None], Delivery] = {}
-        self._ended = asyncio.Event()
+        self._failed: asyncio.Queue[BaseException] = asyncio.Queue()
 
     async def run(self) -> None:
-        """Work until the run is over."""
-        parts = [self._follow_weights, self._follow_end, self._take, self._renew]
+        """Work until the run is over. What is under way then goes back to the queue at once."""
+        parts = [self._follow_weights, self._follow_end, self._take, self._renew, self._watch]
         tasks = [asyncio.create_task(part(), name=part.__name__) for part in parts]
-        ended = asyncio.create_task(self._ended.wait(), name="ended")
         try:
-            done, _ = await asyncio.wait([*tasks, ended], return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
         finally:
-            for task in [*tasks, ended, *self._active]:
+            active = list(self._active.items())
+            for task in [*tasks, *self._active]:
                 task.cancel()
-            await asyncio.gather(*tasks, ended, *self._active, return_exceptions=True)
+            await asyncio.gather(*tasks, *(task for task, _ in active), return_exceptions=True)
+            unfinished = [delivery.release() for task, delivery in active if not _ended_well(task)]
+            await asyncio.gather(*unfinished, return_exceptions=True)  # else the lease gives them back
 
     async def _follow_end(self) -> None:
+        over = False
         async with Follower(self._worker.log, subject=about(self._worker.log.run, "run", "run")) as follower:
-            while True:
-                if any(ends_run(recorded, follower) for recorded in await follower.next(wait_s=60.0)):
-                    self._ended.set()
+            while not (over and follower.caught_up):
+                for recorded in await follower.next(wait_s=60.0):
+                    over = is_over(over, recorded.envelope.event)
+
+    async def _watch(self) -> None:
+        raise await self._failed.get()
 
     async def _follow_weights(self) -> None:
         subject = of_type(self._worker.log.run, "weights.published")
@@ -110,43 +136,61 @@ class RolloutWorker:
 
     async def _take(self) -> None:
         log_ = self._worker.log
-        consumer = await log_.consume("engines", of_type(log_.run, "rollout.requested"), lease_s=LEASE_S)
+        consumer = await log_.consume("engines", of_type(log_.run, "rollout.requested"), lease_s=self._lease_s)
         try:
             while True:
                 free = self._room - len(self._active)
                 if free <= 0:
                     await asyncio.wait(self._active, return_when=asyncio.FIRST_COMPLETED)
                     continue
-                for delivery in await consumer.take(free, wait_s=5.0):
+                for delivery in await consumer.take(min(free, TAKE_AT_ONCE), wait_s=5.0):
                     task = asyncio.create_task(self._work(delivery))
                     self._active[task] = delivery
                     task.add_done_callback(self._finished)
+                await asyncio.sleep(0)
         finally:
             await consumer.close()
 
     def _finished(self, task: asyncio.Task[None]) -> None:
-        self._active.pop(task, None)
-        if not task.cancelled() and task.exception() is not None:
-            log.error("a rollout ended badly", exc_info=task.exception())
+        if task.cancelled() or task.exception() is None:
+            self._active.pop(task, None)
+        elif (error := task.exception()) is not None:
+            self._failed.put_nowait(error)  # it stays active, so that its request is given back
 
     async def _renew(self) -> None:
         while True:
-            await asyncio.sleep(LEASE_S / 3)
-            if not await self._engine.healthy():
-                raise EngineError("the engine's scheduler process is gone")
+            await asyncio.sleep(self._lease_s / 3)
             await asyncio.gather(*(delivery.working() for delivery in list(self._active.values())))
+            if not await self._is_alive():
+                raise EngineError("the engine's scheduler process is gone")
+
+    async def _is_alive(self) -> bool:
+        try:
+            return await asyncio.wait_for(self._engine.healthy(), HEALTH_DEADLINE_S)
+        except TimeoutError:
+            return False
 
     async def _work(self, delivery: Delivery) -> None:
+        """One request, to its end in the log. What this raises ends the worker."""
         request = delivery.recorded.envelope.event
         assert isinstance(request, RolloutRequested)
-        rollout = await self._begin(request, delivery)
-        if rollout is not None:
-            try:
+        rollout: Rollout | None = None
+        try:
+            rollout = await self._begin(request, delivery)
+            if rollout is not None:
                 await self._generate(rollout, delivery)
-            except Conflict as conflict:
-                log.info("%s was taken over by another engine: %s", request.sample, conflict)
-            except SlimeEventsError as error:
-                await self._give_up(rollout, error, delivery)
+        except Conflict as conflict:
+            # No ack: whoever was first does it, and if that one is gone too the request has to come again.
+            log.info("%s was taken over by another engine: %s", request.sample, conflict)
+            return
+        except NOT_THE_SAMPLES_FAULT:
+            raise
+        except Exception as error:
+            if not await self._is_alive():
+                raise  # a dead engine fails everything: its requests are for others
+            position = rollout.known.position if rollout else await self._last_position(request)
+            if not await self._give_up(request, position, error, delivery):
+                return
         await delivery.done()
 
     async def _begin(self, request: RolloutRequested, delivery: Delivery) -> Rollout | None:
@@ -173,10 +217,10 @@ class RolloutWorker:
         async with self._version_changed:
             waiting = self._version_changed.wait_for(lambda: self._version >= version)
             try:
-                await asyncio.wait_for(waiting, WEIGHTS_DEADLINE_S)
+                await asyncio.wait_for(waiting, self._weights_deadline_s)
             except TimeoutError:
                 raise DeadlineExceeded(
-                    f"waited {WEIGHTS_DEADLINE_S:.0f} s for weight version {version}, engine has {self._version}"
+                    f"waited {self._weights_deadline_s:.0f} s for weight version {version}, engine has {self._version}"
                 ) from None
 
     async def _generate(self, rollout: Rollout, delivery: Delivery) -> None:
@@ -191,21 +235,48 @@ class RolloutWorker:
         )
         async for delta in self._engine.generate(generate):
             rollout.add(delta.tokens, delta.log_probs, delta.spans)
-            if delta.finish is not None:
+            aborted = delta.finish is StopReason.ABORT
+            if delta.finish is not None and not aborted:
                 await self._append(rollout, rollout.end(delta.finish, delta.text or ""), delivery)
                 return
-            if rollout.due(self._rule):
+            if rollout.due(self._rule) or (aborted and rollout.new_length):
                 rollout.said(await self._append(rollout, rollout.chunk(), delivery))
+            if aborted:
+                raise EngineError(f"the engine aborted {request.sample} after {rollout.length} tokens")
         raise EngineError(f"the engine ended {request.sample} without a finish reason")
 
     async def _append(self, rollout: Rollout, event: Event, delivery: Delivery) -> int:
-        fence = Fence(about(self._worker.log.run, "rollout", rollout.request.sample), rollout.known.position)
+        return await self._say(event, rollout.request, rollout.known.position, delivery)
+
+    async def _say(self, event: Event, request: RolloutRequested, position: int, delivery: Delivery) -> int:
+        """Append, fenced on all that is said of the sample's rollout: `position` is the last that we know of."""
+        fence = Fence(about(self._worker.log.run, "rollout", request.sample), position)
         envelope = self._worker.enclose(await self._offload(event), cause=delivery.recorded.envelope.id)
         return (await self._commit.append([Append(envelope, fence)]))[0]
 
-    async def _give_up(self, rollout: Rollout, error: SlimeEventsError, delivery: Delivery) -> None:
-        """Say why, so that the conductor can ask again or reject the group."""
-        kind = FailureKind.ENGINE if isinstance(error, EngineError | DeadlineExceeded) else FailureKind.INVALID
-        log.warning("%s failed: %s", rollout.request.sample, error)
-        with contextlib.suppress(Conflict):
-            await self._append(rollout, rollout.fail(kind, str(error)), delivery)
+    async def _give_up(self, request: RolloutRequested, position: int, error: Exception, delivery: Delivery) -> bool:
+        """Say why, so that the conductor can ask again or reject the group. False where another engine has it now."""
+        invalid = isinstance(error, SlimeEventsError) and not isinstance(error, EngineError | DeadlineExceeded)
+        known = isinstance(error, SlimeEventsError)
+        log.warning("%s failed: %s", request.sample, error, exc_info=None if known else error)
+        failed = RolloutFailed(
+            sample=request.sample,
+            group=request.group,
+            attempt=request.attempt,
+            kind=FailureKind.INVALID if invalid else FailureKind.ENGINE,
+            message=str(error) if known else f"{type(error).__name__}: {error}",
+            engine=self._worker.id,
+        )
+        try:
+            await self._say(failed, request, position, delivery)
+        except Conflict:
+            return False
+        return True
+
+    async def _last_position(self, request: RolloutRequested) -> int:
+        last = await self._worker.log.last(about(self._worker.log.run, "rollout", request.sample))
+        return last.position if last else 0
+
+
+def _ended_well(task: asyncio.Task[None]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is None

@@ -208,7 +208,7 @@ def _find(name: str, known: Iterable[str], what: str) -> str:
         return begun[0]
     if begun:
         more = ", ..." if len(begun) > 5 else ""
-        raise RunNotFound(f"{len(begun)} begin with {name!r}, so no one {what} is meant: {', '.join(begun[:5])}{more}")
+        raise RunNotFound(f"{len(begun)} ids begin with {name!r}; which {what} is it: {', '.join(begun[:5])}{more}")
     near = nearest(name, ids, 5) or tuple(ids[:5])
     raise RunNotFound(f"no {what} is called {name!r}; {'there is none' if not near else 'near: ' + ', '.join(near)}")
 

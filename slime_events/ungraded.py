@@ -50,7 +50,7 @@ class Ungraded:
     def _forget(self, group: str) -> None:
         self._taken.difference_update(self._completed.pop(group, ()))
         for part in (self._prompts, self._asked, self._fresh):
-            part.pop(group, None)  # type: ignore[attr-defined]
+            part.pop(group, None)
 
     def take(self) -> Iterator[tuple[str, dict[str, Recorded]]]:
         """(group, its completions by sample) that are due and were not taken before."""

@@ -19,16 +19,6 @@ from schemas.errors import InvalidValue, UnknownFlag
 
 logger = logging.getLogger(__name__)
 
-# Flags without a field of that name, with the field and the value that they stand for.
-ALIASES: dict[str, tuple[str, Any]] = {
-    "no_rope_fusion": ("apply_rope_fusion", False),
-    "no_masked_softmax_fusion": ("masked_softmax_fusion", False),
-    "no_bias_swiglu_fusion": ("bias_activation_fusion", False),
-    "no_bias_dropout_fusion": ("bias_dropout_fusion", False),
-    "no_gradient_accumulation_fusion": ("gradient_accumulation_fusion", False),
-    "no_persist_layer_norm": ("persist_layer_norm", False),
-    "recompute_activations": ("recompute_granularity", "selective"),
-}
 # Flags that are always so here, or that speak of Megatron's own training loop, data or logging.
 WITHOUT_EFFECT = frozenset(
     [
@@ -102,7 +92,7 @@ class MegatronFlags:
 
 
 def sort_flags(flags: Mapping[str, Any], architecture: Architecture, *, cpu: bool) -> MegatronFlags:
-    """Sort flags, names with underscores, by the settings object that has such a field.
+    """Sort flags, by the names of Megatron's fields, by the settings object that has such a field.
 
     Architecture flags are compared with the checkpoint. On the CPU, flags of CUDA kernels are left out with a warning.
     Raises CheckpointMismatch, InvalidValue, and UnknownFlag with the nearest names.
@@ -119,22 +109,21 @@ def sort_flags(flags: Mapping[str, Any], architecture: Architecture, *, cpu: boo
     for given, value in flags.items():
         if given in WITHOUT_EFFECT or given in architecture.as_flags():
             continue
-        name, value = _resolve(given, value)
-        if cpu and name in CUDA_ONLY:
+        if cpu and given in CUDA_ONLY:
             dropped.append(given)
             continue
-        kinds = [kind for kind, names in fields.items() if name in names]
+        kinds = [kind for kind, names in fields.items() if given in names]
         if not kinds:
             raise UnknownFlag(_unknown(given, frozenset().union(*fields.values())))
         for kind in kinds:
-            sorted_flags[kind][name] = value
+            sorted_flags[kind][given] = _checked(given, value)
     if dropped:
         logger.warning("on the CPU these Megatron flags have no effect: %s", ", ".join(sorted(dropped)))
     return MegatronFlags(**sorted_flags)
 
 
-def _resolve(given: str, value: Any) -> tuple[str, Any]:
-    """The field and the value that a flag stands for."""
+def _checked(given: str, value: Any) -> Any:
+    """The value as Megatron's settings objects take it."""
     if given in OWN:
         raise InvalidValue(f"megatron.{given}: set the trainer's own {given} instead")
     if given in DROPOUT and value:
@@ -143,12 +132,10 @@ def _resolve(given: str, value: Any) -> tuple[str, Any]:
         )
     if given == "attention_backend" and isinstance(value, str):
         try:
-            return given, AttnBackend[value]
+            return AttnBackend[value]
         except KeyError:
             raise InvalidValue(f"--attention-backend {value}: one of {', '.join(AttnBackend.__members__)}") from None
-    if given in ALIASES:
-        return ALIASES[given] if value else (ALIASES[given][0], None)
-    return given, value
+    return value
 
 
 def _unknown(given: str, names: frozenset[str]) -> str:

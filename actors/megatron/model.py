@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,6 +27,8 @@ from actors.megatron.weights import model_rules, named_parameters
 from schemas.errors import ImpossibleCombination, InvalidValue
 from slime_events.config.trainer import TrainerSettings
 
+logger = logging.getLogger(__name__)
+
 
 class PolicyModel(GPTModel):  # type: ignore[misc]  # Megatron's class is not typed
     """GPTModel that computes logits only for the rows that `PackedSequences.rows` names."""
@@ -47,8 +50,9 @@ def transformer_config(
     """Megatron's TransformerConfig; `flags` are its fields as the user gave them and win over our defaults."""
     _check_parallelism(architecture, settings)
     dtype = torch.bfloat16 if settings.bf16 else torch.float32
+    ranks = settings.tensor_model_parallel_size
     defaults = {
-        "sequence_parallel": settings.sequence_parallel and settings.tensor_model_parallel_size > 1,
+        "sequence_parallel": settings.sequence_parallel and ranks > 1 and has_transformer_engine(),
         "params_dtype": dtype,
         "pipeline_dtype": dtype,
         "hidden_dropout": 0.0,
@@ -75,7 +79,7 @@ def transformer_config(
         "activation_func": F.silu,
         "add_bias_linear": False,
         "bf16": settings.bf16,
-        "tensor_model_parallel_size": settings.tensor_model_parallel_size,
+        "tensor_model_parallel_size": ranks,
         # Gradients are summed over data parallel ranks, not averaged: the loss is divided by the whole step already.
         "calculate_per_token_loss": True,
     }
@@ -93,7 +97,7 @@ def _check_parallelism(architecture: Architecture, settings: TrainerSettings) ->
             "context-parallel-size to 1"
         )
     if settings.sequence_parallel and not has_transformer_engine():
-        raise ImpossibleCombination("sequence-parallel needs CUDA and Transformer Engine: leave it out")
+        logger.warning("sequence-parallel has no effect without CUDA and Transformer Engine")
     for name in ("vocab_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups"):
         size = getattr(architecture, name)
         if size % ranks:

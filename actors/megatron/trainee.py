@@ -41,7 +41,7 @@ class Trainee:
 
     def pack(self, samples: Sequence[TrainSample], indices: Sequence[int]) -> MicroBatch:
         """One packed micro batch on this rank's device."""
-        multiple = self.place.tensor.size() if self.settings.sequence_parallel else 1
+        multiple = self.place.tensor.size() if self.model.config.sequence_parallel else 1
         return pack([samples[index] for index in indices], self.place.device, multiple_of=multiple)
 
     @torch.no_grad()

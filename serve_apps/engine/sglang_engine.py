@@ -91,7 +91,7 @@ class SglangEngine:
             await self.stop()
             if isinstance(error, TimeoutError):
                 raise DeadlineExceeded(
-                    f"SGLang did not start within {deadline_s:g} s; its log ends with: {self._log_tail()}"
+                    f"SGLang did not start within {deadline_s:g} s; its log: {self._log_text()[-500:].strip()}"
                 ) from None
             raise
         self.scheduler_pids = ready.processes
@@ -118,7 +118,8 @@ class SglangEngine:
             os.killpg(self._host.pid, signal.SIGKILL)
         try:
             async with asyncio.timeout(STOP_S):
-                while self._host.poll() is None or any(map(_runs, self.scheduler_pids)):
+                # A process has no event to wait on.
+                while self._host.poll() is None or any(map(_runs, self.scheduler_pids)):  # noqa: ASYNC110
                     await asyncio.sleep(0.005)
         except TimeoutError:
             raise DeadlineExceeded(f"SGLang's processes did not end within {STOP_S:g} s of SIGKILL") from None
@@ -219,7 +220,8 @@ class SglangEngine:
                 if isinstance(frame, wire.Failed):
                     reason = reason or frame.reason
                 self._take(frame)
-        self._fail(f"SGLang ended: {reason or self._log_tail()}")
+        found = reason_in_log(self._log_text())
+        self._fail("SGLang ended: " + "; its log: ".join(part for part in (reason, found) if part))
 
     def _take(self, frame: wire.FromHost) -> None:
         match frame:
@@ -248,20 +250,20 @@ class SglangEngine:
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(EngineError(reason))
 
-    def _log_tail(self) -> str:
+    def _log_text(self) -> str:
+        """The last 64 KiB of SGLang's log."""
         self._log.seek(0, os.SEEK_END)
         self._log.seek(max(0, self._log.tell() - 65536))
-        return reason_in_log(self._log.read().decode(errors="replace"))
+        return self._log.read().decode(errors="replace")
 
 
-_ERROR_LINE = re.compile(r"^[\w.]*(Error|Exception|Interrupt)\b.*")
+_ERROR_LINE = re.compile(r"^[\w.]*(Error|Exception|Interrupt)\b.*", re.MULTILINE)
 
 
 def reason_in_log(text: str) -> str:
-    """The last exception named in a log, else its last line."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    errors = [line for line in lines if _ERROR_LINE.match(line)]
-    return (errors or lines or [""])[-1]
+    """The last line of a log that names an exception, or nothing."""
+    found = list(_ERROR_LINE.finditer(text))
+    return found[-1].group().strip() if found else ""
 
 
 def _runs(pid: int) -> bool:

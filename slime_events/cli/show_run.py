@@ -7,10 +7,11 @@ from typing import Any
 from schemas.groups import GroupRejected
 from schemas.runs import RunFailed, RunFinished
 from slime_events.cli.plain import plain
-from slime_events.cli.text import block, cell_text, duration, fields, moment, sparkline, table
+from slime_events.cli.text import block, cell_text, duration, fields, moment, table
 from slime_events.history import History
 from slime_events.progress import Progress
 from slime_events.run_folder import RunFolder
+from slime_events.sparkline import sparkline
 
 LAST_STEPS = 10
 EXAMPLES = 3
@@ -134,16 +135,13 @@ def _refused(facts: dict[str, Any]) -> str:
 
 
 def _engines(facts: dict[str, Any]) -> str:
-    rows = [
-        (w["worker"], w["role"], w["pid"], _version(facts, w), " ".join(f"{k} {v:.1f} s" for k, v in w["seconds"].items()))
-        for w in facts["workers"]
-    ]  # fmt: skip
+    rows = [(w["worker"], w["role"], w["pid"], facts["engines"].get(w["worker"]), _start(w)) for w in facts["workers"]]
     lost = [f"lost {w['worker']}: {w['reason']}" for w in facts["lost"]]
     return "\n".join([table(("worker", "role", "pid", "version", "start"), rows), *lost]) if rows else ""
 
 
-def _version(facts: dict[str, Any], worker: dict[str, Any]) -> str:
-    return cell_text(facts["engines"].get(worker["worker"]))
+def _start(worker: dict[str, Any]) -> str:
+    return " ".join(f"{part} {seconds:.1f} s" for part, seconds in worker["seconds"].items())
 
 
 def _files(folder: RunFolder) -> str:

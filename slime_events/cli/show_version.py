@@ -42,7 +42,15 @@ def version_text(facts: dict[str, Any]) -> str:
         rows = [(a["engine"], f"{a['seconds']:.3f}", f"{a['lag']:.3f}", a["resumed"]) for a in facts["activations"]]
         parts.append(table(("engine", "update s", "after publication s", "rollouts that went on"), rows))
     if facts["evals"]:
-        rows = [(e["dataset"], f"{e['mean']:.3f}", e["samples"], e["failed"],
-                 f"v{e['oldest_version']}..v{e['newest_version']}") for e in facts["evals"]]  # fmt: skip
-        parts.append(table(("eval", "mean", "samples", "failed", "tokens made by"), rows))
+        scores = [
+            (
+                e["dataset"],
+                f"{e['mean']:.3f}",
+                e["samples"],
+                e["failed"],
+                f"v{e['oldest_version']}..v{e['newest_version']}",
+            )
+            for e in facts["evals"]
+        ]
+        parts.append(table(("eval", "mean", "samples", "failed", "tokens made by"), scores))
     return "\n\n".join(parts)

@@ -1,12 +1,9 @@
-"""Plain text for terminals and pipes alike: tables, sparklines, times."""
+"""Plain text for terminals and pipes alike: tables, fields, times."""
 
 from __future__ import annotations
 
 import datetime
-import itertools
 from collections.abc import Iterable, Sequence
-
-BARS = "▁▂▃▄▅▆▇█"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]], indent: str = "") -> str:
@@ -38,18 +35,6 @@ def cell_text(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     return str(value)
-
-
-def sparkline(values: Sequence[float], width: int = 60) -> str:
-    """One bar per value, or per mean of neighbours where there are more than `width`, from the least to the most."""
-    if not values:
-        return ""
-    count = min(width, len(values))
-    cuts = [i * len(values) // count for i in range(count + 1)]
-    means = [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(cuts)]
-    low, high = min(means), max(means)
-    scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
-    return "".join(BARS[round((mean - low) * scale)] for mean in means)
 
 
 def clock(at: int) -> str:

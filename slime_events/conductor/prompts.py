@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from schemas.arrays import pack_tokens
+from schemas.arrays import EMPTY_TOKENS, pack_tokens
 from schemas.event import Purpose
 from schemas.inbox import InboxPrompt
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
@@ -126,8 +126,8 @@ def _event(
 
 
 def _submitted(prompt: PromptRow | Prompt, **fields: Any) -> PromptSubmitted:
-    tokens = prompt.tokens if prompt.tokens is not None else []
-    return PromptSubmitted(text=prompt.text, tokens=pack_tokens(tokens), messages=prompt.messages, **fields)
+    tokens = EMPTY_TOKENS if prompt.tokens is None else pack_tokens(prompt.tokens)
+    return PromptSubmitted(text=prompt.text, tokens=tokens, messages=prompt.messages, **fields)
 
 
 def _rejected(bad: BadRow, dataset: str) -> PromptRejected:

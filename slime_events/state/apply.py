@@ -23,7 +23,6 @@ from slime_events.state.group import GroupPhase, GroupState, SamplePhase, Sample
 from slime_events.state.run import EvalState, RunPhase, RunState, SealedState
 from storage.log import Recorded
 
-
 MOVES = (
     RolloutProgressed,
     RolloutCompleted,

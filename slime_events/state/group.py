@@ -75,6 +75,6 @@ class GroupState(msgspec.Struct, kw_only=True):
 
     @property
     def oldest(self) -> int:
-        """The oldest weight version that is in it or may still be: a sample without tokens may get the requested one."""
+        """The oldest weight version that is or may come to be in it: a sample without tokens may get the requested."""
         versions = (self.version if s.oldest is None else s.oldest for s in self.samples.values())
         return min(versions, default=self.version)

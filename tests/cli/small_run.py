@@ -141,7 +141,7 @@ def _sample(group: str, index: int, version: int) -> list[Event]:
     sample = f"{group}-s{index}"
     request = RolloutRequested(
         sample=sample, group=group, index=index, prompt=pack_tokens([1, 2, 3]), sampling=Sampling(max_new_tokens=8),
-        seed=5, min_version=version,
+        seed=5, min_version=0,
     )  # fmt: skip
     tokens, log_probs = pack_tokens([10, 11, 12]), pack_log_probs([-0.5, -0.25, -0.125])
     spans = (WeightSpan(0, 3, version),)

@@ -23,7 +23,7 @@ both = pytest.mark.parametrize(
 def test_settings_are_valid_and_fit(settings: TrainSettings) -> None:
     again = msgspec.json.decode(msgspec.json.encode(settings), type=TrainSettings)
     assert again == settings
-    assert impossible(derive(settings)) == []
+    assert impossible(derive(settings)[0]) == []
     rollout, trainer = settings.rollout, settings.trainer
     assert rollout.rollout_batch_size * rollout.n_samples_per_prompt == (trainer.global_batch_size or 0) * (
         trainer.num_steps_per_rollout or 0

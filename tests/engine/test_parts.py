@@ -119,7 +119,7 @@ def test_a_weight_file_cut_short(tmp_path: Path) -> None:
 def test_the_reason_is_the_last_exception_in_the_log() -> None:
     log = "loading\nTraceback ...\nValueError: first\n\nsglang.errors.BadError: the one\n  at exit\n"
     assert reason_in_log(log) == "sglang.errors.BadError: the one"
-    assert reason_in_log("only\nlines\n") == "lines"
+    assert reason_in_log("only\nlines, no Error here\n") == ""
     assert reason_in_log("") == ""
 
 

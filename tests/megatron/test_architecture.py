@@ -59,7 +59,7 @@ def test_flags_go_to_every_object_with_that_field() -> None:
     given = {
         "use_distributed_optimizer": True,
         "sgd_momentum": 0.5,
-        "no_rope_fusion": True,
+        "apply_rope_fusion": False,
         "attention_backend": "flash",
     }
     flags = sort_flags(given, Architecture.of(QWEN3_4B), cpu=False)

@@ -1,0 +1,53 @@
+"""JSON Schema of everything that is said, and the table of events for the docs: both made from the structs.
+
+python -m schemas.json_schema            JSON Schema of the events, the envelope and the inbox
+python -m schemas.json_schema --table    docs/events.md
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import msgspec
+
+from schemas.inbox import InboxPrompt, InboxReply
+from schemas.registry import EVENT_CLASSES
+
+JSON_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+class EnvelopeOnTheWire(msgspec.Struct, frozen=True, kw_only=True):
+    """What surrounds an event; see `schemas.envelope.Envelope`. MessagePack, a map with these keys."""
+
+    id: str
+    run: str
+    schema: int
+    at: int
+    producer: str
+    event: Any
+    cause: str | None = None
+    traceparent: str | None = None
+
+
+def json_schema() -> dict[str, Any]:
+    """One document: `$defs` holds a schema per event type by tag, `oneOf` is any event, `inbox` the outside contract.
+
+    Bytes are base64 strings here, as JSON has none; on the wire they are MessagePack bytes.
+    """
+    others: tuple[Any, ...] = (EnvelopeOnTheWire, InboxPrompt, InboxReply)
+    schemas, parts = msgspec.json.schema_components((*EVENT_CLASSES, *others), ref_template="#/$defs/{name}")
+    envelope, prompt, reply = schemas[len(EVENT_CLASSES) :]
+    return {
+        "$schema": JSON_DIALECT,
+        "title": "slime-events",
+        "oneOf": schemas[: len(EVENT_CLASSES)],
+        "envelope": envelope,
+        "inbox": {"request": {"anyOf": [prompt, {"type": "array", "items": prompt}]}, "reply": reply},
+        "$defs": dict(sorted(parts.items())),
+    }
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(json_schema(), indent=2) + "\n")

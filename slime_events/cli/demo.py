@@ -1,0 +1,167 @@
+"""`slime-events demo`: a real run with everything chosen. Any flag of `train` changes what it says."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from schemas.errors import ConfigError, InvalidValue
+from slime_events.cli.train import INTERRUPTED, is_interrupted, resolve, run_to_end, say
+from slime_events.config.flags import ParsedTrain, parse_train
+from slime_events.config.nearest import did_you_mean
+from slime_events.config.settings import TrainSettings
+from slime_events.config.toml import to_toml
+from slime_events.run_folder import RunFolder
+
+TINY, SMOLLM2 = "tiny", "smollm2-135m"
+MODELS = (TINY, SMOLLM2)
+DEFAULT_RUNS = ("demo", SMOLLM2)
+TASKS = {TINY: "digits4", SMOLLM2: "arithmetic"}
+DATA = "data"
+HELP = """\
+usage: slime-events demo [--model tiny|smollm2-135m] [--steps N] [--force] [any flag of slime-events train ...]
+
+A real run: SGLang rollouts, Megatron training, every fact in the log. The tiny model comes with the package and plainly
+learns its task; smollm2-135m is a pretrained model, for a few steps.
+
+  --model M        which of the two [tiny]
+  --steps N        training steps (--num-rollout)
+  --run NAME       name of the run [demo, or smollm2-135m]
+  --runs-dir DIR   folder of all runs [slime-runs]
+  --max-staleness N  versions a rollout may be behind; 0 is synchronous
+  --force          replace an earlier demo of that name (one under the default name is replaced without asking)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class DemoOptions:
+    """The demo's own words; `flags` are for `train`."""
+
+    model: str = TINY
+    force: bool = False
+    flags: tuple[str, ...] = ()
+
+
+def main(argv: Sequence[str] = ()) -> int:
+    """Run the demo and say what was reached. Errors are raised."""
+    if "--help" in argv or "-h" in argv:
+        sys.stdout.write(HELP)
+        return 0
+    options = read_options(argv)
+    settings = resolve(prepare(options))
+    summary = run_to_end(settings)
+    if summary is None or is_interrupted(summary, settings):
+        return INTERRUPTED
+    from slime_events.demo.words import closing_words
+
+    say("")
+    sys.stdout.write(closing_words(facts(summary, settings, options.model)) + "\n")
+    return 0
+
+
+def read_options(argv: Sequence[str]) -> DemoOptions:
+    """The demo's own words out of the rest. Raises InvalidValue, ConfigError."""
+    model, force, flags, words = TINY, False, [], list(argv)
+    while words:
+        flag, equals, inline = words.pop(0).partition("=")
+        if flag == "--force":
+            force = True
+        elif flag in ("--model", "--steps"):
+            if not equals and not words:
+                raise InvalidValue(f"{flag} needs a value.")
+            value = inline if equals else words.pop(0)
+            if flag == "--model":
+                model = value
+            else:
+                flags += ["--num-rollout", value]
+        elif flag == "--config":
+            raise ConfigError("demo has settings of its own: change them by flags, or use slime-events train --config.")
+        else:
+            flags.append(flag + equals + inline)
+    if model not in MODELS:
+        raise InvalidValue(f"--model {model}: the demo has {' and '.join(MODELS)}.{did_you_mean(model, MODELS)}")
+    return DemoOptions(model, force, tuple(flags))
+
+
+def prepare(options: DemoOptions) -> ParsedTrain:
+    """The settings of the demo under the flags, with its questions and its checkpoint in place.
+
+    Raises ConfigError where another run has the name, MissingPart where the pretrained model is not installed.
+    """
+    from slime_events.demo.settings import demo_settings, prepare_demo, prepare_smollm2, smollm2_settings
+
+    nowhere = Path(DATA)
+    tiny = options.model == TINY
+    draft = _with_flags(demo_settings(nowhere) if tiny else smollm2_settings(nowhere, nowhere), options.flags)
+    run = draft.settings.run
+    folder = RunFolder(run.runs_dir, run.run)
+    make_room(folder, force=options.force)
+    data = folder.path / DATA
+    if tiny:
+        return _with_flags(prepare_demo(data), options.flags)
+    checkpoint = folder.path.parent / ".models" / SMOLLM2
+    return _with_flags(prepare_smollm2(data, checkpoint), options.flags)
+
+
+def _with_flags(base: TrainSettings, flags: Sequence[str]) -> ParsedTrain:
+    """`base` under the flags. The sizes of a batch follow from each other anew."""
+    trainer = replace(base.trainer, global_batch_size=None, num_steps_per_rollout=None)
+    text = to_toml(replace(base, trainer=trainer))
+    return parse_train(["--config", "the demo's settings", *flags], read=lambda _: text)
+
+
+def make_room(folder: RunFolder, *, force: bool) -> None:
+    """Remove an earlier demo of the same name. Raises ConfigError where it may not go."""
+    if not folder.settings.exists():
+        return
+    other = f"choose another name with --run, or remove {folder.path}"
+    if not _is_demo(folder):
+        raise ConfigError(f"{folder.path} holds a run that is no demo: {other}")
+    if (pid := _server(folder)) is not None:
+        raise ConfigError(f"run {folder.run} is on, or is being read (NATS server {pid}): wait, or {other}")
+    if not force and folder.run not in DEFAULT_RUNS:
+        raise ConfigError(
+            f"{folder.path} holds an earlier demo: --force replaces it, or choose another name with --run"
+        )
+    say(f"note: the earlier demo in {folder.path} is replaced.")
+    shutil.rmtree(folder.path)
+
+
+def _is_demo(folder: RunFolder) -> bool:
+    """Whether its questions are those that a demo writes into its own folder."""
+    try:
+        settings = tomllib.loads(folder.settings.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        return False
+    prompts = str(settings.get("data", {}).get("prompt_data", ""))
+    return Path(prompts).parent == folder.path / DATA
+
+
+def _server(folder: RunFolder) -> int | None:
+    from storage.nats_server import NatsServer
+
+    server = NatsServer.attach(folder.nats)
+    return None if server is None else server.pid
+
+
+def facts(summary: dict[str, Any], settings: TrainSettings, model: str) -> dict[str, Any]:
+    """What the closing words are made from: the summary, without what is not known, and a sample worth a look."""
+    known = {name: value for name, value in summary.items() if value is not None}
+    lengths = {
+        f"response_tokens_{end}": known[f"length_{end}"] for end in ("first", "last") if f"length_{end}" in known
+    }
+    return known | lengths | {"task": TASKS[model], "sample": last_sample(summary["steps"], settings)}
+
+
+def last_sample(steps: int, settings: TrainSettings) -> str | None:
+    """A sample of the last step, where prompts are drawn in file order."""
+    if settings.data.rollout_shuffle or not steps:
+        return None
+    return f"train-0-{steps * settings.rollout.rollout_batch_size - 1:06d}-s0"

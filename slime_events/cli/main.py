@@ -1,0 +1,81 @@
+"""`slime-events`: the first word names the command, which alone is imported.
+
+Exit codes: 0 done, 1 it failed, 2 it was asked for what cannot be, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "demo": ("slime_events.cli.demo", "a real run on a tiny model that plainly learns, in minutes"),
+    "train": ("slime_events.cli.train", "train with slime's flags, or the same as TOML"),
+    "tail": ("slime_events.cli.tail", "follow the events of a run, with filters"),
+    "show": ("slime_events.cli.show", "a run, step, group, sample, weight version or trace, out of the log"),
+    "produce": ("slime_events.cli.produce", "send prompts from a file to a run that is on"),
+    "doctor": ("slime_events.cli.doctor", "is everything here that a run needs, and how to mend what is not"),
+}
+INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or words[0] in ("-h", "--help", "help"):
+        sys.stdout.write(usage())
+        return 0
+    if words[0] in ("-V", "--version"):
+        from importlib.metadata import version
+
+        sys.stdout.write(f"slime-events {version('slime-events')}\n")
+        return 0
+    if words[0] not in COMMANDS:
+        from slime_events.config.nearest import did_you_mean
+
+        return _error(
+            f"there is no command {words[0]!r}.{did_you_mean(words[0], COMMANDS)} See slime-events --help.", 2
+        )
+    return _run(COMMANDS[words[0]][0], words[1:])
+
+
+def usage() -> str:
+    """The help of `slime-events` itself."""
+    lines = [f"  {name:<8} {what}" for name, (_, what) in COMMANDS.items()]
+    return "\n".join([
+        "usage: slime-events COMMAND [...]",
+        "",
+        *lines,
+        "",
+        "slime-events COMMAND --help says what each takes; slime-events --version says which this is.",
+        "",
+    ])  # fmt: skip
+
+
+def _run(module: str, words: list[str]) -> int:
+    from schemas.errors import ConfigError, SlimeEventsError
+
+    try:
+        return int(importlib.import_module(module).main(words))
+    except ConfigError as error:
+        return _error(str(error), 2)
+    except SlimeEventsError as error:
+        return _error(str(error), 1)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read has gone (`| head`). Python would complain again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _error(message: str, code: int) -> int:
+    for line in message.splitlines() or [""]:
+        sys.stderr.write(f"error: {line}\n")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

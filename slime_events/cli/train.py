@@ -1,0 +1,116 @@
+"""`slime-events train`: one run, from flags to its summary."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from slime_events.config.combinations import require_paths
+from slime_events.config.flags import ParsedTrain, parse_train
+from slime_events.config.settings import TrainSettings
+from slime_events.run_folder import RunFolder
+
+INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] = ()) -> int:
+    """Train. 130 where it was stopped before its last step; errors are raised."""
+    if "--help" in argv or "-h" in argv:
+        from slime_events.config.help import help_text
+
+        sys.stdout.write(help_text(max(60, min(120, shutil.get_terminal_size().columns))))
+        return 0
+    settings = resolve(parse_train(argv))
+    summary = run_to_end(settings)
+    if summary is None or is_interrupted(summary, settings):
+        return INTERRUPTED
+    say(reached(summary))
+    say(where(settings))
+    return 0
+
+
+def resolve(parsed: ParsedTrain) -> TrainSettings:
+    """Settings that can start: every note said, every file there, the number of steps known."""
+    from slime_events.cli.epochs import resolve_epochs
+
+    for note in parsed.notes:
+        say(f"note: {note}")
+    require_paths(parsed.settings)
+    settings, counted = resolve_epochs(parsed.settings)
+    if counted:
+        say(f"note: {counted}")
+    return settings
+
+
+def run_to_end(settings: TrainSettings) -> dict[str, Any] | None:
+    """The summary; None where it was interrupted by force. Either way the last words say how to go on."""
+    RunFolder.create(settings.run.runs_dir, settings.run.run)  # a taken name is said before anything heavy starts
+    from slime_events.launch.live_view import make_view
+    from slime_events.launch.run import launch
+
+    view = make_view(settings.run.plain, _waits_for(settings))
+    try:
+        summary = launch(settings, view)
+    except KeyboardInterrupt:
+        view.close()
+        say(stopped(settings))
+        return None
+    finally:
+        view.close()
+    if is_interrupted(summary, settings):
+        say(stopped(settings))
+    return summary
+
+
+def _waits_for(settings: TrainSettings) -> Any:
+    """What a run waits for, in words, from its state."""
+    from slime_events.conductor.decide import waits_for
+    from slime_events.conductor.plan import make_plan
+
+    plan = make_plan(settings.rollout, settings.evaluation, settings.trainer)
+    return lambda state: waits_for(state, plan)
+
+
+def is_interrupted(summary: dict[str, Any], settings: TrainSettings) -> bool:
+    """Whether the run ended before its last step."""
+    return int(summary["steps"]) < (settings.rollout.num_rollout or 0)
+
+
+def stopped(settings: TrainSettings) -> str:
+    """What an interrupted run has kept, and how to look at it."""
+    show = f"slime-events show {_name(settings)}"
+    return f"stopped: everything that was acked is in the log; `{show}` shows how far it came"
+
+
+def reached(summary: dict[str, Any]) -> str:
+    """What a run came to, in one line."""
+    first, last, seconds = summary["reward_first"], summary["reward_last"], summary["seconds"]
+    line = f"{summary['steps']} steps, {summary['events']:,} events, {seconds:.0f} s"
+    line += f", reward {first:.3f} -> {last:.3f}" if first is not None else ""
+    return line + (f", eval {summary['eval_last']:.3f}" if summary.get("eval_last") is not None else "")
+
+
+def where(settings: TrainSettings) -> str:
+    """Where everything lies, and what to look at."""
+    folder = RunFolder(settings.run.runs_dir, settings.run.run)
+    name = _name(settings)
+    return "\n".join([
+        f"everything lies in {folder.path}: log, archive, weights, traces, process logs, summary.json",
+        f"  slime-events show {name}             the run, step by step",
+        f"  slime-events show {name} --step 0    what a step was trained on",
+        f"  slime-events show {name} --verify    the log folds to the state that the run ended with",
+    ])  # fmt: skip
+
+
+def _name(settings: TrainSettings) -> str:
+    from slime_events.cli.locate import RUNS_DIR
+
+    own = settings.run.runs_dir != RUNS_DIR
+    return settings.run.run + (f" --runs-dir {settings.run.runs_dir}" if own else "")
+
+
+def say(text: str) -> None:
+    """A line for people, beside what a command prints."""
+    print(text, file=sys.stderr, flush=True)
