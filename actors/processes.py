@@ -30,6 +30,7 @@ from storage.archive import ArchiveWriter
 from storage.blobs import BlobStore
 from storage.group_commit import GroupCommit
 from storage.payloads import fetch, offload_async
+from storage.weights_retention import Retention
 from storage.weights_store import WeightStore
 
 
@@ -118,6 +119,9 @@ class TrainerActor:
                     checkpoint_every=trainer.save_interval,
                     checkpoints=trainer.save or f"{address.folder}/checkpoints",
                     steps=settings.rollout.num_rollout or 0,
+                    retention=Retention(trainer.keep_weights, trainer.save_interval or 0)
+                    if trainer.keep_weights
+                    else None,
                 ).run()
             finally:
                 await ranks.close()

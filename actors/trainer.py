@@ -27,6 +27,7 @@ from slime_events.trajectory import Fetch, Trajectories
 from slime_events.worker import Worker, is_over
 from storage.follow import Follower
 from storage.log import Recorded
+from storage.weights_retention import Retention
 from storage.weights_store import TensorBytes, WeightManifest, WeightStore
 
 log = logging.getLogger(__name__)
@@ -72,10 +73,12 @@ class Trainer:
         checkpoint_every: int | None,
         checkpoints: str,
         steps: int,
+        retention: Retention | None = None,
     ) -> None:
         self._worker, self._ranks, self._store, self._fetch = worker, ranks, store, fetch
         self._temperature, self._steps = temperature, steps
         self._publish_every, self._checkpoint_every, self._checkpoints = publish_every, checkpoint_every, checkpoints
+        self._retention = retention
         self._trajectories = Trajectories(fetch)
         self._sealed: dict[int, BatchSealed] = {}
         self._version = -1
@@ -139,6 +142,9 @@ class Trainer:
         del self._sealed[sealed.step]
         self._trajectories.forget(sealed.samples)
         await self._checkpoint(manifest, result)
+        retention = self._retention
+        if retention is not None:
+            await asyncio.to_thread(lambda: self._store.remove(retention.removable(self._store.versions())))
 
     async def _commit(
         self,

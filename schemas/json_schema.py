@@ -39,7 +39,7 @@ def json_schema() -> dict[str, Any]:
     others: tuple[Any, ...] = (EnvelopeOnTheWire, InboxPrompt, InboxReply)
     schemas, parts = msgspec.json.schema_components((*EVENT_CLASSES, *others), ref_template="#/$defs/{name}")
     envelope, prompt, reply = schemas[len(EVENT_CLASSES) :]
-    return {
+    document = {
         "$schema": JSON_DIALECT,
         "title": "slime-events",
         "oneOf": schemas[: len(EVENT_CLASSES)],
@@ -47,6 +47,7 @@ def json_schema() -> dict[str, Any]:
         "inbox": {"request": {"anyOf": [prompt, {"type": "array", "items": prompt}]}, "reply": reply},
         "$defs": dict(sorted(parts.items())),
     }
+    return msgspec.json.decode(msgspec.json.encode(document), type=dict[str, Any])
 
 
 if __name__ == "__main__":

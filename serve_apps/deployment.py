@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from functools import partial
 from typing import Any
 
 from ray import serve
 
-from schemas.errors import EngineError
+from schemas.errors import EngineError, SlimeEventsError, StorageError
+from schemas.workers import WorkerLost
 from serve_apps.engine.engine import Engine
 from serve_apps.engine.sglang_engine import SglangEngine
 from serve_apps.rollout import ChunkRule
@@ -17,6 +19,7 @@ from serve_apps.rollout_worker import RolloutWorker
 from slime_events.address import RunAddress
 from slime_events.config.engine import EngineSettings
 from slime_events.taking_part import taking_part
+from slime_events.worker import Worker
 from storage.blobs import BlobStore
 from storage.group_commit import GroupCommit
 from storage.payloads import fetch, offload_async
@@ -42,25 +45,35 @@ class RolloutEngine:
 
 async def serve_rollouts(address: RunAddress, settings: EngineSettings) -> None:
     """Start an engine, take part in the run until it is over, stop the engine."""
-    begun = time.perf_counter()
-    engine: Engine = SglangEngine(settings)
     async with taking_part(address, "engine") as worker:
         try:
-            await engine.start(START_DEADLINE_S)
-            blobs = BlobStore(address.blob_url)
-            async with GroupCommit(worker.log) as commit:
-                await worker.join({"engine": time.perf_counter() - begun})
-                await RolloutWorker(
-                    worker,
-                    engine,
-                    commit,
-                    partial(fetch, blobs=blobs),
-                    partial(offload_async, blobs=blobs),
-                    room=settings.sglang_server_concurrency,
-                    rule=ChunkRule(settings.chunk_tokens, settings.chunk_seconds),
-                ).run()
-        finally:
-            await engine.stop()
+            await _work(worker, address, settings)
+        except Exception as error:
+            reason = f"{error}" if isinstance(error, SlimeEventsError) else f"{type(error).__name__}: {error}"
+            with contextlib.suppress(StorageError):
+                await worker.say([WorkerLost(worker=worker.id, role=worker.role, reason=reason)])
+            raise
+
+
+async def _work(worker: Worker, address: RunAddress, settings: EngineSettings) -> None:
+    begun = time.perf_counter()
+    engine: Engine = SglangEngine(settings)
+    try:
+        await engine.start(START_DEADLINE_S)
+        blobs = BlobStore(address.blob_url)
+        async with GroupCommit(worker.log) as commit:
+            await worker.join({"engine": time.perf_counter() - begun})
+            await RolloutWorker(
+                worker,
+                engine,
+                commit,
+                partial(fetch, blobs=blobs),
+                partial(offload_async, blobs=blobs),
+                room=settings.sglang_server_concurrency,
+                rule=ChunkRule(settings.chunk_tokens, settings.chunk_seconds),
+            ).run()
+    finally:
+        await engine.stop()
 
 
 def rollout_app(address: RunAddress, settings: EngineSettings, *, gpus: float) -> Any:

@@ -10,6 +10,7 @@ work of a lost engine is delivered again and goes on from its last chunk.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -233,16 +234,18 @@ class RolloutWorker:
             seed=request.seed,
             resume=rollout.known.tokens,
         )
-        async for delta in self._engine.generate(generate):
-            rollout.add(delta.tokens, delta.log_probs, delta.spans)
-            aborted = delta.finish is StopReason.ABORT
-            if delta.finish is not None and not aborted:
-                await self._append(rollout, rollout.end(delta.finish, delta.text or ""), delivery)
-                return
-            if rollout.due(self._rule) or (aborted and rollout.new_length):
-                rollout.said(await self._append(rollout, rollout.chunk(), delivery))
-            if aborted:
-                raise EngineError(f"the engine aborted {request.sample} after {rollout.length} tokens")
+        deltas = self._engine.generate(generate)
+        async with contextlib.aclosing(deltas):  # type: ignore[type-var]  # so that a refused append ends it at once
+            async for delta in deltas:
+                rollout.add(delta.tokens, delta.log_probs, delta.spans)
+                aborted = delta.finish is StopReason.ABORT
+                if delta.finish is not None and not aborted:
+                    await self._append(rollout, rollout.end(delta.finish, delta.text or ""), delivery)
+                    return
+                if rollout.due(self._rule) or (aborted and rollout.new_length):
+                    rollout.said(await self._append(rollout, rollout.chunk(), delivery))
+                if aborted:
+                    raise EngineError(f"the engine aborted {request.sample} after {rollout.length} tokens")
         raise EngineError(f"the engine ended {request.sample} without a finish reason")
 
     async def _append(self, rollout: Rollout, event: Event, delivery: Delivery) -> int:

@@ -68,12 +68,14 @@ class Patience:
 
 
 class _Client(Client):  # type: ignore[misc]
-    """nats-py reads headers letter by letter, which is most of the time that reading a log takes."""
+    """nats-py looks at headers letter by letter, which is most of the time that reading a log takes."""
 
     @staticmethod
     def _parse_header_lines(raw: bytes) -> dict[str, str]:
-        lines = bytes(raw).decode("utf-8", "replace").split("\r\n")
-        return {name: value for name, found, value in (line.partition(": ") for line in lines) if found}
+        try:
+            return dict([line.split(": ", 1) for line in bytes(raw).decode().rstrip("\r\n").split("\r\n")])
+        except ValueError:  # of a form that neither the server nor this package writes
+            return dict(Client._parse_header_lines(raw))
 
 
 class _Answers:

@@ -36,7 +36,7 @@ class Trainee:
     def split(self, samples: Sequence[TrainSample], indices: Sequence[int]) -> list[list[int]]:
         """The micro batches of `indices` into `samples`."""
         lengths = [samples[index].total_length for index in indices]
-        chosen = micro_batches(lengths, self.settings, self.architecture.vocab_size, cpu=on_cpu())
+        chosen = micro_batches(lengths, self.settings, self.architecture, cpu=on_cpu())
         return [[indices[place] for place in batch] for batch in chosen]
 
     def pack(self, samples: Sequence[TrainSample], indices: Sequence[int]) -> MicroBatch:

@@ -21,7 +21,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 def find_run(run: str, runs_dir: str = RUNS_DIR) -> RunFolder:
     """The folder of an existing run. Raises RunNotFound with the runs there are, InvalidSubject for an odd name."""
     path = Path(run)
-    if len(path.parts) > 1 or path.is_absolute() or run in (".", ".."):
+    if "/" in run or run in (".", ".."):
         whole = path.resolve()
         return RunFolder.find(whole.parent, whole.name)
     return RunFolder.find(runs_dir, run)

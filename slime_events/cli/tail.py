@@ -12,12 +12,13 @@ from pathlib import Path
 
 from schemas.batches import BatchSealed
 from schemas.errors import InvalidValue
+from schemas.groups import GroupAccepted, GroupRejected
 from schemas.registry import BY_TYPE, NOUNS
-from schemas.runs import RunFailed, RunFinished
 from slime_events.cli.line import event_line
 from slime_events.cli.locate import add_run, find_run, live_url, log_name
 from slime_events.cli.plain import plain_event
 from slime_events.config.nearest import did_you_mean
+from slime_events.worker import is_over
 from storage.follow import Follower
 from storage.log import EventLog, Recorded
 
@@ -36,13 +37,19 @@ class Wanted:
 
     def takes(self, recorded: Recorded) -> bool:
         """Whether an event is one of those."""
-        event = recorded.envelope.event
         kind = recorded.envelope.type
         if self.types and kind not in self.types and kind.partition(".")[0] not in self.types:
             return False
-        if self.sample and self.sample not in (getattr(event, "sample", None), *getattr(event, "samples", ())):
+        if self.sample and self.sample not in _samples(recorded):
             return False
         return not self.group or self.group in _groups(recorded)
+
+
+def _samples(recorded: Recorded) -> tuple[str, ...]:
+    event = recorded.envelope.event
+    if isinstance(event, BatchSealed | GroupAccepted | GroupRejected):
+        return event.samples
+    return (getattr(event, "sample", ""),)
 
 
 def _groups(recorded: Recorded) -> tuple[str, ...]:
@@ -69,22 +76,17 @@ async def events(log: EventLog, wanted: Wanted, *, follow: bool) -> AsyncIterato
             if wanted.takes(recorded):
                 yield recorded
         return
-    over = await _is_over(log)
+    last = await log.last(f"slime.{log.run}.run.>")
+    over = last is not None and is_over(False, last.envelope.event)
     async with Follower(log, wanted.start) as follower:
         while True:
             batch = await follower.next(wait_s=QUIET_S)
             if not batch and over:
                 return
             for recorded in batch:
-                if recorded.subject.split(".")[2] == "run":
-                    over = isinstance(recorded.envelope.event, RunFinished | RunFailed)
+                over = is_over(over, recorded.envelope.event)
                 if wanted.takes(recorded):
                     yield recorded
-
-
-async def _is_over(log: EventLog) -> bool:
-    last = await log.last(f"slime.{log.run}.run.>")
-    return last is not None and isinstance(last.envelope.event, RunFinished | RunFailed)
 
 
 def main(argv: Sequence[str] = ()) -> int:

@@ -57,6 +57,9 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
     )
     seed: Annotated[int, Meta(description="Megatron's seed")] = 1234
     update_weights_interval: Annotated[int, Meta(description="publish weights every N steps")] = 1
+    keep_weights: Annotated[
+        int, Meta(description="weight versions kept on disk: the newest N and those with a checkpoint; 0 keeps all")
+    ] = 4
     megatron: Annotated[dict[str, Any], Meta(description="other Megatron settings by name")] = field(
         default_factory=dict
     )

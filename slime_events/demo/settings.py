@@ -64,6 +64,7 @@ def demo_settings(folder: Path) -> TrainSettings:
             adam_beta1=0.9,
             adam_beta2=0.99,
             clip_grad=1.0,
+            keep_weights=0,
         ),
     )
 

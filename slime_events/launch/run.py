@@ -19,13 +19,14 @@ from typing import Any
 import msgspec
 
 from actors.processes import ArchivistActor, ConductorActor, GraderActor, RankActor, TrainerActor
-from schemas.errors import DeadlineExceeded, SlimeEventsError, TrainerError
+from schemas.errors import DeadlineExceeded, SlimeEventsError, StorageError, TrainerError
 from schemas.runs import RunFailed, RunStarted
 from serve_apps.deployment import rollout_app
 from slime_events.address import RunAddress
 from slime_events.config.settings import TrainSettings
 from slime_events.config.toml import to_toml
 from slime_events.launch.cluster import Cluster
+from slime_events.launch.engines import EngineWatch
 from slime_events.launch.environment import code_version, environment
 from slime_events.launch.view import View
 from slime_events.progress import Progress
@@ -37,6 +38,7 @@ from storage.follow import Follower
 from storage.jetstream_log import JetStreamLog
 from storage.nats_server import NatsServer
 
+OPEN_DEADLINE_S = 10.0
 END_DEADLINE_S = 60.0
 STOP_DEADLINE_S = 120.0
 
@@ -49,6 +51,8 @@ class Launch:
         self._folder = RunFolder.create(settings.run.runs_dir, settings.run.run)
         self._cluster = Cluster(settings.run.ray_address, self._folder.logs)
         self._progress = Progress(settings.run.run)
+        self._engines = EngineWatch(settings.engine.replicas)
+        self._server: NatsServer | None = None
         self._roles: dict[str, Any] = {}
         self._conductor: Any = None
         self._begun = time.perf_counter()
@@ -56,17 +60,19 @@ class Launch:
         self._interrupts = 0
 
     async def run(self) -> dict[str, Any]:
-        """Run to the end; the summary. Raises the first error that ended it."""
-        self._folder.settings.write_text(to_toml(self._settings))
-        cluster = asyncio.create_task(asyncio.to_thread(self._timed, "ray", self._cluster.start))
+        """Run to the end; the summary. Raises a SlimeEventsError with the one sentence that says what ended it."""
+        run = self._settings.run.run
         async with contextlib.AsyncExitStack() as stack:
-            stack.push_async_callback(self._stop_cluster, cluster)
-            url = await self._server(stack)
-            self._seconds["nats"] = time.perf_counter() - self._begun
-            log = await JetStreamLog.open(url, self._settings.run.run)
+            # Nothing heavy starts before the log answers.
+            url = await self._start_server(stack)
+            log = await JetStreamLog.open(url, run, deadline_s=OPEN_DEADLINE_S, on_wait=self._view.note)
             stack.push_async_callback(log.close)
+            self._seconds["nats"] = time.perf_counter() - self._begun
+            cluster = asyncio.create_task(asyncio.to_thread(self._timed, "ray", self._cluster.start))
+            stack.push_async_callback(self._stop_cluster, cluster)
             worker = Worker(log, "launcher")
             await worker.say([self._started()])
+            self._folder.settings.write_text(to_toml(self._settings))
             await cluster
             self._start_roles(self._address(url))
             await self._watch(worker)
@@ -77,13 +83,25 @@ class Launch:
         call()
         self._seconds[name] = time.perf_counter() - begun
 
-    async def _server(self, stack: contextlib.AsyncExitStack) -> str:
+    async def _start_server(self, stack: contextlib.AsyncExitStack) -> str:
         if self._settings.run.nats_url:
             record_url(self._folder.path, self._settings.run.nats_url)
             return self._settings.run.nats_url
-        server = await NatsServer.start(self._folder.nats)
-        stack.push_async_callback(server.stop)
-        return server.url
+        self._server = await NatsServer.start(self._folder.nats)
+        stack.push_async_callback(self._stop_server)
+        return self._server.url
+
+    async def _stop_server(self) -> None:
+        if self._server is not None:
+            await self._server.stop()
+
+    async def _check_server(self) -> None:
+        """A server of ours that died is started again on its folder and port; everybody waits for it meanwhile."""
+        if self._server is None or self._server.alive:
+            return
+        self._view.note(f"the NATS server {self._server.pid} of this run has died: starting it again")
+        self._server = await NatsServer.start(self._folder.nats)
+        self._view.note(f"NATS is back at {self._server.url}; everything acked is there")
 
     def _started(self) -> RunStarted:
         return RunStarted(
@@ -136,29 +154,47 @@ class Launch:
                         line = self._progress.apply(recorded)
                         if line is not None:
                             self._view.step(line, self._progress, steps)
+                        if news := self._engines.apply(recorded.envelope.event):
+                            self._view.note(news)
                     self._view.tick(self._progress, steps)
+                    await self._check_server()
                     await self._check_roles(worker)
+                    await self._check_engines(worker)
             await self._await_roles()
         finally:
             loop.remove_signal_handler(signal.SIGINT)
         if self._progress.state.phase is RunPhase.FAILED:
-            raise TrainerError(f"run {worker.log.run} failed: {self._progress.state.failure}")
+            failure = self._progress.state.failure
+            raise TrainerError(f"run {worker.log.run} failed: {failure} (see {self._folder.logs})")
 
     async def _check_roles(self, worker: Worker) -> None:
         for role, task in self._roles.items():
             if task.done() and task.exception() is not None:
-                reason = _reason(task.exception())
-                if self._progress.state.phase is RunPhase.RUNNING:
-                    await worker.say_again(RunFailed(role=role, reason=reason, at_events=self._progress.state.events))
-                raise TrainerError(f"the {role} ended: {reason} (see {self._folder.logs})") from task.exception()
+                await self._fail(worker, role, _reason(task.exception()))
+
+    async def _check_engines(self, worker: Worker) -> None:
+        if reason := self._engines.hopeless:
+            await self._fail(worker, "engine", reason)
+
+    async def _fail(self, worker: Worker, role: str, reason: str) -> None:
+        """End the run for what a role did: in the log, if it still answers, and here."""
+        if self._progress.state.phase in (RunPhase.NEW, RunPhase.RUNNING):
+            failed = RunFailed(role=role, reason=reason, at_events=self._progress.state.events)
+            with contextlib.suppress(StorageError):
+                await worker.say_again(failed)
+        raise TrainerError(f"run {worker.log.run} failed: the {role} ended: {reason} (see {self._folder.logs})")
 
     async def _await_roles(self) -> None:
-        done, late = await asyncio.wait(self._roles.values(), timeout=END_DEADLINE_S)
+        """All roles to their ends. A failed run has its reason already: what the roles say then adds nothing."""
+        _, late = await asyncio.wait(self._roles.values(), timeout=END_DEADLINE_S)
+        if self._progress.state.phase is RunPhase.FAILED:
+            return
         names = [role for role, task in self._roles.items() if task in late]
         if names:
             raise DeadlineExceeded(f"the run is over, but {', '.join(names)} did not end in {END_DEADLINE_S:.0f} s")
-        for task in done:
-            task.result()
+        for role, task in self._roles.items():
+            if task.exception() is not None:
+                raise TrainerError(f"the run is over, but the {role} ended badly: {_reason(task.exception())}")
 
     def _interrupt(self) -> None:
         self._interrupts += 1

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -31,9 +30,9 @@ pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 START_S = 120.0
 
 
-def _litter() -> set[Path]:
-    """Files that engines leave behind where they are not cleaned up."""
-    return {*Path("/dev/shm").glob("sglang_loads_slime-engine-*"), *Path(tempfile.gettempdir()).glob("slime-engine-*")}
+def _litter(folder: Path) -> list[Path]:
+    """Files of an engine with that temporary folder."""
+    return [path for path in (folder, *Path("/dev/shm").glob(f"sglang_loads_{folder.name}_*")) if path.exists()]
 
 
 @pytest.fixture(scope="module")
@@ -50,13 +49,13 @@ def weights(checkpoints: list[Path]) -> list[Path]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def engine(checkpoints: list[Path]) -> AsyncIterator[SglangEngine]:
-    litter = _litter()
     engine = SglangEngine(EngineSettings(hf_checkpoint=str(checkpoints[0]), device="cpu"))
     await engine.start(START_S)
+    assert len(_litter(engine._folder)) == 2
     yield engine
     await engine.stop()
     assert not [pid for pid in engine.scheduler_pids if _runs(pid)]
-    assert _litter() == litter
+    assert not _litter(engine._folder)
 
 
 def _model(checkpoints: list[Path], version: int) -> Any:
@@ -211,4 +210,4 @@ async def test_the_host_ends_with_its_owner(checkpoints: list[Path]) -> None:
         owner.wait()
         while _runs(host.pid):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
-    assert not folder.exists()
+    assert not _litter(folder)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from safetensors.torch import save_file
 
 from actors.megatron.rank import TrainerRank
 from slime_events.config.algorithm import AlgorithmSettings
-from tests.megatron.tiny import make_batch, settings_for
+from tests.megatron.tiny import free_address, make_batch, settings_for
 
 # A reward KL, whitening and two optimizer steps send log-probs, advantages and ratios through every exchange.
 ALGORITHMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -63,17 +64,27 @@ def run(model: Path, out: Path, kind: str, case: str, rank: int, world_size: int
 
 
 def main() -> None:
-    """`model out rank master...`: every kind and case, one master address each."""
+    """`model out rank`: every kind and case."""
     torch.set_num_threads(1)
     faulthandler.dump_traceback_later(90, exit=True)  # a rank that waits for ever says where
-    model, out, rank, *masters = sys.argv[1:]
-    addresses = iter(masters)
-    found = {
-        f"{kind}-{case}": run(Path(model), Path(out), kind, case, int(rank), 2, next(addresses))
-        for kind in PARALLEL
-        for case in ALGORITHMS
-    }
-    (Path(out) / f"rank{rank}.json").write_text(json.dumps(found))
+    model, out, rank = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+    found = {}
+    for kind in PARALLEL:
+        for case in ALGORITHMS:
+            master = agree(out / f"{kind}-{case}.master", rank)
+            found[f"{kind}-{case}"] = run(model, out, kind, case, rank, 2, master)
+    (out / f"rank{rank}.json").write_text(json.dumps(found))
+
+
+def agree(path: Path, rank: int) -> str:
+    """The address that rank 0 chose just now and left at `path`: one chosen earlier could be taken by another."""
+    if rank == 0:
+        partial = path.with_suffix(".partial")
+        partial.write_text(free_address())
+        partial.rename(path)
+    while not path.exists():  # the traceback timer above is the deadline
+        time.sleep(0.01)
+    return path.read_text()
 
 
 if __name__ == "__main__":

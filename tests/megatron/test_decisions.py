@@ -12,9 +12,10 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
+from actors.megatron.architecture import Architecture
 from actors.megatron.attention import GRID_SHARE, _lay_out
 from actors.megatron.digest import digest_tensors
-from actors.megatron.micro_batches import first_fit, micro_batches
+from actors.megatron.micro_batches import default_tokens, first_fit, micro_batches
 from actors.megatron.share import optimizer_steps, rank_of, rollout_denominators
 from actors.megatron.vocab_parallel import log_probs_and_entropy
 from schemas.errors import TrainerError
@@ -22,6 +23,16 @@ from slime_events.config.trainer import TrainerSettings
 from storage.digests import weights_digest
 from tests.megatron.tiny import make_batch
 
+SMALL = Architecture.of(
+    {
+        "architectures": ["Qwen3ForCausalLM"],
+        "num_hidden_layers": 2,
+        "hidden_size": 128,
+        "intermediate_size": 384,
+        "num_attention_heads": 4,
+        "vocab_size": 264,
+    }
+)
 LENGTHS = st.lists(st.integers(1, 200), min_size=1, max_size=40)
 
 
@@ -43,11 +54,17 @@ def test_first_fit_keeps_the_limit_and_every_sample(lengths: list[int], limit: i
 
 def test_micro_batches_follow_the_settings() -> None:
     lengths = [10] * 6
-    assert micro_batches(lengths, TrainerSettings(), 64, cpu=True) == [[0, 1, 2, 3, 4, 5]]
-    assert micro_batches(lengths, TrainerSettings(), 64, cpu=False) == [[index] for index in range(6)]
-    assert micro_batches(lengths, TrainerSettings(micro_batch_size=4), 64, cpu=True) == [[0, 1, 2, 3], [4, 5]]
+    assert micro_batches(lengths, TrainerSettings(), SMALL, cpu=True) == [[0, 1, 2, 3, 4, 5]]
+    assert micro_batches(lengths, TrainerSettings(), SMALL, cpu=False) == [[index] for index in range(6)]
+    assert micro_batches(lengths, TrainerSettings(micro_batch_size=4), SMALL, cpu=True) == [[0, 1, 2, 3], [4, 5]]
     dynamic = TrainerSettings(use_dynamic_batch_size=True, max_tokens_per_gpu=25)
-    assert micro_batches(lengths, dynamic, 64, cpu=True) == [[0, 1], [2, 3], [4, 5]]
+    assert micro_batches(lengths, dynamic, SMALL, cpu=True) == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_the_default_limit_falls_with_the_size_of_the_model() -> None:
+    large = dataclasses.replace(SMALL, num_layers=30, hidden_size=576, ffn_hidden_size=1536, vocab_size=49152)
+    assert default_tokens(SMALL) == 16384
+    assert default_tokens(large) == 512
 
 
 @given(LENGTHS, st.integers(1, 8))

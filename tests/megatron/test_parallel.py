@@ -23,14 +23,13 @@ DEADLINE = 120.0
 def two_ranks(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
     """The folder with what the ranks wrote, and each rank's figures."""
     out = tmp_path_factory.mktemp("ranks")
-    masters = [free_address() for _ in range(len(PARALLEL) * len(ALGORITHMS))]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     command = [sys.executable, "-m", "tests.megatron.ranks", str(tiny), str(out)]
     logs = [out / f"rank{rank}.log" for rank in range(2)]
     processes = []
     for rank, log in enumerate(logs):
         with log.open("w") as stderr:
-            processes.append(subprocess.Popen([*command, str(rank), *masters], env=environment, stderr=stderr))
+            processes.append(subprocess.Popen([*command, str(rank)], env=environment, stderr=stderr))
     try:
         for process in processes:
             process.wait(timeout=DEADLINE)

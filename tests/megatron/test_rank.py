@@ -178,6 +178,17 @@ def test_a_sample_that_cannot_be_trained_on_is_named(
     assert "sample 0-0-3 of group 0-0" in str(caught.value)
 
 
+def test_the_flags_of_slimes_scripts_train(tiny: Path, trainer: Trainer) -> None:
+    model = {"num_layers": 2, "hidden_size": 32, "swiglu": True, "qk_layernorm": True, "rotary_base": 1000000}
+    perf = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+    other = {"attention_backend": "flash", "attention_dropout": 0.0, "accumulate_allreduce_grads_in_fp32": True}
+    settings = {"sequence_parallel": True, "use_dynamic_batch_size": True, "max_tokens_per_gpu": 64, "optimizer": "sgd"}
+    with trainer(tiny, megatron={**model, **perf, **other}, **settings) as rank:
+        assert rank.train(make_batch()).metrics["grad_norm"] > 0
+    with pytest.raises(CheckpointMismatch, match="--num-layers 3"), trainer(tiny, megatron={"num_layers": 3}):
+        pass
+
+
 def test_settings_that_cannot_be_are_refused(tiny: Path, trainer: Trainer) -> None:
     with (
         pytest.raises(ImpossibleCombination, match="pipeline-model-parallel-size"),

@@ -89,7 +89,9 @@ def make_batch(step: int = 0, groups: int = 4, samples: int = 4, *, zero: bool =
 
 def settings_for(folder: Path, **given: Any) -> TrainerSettings:
     """Settings with a learning rate at which a few steps show."""
-    return TrainerSettings(**{"hf_checkpoint": str(folder), "lr": 1e-3, "adam_beta2": 0.99, "clip_grad": 1.0, **given})
+    return TrainerSettings(
+        **{"hf_checkpoint": str(folder), "lr": 1e-3, "adam_beta2": 0.99, "distributed_timeout_minutes": 1, **given}
+    )
 
 
 def free_address() -> str:

@@ -306,5 +306,9 @@ async def test_many_followers_leave_nothing_behind(stream: JetStreamLog) -> None
         await reader.aclose()  # type: ignore[attr-defined]
 
     await asyncio.gather(*(first(stream) for _ in range(5)))
-    names = await stream.connection.api(f"CONSUMER.NAMES.{stream_name(stream.run)}", {})
-    assert names["consumers"] in (None, [])
+    for _ in range(200):
+        names = await stream.connection.api(f"CONSUMER.NAMES.{stream_name(stream.run)}", {})
+        if not names["consumers"]:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(names)

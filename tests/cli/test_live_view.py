@@ -1,0 +1,88 @@
+"""`LiveView`: what it shows, how seldom it draws, and when it gives way to plain lines."""
+
+from __future__ import annotations
+
+import io
+import time
+
+import pytest
+from rich.console import Console
+
+from slime_events.launch import live_view
+from slime_events.launch.live_view import LiveView, make_view, screen
+from slime_events.launch.plain_view import PlainView
+from slime_events.progress import Progress
+from slime_events.sparkline import sparkline
+from tests.cli.small_run import RUN, events, finished, recorded
+
+
+def _progress(count: int | None = None) -> Progress:
+    progress = Progress(RUN)
+    for one in recorded(finished(events()))[:count]:
+        progress.apply(one)
+    return progress
+
+
+def _shown(progress: Progress) -> str:
+    out = io.StringIO()
+    console = Console(file=out, width=120, force_terminal=False)
+    console.print(screen(progress, 3, seconds=75.0, waits_for=lambda state: f"samples for step {state.next_step}"))
+    return out.getvalue()
+
+
+def test_the_figures() -> None:
+    shown = _shown(_progress())
+    for expected in (
+        "step 2/3",
+        "1:15",
+        "to go",
+        "reward 0.500",
+        "80%",
+        "staleness",
+        "digits v2 0.750",
+        "trainer idle",
+    ):
+        assert expected in shown
+    assert "waits for samples for step 2" in shown
+
+
+def test_before_the_first_step_it_says_what_it_waits_for() -> None:
+    shown = _shown(_progress(2))
+    assert "step 0/3" in shown
+    assert "waits for" in shown
+
+
+def test_it_draws_four_times_a_second_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.StringIO()
+    view, progress = LiveView(out), _progress()
+    drawn = []
+    monkeypatch.setattr(live_view, "screen", lambda *a, **k: drawn.append(1) or "")
+    begun = time.process_time()
+    for _ in range(10_000):
+        view.tick(progress, 3)
+    assert len(drawn) <= 1 + (time.process_time() - begun) / live_view.REFRESH_S + 1
+    view.close()
+    view.close()
+
+
+def test_notes_stand_above_and_the_last_state_stays() -> None:
+    out = io.StringIO()
+    view = LiveView(out)
+    view.note("starting [Ray]")
+    view.tick(_progress(), 3)
+    view.close()
+    assert "starting [Ray]" in out.getvalue()
+    assert "step 2/3" in out.getvalue()
+
+
+def test_without_a_terminal_lines_are_written() -> None:
+    assert isinstance(make_view(plain=False, out=io.StringIO()), PlainView)
+
+
+@pytest.mark.parametrize(("values", "line"), [([], ""), ([1.0], "▁"), ([0, 1, 2, 7], "▁▂▃█"), ([3, 3], "▁▁")])
+def test_sparkline(values: list[float], line: str) -> None:
+    assert sparkline(values) == line
+
+
+def test_a_long_sparkline_is_of_means() -> None:
+    assert sparkline([float(n) for n in range(1000)], width=8) == "▁▂▃▄▅▆▇█"

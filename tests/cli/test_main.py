@@ -1,0 +1,126 @@
+"""`slime-events`: dispatch, exit codes, what is printed where."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from schemas.errors import ConfigError, DataError
+from slime_events.cli import show
+from slime_events.cli.demo import make_room, prepare, read_options
+from slime_events.cli.epochs import resolve_epochs
+from slime_events.cli.main import COMMANDS, main
+from slime_events.config.data import DataSettings
+from slime_events.config.rollout import RolloutSettings
+from slime_events.config.settings import TrainSettings
+from slime_events.run_folder import RunFolder
+
+HEAVY = ("torch", "ray", "sglang", "transformers", "megatron", "nats", "numpy")
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    said = capsys.readouterr().out
+    assert all(name in said for name in COMMANDS)
+
+
+def test_an_unknown_command_gets_the_nearest_names(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["shwo", "demo"]) == 2
+    assert "Did you mean show?" in capsys.readouterr().err
+
+
+def test_an_unknown_run_is_one_line_and_exit_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "demo" / "settings.toml").write_text("")
+    assert main(["show", "other", "--runs-dir", str(tmp_path)]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("error: no run 'other'")
+    assert "demo" in err
+    assert err.count("\n") == 1
+
+
+def test_a_wrong_flag_is_exit_2_with_the_nearest_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--rollout-batchsize", "4"]) == 2
+    assert "--rollout-batch-size" in capsys.readouterr().err
+
+
+def test_an_interrupt_is_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(show, "main", interrupted)
+    assert main(["show", "demo"]) == 130
+
+
+def test_help_is_quick_and_imports_nothing_heavy() -> None:
+    program = (
+        "import sys; from slime_events.cli.main import main; main(['--help']); main(['--version']); "
+        f"print([m for m in {HEAVY!r} if m in sys.modules], file=sys.stderr)"
+    )
+    begun = time.perf_counter()
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stderr.strip() == "[]"
+    assert time.perf_counter() - begun < 3, "0.1 s alone; the rest is for a busy machine"
+
+
+def test_epochs_become_steps_by_slimes_rule(tmp_path: Path) -> None:
+    data = tmp_path / "p.jsonl"
+    data.write_text('{"input": "a"}\n' * 10)
+    settings = TrainSettings(
+        data=DataSettings(prompt_data=str(data), apply_chat_template=True),
+        rollout=RolloutSettings(num_epoch=3, rollout_batch_size=4),
+    )
+    resolved, note = resolve_epochs(settings)
+    assert (resolved.rollout.num_rollout, resolved.rollout.num_epoch) == (7, None)
+    assert note == "num_epoch 3 over 10 rows is num_rollout 7."
+    assert resolve_epochs(resolved) == (resolved, None)
+
+
+def test_epochs_over_no_file_say_which(tmp_path: Path) -> None:
+    data = DataSettings(prompt_data=str(tmp_path / "none.jsonl"))
+    with pytest.raises(DataError, match=r"none\.jsonl"):
+        resolve_epochs(TrainSettings(data=data, rollout=RolloutSettings(num_epoch=1)))
+
+
+def test_the_demo_takes_any_flag_of_train(tmp_path: Path) -> None:
+    flags = ["--runs-dir", str(tmp_path), "--steps", "3", "--rollout-batch-size", "4", "--max-staleness=1"]
+    settings = prepare(read_options(flags)).settings
+    assert settings.rollout.num_rollout == 3
+    assert settings.rollout.max_staleness == 1
+    assert settings.trainer.global_batch_size == 4 * settings.rollout.n_samples_per_prompt
+    assert Path(settings.data.prompt_data or "").is_file()
+    assert Path(settings.data.prompt_data or "").is_relative_to(tmp_path / "demo")
+
+
+def test_the_demo_has_two_models() -> None:
+    with pytest.raises(ConfigError, match="smollm2-135m"):
+        read_options(["--model", "smollm"])
+
+
+def _demo(runs: Path, name: str) -> RunFolder:
+    folder = RunFolder.create(runs, name)
+    folder.settings.write_text(f'[data]\nprompt_data = "{folder.path}/data/train.jsonl"\n')
+    return folder
+
+
+def test_an_earlier_demo_makes_room_only_where_it_may(tmp_path: Path) -> None:
+    folder = _demo(tmp_path, "demo")
+    make_room(folder, force=False)
+    assert not folder.path.exists()
+    own = _demo(tmp_path, "mine")
+    with pytest.raises(ConfigError, match="--force"):
+        make_room(own, force=False)
+    make_room(own, force=True)
+    assert not own.path.exists()
+
+
+def test_a_run_that_is_no_demo_is_never_removed(tmp_path: Path) -> None:
+    folder = _demo(tmp_path, "demo")
+    folder.settings.write_text('[data]\nprompt_data = "/elsewhere/train.jsonl"\n')
+    with pytest.raises(ConfigError, match="no demo"):
+        make_room(folder, force=True)
+    assert folder.path.exists()

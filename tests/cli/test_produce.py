@@ -1,0 +1,146 @@
+"""`produce`: lines to messages, refusals by line and field, and the real thing over NATS."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import io
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import nats
+import pytest
+
+from schemas.errors import LogUnavailable
+from schemas.inbox import FieldError, InboxPrompt, InboxReply
+from slime_events.cli import produce as command
+from slime_events.cli.produce import NatsInbox, Taken, produce
+from slime_events.cli.prompt_lines import BadLine, Line, read_lines
+from storage.nats_server import NatsServer
+
+SNIPPET = Path(__file__).parents[2] / "docs" / "snippets" / "produce.py"
+
+
+class FakeInbox:
+    """Refuses prompts that say `no`; keeps what was sent."""
+
+    max_bytes = 400
+
+    def __init__(self) -> None:
+        self.messages: list[list[InboxPrompt]] = []
+
+    async def send(self, data: bytes) -> InboxReply:
+        prompts = msgspec.json.decode(data, type=list[InboxPrompt])
+        self.messages.append(prompts)
+        errors = tuple(FieldError(n, "prompt", "too_long") for n, p in enumerate(prompts) if p.prompt == "no")
+        if errors:
+            return InboxReply(accepted=False, errors=errors)
+        return InboxReply(accepted=True, groups=tuple(f"inbox-{p.key}" for p in prompts))
+
+
+def _lines(text: str, **how: Any) -> list[Line | BadLine]:
+    return list(read_lines(io.StringIO(text), "f.jsonl", **how))
+
+
+def _prompts(lines: Iterable[Line | BadLine]) -> list[InboxPrompt]:
+    return [line.prompt for line in lines if isinstance(line, Line)]
+
+
+def test_keys_are_the_senders_or_follow_from_the_line() -> None:
+    same, again, other = _prompts(_lines('{"prompt": "a"}\n{"prompt": "a"}\n\n{"prompt": "b"}\n'))
+    assert same.key == again.key != other.key
+    assert len(same.key) == 64
+    (named,) = _prompts(_lines('{"id": 7, "messages": [{"role": "user", "content": "a"}]}', key_field="id"))
+    assert named.key == "7"
+    assert named.prompt == [{"role": "user", "content": "a"}]
+
+
+def test_a_list_and_an_object_over_lines_are_read_too() -> None:
+    assert len(_prompts(_lines('[{"prompt": "a"},\n {"prompt": "b"}]'))) == 2
+    assert len(_prompts(_lines('{\n "prompt": "a"\n}\n'))) == 1
+    assert _lines("\n\n") == []
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "f.jsonl: not JSON"),
+        ("nonsense", "f.jsonl:1: not JSON"),
+        ("3", "f.jsonl:1: not a JSON object"),
+        ('{"prompt": 3}', "f.jsonl:1: prompt: Expected `str | array`, got `int`"),
+        ('{"prompt": "a", "label": 4}', "f.jsonl:1: label: Expected `str | null`, got `int`"),
+        ('{"prompt": "a", "extra": 4}', "f.jsonl:1: Object contains unknown field `extra`"),
+        ('{"prompt": "a", "messages": []}', "f.jsonl:1: messages: stands beside prompt"),
+        ('{"label": "a"}', "f.jsonl:1: Object missing required field `prompt`"),
+    ],
+)
+def test_a_bad_line_is_named_with_field_and_reason(line: str, message: str) -> None:
+    (bad,) = _lines(line)
+    assert str(bad).startswith(message)
+
+
+async def test_one_refused_prompt_does_not_hold_up_its_message() -> None:
+    inbox = FakeInbox()
+    lines = _lines('{"key": "1", "prompt": "a"}\n{"key": "2", "prompt": "no"}\nbad\n{"key": "3", "prompt": "b"}\n')
+    results = [result async for result in produce(inbox, lines, batch=4)]
+    assert [r.group for r in results if isinstance(r, Taken)] == ["inbox-1", "inbox-3"]
+    assert "f.jsonl:2: prompt: too_long" in [str(r) for r in results if isinstance(r, BadLine)]
+
+
+async def test_messages_stay_below_count_and_size() -> None:
+    inbox = FakeInbox()
+    text = "".join(json.dumps({"key": str(n), "prompt": "x" * 80}) + "\n" for n in range(9))
+    results = [r async for r in produce(inbox, _lines(text + json.dumps({"prompt": "y" * 500})), batch=5)]
+    assert max(map(len, inbox.messages)) < 5
+    assert sum(map(len, inbox.messages)) == 9
+    (bad,) = (result for result in results if isinstance(result, BadLine))
+    assert "400 is the most" in str(bad)
+
+
+async def _answering(url: str, run: str) -> Any:
+    """A client that answers like the inbox of a run."""
+    inbox, client = FakeInbox(), await nats.connect(url)
+
+    async def receive(message: Any) -> None:
+        await message.respond(msgspec.json.encode(await inbox.send(message.data)))
+
+    await client.subscribe(f"slime.{run}.inbox.prompts", cb=receive)
+    await client.flush()
+    return client
+
+
+async def test_over_nats_with_the_command_and_with_plain_nats_py(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "p.jsonl"
+    file.write_text('{"key": "1", "prompt": "a"}\n{"key": "2", "prompt": "no"}\n')
+    async with await NatsServer.start(tmp_path / "nats") as server:
+        words = command._parser().parse_args(["r", str(file), "--nats-url", server.url])
+        with file.open() as opened, pytest.raises(LogUnavailable, match="takes no prompts"):
+            await command._produce(words, opened)
+        client = await _answering(server.url, "r")
+        assert await _run(words, file) == 1
+        said = capsys.readouterr()
+        assert said.out == "inbox-1  1\n"
+        assert f"{file}:2: prompt: too_long" in said.err
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, str(SNIPPET), server.url, "r", stdout=asyncio.subprocess.PIPE
+        )
+        out, _ = await asyncio.wait_for(process.communicate(), 30)
+        assert process.returncode == 0
+        assert "inbox-quiz-4" in out.decode()
+        await client.close()
+
+
+async def _run(words: argparse.Namespace, file: Path) -> int:
+    with file.open() as opened:
+        return await command._produce(words, opened)
+
+
+def test_the_inbox_of_nats_satisfies_the_protocol() -> None:
+    inbox: command.Inbox = NatsInbox(type("Client", (), {"max_payload": 1 << 20})(), "r")
+    assert inbox.max_bytes < 1 << 20

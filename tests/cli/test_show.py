@@ -1,0 +1,100 @@
+"""`show`: one pass over a finished run, and every view of it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from schemas.arrays import unpack
+from schemas.errors import RunNotFound
+from slime_events.cli.show import Question, Shown, answer
+from tests.cli.small_run import REJECTED, small_run
+
+
+async def _answer(**asked: object) -> Shown:
+    shown = await answer(await small_run(), Question(**asked), unpack)  # type: ignore[arg-type]
+    json.dumps(shown.facts)  # every view has a JSON form
+    return shown
+
+
+async def test_the_run() -> None:
+    shown = await _answer()
+    facts = shown.facts
+    assert (facts["phase"], len(facts["steps"]), facts["version"]) == ("finished", 2, 2)
+    assert facts["counts"]["groups_accepted"] == 4
+    (rejection,) = facts["rejections"]
+    assert rejection == {"cause": "filter", "reason": "zero_std_0.0", "groups": 1, "examples": [REJECTED]}
+    assert "train.jsonl:7" in shown.text
+    assert "2 of 2, weight version 2" in shown.text
+
+
+async def test_a_step() -> None:
+    shown = await _answer(step=1)
+    assert shown.facts["version"] == 2
+    assert [s["sample"] for s in shown.facts["samples"]][1] == "inbox-aa-s1"
+    assert shown.facts["samples"][1]["versions"] == "v0[0:2] v1[2:3]"
+    assert shown.facts["samples"][1]["normalised"] == 1.0
+    assert "v1 -> v2" in shown.text
+
+
+async def test_an_accepted_group_names_the_version_it_went_into() -> None:
+    shown = await _answer(group="inbox-aa")
+    assert (shown.facts["step"], shown.facts["version"]) == (1, 2)
+    assert "step 1 -> weight version 2" in shown.text
+    assert "inbox, key k1" in shown.text
+    assert "user: What is inbox-aa?" in shown.text
+
+
+async def test_a_rejected_group_says_why() -> None:
+    shown = await _answer(group=REJECTED)
+    assert "rejected (filter) by nonzero_std: zero_std_0.0, mean 0 std 0" in shown.text
+    assert "in no batch" in shown.text
+
+
+async def test_a_sample_token_by_token() -> None:
+    shown = await _answer(sample="inbox-aa-s1")
+    tokens = shown.facts["tokens"]
+    assert [(t["token"], t["log_prob"], t["version"]) for t in tokens] == [
+        (10, -0.5, 0),
+        (11, -0.25, 0),
+        (12, -0.125, 1),
+    ]
+    assert shown.facts["reward"]["value"] == 1.0
+    assert shown.facts["engine"] == "engine-1"
+    assert "accepted" in shown.text
+    assert "step 1 -> weight version 2" in shown.text
+
+
+async def test_a_long_token_table_is_cut_in_the_middle() -> None:
+    shown = await _answer(sample="inbox-aa-s1", tokens=2)
+    assert "1 tokens in the middle are left out" in shown.text
+    assert "left out" not in (await _answer(sample="inbox-aa-s1", tokens=0)).text
+
+
+async def test_a_version() -> None:
+    shown = await _answer(version=2)
+    assert (shown.facts["step"], shown.facts["published"]["parent"]) == (1, 1)
+    assert [a["engine"] for a in shown.facts["activations"]] == ["engine-1"]
+    assert shown.facts["evals"][0]["mean"] == 0.75
+    assert "the run's beginning" in (await _answer(version=0)).text
+
+
+async def test_a_beginning_that_only_one_id_has_is_enough() -> None:
+    assert (await _answer(group="inbox")).facts["group"] == "inbox-aa"
+    with pytest.raises(RunNotFound, match="4 ids begin with 'train'"):
+        await _answer(group="train")
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"group": "imbox-aa"}, "near: inbox-aa"),
+        ({"sample": "inbox-aa-s9"}, r"near: inbox-aa-s"),
+        ({"step": 7}, "no step 7: there are 0 to 1"),
+        ({"version": 7}, "no weight version 7: there are 0 to 2"),
+    ],
+)
+async def test_what_is_not_there_gets_the_nearest(asked: dict[str, object], message: str) -> None:
+    with pytest.raises(RunNotFound, match=message):
+        await _answer(**asked)

@@ -1,0 +1,69 @@
+"""`tail`: filters, the live end of a run, and lines without raw arrays."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from schemas.errors import InvalidValue
+from schemas.registry import EVENT_CLASSES
+from slime_events.cli import line, tail
+from slime_events.cli.line import event_line
+from slime_events.cli.plain import plain_event
+from slime_events.cli.tail import Wanted, check_types, events
+from storage.log import EventLog
+from tests.cli import small_run as run
+
+
+async def _positions(log: EventLog, wanted: Wanted, *, follow: bool = False) -> list[str]:
+    return [r.envelope.type async for r in events(log, wanted, follow=follow)]
+
+
+async def test_filters_narrow_each_other() -> None:
+    log = await run.small_run()
+    assert len(await _positions(log, Wanted())) == len(log.records)
+    assert set(await _positions(log, Wanted(types=("rollout", "step.committed")))) == {
+        "rollout.requested", "rollout.progressed", "rollout.completed", "step.committed",
+    }  # fmt: skip
+    assert await _positions(log, Wanted(sample="inbox-aa-s0")) == [
+        "rollout.requested", "rollout.completed", "reward.assigned", "group.accepted", "batch.sealed",
+    ]  # fmt: skip
+    assert await _positions(log, Wanted(types=("group",), group=run.REJECTED)) == ["group.rejected"]
+    assert await _positions(log, Wanted(types=("run",), start=2)) == ["run.finished"]
+
+
+async def test_it_follows_a_run_to_its_end_and_then_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tail, "QUIET_S", 0.05)
+    said = run.appends(run.finished(run.events()))
+    log = await run.write([])
+    await log.append(said[:5])
+    tailing = asyncio.create_task(_positions(log, Wanted(types=("step", "run")), follow=True))
+    await asyncio.sleep(0.12)
+    assert not tailing.done(), "silence alone is no end"
+    await log.append(said[5:])
+    found = await asyncio.wait_for(tailing, 5)
+    assert found == ["run.started", "step.committed", "step.committed", "run.finished"]
+
+
+async def test_lines_and_json_have_no_raw_arrays() -> None:
+    log = await run.small_run()
+    for recorded in log.records:
+        text = event_line(recorded)
+        assert "\n" not in text
+        assert "Array(" not in text
+        assert f" {recorded.envelope.event.entity()}" in text
+        json.dumps(plain_event(recorded))
+    done = next(r for r in log.records if r.envelope.type == "rollout.completed")
+    assert plain_event(done)["event"]["tokens"] == {"dtype": "int32", "n": 3}
+    assert plain_event(done, full=True)["event"]["tokens"] == [10, 11, 12]
+
+
+def test_every_event_has_its_figures() -> None:
+    assert set(line._FIGURES) == set(EVENT_CLASSES)
+
+
+def test_an_unknown_type_gets_the_nearest_names() -> None:
+    with pytest.raises(InvalidValue, match=r"rollout\.completed"):
+        check_types(["rollout.complete"])

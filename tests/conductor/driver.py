@@ -1,0 +1,267 @@
+"""`Driver`: the conductor's decisions against a world that ends samples in any order. No shell, no clock, no log but a list."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable
+
+from schemas.arrays import pack_log_probs, pack_tokens
+from schemas.batches import BatchSealed
+from schemas.checkpoints import CheckpointSaved
+from schemas.codec import decode, encode
+from schemas.envelope import enclose
+from schemas.event import Event, Purpose
+from schemas.prompts import PromptSubmitted, Source
+from schemas.rewards import RewardAssigned, RewardFailed, RewardFailureKind
+from schemas.rollouts import (
+    FailureKind,
+    RolloutCompleted,
+    RolloutFailed,
+    RolloutProgressed,
+    RolloutRequested,
+    Sampling,
+    StopReason,
+    WeightSpan,
+)
+from schemas.runs import RunStarted
+from schemas.steps import StepCommitted
+from schemas.weights import WeightsPublished
+from slime_events.conductor.accept import Judge
+from slime_events.conductor.decide import decide, is_broken, is_complete, prompts_to_draw
+from slime_events.conductor.draw import requests_for, training_requests
+from slime_events.conductor.evaluate import evals_due
+from slime_events.conductor.plan import Plan
+from slime_events.filters.base_types import DynamicFilterOutput
+from slime_events.filters.decide import run_filter
+from slime_events.sample_view import group_samples
+from slime_events.state.apply import apply
+from slime_events.state.group import GroupState
+from slime_events.state.run import RunState
+from storage.log import Recorded
+
+SAMPLING = Sampling(max_new_tokens=8)
+
+
+def make_plan(**changes: object) -> Plan:
+    """A small plan."""
+    fields: dict[str, object] = {"steps": 4, "groups": 3, "samples": 2, "sampling": SAMPLING}
+    return Plan(**(fields | changes))  # type: ignore[arg-type]
+
+
+def keep_all(group: GroupState):
+    """The judge of a run without a filter."""
+    return run_filter(None, None, group_samples(group))
+
+
+def dropping(share: float) -> Judge:
+    """A judge that drops a share of the groups, each by its own name."""
+
+    def judge(group: GroupState):
+        keep = share < hashlib.sha256(group.group.encode()).digest()[0] / 256
+        return run_filter(lambda args, samples: DynamicFilterOutput(keep, "by its name"), None, group_samples(group))
+
+    return judge
+
+
+class Driver:
+    """One run. `requests`: of samples that have not ended, by sample id, in the order they were asked for."""
+
+    def __init__(self, plan: Plan, judge: Judge = keep_all, eval_prompts: int = 2) -> None:
+        self.plan, self.judge, self.eval_prompts = plan, judge, eval_prompts
+        self.state = RunState(run="drive")
+        self.log: list[Recorded] = []
+        self.requests: dict[str, RolloutRequested] = {}
+        self.ungraded: dict[str, str] = {}
+        self.begun: dict[str, list[int]] = {}
+        self.drawn = 0
+        self.say(RunStarted(settings={}, code_version=""))
+        self.say(WeightsPublished(version=0, parent=None, url="", digest="d0", bytes=0))
+        self.settle()
+
+    def say(self, event: Event) -> None:
+        """Append one event, as it comes back from the log, and fold it in."""
+        data = encode(enclose("drive", event, at=len(self.log), producer="test"))
+        envelope = decode(data)
+        self.log.append(Recorded(len(self.log) + 1, envelope.subject, envelope, data))
+        apply(self.state, self.log[-1])
+        if isinstance(event, RolloutRequested):
+            self.requests[event.sample] = event
+
+    def settle(self) -> None:
+        """Let the conductor speak until it has nothing to say."""
+        while not is_broken(self.state, self.plan):
+            events = decide(self.state, self.plan, self.judge, lambda raw, _: list(raw))
+            events += self._draw() + self._evals()
+            if not events:
+                return
+            for event in events:
+                self.say(event)
+
+    def _draw(self) -> list[Event]:
+        events: list[Event] = []
+        for _ in range(prompts_to_draw(self.state, self.plan)):
+            prompt = PromptSubmitted(
+                group=f"g{self.drawn:04d}", text="", tokens=pack_tokens([1]), source=Source(path="f", offset=self.drawn)
+            )
+            self.drawn += 1
+            events += [prompt, *training_requests(prompt.group, prompt.tokens, self.state, self.plan)]
+        return events
+
+    def _evals(self) -> list[Event]:
+        events: list[Event] = []
+        for name, version in evals_due(self.state, self.plan):
+            for index in range(self.eval_prompts):
+                prompt = PromptSubmitted(
+                    group=f"eval-{name}-v{version}-{index}",
+                    text="",
+                    tokens=pack_tokens([1]),
+                    source=Source(path=name, offset=index),
+                    purpose=Purpose.EVAL,
+                    dataset=name,
+                    version=version,
+                )
+                events += [
+                    prompt,
+                    *requests_for(
+                        prompt.group,
+                        prompt.tokens,
+                        samples=self.plan.eval_samples,
+                        sampling=SAMPLING,
+                        seed=0,
+                        min_version=version,
+                        purpose=Purpose.EVAL,
+                    ),
+                ]
+        return events
+
+    def begin(self, sample: str, version: int | None = None) -> None:
+        """A first chunk of a token, by the newest weights or the given ones."""
+        request = self.requests[sample]
+        self.begun[sample] = [self.state.published if version is None else version]
+        self.say(
+            RolloutProgressed(
+                sample=sample,
+                attempt=request.attempt,
+                start=0,
+                tokens=pack_tokens([1]),
+                log_probs=pack_log_probs([0.0]),
+                spans=(WeightSpan(0, 1, self.begun[sample][0]),),
+                engine="e",
+            )
+        )
+
+    def complete(self, sample: str) -> None:
+        """The rollout ends, by the newest weights; its reward is still to come."""
+        request = self.requests.pop(sample)
+        versions = [*self.begun.pop(sample, []), self.state.published]
+        self.ungraded[sample] = request.group
+        self.say(
+            RolloutCompleted(
+                sample=sample,
+                group=request.group,
+                attempt=request.attempt,
+                start=0,
+                length=len(versions),
+                prompt_length=1,
+                stop=StopReason.STOP,
+                text=sample,
+                spans=tuple(WeightSpan(i, i + 1, v) for i, v in enumerate(versions)),
+                digest=hashlib.sha256(sample.encode()).hexdigest(),
+                engine="e",
+            )
+        )
+
+    def fail(self, sample: str, kind: FailureKind = FailureKind.ENGINE) -> None:
+        """The rollout fails."""
+        request = self.requests.pop(sample)
+        self.say(
+            RolloutFailed(
+                sample=sample, group=request.group, attempt=request.attempt, kind=kind, message="broke", engine="e"
+            )
+        )
+
+    def grade(self, sample: str, value: float | None = 1.0) -> None:
+        """A reward, or that there is none."""
+        common = {"sample": sample, "group": self.ungraded.pop(sample), "grader": "t", "grader_digest": ""}
+        if value is None:
+            self.say(RewardFailed(kind=RewardFailureKind.NONE, message="None", **common))
+        else:
+            self.say(RewardAssigned(value=value, **common))
+
+    def finish_group(self, group: str, value: float = 1.0) -> None:
+        """All samples of a group end well; the conductor has not looked yet."""
+        for sample in [s for s, request in self.requests.items() if request.group == group]:
+            self.complete(sample)
+            self.grade(sample, value)
+
+    def commit(self) -> None:
+        """The trainer commits the next sealed step."""
+        step = min(self.state.sealed)
+        version = step + 1
+        self.say(
+            StepCommitted(
+                step=step,
+                batch_digest=self.state.sealed[step].digest,
+                parent_version=step,
+                version=version,
+                weights_digest=f"d{version}",
+                optimizer_digest="",
+                samples=0,
+                tokens=0,
+            )
+        )
+        if version % self.plan.publish_every == 0 or version == self.plan.steps:
+            self.say(WeightsPublished(version=version, parent=step, url="", digest=f"d{version}", bytes=0))
+        if self.plan.checkpoint_every and version % self.plan.checkpoint_every == 0:
+            self.say(CheckpointSaved(version=version, url="", weights_digest="", optimizer_digest=""))
+
+    def events(self, kind: type) -> list:
+        """All events of a type, in order."""
+        return [recorded.envelope.event for recorded in self.log if isinstance(recorded.envelope.event, kind)]
+
+    @property
+    def batches(self) -> list[BatchSealed]:
+        """In order."""
+        return self.events(BatchSealed)
+
+    def play(
+        self,
+        chance: random.Random,
+        *,
+        engine_fails: float = 0.0,
+        invalid: float = 0.0,
+        ungraded: float = 0.0,
+        check: Callable[[Driver], None] = lambda driver: None,
+        most: int = 20_000,
+    ) -> None:
+        """Let the world act in random order until the run is complete or broken; AssertionError where nobody can."""
+        for _ in range(most):
+            check(self)
+            if is_complete(self.state, self.plan) or is_broken(self.state, self.plan):
+                return
+            moves: list[Callable[[], None]] = [self.commit] if self.state.sealed else []
+            if self.requests:
+                moves += [lambda: self._move(chance, engine_fails, invalid)] * 3
+            if self.ungraded:
+                value = None if chance.random() < ungraded else chance.random()
+                moves += [lambda: self.grade(chance.choice(list(self.ungraded)), value)] * 2
+            assert moves, f"stuck: {self.state}"
+            chance.choice(moves)()
+            if chance.random() < 0.7:
+                self.settle()
+            elif not (self.state.sealed or self.requests or self.ungraded):
+                self.settle()
+        raise AssertionError("the run does not end")
+
+    def _move(self, chance: random.Random, engine_fails: float, invalid: float) -> None:
+        sample = chance.choice(list(self.requests))
+        drawn = chance.random()
+        if drawn < engine_fails:
+            self.fail(sample)
+        elif drawn < engine_fails + invalid:
+            self.fail(sample, FailureKind.INVALID)
+        elif sample not in self.begun and chance.random() < 0.5:
+            self.begin(sample, chance.randint(self.requests[sample].min_version, self.state.published))
+        else:
+            self.complete(sample)

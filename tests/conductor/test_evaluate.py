@@ -1,0 +1,80 @@
+"""Evaluations share the engines, never hold the loop, and the run waits for them at its end."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from schemas.evals import EvalCompleted
+from schemas.rollouts import FailureKind
+from slime_events.conductor.decide import is_complete, waits_for
+from tests.conductor.driver import Driver, make_plan
+
+
+def plan_of(**changes: object):
+    return make_plan(steps=5, eval_every=2, eval_names=("held", "other"), **changes)
+
+
+def test_version_0_every_nth_and_the_last() -> None:
+    driver = Driver(plan_of())
+    driver.play(random.Random(1))
+    done = driver.events(EvalCompleted)
+    assert sorted((event.dataset, event.version) for event in done) == [
+        (name, version) for name in ("held", "other") for version in (0, 2, 4, 5)
+    ]
+    assert all(event.samples == 2 and event.failed == 0 for event in done)
+    assert not driver.state.evals
+
+
+def test_without_the_first() -> None:
+    driver = Driver(plan_of(eval_first=False))
+    driver.play(random.Random(1))
+    assert {event.version for event in driver.events(EvalCompleted)} == {2, 4, 5}
+
+
+def test_the_loop_is_not_held_and_the_end_waits() -> None:
+    driver = Driver(plan_of(checkpoint_every=5))
+    evaluation = [sample for sample in driver.requests if sample.startswith("eval-held-v0")]
+    while driver.state.version < 5:
+        for group in {r.group for r in driver.requests.values() if r.purpose == "train"}:
+            driver.finish_group(group)
+        driver.settle()
+        driver.commit()
+        driver.settle()
+    assert set(evaluation) <= set(driver.requests), "nobody has looked at version 0's evaluation yet"
+    assert not is_complete(driver.state, driver.plan)
+    assert waits_for(driver.state, driver.plan).endswith("an engine to activate version 5")
+    for sample in list(driver.requests):
+        driver.complete(sample)
+        driver.grade(sample, 0.5)
+    driver.settle()
+    assert is_complete(driver.state, driver.plan)
+    first = next(event for event in driver.events(EvalCompleted) if event.version == 0)
+    assert (first.mean, first.oldest_version, first.newest_version) == (0.5, 5, 5)
+
+
+def test_the_end_waits_for_the_checkpoint() -> None:
+    driver = Driver(make_plan(steps=1, checkpoint_every=1))
+    state = driver.state
+    driver.plan = make_plan(steps=1)
+    driver.play(random.Random(0))
+    assert is_complete(state, make_plan(steps=1))
+    assert not is_complete(state, make_plan(steps=1, checkpoint_every=1))
+
+
+@pytest.mark.parametrize("how", ["rollout", "reward"])
+def test_what_failed_counts_nothing(how: str) -> None:
+    driver = Driver(plan_of(max_attempts=1))
+    one, *others = [sample for sample in driver.requests if sample.startswith("eval-held-v0")]
+    for sample in others:
+        driver.complete(sample)
+        driver.grade(sample, 1.0)
+    if how == "rollout":
+        driver.fail(one, FailureKind.TOO_LONG)
+    else:
+        driver.complete(one)
+        driver.grade(one, None)
+    driver.settle()
+    (done,) = driver.events(EvalCompleted)
+    assert (done.mean, done.samples, done.failed) == (0.5, 2, 1)

@@ -1,0 +1,230 @@
+"""Makes the golden log of the current schemas: `python -m tests.golden.make v2`.
+
+A golden log, once released, is never made again: it shows for ever that what this version wrote can be read. So this
+refuses to overwrite, and a release that raises a `SCHEMA` or adds an event brings a new file.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+
+from schemas.archives import ArchiveSealed
+from schemas.arrays import Array, BlobRef, pack, pack_log_probs, pack_tokens
+from schemas.batches import BatchSealed
+from schemas.checkpoints import CheckpointSaved
+from schemas.codec import encode
+from schemas.envelope import Envelope, enclose
+from schemas.evals import EvalCompleted
+from schemas.event import Event, Purpose
+from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
+from schemas.prompts import PromptRejected, PromptSubmitted, Source
+from schemas.rewards import RewardAssigned, RewardFailed, RewardFailureKind
+from schemas.rollouts import (
+    FailureKind,
+    RolloutCompleted,
+    RolloutFailed,
+    RolloutProgressed,
+    RolloutRequested,
+    RolloutSuspended,
+    Sampling,
+    StopReason,
+    SuspendReason,
+    Timings,
+    WeightSpan,
+)
+from schemas.runs import FinishReason, RunFailed, RunFinished, RunResumed, RunStarted
+from schemas.steps import StepCommitted
+from schemas.weights import WeightsActivated, WeightsPublished
+from schemas.workers import WorkerJoined, WorkerLost
+from tests.golden.log_file import FOLDER, rendered_file, write_records
+
+RUN = "golden"
+DIGEST = "ab" * 32
+SAMPLING = Sampling(max_new_tokens=8, temperature=0.8, top_p=0.95, top_k=40, stop=("\n",), stop_token_ids=(2,))
+
+
+def a_run() -> Iterator[Event]:
+    """Two groups of two samples: one is trained on, one is not; then the ends a run can have."""
+    yield RunStarted(settings={"rollout": {"batch": 1}}, code_version="0.1.0", environment={"python": "3.11"})
+    yield WeightsPublished(version=0, parent=None, url="weights/0", digest=DIGEST, bytes=1000)
+    yield WorkerJoined(
+        worker="engine-1", role="engine", pid=7, node="n", facts={"device": "cpu"}, seconds={"load": 1.5}
+    )
+    yield WeightsActivated(version=0, engine="engine-1", digest=DIGEST, seconds=0.5, lag=0.7, resumed=1)
+    yield PromptRejected(source=Source(path="file:///p.jsonl", row=1, offset=1, line=2), reason="no field 'input'")
+    yield from _trained_group()
+    yield from _rejected_group()
+    yield from _step()
+    yield WorkerLost(worker="engine-1", role="engine", reason="its process ended")
+    yield RunFailed(role="conductor", reason="no engine is left", waited_for="an engine", at_events=30)
+    yield RunResumed(incarnation=1, code_version="0.1.1", environment={"python": "3.11"})
+    yield RunFinished(reason=FinishReason.ALL_STEPS, steps=1, events=32, state_digest=DIGEST)
+
+
+def _requests(group: str, prompt: Array, purpose: Purpose) -> Iterator[Event]:
+    for index in range(2):
+        yield RolloutRequested(
+            sample=f"{group}-s{index}",
+            group=group,
+            index=index,
+            prompt=prompt,
+            sampling=SAMPLING,
+            seed=2**63 - 1 - index,
+            purpose=purpose,
+        )
+
+
+def _trained_group() -> Iterator[Event]:
+    group, prompt = "train-0-0", pack_tokens([1, 5, 6])
+    yield PromptSubmitted(
+        group=group,
+        text="2+3=",
+        tokens=prompt,
+        source=Source(path="file:///p.jsonl", row=0, epoch=0, offset=0),
+        messages=[{"role": "user", "content": "2+3="}],
+        label="5",
+        metadata={"level": 1, "größe": None},
+        tools=[{"type": "function", "function": {"name": "add"}}],
+    )
+    yield from _requests(group, prompt, Purpose.TRAIN)
+    for index in range(2):
+        sample = f"{group}-s{index}"
+        yield RolloutProgressed(
+            sample=sample,
+            attempt=0,
+            start=0,
+            tokens=pack_tokens([7, 8]),
+            log_probs=pack_log_probs([-0.25, -1.5]),
+            spans=(WeightSpan(0, 2, 0),),
+            engine="engine-1",
+        )
+        yield RolloutSuspended(
+            sample=sample, attempt=0, length=2, reason=SuspendReason.STEP_BOUNDARY, engine="engine-1"
+        )
+        yield RolloutCompleted(
+            sample=sample,
+            group=group,
+            attempt=0,
+            start=2,
+            length=3,
+            prompt_length=3,
+            stop=StopReason.STOP,
+            text="5 ✓",
+            spans=(WeightSpan(0, 2, 0), WeightSpan(2, 3, 1)),
+            digest=DIGEST,
+            engine="engine-1",
+            tokens=pack_tokens([2]),
+            log_probs=pack_log_probs([-0.125]),
+            loss_mask=pack([1, 1, 0], "int8"),
+            timings=Timings(queued=0.1, generating=0.2, updating=0.3),
+        )
+        yield RewardAssigned(
+            sample=sample,
+            group=group,
+            value=float(index),
+            grader="math",
+            grader_digest=DIGEST,
+            detail={"pred": "5"},
+            seconds=0.01,
+        )
+    yield GroupAccepted(
+        group=group,
+        samples=(f"{group}-s0", f"{group}-s1"),
+        rewards=(0.0, 1.0),
+        filter="check_reward_nonzero_std",
+        filter_digest=DIGEST,
+        reason=None,
+        figures={"mean": 0.5, "std": 0.5},
+    )
+
+
+def _rejected_group() -> Iterator[Event]:
+    group = "inbox-1"
+    prompt = Array(dtype="int32", n=100_000, blob=BlobRef(sha256=DIGEST, size=400_000))
+    yield PromptSubmitted(
+        group=group, text="long", tokens=prompt, source=Source(path="inbox", key="k-1"), dataset="inbox"
+    )
+    yield from _requests(group, prompt, Purpose.TRAIN)
+    yield RolloutFailed(
+        sample=f"{group}-s0",
+        group=group,
+        attempt=0,
+        kind=FailureKind.TOO_LONG,
+        message="the prompt has 100000 tokens, the context 4096",
+        engine="engine-1",
+    )
+    yield RewardFailed(
+        sample=f"{group}-s1",
+        group=group,
+        kind=RewardFailureKind.TIMEOUT,
+        message="no answer in 5 s",
+        grader="math",
+        grader_digest=DIGEST,
+        seconds=5.0,
+    )
+    yield GroupRejected(group=group, cause=RejectionCause.ROLLOUT_FAILED, reason="one of two failed")
+
+
+def _step() -> Iterator[Event]:
+    samples = ("train-0-0-s0", "train-0-0-s1")
+    yield BatchSealed(
+        step=0,
+        groups=("train-0-0",),
+        samples=samples,
+        rewards=(-1.0, 1.0),
+        raw_rewards=(0.0, 1.0),
+        digest=DIGEST,
+        oldest_version=0,
+    )
+    yield StepCommitted(
+        step=0,
+        batch_digest=DIGEST,
+        parent_version=0,
+        version=1,
+        weights_digest=DIGEST,
+        optimizer_digest=DIGEST,
+        samples=2,
+        tokens=12,
+        metrics={"loss": 0.5},
+        seconds={"train": 0.4},
+    )
+    yield WeightsPublished(version=1, parent=0, url="weights/1", digest=DIGEST, bytes=1000)
+    yield CheckpointSaved(version=1, url="checkpoints/1", weights_digest=DIGEST, optimizer_digest=DIGEST, seconds=0.1)
+    yield EvalCompleted(
+        dataset="held-out",
+        version=1,
+        mean=0.75,
+        samples=4,
+        failed=1,
+        mean_length=3.5,
+        oldest_version=0,
+        newest_version=1,
+    )
+    yield ArchiveSealed(segment=0, first=1, last=20, sha256=DIGEST, bytes=4096, url="archive/0.seg")
+
+
+def envelopes() -> Iterator[Envelope]:
+    """The run as it is written, each event caused by the one before."""
+    cause: str | None = None
+    for number, event in enumerate(a_run()):
+        trace = f"00-{number + 1:032x}-{number + 1:016x}-01" if number % 2 else None
+        envelope = enclose(
+            RUN, event, at=1_700_000_000_000_000_000 + number, producer="make", cause=cause, traceparent=trace
+        )
+        cause = envelope.id
+        yield envelope
+
+
+def main(name: str) -> None:
+    """Write `<name>.slimelog` and its rendering `<name>.json`."""
+    path = FOLDER / f"{name}.slimelog"
+    write_records(path, (encode(envelope) for envelope in envelopes()))
+    with path.with_suffix(".json").open("x") as file:
+        json.dump(rendered_file(path), file, indent=1, ensure_ascii=False)
+        file.write("\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,182 @@
+"""A launch with cheap parts: every role in this process, a scripted engine, a trainer that only counts.
+
+The launcher, the conductor, the grader with its processes, the archivist and the NATS server are the real ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import hashlib
+import struct
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors.trainer import Trainer
+from schemas.errors import TrainerError
+from serve_apps.engine.scripted_engine import Script, ScriptedEngine
+from serve_apps.rollout import ChunkRule
+from serve_apps.rollout_worker import RolloutWorker
+from slime_events.address import RunAddress
+from slime_events.batch import TrainBatch
+from slime_events.config.engine import EngineSettings
+from slime_events.config.settings import TrainSettings
+from slime_events.taking_part import taking_part
+from storage.blobs import BlobStore
+from storage.group_commit import GroupCommit
+from storage.payloads import fetch, offload_async
+from storage.weights_store import TensorBytes, WeightStore
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A step's result."""
+
+    metrics: dict[str, float]
+    optimizer_digest: str = "0" * 64
+
+
+@dataclass(slots=True)
+class CountingRanks:
+    """The new weights are a digest of the old ones and the batch, in its order. fail_at: the step that breaks."""
+
+    fail_at: int | None = None
+    state: bytes = b"\0" * 32
+    step: int = 0
+
+    async def train(self, batch: TrainBatch) -> Counted:
+        if self.step == self.fail_at:
+            raise TrainerError("rank 0 lost its device")
+        self.step += 1
+        digest = hashlib.sha256(self.state)
+        for sample in batch.samples:
+            digest.update(sample.tokens.tobytes() + struct.pack("<d", sample.reward))
+        self.state = digest.digest()
+        return Counted({"train/loss": float(self.step)})
+
+    async def export_weights(self) -> list[TensorBytes]:
+        return [("w", "F32", (8,), memoryview(self.state))]
+
+    async def save_checkpoint(self, folder: str) -> None:
+        Path(folder).mkdir(parents=True)
+
+
+@dataclass(slots=True)
+class Parts:
+    """What the cheap roles do, and what they have seen."""
+
+    script: Script = field(default_factory=lambda: Script(chunk=4, seconds_per_chunk=0.01))
+    ranks: CountingRanks = field(default_factory=CountingRanks)
+    lease_s: float = 2.0
+
+    def trainer(self) -> Any:
+        """In the place of TrainerActor."""
+        parts = self
+
+        class ScriptedTrainer:
+            async def run(self, address: RunAddress, settings: TrainSettings, peers: Any) -> int:
+                async with taking_part(address, "trainer") as worker:
+                    await worker.join({})
+                    store = WeightStore(address.weights_url, base=settings.trainer.hf_checkpoint)
+                    return await Trainer(
+                        worker,
+                        parts.ranks,
+                        store,
+                        partial(fetch, blobs=BlobStore(address.blob_url)),
+                        temperature=1.0,
+                        publish_every=1,
+                        checkpoint_every=settings.trainer.save_interval,
+                        checkpoints=f"{address.folder}/checkpoints",
+                        steps=settings.rollout.num_rollout or 0,
+                    ).run()
+
+        return ScriptedTrainer
+
+    async def engine(self, address: RunAddress, settings: EngineSettings) -> None:
+        """In the place of a Serve replica."""
+        async with taking_part(address, "engine") as worker:
+            engine = ScriptedEngine(self.script)
+            await engine.start(1.0)
+            blobs = BlobStore(address.blob_url)
+            async with GroupCommit(worker.log) as commit:
+                await worker.join({})
+                await RolloutWorker(
+                    worker,
+                    engine,
+                    commit,
+                    partial(fetch, blobs=blobs),
+                    partial(offload_async, blobs=blobs),
+                    room=settings.sglang_server_concurrency,
+                    rule=ChunkRule(settings.chunk_tokens, settings.chunk_seconds),
+                    lease_s=self.lease_s,
+                ).run()
+
+
+class LocalCluster:
+    """`Cluster` without Ray: actors are objects here, their calls tasks of this event loop."""
+
+    def __init__(self, *_: Any) -> None:
+        self.has_gpus = False
+        self._loop = asyncio.get_event_loop()
+        self._calls: list[concurrent.futures.Future[Any]] = []
+
+    def start(self) -> None:
+        """Nothing to start."""
+
+    def actor(self, cls: type, name: str, *args: Any, gpus: float = 0) -> Any:
+        return _Handle(cls(*args), self)
+
+    def serve(self, app: Any, name: str) -> None:
+        self.call(app)
+
+    def stop(self) -> None:
+        for call in self._calls:
+            call.cancel()
+        concurrent.futures.wait(self._calls, timeout=10)
+
+    def call(self, coroutine: Any) -> concurrent.futures.Future[Any]:
+        call = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        self._calls.append(call)
+        return call
+
+
+class _Handle:
+    def __init__(self, target: Any, cluster: LocalCluster) -> None:
+        self._target, self._cluster = target, cluster
+
+    def __getattr__(self, method: str) -> _Method:
+        return _Method(getattr(self._target, method), self._cluster)
+
+
+@dataclass(frozen=True, slots=True)
+class _Method:
+    call: Any
+    cluster: LocalCluster
+
+    def remote(self, *args: Any) -> _Ref:
+        return _Ref(self.cluster.call(self.call(*args)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Ref:
+    result: concurrent.futures.Future[Any]
+
+    def future(self) -> concurrent.futures.Future[Any]:
+        return self.result
+
+
+@contextlib.contextmanager
+def cheap_parts(parts: Parts) -> Any:
+    """While inside, `Launch` uses them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("slime_events.launch.run.Cluster", LocalCluster)
+        patch.setattr("slime_events.launch.run.TrainerActor", parts.trainer())
+        patch.setattr(
+            "slime_events.launch.run.rollout_app", lambda address, settings, gpus: parts.engine(address, settings)
+        )
+        yield

@@ -1,0 +1,173 @@
+"""What stands in for a tokenizer, a grader pool, Megatron's ranks and a network that can be cut."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from slime_events.batch import TrainBatch
+from slime_events.rewards.outcome import Graded, Outcome
+from slime_events.sample import Sample
+from schemas.errors import LogUnavailable
+from storage.log import Append, Consumer, Delivery, EventLog, Recorded
+from storage.weights_store import TensorBytes
+
+
+class Letters:
+    """A tokenizer: a letter is its code point."""
+
+    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
+        return [ord(letter) for letter in text]
+
+    def apply_chat_template(self, conversation: Sequence[Mapping[str, Any]], **kwargs: Any) -> str:
+        return "".join(f"<{message['role']}>{message['content']}" for message in conversation)
+
+
+def by_text(sample: Sample) -> float:
+    """A reward between 0 and 1 that follows from the response alone."""
+    return hashlib.sha256(sample.response.encode()).digest()[0] / 255
+
+
+class InstantPool:
+    """A grader pool without processes."""
+
+    def __init__(self, grader: Callable[[Sample], Outcome | float] = by_text) -> None:
+        self._grader = grader
+        self.graded: list[str | None] = []
+        self.group_sizes: list[int] = []
+
+    async def grade(self, samples: Sequence[Sample], *, evaluation: bool = False) -> list[Outcome]:
+        await asyncio.sleep(0)
+        self.graded += [sample.session_id for sample in samples]
+        outcomes = map(self._grader, samples)
+        return [
+            outcome if isinstance(outcome, Outcome) else Graded(value=outcome, grader="test") for outcome in outcomes
+        ]
+
+    async def grade_group(self, samples: Sequence[Sample], *, evaluation: bool = False) -> list[Outcome]:
+        self.group_sizes.append(len(samples))
+        return await self.grade(samples, evaluation=evaluation)
+
+
+@dataclass
+class StepResult:
+    metrics: dict[str, float]
+    optimizer_digest: str
+
+
+class ScriptedRanks:
+    """Weights are a digest over the parent's and every token of the batch in order."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.weights = b"\0" * 32
+        self.trained: list[TrainBatch] = []
+        self.saved: list[str] = []
+        self._seconds = seconds
+
+    async def train(self, batch: TrainBatch) -> StepResult:
+        await asyncio.sleep(self._seconds)
+        digest = hashlib.sha256(self.weights)
+        for sample in batch.samples:
+            digest.update(f"{sample.sample}{sample.reward!r}".encode())
+            digest.update(sample.tokens.tobytes() + sample.rollout_log_probs.tobytes())
+        self.weights = digest.digest()
+        self.trained.append(batch)
+        return StepResult({"loss": self.weights[0] / 255}, self.weights.hex())
+
+    async def export_weights(self) -> list[TensorBytes]:
+        return [("w", "F32", (8,), self.weights)]
+
+    async def save_checkpoint(self, folder: str) -> None:
+        self.saved.append(folder)
+
+
+@dataclass
+class Line:
+    """One process's way to the log. cut: nothing gets through any more. deaf: its leases are not renewed."""
+
+    log: EventLog
+    is_cut: bool = False
+    is_deaf: bool = False
+    taken: list[str] = field(default_factory=list)
+    acked: list[str] = field(default_factory=list)
+
+    @property
+    def run(self) -> str:
+        return self.log.run
+
+    def _check(self) -> None:
+        if self.is_cut:
+            raise LogUnavailable("the process is gone")
+
+    async def append(self, appends: Sequence[Append]) -> list[int]:
+        self._check()
+        return await self.log.append(appends)
+
+    async def read(
+        self, start: int = 1, subject: str | None = None, *, follow: bool = False
+    ) -> AsyncIterator[Recorded]:
+        async for recorded in self.log.read(start, subject, follow=follow):
+            self._check()
+            yield recorded
+
+    async def last(self, subject: str) -> Recorded | None:
+        self._check()
+        return await self.log.last(subject)
+
+    async def position(self) -> int:
+        self._check()
+        return await self.log.position()
+
+    async def consume(self, name: str, subject: str, *, lease_s: float = 30.0) -> Consumer:
+        self._check()
+        return LineConsumer(self, await self.log.consume(name, subject, lease_s=lease_s))
+
+    async def close(self) -> None:
+        return
+
+
+@dataclass
+class LineConsumer:
+    line: Line
+    inner: Consumer
+
+    async def take(self, limit: int, wait_s: float) -> list[Delivery]:
+        if self.line.is_cut:
+            await asyncio.sleep(wait_s)
+            return []
+        taken = await self.inner.take(limit, wait_s)
+        self.line.taken += [delivery.recorded.envelope.event.entity() for delivery in taken]
+        return [LineDelivery(self.line, delivery) for delivery in taken]
+
+    async def close(self) -> None:
+        await self.inner.close()
+
+
+@dataclass
+class LineDelivery:
+    line: Line
+    inner: Delivery
+
+    @property
+    def recorded(self) -> Recorded:
+        return self.inner.recorded
+
+    @property
+    def attempt(self) -> int:
+        return self.inner.attempt
+
+    async def working(self) -> None:
+        if not (self.line.is_cut or self.line.is_deaf):
+            await self.inner.working()
+
+    async def done(self) -> None:
+        if not self.line.is_cut:
+            self.line.acked.append(self.recorded.envelope.event.entity())
+            await self.inner.done()
+
+    async def release(self) -> None:
+        if not self.line.is_cut:
+            await self.inner.release()

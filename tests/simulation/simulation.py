@@ -1,0 +1,232 @@
+"""`Simulation`: conductor, grader, trainer and rollout workers as tasks of one event loop, over one `MemoryLog`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from actors.conductor import Conductor
+from actors.grader import Grader
+from actors.inbox import Inbox
+from actors.trainer import Trainer
+from schemas.arrays import unpack
+from schemas.codec import decode
+from schemas.event import Event
+from schemas.rollouts import Sampling
+from schemas.runs import RunStarted
+from serve_apps.engine.engine import Engine
+from serve_apps.engine.scripted_engine import Script, ScriptedEngine
+from serve_apps.rollout import ChunkRule
+from serve_apps.rollout_worker import RolloutWorker
+from slime_events.algorithms.reward_norm import normalize_rewards
+from slime_events.conductor.accept import Judge
+from slime_events.conductor.plan import Plan
+from slime_events.conductor.prompts import PromptFeed
+from slime_events.config.algorithm import AlgorithmSettings
+from slime_events.config.data import DataSettings
+from slime_events.data.source import PromptSource
+from slime_events.filters.decide import run_filter
+from slime_events.sample_view import group_samples
+from slime_events.state.apply import apply
+from slime_events.state.run import RunPhase, RunState
+from slime_events.worker import Worker
+from storage.follow import Follower
+from storage.group_commit import GroupCommit
+from storage.log import Recorded
+from storage.memory_log import MemoryLog
+from storage.weights_store import WeightStore
+from tests.simulation.parts import InstantPool, Letters, Line, ScriptedRanks
+
+EventT = TypeVar("EventT", bound=Event)
+SAMPLING = Sampling(max_new_tokens=24)
+DEADLINE_S = 20.0
+"""A simulation that takes longer hangs."""
+
+
+def make_plan(**changes: Any) -> Plan:
+    """Five steps of two groups of three samples of 24 tokens."""
+    return Plan(**({"steps": 5, "groups": 2, "samples": 3, "sampling": SAMPLING} | changes))
+
+
+async def inline(event: Any) -> Any:
+    """An offload that leaves everything where it is."""
+    return event
+
+
+class Simulation:
+    """One run. Start more engines whenever; `finish` waits for the end and for every role's."""
+
+    def __init__(
+        self,
+        folder: Path,
+        plan: Plan | None = None,
+        *,
+        pool: Any = None,
+        judge: Judge | None = None,
+        whole_groups: bool = False,
+        deadline_s: float = 10.0,
+        train_s: float = 0.0,
+        prompts: Sequence[Any] | None = None,
+        evaluations: dict[str, Sequence[Any]] | None = None,
+    ) -> None:
+        self.folder, self.plan = folder, plan or make_plan()
+        self.log = MemoryLog("sim")
+        self.lines: list[Line] = []
+        self.engines: dict[str, asyncio.Task[None]] = {}
+        self.ranks = ScriptedRanks(train_s)
+        self.pool = pool or InstantPool()
+        self.feed = self._feed([f"prompt {n}" for n in range(40)] if prompts is None else prompts, evaluations or {})
+        worker = Worker(self.log, "conductor")
+        self.conductor = Conductor(
+            worker,
+            self.plan,
+            self.feed,
+            judge or (lambda group: run_filter(None, None, group_samples(group))),
+            lambda rewards, sizes: normalize_rewards(rewards, sizes, AlgorithmSettings()),
+            inline,
+            deadline_s=deadline_s,
+        )
+        self.inbox = Inbox(worker, self.feed, "")
+        self.store = WeightStore(str(folder / "weights"), durable=False)
+        self.trainer = Trainer(
+            Worker(self.log, "trainer"),
+            self.ranks,
+            self.store,
+            unpack,
+            temperature=1.0,
+            publish_every=self.plan.publish_every,
+            checkpoint_every=self.plan.checkpoint_every,
+            checkpoints="checkpoints",
+            steps=self.plan.steps,
+        )
+        self._whole_groups = whole_groups
+        self._roles: list[asyncio.Task[Any]] = []
+
+    def _feed(self, prompts: Sequence[Any], evaluations: dict[str, Sequence[Any]]) -> PromptFeed:
+        data = DataSettings(input_key="input", label_key="label")
+
+        def source(name: str, rows: Sequence[Any]) -> PromptSource:
+            path = self.folder / f"{name}.jsonl"
+            lines = [row if isinstance(row, dict) else {"input": row, "label": "1"} for row in rows]
+            path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+            settings = DataSettings(prompt_data=str(path), input_key="input", label_key="label")
+            return PromptSource(settings, 0, Letters(), 200)
+
+        train = source("train", prompts) if prompts else None
+        return PromptFeed(train, {name: source(name, rows) for name, rows in evaluations.items()}, data, Letters(), 200)
+
+    async def __aenter__(self) -> Simulation:
+        await Worker(self.log, "launcher").say([RunStarted(settings={}, code_version="")])
+        self._roles = [
+            asyncio.create_task(role, name=name)
+            for name, role in (
+                ("conductor", self.conductor.run()),
+                ("grader", self._grade()),
+                ("trainer", self.trainer.run()),
+            )
+        ]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        tasks = [*self._roles, *self.engines.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _grade(self) -> None:
+        async with GroupCommit(self.log) as commit:
+            await Grader(Worker(self.log, "grader"), self.pool, commit, whole_groups=self._whole_groups).run()
+
+    def start_engine(
+        self,
+        script: Script | Engine | None = None,
+        *,
+        name: str | None = None,
+        room: int = 64,
+        rule: ChunkRule = ChunkRule(8, 10.0),
+        lease_s: float = 10.0,
+        weights_deadline_s: float = 10.0,
+    ) -> Line:
+        """One more engine; its way to the log."""
+        line = Line(self.log)
+        self.lines.append(line)
+        name = name or f"engine-{len(self.lines)}"
+        engine = ScriptedEngine(script) if isinstance(script, Script | None) else script
+        serving = self._serve(line, engine, name, room, rule, lease_s, weights_deadline_s)
+        self.engines[name] = asyncio.create_task(serving, name=name)
+        return line
+
+    async def _serve(
+        self, line: Line, engine: Engine, name: str, room: int, rule: ChunkRule, lease_s: float, weights_s: float
+    ) -> None:
+        await engine.start(1.0)
+        worker = Worker(line, "engine", name)
+        try:
+            async with GroupCommit(line) as commit:
+                await RolloutWorker(
+                    worker,
+                    engine,
+                    commit,
+                    unpack,
+                    inline,
+                    room=room,
+                    rule=rule,
+                    lease_s=lease_s,
+                    weights_deadline_s=weights_s,
+                ).run()
+        finally:
+            await engine.stop()
+
+    async def kill(self, line: Line) -> None:
+        """As kill -9: nothing more of it reaches the log, no lease is given back."""
+        line.is_cut = True
+        task = list(self.engines.values())[self.lines.index(line)]
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    async def finish(self, dead: Sequence[Line] = ()) -> RunPhase:
+        """Wait for the run's end and all roles'; raises what ended one of them. dead: engines that may have failed."""
+        names = list(self.engines)
+        mortal = {self.engines[names[self.lines.index(line)]] for line in dead}
+        async with asyncio.timeout(DEADLINE_S):
+            conductor, *others = self._roles
+            waiting = {conductor, *others, *self.engines.values()} - mortal
+            while waiting:
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+        return self.conductor.state.phase
+
+    async def until(self, kind: type[EventT], count: int = 1, **fields: Any) -> list[EventT]:
+        """Wait until so many events of a kind, with these fields, are in the log."""
+        found: list[EventT] = []
+        async with asyncio.timeout(DEADLINE_S), Follower(self.log) as follower:
+            while len(found) < count:
+                found += _of(await follower.next(1.0), kind, fields)
+        return found
+
+    def events(self, kind: type[EventT], **fields: Any) -> list[EventT]:
+        """All events of a kind in the log, in order."""
+        return _of(self.log.records, kind, fields)
+
+    def fold(self, upto: int | None = None) -> RunState:
+        """The state that a new process would come to."""
+        state = RunState(run="sim")
+        for recorded in self.log.records[:upto]:
+            apply(state, Recorded(recorded.position, recorded.subject, decode(recorded.data), recorded.data))
+        return state
+
+
+def _of(records: Sequence[Recorded], kind: type[EventT], fields: dict[str, Any]) -> list[EventT]:
+    events = (recorded.envelope.event for recorded in records)
+    return [
+        event
+        for event in events
+        if isinstance(event, kind) and all(getattr(event, name) == value for name, value in fields.items())
+    ]

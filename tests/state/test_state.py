@@ -1,0 +1,143 @@
+"""The state is a fold: equal logs are equal states, and no byte of a log can differ without being seen."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schemas.codec import decode, encode
+from schemas.event import Purpose
+from schemas.prompts import PromptRejected, Source
+from schemas.runs import RunFailed, RunFinished, RunResumed
+from slime_events.state.apply import apply
+from slime_events.state.run import RunPhase, RunState, state_digest
+from slime_events.worker import is_over
+from storage.log import Recorded
+from tests.conductor.driver import Driver, dropping, make_plan
+
+
+def fold(log: list[Recorded]) -> RunState:
+    """From nothing but positions and bytes."""
+    state = RunState(run="drive")
+    for recorded in log:
+        apply(state, Recorded(recorded.position, recorded.subject, decode(recorded.data), recorded.data))
+    return state
+
+
+@pytest.fixture(scope="module")
+def driver() -> Driver:
+    plan = make_plan(steps=3, max_staleness=1, in_prompt_order=False, eval_every=2, eval_names=("held",))
+    driver = Driver(plan, dropping(0.3))
+    chance = random.Random(7)
+    driver.play(chance, engine_fails=0.1, ungraded=0.02)
+    for sample in list(driver.requests)[:3]:
+        driver.begin(sample)
+    return driver
+
+
+def test_a_fold_from_the_beginning_is_the_live_state(driver: Driver) -> None:
+    folded = fold(driver.log)
+    assert folded == driver.state
+    assert state_digest(folded) == state_digest(driver.state)
+    assert folded.events == len(driver.log)
+
+
+@settings(max_examples=80, deadline=None)
+@given(data=st.data())
+def test_any_other_byte_is_another_digest(driver: Driver, data: st.DataObject) -> None:
+    """Whatever the byte means: the chain is over the record as it was written."""
+    log = list(driver.log)
+    at = data.draw(st.integers(0, len(log) - 1))
+    byte = data.draw(st.integers(0, len(log[at].data) - 1))
+    changed = bytearray(log[at].data)
+    changed[byte] ^= data.draw(st.integers(1, 255))
+    log[at] = dataclasses.replace(log[at], data=bytes(changed))
+    state = RunState(run="drive")
+    for recorded in log:
+        apply(state, recorded)
+    assert state_digest(state) != state_digest(driver.state)
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_a_missing_or_swapped_event_is_another_digest(driver: Driver, data: st.DataObject) -> None:
+    chain = []
+    for at in range(len(driver.log)):
+        chain.append(driver.log[at].data)
+    at = data.draw(st.integers(0, len(chain) - 2))
+    if data.draw(st.booleans()):
+        del chain[at]
+    else:
+        chain[at], chain[at + 1] = chain[at + 1], chain[at]
+    state = RunState(run="drive")
+    for position, bytes_ in enumerate(chain, 1):
+        # An event that does not change the state, so that only its place in the chain tells.
+        event = PromptRejected(source=Source(path="f", line=position), reason="r", dataset="x")
+        envelope = msgspec.structs.replace(driver.log[0].envelope, event=event)
+        apply(state, Recorded(position, "s", envelope, bytes_))
+    whole = RunState(run="drive")
+    for position, recorded in enumerate(driver.log, 1):
+        apply(whole, Recorded(position, "s", envelope, recorded.data))
+    assert state.chain != whole.chain
+
+
+@pytest.mark.parametrize("upto", [0.1, 0.5, 0.9, 1.0])
+def test_through_msgpack_and_on(driver: Driver, upto: float) -> None:
+    """A state that was put away and taken up again goes on as the one that stayed."""
+    half = int(upto * len(driver.log))
+    packed = msgspec.msgpack.encode(fold(driver.log[:half]))
+    state = msgspec.msgpack.decode(packed, type=RunState)
+    assert state == fold(driver.log[:half])
+    for recorded in driver.log[half:]:
+        apply(state, recorded)
+    assert state_digest(state) == state_digest(driver.state)
+
+
+def test_states_share_nothing() -> None:
+    one, other = RunState(run="a"), RunState(run="a")
+    one.waiting.append("g")
+    one.cursors["f"] = 1
+    one.counts.checkpoints += 1
+    assert other == RunState(run="a")
+
+
+def test_an_evaluation_moves_no_cursor() -> None:
+    """It may read the very file that training reads."""
+    driver = Driver(make_plan())
+    before = dict(driver.state.cursors)
+    driver.say(PromptRejected(source=Source(path="f", line=99, offset=98), reason="r", dataset="held"))
+    assert driver.state.cursors == before
+    driver.say(PromptRejected(source=Source(path="f", line=99, offset=98), reason="r"))
+    assert driver.state.cursors == {"f": 99}
+
+
+def test_what_brings_a_run_on() -> None:
+    driver = Driver(make_plan())
+    assert driver.state.moved == 2, "the weights; requests alone are no progress"
+    driver.begin("g0000-s0")
+    assert driver.state.moved == len(driver.log)
+    assert {group.purpose for group in driver.state.groups.values()} == {Purpose.TRAIN}
+
+
+def test_ends_and_resumptions() -> None:
+    driver = Driver(make_plan())
+    failed = RunFailed(role="trainer", reason="no room")
+    driver.say(failed)
+    assert (driver.state.phase, driver.state.failure) == (RunPhase.FAILED, "no room")
+    resumed = RunResumed(incarnation=1, code_version="")
+    driver.say(resumed)
+    assert (driver.state.phase, driver.state.failure) == (RunPhase.RUNNING, "")
+    finished = RunFinished(reason="all_steps", steps=1, events=1, state_digest="")  # type: ignore[arg-type]
+    over = False
+    for event, expected in ((failed, True), (resumed, False), (finished, True), (PromptRejected, True)):
+        over = is_over(over, event)  # type: ignore[arg-type]
+        assert over is expected
+
+
+def test_bytes_are_what_was_said(driver: Driver) -> None:
+    assert all(encode(recorded.envelope) == recorded.data for recorded in driver.log)
