@@ -39,7 +39,7 @@ class Grader:
         try:
             async with Follower(self._worker.log) as follower:
                 while not (self._over and follower.caught_up):
-                    for recorded in await follower.next(wait_s=1.0):
+                    for recorded in await follower.next(wait_s=0.25):
                         self._ungraded.apply(recorded)
                         self._over = is_over(self._over, recorded.envelope.event)
                     if follower.caught_up:

@@ -45,7 +45,7 @@ Offload = Callable[[Event], Awaitable[Event]]
 LEASE_S = 10.0
 WEIGHTS_DEADLINE_S = 600.0
 HEALTH_DEADLINE_S = 10.0
-TAKE_AT_ONCE = 16
+TAKE_AT_ONCE = 4
 """Requests taken in one go: engines that are ready at the same time share what there is."""
 
 NOT_THE_SAMPLES_FAULT = (LogUnavailable, StoreUnavailable, NoSpace)

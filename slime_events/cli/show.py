@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from schemas.errors import RunNotFound
 from slime_events.cli.locate import add_run, blob_url, find_run, log_name
 from slime_events.cli.show_group import group_facts, group_text
 from slime_events.cli.show_run import run_facts, run_text
@@ -80,20 +79,25 @@ def token_decoder(history: History) -> Decode | None:
     return lambda token: str(tokenizer.decode([token], skip_special_tokens=False))
 
 
-def trace_text(folder: RunFolder, run: str, group: str) -> str:
-    """The spans of one group's trace as a tree, from the run folder. Raises RunNotFound where there are none."""
+async def trace_text(log: EventLog, traces: Path, group: str) -> str:
+    """The spans of one group's trace as a tree: those exported to the folder `traces`, or else rebuilt from the log.
+
+    Raises RunNotFound for an unknown group.
+    """
+    from slime_events.telemetry.event_spans import span_of
     from slime_events.telemetry.ids import trace_id
     from slime_events.telemetry.read import read_spans, render, trace_of
 
-    files = read_spans(folder.traces)
-    trees = trace_of(files.spans, trace_id(run, group))
-    if not trees:
-        raise RunNotFound(
-            f"{folder.traces} has no span of group {group}: it is not traced yet, --trace-share left it out, or spans "
-            "went to an OTLP endpoint"
-        )
-    dropped = f"\n{files.dropped} spans were dropped" if files.dropped else ""
-    return render(trees) + dropped
+    rebuilt = []
+    history = await read_history(log, lambda recorded: rebuilt.append(span_of(recorded.envelope)))
+    trace = trace_id(log.run, history.find_group(group).group)
+    files = read_spans(traces)
+    if exported := trace_of(files.spans, trace):
+        return render(exported) + (f"\n{files.dropped} spans were dropped" if files.dropped else "")
+    trees = trace_of([span for span in rebuilt if span is not None], trace)
+    return (
+        f"{render(trees)}\nrebuilt from the log: {traces} has no span of it (not sampled, or sent to an OTLP endpoint)"
+    )
 
 
 def main(argv: Sequence[str] = ()) -> int:
@@ -115,8 +119,7 @@ async def _show(folder: RunFolder, question: Question, said: argparse.Namespace)
         if said.verify:
             return str(await verify(log))
         if said.trace is not None:
-            history = await read_history(log)
-            return trace_text(folder, name, history.find_group(said.trace).group)
+            return await trace_text(log, folder.traces, said.trace)
         blobs = BlobStore(blob_url(folder))
         shown = await answer(log, question, lambda array: fetch(array, blobs), folder)
     return json.dumps(shown.facts, indent=2) if said.json else shown.text

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from schemas.arrays import unpack
 from schemas.errors import RunNotFound
-from slime_events.cli.show import Question, Shown, answer
+from slime_events.cli.show import Question, Shown, answer, trace_text
+from slime_events.telemetry.event_spans import spans_of_log
+from slime_events.telemetry.span import to_otlp_json
 from tests.cli.small_run import REJECTED, small_run
 
 
@@ -98,3 +101,26 @@ async def test_a_beginning_that_only_one_id_has_is_enough() -> None:
 async def test_what_is_not_there_gets_the_nearest(asked: dict[str, object], message: str) -> None:
     with pytest.raises(RunNotFound, match=message):
         await _answer(**asked)
+
+
+async def test_a_trace_leads_from_submit_to_activate(tmp_path: Path) -> None:
+    log = await small_run()
+    rebuilt = await trace_text(log, tmp_path, "inbox")
+    spans = spans_of_log(recorded.envelope for recorded in log.records)
+    (tmp_path / "all-1.jsonl").write_text("".join(json.dumps(to_otlp_json(span)) + "\n" for span in spans))
+    exported = await trace_text(log, tmp_path, "inbox-aa")
+    names = [line.lstrip("│├└─⇢ ").split()[0] for line in exported.splitlines()]
+    assert names == [
+        "submit",
+        "generate",
+        "grade",
+        "generate",
+        "grade",
+        "decide",
+        "batch",
+        "train",
+        "publish",
+        "activate",
+    ]
+    assert rebuilt.startswith(exported)
+    assert "rebuilt from the log" in rebuilt

@@ -26,7 +26,7 @@ MARK = "SLIME_EVENTS_TEST_RUN"
 
 
 def tiny(folder: Path, run: str, **components: dict[str, Any]) -> TrainSettings:
-    """The demo with `GROUPS` x `SAMPLES` samples a step and no evaluation. components: fields to change, by component."""
+    """The demo with `GROUPS` x `SAMPLES` samples a step and no evaluation. components: fields to change."""
     settings = prepare_demo(folder / "data")
     base: dict[str, dict[str, Any]] = {
         "run": {"run": run, "runs_dir": str(folder / "runs")},

@@ -84,7 +84,7 @@ class ScriptedRanks:
         self.saved.append(folder)
 
 
-@dataclass
+@dataclass(eq=False)
 class Line:
     """One process's way to the log. cut: nothing gets through any more. deaf: its leases are not renewed."""
 

@@ -19,7 +19,7 @@ from schemas.rollouts import RolloutCompleted, RolloutProgressed, RolloutRequest
 from schemas.runs import FinishReason, RunFailed, RunFinished
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsActivated, WeightsPublished
-from serve_apps.engine.scripted_engine import Script, ScriptedEngine
+from serve_apps.engine.scripted_engine import Script
 from serve_apps.rollout import ChunkRule
 from slime_events.state.run import RunPhase, state_digest
 from slime_events.trajectory import Trajectories, content_digest
@@ -70,7 +70,8 @@ async def test_five_steps_with_two_engines(tmp_path: Path, staleness: int) -> No
     assert min(shares) > 0.2 * sum(shares), f"both work: {shares}"
     assert sorted(lines[0].acked + lines[1].acked) == sorted(r.sample for r in sim.events(RolloutRequested))
     assert [event.version for event in sim.events(WeightsPublished)] == list(range(6))
-    assert {event.version for event in sim.events(WeightsActivated)} >= {0, 5} if not staleness else {0}
+    activated = {event.version for event in sim.events(WeightsActivated)}
+    assert activated >= ({0} if staleness else {0, 1, 2, 3, 4})
     assert [event.version for event in sim.events(CheckpointSaved)] == [2, 4]
     assert len(sim.ranks.saved) == 2
     if not staleness:
@@ -198,8 +199,3 @@ async def test_a_thousand_open_samples(tmp_path: Path) -> None:
     check_run(sim)
     assert len(sim.events(RewardAssigned)) == len(sim.events(RolloutCompleted)) >= 1024
 
-
-async def test_scripted_engines_keep_the_engine_protocol() -> None:
-    engine = ScriptedEngine(STEP)
-    await engine.start(1.0)
-    assert await engine.healthy()

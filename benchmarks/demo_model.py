@@ -1,0 +1,31 @@
+"""The demo's settings and its questions as requests, for benchmarks of single parts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from schemas.rollouts import Sampling
+from serve_apps.engine.engine import GenerateRequest
+from slime_events.conductor.tokenizer import load_tokenizer
+from slime_events.config.settings import TrainSettings
+from slime_events.data.row import PromptRow
+from slime_events.data.source import START, PromptSource
+from slime_events.demo.settings import prepare_demo
+
+
+def demo_requests(folder: Path, count: int) -> tuple[TrainSettings, list[GenerateRequest]]:
+    """The demo's settings with its files in `folder`, and `count` requests: as many to a question as the demo makes."""
+    settings = prepare_demo(folder)
+    rollout = settings.rollout
+    source = PromptSource(settings.data, tokenizer=load_tokenizer(settings.engine.hf_checkpoint))
+    rows, _ = source.take(START, -(-count // rollout.n_samples_per_prompt))
+    prompts = [row.tokens for row in rows if isinstance(row, PromptRow) and row.tokens is not None]
+    sampling = Sampling(
+        max_new_tokens=rollout.rollout_max_response_len or 40, temperature=rollout.rollout_temperature
+    )
+    return settings, [
+        GenerateRequest(f"r{i}", prompts[i // rollout.n_samples_per_prompt].astype(np.int32), sampling, seed=i)
+        for i in range(count)
+    ]

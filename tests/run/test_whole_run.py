@@ -1,0 +1,220 @@
+"""One real run, looked at from every side: SGLang in Ray Serve, Megatron, NATS, and a producer from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nats
+import pytest
+import torch
+
+from actors.ranks import tensor_bytes
+from schemas.batches import BatchSealed
+from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
+from schemas.prompts import PromptSubmitted
+from schemas.rewards import RewardAssigned
+from schemas.rollouts import RolloutCompleted
+from schemas.runs import FinishReason, RunFinished
+from schemas.steps import StepCommitted
+from schemas.weights import WeightsActivated, WeightsPublished
+from slime_events.telemetry.ids import trace_id
+from slime_events.telemetry.read import SpanTree, read_spans, trace_of
+from slime_events.verify import verify
+from storage.archive_reader import ArchiveReader
+from storage.connect import open_run_log
+from storage.digests import tensor_digests, weights_digest
+from storage.log import Recorded
+from tests.run.tiny import GROUPS, MARK, SAMPLES, Watching, events_of, left_behind, of, run_with, tiny
+
+pytestmark = pytest.mark.real
+
+STEPS = 4
+LESSON = {"3+4-5-1": "1", "9-2-3+4": "8", "1+1+1+1": "4", "8-7+6-5": "2", "5+4-9+3": "3", "7-1-1-1": "4"}
+"""Questions of a producer outside, with their answers; each question is its own key."""
+GRADER = """
+async def reward_func(args, sample, **kwargs):
+    text = sample.response.removesuffix("<|im_end|>").strip()
+    return {"score": float(text.endswith(sample.label)), "length": len(text)}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A run that is over, and what is known of it."""
+
+    folder: Path
+    summary: dict[str, Any]
+    events: list[Recorded]
+    view: Watching
+    reply: dict[str, Any]
+    left: list[str]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Finished]:
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "my_reward.py").write_text(GRADER)
+    settings = tiny(
+        folder,
+        "whole",
+        rollout={
+            "num_rollout": STEPS,
+            "dynamic_sampling_filter_path": "slime_events.filters.dynamic_sampling:check_reward_nonzero_std",
+        },
+        reward={"rm_type": None, "custom_rm_path": str(folder / "my_reward.py"), "reward_key": "score"},
+        engine={"chunk_tokens": 8},
+    )
+    replies: list[dict[str, Any]] = []
+
+    async def produce(view: Watching) -> None:
+        """Once step 1 is sealed: its groups are chosen, those of step 2 are not."""
+        await view.until(lambda progress: progress.state.next_step == 2)
+        url = json.loads((run / "nats" / "server.json").read_text())["url"]
+        replies.append(await publish(url, "whole"))
+
+    run = folder / "runs" / "whole"
+    view, mark = Watching(), uuid.uuid4().hex
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(MARK, mark)
+        summary = asyncio.run(run_with(settings, produce, view=view))
+        left = left_behind(mark)
+    return Finished(run, summary, events_of(run), view, replies[0], left)
+
+
+async def publish(url: str, run: str) -> dict[str, Any]:
+    """What a producer outside needs: NATS and JSON, nothing of this project."""
+    client = await nats.connect(url)
+    prompts = [{"key": q, "prompt": [{"role": "user", "content": q}], "label": label} for q, label in LESSON.items()]
+    answer = await client.request(f"slime.{run}.inbox.prompts", json.dumps(prompts).encode(), timeout=20)
+    await client.close()
+    reply: dict[str, Any] = json.loads(answer.data)
+    return reply
+
+
+def test_it_did_what_it_was_asked_for(finished: Finished) -> None:
+    summary = finished.summary
+    assert json.loads((finished.folder / "summary.json").read_text()) == summary
+    assert (summary["phase"], summary["steps"], summary["weight_versions"]) == ("finished", STEPS, STEPS)
+    assert len(finished.view.lines) == len(summary["rewards"]) == STEPS
+    assert 0 < summary["reward_first"] < 1
+    assert summary["staleness_max"] == 0
+    assert summary["events"] == len(finished.events)
+    assert summary["seconds_startup"] < summary["seconds_total"]
+    assert summary["counts"]["groups_trained"] == STEPS * GROUPS
+    ended = of(finished.events, RunFinished)
+    assert [(end.reason, end.steps) for end in ended] == [(FinishReason.ALL_STEPS, STEPS)]
+
+
+def test_nothing_is_left_behind(finished: Finished) -> None:
+    assert finished.left == []
+
+
+def test_the_log_folds_to_the_state_it_ended_with(finished: Finished) -> None:
+    async def check() -> Any:
+        async with open_run_log(finished.folder) as log:
+            return await verify(log)
+
+    verified = asyncio.run(check())
+    assert verified.digest == of(finished.events, RunFinished)[0].state_digest
+    assert verified.events == len(finished.events) - 1
+
+
+def test_the_archive_is_the_log_byte_for_byte(finished: Finished) -> None:
+    reader = ArchiveReader(str(finished.folder / "archive"), "whole")
+    assert reader.closed
+    archived = [(record.position, record.subject, record.data) for record in reader.records()]
+    assert archived == [(recorded.position, recorded.subject, recorded.data) for recorded in finished.events]
+
+
+def test_engine_and_trainer_agree_on_every_log_prob(finished: Finished) -> None:
+    worst = [step.metrics["train_rollout_logprob_abs_diff_max"] for step in of(finished.events, StepCommitted)]
+    assert len(worst) == STEPS
+    assert max(worst) < 1e-4
+    assert finished.summary["logprob_diff_max"] == max(worst)
+
+
+def test_the_users_grader_gave_the_rewards(finished: Finished) -> None:
+    rewards = of(finished.events, RewardAssigned)
+    completed = {one.sample: one for one in of(finished.events, RolloutCompleted)}
+    assert {reward.sample for reward in rewards} == set(completed)
+    assert all(reward.grader.endswith(":reward_func") and reward.detail["score"] == reward.value for reward in rewards)
+    assert len({reward.grader_digest for reward in rewards}) == 1
+
+
+def test_the_filter_kept_what_teaches(finished: Finished) -> None:
+    accepted, rejected = of(finished.events, GroupAccepted), of(finished.events, GroupRejected)
+    assert len(accepted) == STEPS * GROUPS
+    assert rejected, "the demo's model always has groups that are all right or all wrong"
+    assert all(len(set(group.rewards)) > 1 and len(group.samples) == SAMPLES for group in accepted)
+    assert all(len(set(group.rewards)) == 1 and group.cause is RejectionCause.FILTER for group in rejected)
+    assert {group.reason for group in rejected} <= {"zero_std_0.0", "zero_std_1.0"}
+
+
+def test_at_staleness_0_every_token_is_of_the_weights_it_trains(finished: Finished) -> None:
+    versions = {one.sample: {span.version for span in one.spans} for one in of(finished.events, RolloutCompleted)}
+    for batch in of(finished.events, BatchSealed):
+        assert {version for sample in batch.samples for version in versions[sample]} == {batch.step}
+
+
+def test_every_version_is_what_was_published_and_what_the_engines_run(finished: Finished) -> None:
+    published = {one.version: one for one in of(finished.events, WeightsPublished)}
+    committed = {one.version: one.weights_digest for one in of(finished.events, StepCommitted)}
+    activated = {one.version: one.digest for one in of(finished.events, WeightsActivated)}
+    assert sorted(published) == list(range(STEPS + 1))
+    assert {version: one.digest for version, one in published.items() if version} == committed
+    assert activated.items() <= {version: one.digest for version, one in published.items()}.items()
+    assert set(range(STEPS)) <= set(activated)
+    assert len(set(committed.values())) == STEPS, "every step changes the weights"
+
+
+def test_the_last_version_is_a_checkpoint_that_transformers_loads(finished: Finished) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    last = of(finished.events, WeightsPublished)[-1]
+    model = AutoModelForCausalLM.from_pretrained(last.url, dtype=torch.float32)  # the trainer's own
+    tied = {"lm_head.weight"} if model.config.tie_word_embeddings else set()
+    tensors = (tensor_bytes(name, tensor) for name, tensor in model.state_dict().items() if name not in tied)
+    digests = tensor_digests((name, (dtype, shape, data)) for name, dtype, shape, data in tensors)
+    assert weights_digest(digests) == last.digest
+    assert AutoTokenizer.from_pretrained(last.url).encode("1+1")
+
+
+def test_prompts_from_outside_are_trained_on(finished: Finished) -> None:
+    groups = finished.reply["groups"]
+    assert finished.reply["accepted"] is True
+    assert len(groups) == len(LESSON)
+    submitted = {one.group: one for one in of(finished.events, PromptSubmitted)}
+    assert [submitted[group].source.key for group in groups] == list(LESSON)
+    decided = {one.group: one for kind in (GroupAccepted, GroupRejected) for one in of(finished.events, kind)}
+    trained = {group: batch.step + 1 for batch in of(finished.events, BatchSealed) for group in batch.groups}
+    for group in groups:
+        assert isinstance(decided[group], GroupAccepted) == (group in trained)
+    assert {trained[group] for group in groups if group in trained} == {3}, "the version that they went into"
+
+
+def test_one_prompts_trace_leads_from_submit_to_activate(finished: Finished) -> None:
+    group = next(g for b in of(finished.events, BatchSealed) for g in b.groups if g in finished.reply["groups"])
+    files = read_spans(finished.folder / "traces")
+    assert files.dropped == 0
+    (submit,) = trace_of(files.spans, trace_id("whole", group))
+    assert (submit.span.name, submit.span.attributes["rl.source"]) == ("submit", "inbox")
+    generated = _children(submit, "generate")
+    assert len(generated) == SAMPLES
+    assert all(len(_children(one, "grade")) == 1 for one in generated)
+    (decide,) = _children(submit, "decide")
+    (batch,) = _children(decide, "batch")
+    assert batch.linked
+    (train,) = _children(batch, "train")
+    (publish_,) = _children(train, "publish")
+    (activate,) = _children(publish_, "activate")
+    assert activate.span.attributes["rl.weights.version"] == 3
+
+
+def _children(tree: SpanTree, name: str) -> list[SpanTree]:
+    return [child for child in tree.children if child.span.name == name]

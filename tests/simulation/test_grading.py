@@ -1,0 +1,131 @@
+"""Graders that break, and the real pool."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+
+import pytest
+
+from schemas.errors import PlugPointError
+from schemas.groups import GroupRejected, RejectionCause
+from schemas.rewards import RewardAssigned, RewardFailed, RewardFailureKind
+from schemas.runs import RunFailed
+from serve_apps.engine.scripted_engine import Script
+from slime_events.config.reward import RewardSettings
+from slime_events.filters.decide import run_filter
+from slime_events.rewards.outcome import RewardFailure
+from slime_events.rewards.pool import GraderPool
+from slime_events.sample import Sample
+from slime_events.sample_view import group_samples
+from slime_events.state.run import RunPhase
+from tests.simulation.parts import InstantPool, by_text
+from tests.simulation.simulation import Simulation, make_plan
+from tests.simulation.test_run import check_run
+
+BROKEN = """
+import time
+
+def grade(args, sample):
+    number = int(sample.prompt.rpartition(" ")[2])
+    if number == 0:
+        time.sleep(60)
+    if number == 1:
+        return None
+    if number == 2:
+        return float("nan")
+    if number == 3:
+        raise ValueError("no")
+    return len(set(sample.response)) / 10
+"""
+
+
+async def test_the_real_pool_with_a_grader_that_breaks(tmp_path: Path) -> None:
+    (tmp_path / "broken_grader.py").write_text(BROKEN)
+    settings = RewardSettings(custom_rm_path="broken_grader:grade", rm_timeout=0.3, rm_workers=2)
+    plan = make_plan(steps=2, samples=2, max_staleness=2, in_prompt_order=False)
+    async with GraderPool(settings, user_dir=tmp_path) as pool, Simulation(tmp_path, plan, pool=pool) as sim:
+        sim.start_engine(Script(chunk=8))
+        assert await sim.finish() is RunPhase.FINISHED
+    check_run(sim)
+    kinds = {(event.group, event.kind) for event in sim.events(RewardFailed)}
+    assert kinds == {
+        ("train-0-000000", RewardFailureKind.TIMEOUT),
+        ("train-0-000001", RewardFailureKind.NONE),
+        ("train-0-000002", RewardFailureKind.NOT_A_NUMBER),
+        ("train-0-000003", RewardFailureKind.RAISED),
+    }
+    rejected = {event.group: event.cause for event in sim.events(GroupRejected)}
+    assert rejected == {group: RejectionCause.REWARD_FAILED for group, _ in kinds}
+
+
+async def test_a_slow_sample_holds_its_own_group_only(tmp_path: Path) -> None:
+    slow = RewardFailure(kind=RewardFailureKind.TIMEOUT, message="slow")
+    pool = InstantPool(lambda sample: slow if sample.prompt == "prompt 0" else by_text(sample))
+    async with Simulation(tmp_path, pool=pool) as sim:
+        sim.start_engine(Script(chunk=8))
+        assert await sim.finish() is RunPhase.FINISHED
+    check_run(sim)
+    assert [event.group for event in sim.events(GroupRejected)] == ["train-0-000000"]
+
+
+async def test_each_sample_is_graded_once_with_what_it_needs(tmp_path: Path) -> None:
+    seen: list[Sample] = []
+
+    def keep(sample: Sample) -> float:
+        seen.append(sample)
+        return math.pi
+
+    pool = InstantPool(keep)
+    async with Simulation(tmp_path, make_plan(steps=1), pool=pool) as sim:
+        sim.start_engine(Script(chunk=8))
+        await sim.finish()
+    assert len(set(pool.graded)) == len(pool.graded) == len(sim.events(RewardAssigned)) == 6
+    assert all(s.label == "1" and s.prompt.startswith("prompt ") and s.response and s.response_length == 24 for s in seen)
+
+
+async def test_whole_groups_are_graded_at_once(tmp_path: Path) -> None:
+    pool = InstantPool()
+    async with Simulation(tmp_path, pool=pool, whole_groups=True) as sim:
+        sim.start_engine(Script(chunk=8), room=1)
+        await sim.finish()
+    check_run(sim)
+    assert set(pool.group_sizes) == {3}
+
+
+async def test_whole_groups_with_a_rollout_that_failed_for_good(tmp_path: Path) -> None:
+    plan = make_plan(max_attempts=1)
+    async with Simulation(tmp_path, plan, whole_groups=True) as sim:
+        sim.start_engine(Script(refused={"train-0-000001-s2-0-1": "no"}))
+        assert await sim.finish() is RunPhase.FINISHED
+    check_run(sim)
+    assert [event.group for event in sim.events(GroupRejected)] == ["train-0-000001"]
+
+
+async def test_a_pool_that_ends_is_not_hidden(tmp_path: Path) -> None:
+    def gone(sample: Sample) -> float:
+        raise PlugPointError("grader processes can no longer be started")
+
+    async with Simulation(tmp_path, pool=InstantPool(gone)) as sim:
+        sim.start_engine(Script(chunk=8))
+        begun = time.monotonic()
+        with pytest.raises(PlugPointError, match="no longer"):
+            await sim.finish()
+        assert time.monotonic() - begun < 3
+
+
+async def test_a_filter_that_raises_fails_the_run_with_its_words(tmp_path: Path) -> None:
+    def broken(args: object, samples: object) -> bool:
+        raise KeyError("colour")
+
+    judge = lambda group: run_filter(broken, None, group_samples(group))  # noqa: E731
+    async with Simulation(tmp_path, judge=judge) as sim:
+        sim.start_engine(Script(chunk=24))
+        assert await sim.finish() is RunPhase.FAILED
+    rejected = sim.events(GroupRejected)
+    assert len(rejected) == sim.plan.broken_limit
+    assert all(event.cause is RejectionCause.FILTER_RAISED and "KeyError" in event.reason for event in rejected)
+    (failed,) = sim.events(RunFailed)
+    assert "16 groups in a row" in failed.reason
+    assert "filter_raised 16" in failed.reason
