@@ -28,7 +28,7 @@ from slime_events.conductor.plan import Plan
 from slime_events.conductor.prompts import PromptFeed
 from slime_events.conductor.seal import Normalise
 from slime_events.state.apply import apply
-from slime_events.state.run import RunPhase, RunState, state_digest
+from slime_events.state.run import FOLD, RunPhase, RunState, state_digest
 from slime_events.worker import Worker
 from storage.follow import Follower
 from storage.log import Append, Fence, Recorded, append_all, once
@@ -184,6 +184,7 @@ class Conductor:
             steps=state.steps,
             events=state.events,
             state_digest=state_digest(state),
+            fold=FOLD,
         )
         await self._worker.say_again(event, Fence(every_event(state.run), state.events))
 

@@ -49,12 +49,14 @@ class RunFinished(Event, frozen=True, kw_only=True, tag="run.finished"):
     """The conductor, last. Fenced on the whole log, so `state_digest` is that of everything before it.
 
     steps: training steps committed in all. events: how many events the state was folded from (= its position).
+    fold: version of the rules that folded it (`slime_events.state.run.FOLD`); others may give another digest.
     """
 
     reason: FinishReason
     steps: int
     events: int
     state_digest: str
+    fold: int = 1
 
     def entity(self) -> str:
         return "run"

@@ -37,6 +37,21 @@ class StepLine(msgspec.Struct, frozen=True, kw_only=True):
     metrics: dict[str, float]
 
 
+AGREEMENT = 0.1
+"""Mean log-prob difference between engine and trainer above which a run is not to be trusted (slime's CI bound)."""
+
+
+def disagreement(line: StepLine) -> str | None:
+    """A warning where engine and trainer give the same tokens other log-probs than rounding explains."""
+    difference = line.metrics.get("train_rollout_logprob_abs_diff", 0.0)
+    if difference <= AGREEMENT:
+        return None
+    return (
+        f"warning: step {line.step}: engine and trainer disagree on log-probs by {difference:.2g} in the mean: they do "
+        "not compute the same model (dtype, attention or sampling settings?), and training on it is not sound"
+    )
+
+
 class Progress:
     """Folds a run's log into step lines and figures."""
 

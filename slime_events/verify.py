@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from schemas.errors import LogDamaged
 from schemas.runs import RunFinished
 from slime_events.state.apply import apply
-from slime_events.state.run import RunState, state_digest
+from slime_events.state.run import FOLD, RunState, state_digest
 from storage.log import EventLog, Recorded
 
 
@@ -69,10 +69,15 @@ def _compare(state: RunState, finished: RunFinished, position: int) -> RunFinish
             f"run {state.run}: run.finished at position {position} was said after {finished.events} events, and there "
             f"are {state.events} before it: {what}"
         )
+    if finished.fold != FOLD:
+        raise LogDamaged(
+            f"run {state.run} was folded by rules {finished.fold}, this version folds by rules {FOLD}: all "
+            f"{state.events} events are there and fit, the digest cannot be compared"
+        )
     digest = state_digest(state)
     if digest != finished.state_digest:
         raise LogDamaged(
             f"run {state.run}: {state.events} events fold to state {digest}, and the live run ended with "
-            f"{finished.state_digest}: an event was changed or replaced, or this version folds otherwise"
+            f"{finished.state_digest}: an event was changed or replaced"
         )
     return finished

@@ -111,7 +111,7 @@ async def _live(
     await connection.api(f"CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": config})
     try:
         async with Pull(connection, stream, name) as pull:
-            async for pulled in _deliveries(pull):
+            async for pulled in deliveries(pull):
                 if subject is None and pulled.position != position:
                     return
                 position = pulled.position + 1
@@ -121,7 +121,8 @@ async def _live(
             await connection.tell_api(f"CONSUMER.DELETE.{stream}.{name}")
 
 
-async def _deliveries(pull: Pull) -> AsyncIterator[Pulled]:
+async def deliveries(pull: Pull) -> AsyncIterator[Pulled]:
+    """What the consumer sends, as long as it is certain that nothing is missing in between."""
     number = 0
     while not pull.gone and not pull.breaks:
         if pull.idle:

@@ -88,6 +88,7 @@ def _cpu_arguments(settings: EngineSettings, config: dict[str, Any]) -> dict[str
         "grammar_backend": "none",
         "disable_cuda_graph": True,
         "disable_overlap_schedule": True,
+        "sleep_on_idle": True,  # it would spin otherwise, on a core that the trainer has use for
         "max_running_requests": running,
         "max_total_tokens": min(running * context, max(context, CPU_CACHE_BYTES // _cache_bytes_per_token(config))),
         "mem_fraction_static": 0.3,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import multiprocessing
+import multiprocessing.connection
 import os
 import shutil
 import signal
@@ -45,6 +46,8 @@ def main() -> None:
         imported = time.monotonic()
         launch = msgspec.msgpack.decode(_read(connection), type=wire.Launch)
         engine = _start(launch, folder.name)
+        engine.tokenizer_manager._subprocess_watchdog.stop()  # it looks once a second, the thread below at once
+        threading.Thread(target=_end_with_schedulers, daemon=True).start()
         seconds = {"import": imported - started, "launch": time.monotonic() - imported}
         asyncio.set_event_loop(engine.loop)
         engine.loop.run_until_complete(Host(engine, connection).serve(seconds))
@@ -72,6 +75,15 @@ def _end() -> None:
     """The caller made this process leader of a session, so its group is this engine and nothing else."""
     sys.stderr.flush()
     os.killpg(os.getpgid(0), signal.SIGKILL)
+
+
+def _end_with_schedulers() -> None:
+    """A thread, because the loop can hang then: a message to a dead scheduler waits for ever in ZeroMQ."""
+    schedulers = {process.sentinel: process for process in multiprocessing.active_children()}
+    died = schedulers[multiprocessing.connection.wait(list(schedulers))[0]]  # type: ignore[index]
+    died.join(1.0)
+    print(f"SchedulerError: the process {died.pid} ended with exit code {died.exitcode}", file=sys.stderr)
+    _end()
 
 
 def clean(folder: Path) -> None:
@@ -111,13 +123,10 @@ class Host:
         self.tasks: set[asyncio.Task[None]] = set()
 
     async def serve(self, seconds: dict[str, float]) -> None:
-        """Until the caller closes the socket or the scheduler dies."""
+        """Until the caller closes the socket."""
         reader, self.writer = await asyncio.open_connection(sock=self.connection)
-        schedulers = multiprocessing.active_children()
-        for process in schedulers:
-            self.loop.add_reader(process.sentinel, self._scheduler_died, process)
         self.manager.auto_create_handle_loop()
-        self.send(wire.Ready(seconds, tuple(p.pid or 0 for p in schedulers)))
+        self.send(wire.Ready(seconds, tuple(p.pid or 0 for p in multiprocessing.active_children())))
         decoder = msgspec.msgpack.Decoder(wire.ToHost)
         while True:
             try:
@@ -130,12 +139,6 @@ class Host:
     def send(self, frame: wire.FromHost) -> None:
         """Queue a frame for the caller."""
         self.writer.write(wire.encode(frame))
-
-    def _scheduler_died(self, process: Any) -> None:
-        process.join(1.0)  # the pipe that wakes us closes a little before the process can be waited for
-        self.loop.remove_reader(process.sentinel)
-        self.send(wire.Failed(f"the scheduler process {process.pid} ended with exit code {process.exitcode}"))
-        self.loop.call_later(0.05, _end)
 
     def _take(self, frame: wire.ToHost) -> None:
         match frame:

@@ -17,6 +17,8 @@ QUIET = {
     "TOKENIZERS_PARALLELISM": "false",
     "HF_HUB_OFFLINE": "1",
 }
+log = logging.getLogger(__name__)
+
 OBJECT_STORE_BYTES = 256 * 1024 * 1024
 
 
@@ -49,6 +51,9 @@ class Cluster:
                 runtime_env=env,
                 _node_ip_address="127.0.0.1",
             )
+        # Ray prints of each process that died, past its own logging, into whatever the terminal shows. What a death means
+        # for the run is said by the run; Ray's words go to the log.
+        ray._private.worker.print_to_stdstream = _log_ray
         self.has_gpus = ray.cluster_resources().get("GPU", 0) > 0
 
     def actor(self, cls: type, name: str, *args: Any, gpus: float = 0) -> Any:
@@ -79,3 +84,8 @@ class Cluster:
             for app in self._apps:
                 serve.delete(app)
         ray.shutdown()
+
+
+def _log_ray(data: dict[str, Any], ignore_prefix: bool = False) -> None:
+    for line in data["lines"]:
+        log.info("ray: %s", line)

@@ -29,7 +29,7 @@ from slime_events.launch.cluster import Cluster
 from slime_events.launch.engines import EngineWatch
 from slime_events.launch.environment import code_version, environment
 from slime_events.launch.view import View
-from slime_events.progress import Progress
+from slime_events.progress import Progress, disagreement
 from slime_events.run_folder import RunFolder
 from slime_events.state.run import RunPhase
 from slime_events.worker import Worker
@@ -154,6 +154,8 @@ class Launch:
                         line = self._progress.apply(recorded)
                         if line is not None:
                             self._view.step(line, self._progress, steps)
+                            if warning := disagreement(line):
+                                self._view.note(warning)
                         if news := self._engines.apply(recorded.envelope.event):
                             self._view.note(news)
                     self._view.tick(self._progress, steps)

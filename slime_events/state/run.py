@@ -10,6 +10,9 @@ import msgspec
 from schemas.event import Purpose
 from slime_events.state.group import GroupPhase, GroupState
 
+FOLD = 1
+"""Version of the state and its rules: raised with every change that gives a log another state digest."""
+
 
 class RunPhase(enum.StrEnum):
     """Where a run stands."""

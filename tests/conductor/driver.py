@@ -1,10 +1,11 @@
-"""`Driver`: the conductor's decisions against a world that ends samples in any order. No shell, no clock, no log but a list."""
+"""`Driver`: the conductor's decisions against a world that ends samples in any order. No shell and no clock."""
 
 from __future__ import annotations
 
 import hashlib
 import random
 from collections.abc import Callable
+from functools import partial
 
 from schemas.arrays import pack_log_probs, pack_tokens
 from schemas.batches import BatchSealed
@@ -245,14 +246,15 @@ class Driver:
                 moves += [lambda: self._move(chance, engine_fails, invalid)] * 3
             if self.ungraded:
                 value = None if chance.random() < ungraded else chance.random()
-                moves += [lambda: self.grade(chance.choice(list(self.ungraded)), value)] * 2
+                moves += [partial(self._grade_any, chance, value)] * 2
             assert moves, f"stuck: {self.state}"
             chance.choice(moves)()
-            if chance.random() < 0.7:
-                self.settle()
-            elif not (self.state.sealed or self.requests or self.ungraded):
+            if chance.random() < 0.7 or not (self.state.sealed or self.requests or self.ungraded):
                 self.settle()
         raise AssertionError("the run does not end")
+
+    def _grade_any(self, chance: random.Random, value: float | None) -> None:
+        self.grade(chance.choice(list(self.ungraded)), value)
 
     def _move(self, chance: random.Random, engine_fails: float, invalid: float) -> None:
         sample = chance.choice(list(self.requests))

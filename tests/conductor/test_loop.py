@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
-from schemas.rollouts import RolloutRequested
 from schemas.arrays import pack_tokens
+from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
 from schemas.prompts import PromptSubmitted, Source
+from schemas.rollouts import RolloutRequested
 from slime_events.conductor.decide import is_broken, is_complete
 from slime_events.filters.base_types import DynamicFilterOutput
 from slime_events.filters.decide import run_filter
@@ -62,9 +62,7 @@ def test_room_staleness_and_end(seed: int, staleness: int, in_order: bool, group
 def test_over_sampling_and_rare_publishing_have_their_own_bound(
     seed: int, staleness: int, in_order: bool, draw: int, publish_every: int
 ) -> None:
-    plan = make_plan(
-        steps=6, draw=draw, max_staleness=staleness, in_prompt_order=in_order, publish_every=publish_every
-    )
+    plan = make_plan(steps=6, draw=draw, max_staleness=staleness, in_prompt_order=in_order, publish_every=publish_every)
     driver = Driver(plan, dropping(0.4))
 
     def within_draws(driver: Driver) -> None:
@@ -201,7 +199,9 @@ def test_outside_prompts_go_first_and_wait_for_room(staleness: int) -> None:
     drawn = driver.drawn
     for key in ("a", "b"):
         driver.say(
-            PromptSubmitted(group=f"inbox-{key}", text="", tokens=pack_tokens([1]), source=Source(path="inbox", key=key))
+            PromptSubmitted(
+                group=f"inbox-{key}", text="", tokens=pack_tokens([1]), source=Source(path="inbox", key=key)
+            )
         )
     driver.settle()
     assert driver.state.waiting == ["inbox-a", "inbox-b"], "there is no room"

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import uuid
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import nats
 import pytest
 import torch
 
@@ -29,72 +24,10 @@ from slime_events.verify import verify
 from storage.archive_reader import ArchiveReader
 from storage.connect import open_run_log
 from storage.digests import tensor_digests, weights_digest
-from storage.log import Recorded
-from tests.run.tiny import GROUPS, MARK, SAMPLES, Watching, events_of, left_behind, of, run_with, tiny
+from tests.run.tiny import GROUPS, SAMPLES, of
+from tests.run.whole import LESSON, STEPS, Finished
 
 pytestmark = pytest.mark.real
-
-STEPS = 4
-LESSON = {"3+4-5-1": "1", "9-2-3+4": "8", "1+1+1+1": "4", "8-7+6-5": "2", "5+4-9+3": "3", "7-1-1-1": "4"}
-"""Questions of a producer outside, with their answers; each question is its own key."""
-GRADER = """
-async def reward_func(args, sample, **kwargs):
-    text = sample.response.removesuffix("<|im_end|>").strip()
-    return {"score": float(text.endswith(sample.label)), "length": len(text)}
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """A run that is over, and what is known of it."""
-
-    folder: Path
-    summary: dict[str, Any]
-    events: list[Recorded]
-    view: Watching
-    reply: dict[str, Any]
-    left: list[str]
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Finished]:
-    folder = tmp_path_factory.mktemp("whole")
-    (folder / "my_reward.py").write_text(GRADER)
-    settings = tiny(
-        folder,
-        "whole",
-        rollout={
-            "num_rollout": STEPS,
-            "dynamic_sampling_filter_path": "slime_events.filters.dynamic_sampling:check_reward_nonzero_std",
-        },
-        reward={"rm_type": None, "custom_rm_path": str(folder / "my_reward.py"), "reward_key": "score"},
-        engine={"chunk_tokens": 8},
-    )
-    replies: list[dict[str, Any]] = []
-
-    async def produce(view: Watching) -> None:
-        """Once step 1 is sealed: its groups are chosen, those of step 2 are not."""
-        await view.until(lambda progress: progress.state.next_step == 2)
-        url = json.loads((run / "nats" / "server.json").read_text())["url"]
-        replies.append(await publish(url, "whole"))
-
-    run = folder / "runs" / "whole"
-    view, mark = Watching(), uuid.uuid4().hex
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(MARK, mark)
-        summary = asyncio.run(run_with(settings, produce, view=view))
-        left = left_behind(mark)
-    return Finished(run, summary, events_of(run), view, replies[0], left)
-
-
-async def publish(url: str, run: str) -> dict[str, Any]:
-    """What a producer outside needs: NATS and JSON, nothing of this project."""
-    client = await nats.connect(url)
-    prompts = [{"key": q, "prompt": [{"role": "user", "content": q}], "label": label} for q, label in LESSON.items()]
-    answer = await client.request(f"slime.{run}.inbox.prompts", json.dumps(prompts).encode(), timeout=20)
-    await client.close()
-    reply: dict[str, Any] = json.loads(answer.data)
-    return reply
 
 
 def test_it_did_what_it_was_asked_for(finished: Finished) -> None:

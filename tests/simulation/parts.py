@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from schemas.errors import LogUnavailable
 from slime_events.batch import TrainBatch
 from slime_events.rewards.outcome import Graded, Outcome
 from slime_events.sample import Sample
-from schemas.errors import LogUnavailable
 from storage.log import Append, Consumer, Delivery, EventLog, Recorded
 from storage.weights_store import TensorBytes
 

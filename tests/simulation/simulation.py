@@ -43,7 +43,8 @@ from tests.simulation.parts import InstantPool, Letters, Line, ScriptedRanks
 
 EventT = TypeVar("EventT", bound=Event)
 SAMPLING = Sampling(max_new_tokens=24)
-DEADLINE_S = 20.0
+CHUNKS = ChunkRule(tokens=8, seconds=10.0)
+DEADLINE_S = 30.0
 """A simulation that takes longer hangs."""
 
 
@@ -149,7 +150,7 @@ class Simulation:
         *,
         name: str | None = None,
         room: int = 64,
-        rule: ChunkRule = ChunkRule(8, 10.0),
+        rule: ChunkRule = CHUNKS,
         lease_s: float = 10.0,
         weights_deadline_s: float = 10.0,
     ) -> Line:

@@ -82,7 +82,9 @@ async def test_each_sample_is_graded_once_with_what_it_needs(tmp_path: Path) -> 
         sim.start_engine(Script(chunk=8))
         await sim.finish()
     assert len(set(pool.graded)) == len(pool.graded) == len(sim.events(RewardAssigned)) == 6
-    assert all(s.label == "1" and s.prompt.startswith("prompt ") and s.response and s.response_length == 24 for s in seen)
+    assert all(
+        s.label == "1" and s.prompt.startswith("prompt ") and s.response and s.response_length == 24 for s in seen
+    )
 
 
 async def test_whole_groups_are_graded_at_once(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ from torch.nn.functional import scaled_dot_product_attention
 BLOCK = 16
 GATHERED_ELEMENTS = 1 << 23
 """Most elements of keys gathered at once (32 MiB in float32); longer batches go in parts."""
+COPIED_ELEMENTS = 1 << 15
+"""A prompt whose keys, copied for each of its tokens, are fewer goes with others: cheaper than a call of its own."""
 
 
 def _padded(length: int) -> int:
@@ -40,10 +42,31 @@ def _attend(
 
 def _parts(lengths: torch.Tensor, elements_per_key: int) -> Iterator[torch.Tensor]:
     """Row numbers in parts of alike padded length, none above `GATHERED_ELEMENTS`."""
-    buckets = [1 << (_padded(n) - 1).bit_length() for n in lengths.tolist()]
-    for bucket in sorted(set(buckets)):
-        rows = torch.tensor([i for i, b in enumerate(buckets) if b == bucket])
-        yield from torch.split(rows, max(1, GATHERED_ELEMENTS // (bucket * elements_per_key)))
+    powers = torch.frexp(
+        (lengths + BLOCK - 1) // BLOCK * BLOCK - 1.0
+    ).exponent  # lengths up to 2**power, at least BLOCK
+    for power in powers.unique().tolist():
+        rows = (powers == power).nonzero().flatten()
+        yield from torch.split(rows, max(1, GATHERED_ELEMENTS // (elements_per_key << power)))
+
+
+def _attend_rows(
+    query: torch.Tensor,
+    output: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    req_to_token: torch.Tensor,
+    rows: torch.Tensor,
+    requests: torch.Tensor,
+    lengths: torch.Tensor,
+    scale: float | None,
+) -> None:
+    """Fill output[rows]. requests, lengths [rows]: whose keys a row sees, and how many. Other shapes as in decode."""
+    for part in _parts(lengths, k_cache.shape[1] * k_cache.shape[2]):
+        seen, chosen = lengths[part], rows[part]
+        slots = _slots(req_to_token, requests[part], seen, _padded(int(seen.max())))
+        keys, values = _gather(k_cache, slots, query.dtype), _gather(v_cache, slots, query.dtype)
+        output[chosen] = _attend(query[chosen], keys, values, seen, scale)
 
 
 def decode(
@@ -67,20 +90,17 @@ def decode(
         return original(
             backend, query, output, k_cache, v_cache, req_to_token, req_pool_indices, seq_lens, encoder_lens, **options
         )
-    for rows in _parts(seq_lens, k_cache.shape[1] * k_cache.shape[2]):
-        lengths = seq_lens[rows]
-        padded = _padded(int(lengths.max()))
-        slots = _slots(req_to_token[req_pool_indices[rows]], lengths, padded)
-        keys, values = _gather(k_cache, slots, query.dtype), _gather(v_cache, slots, query.dtype)
-        output[rows] = _attend(query[rows], keys, values, lengths, options.get("scaling"))
+    rows = torch.arange(len(seq_lens))
+    scale = options.get("scaling")
+    _attend_rows(query, output, k_cache, v_cache, req_to_token, rows, req_pool_indices, seq_lens, scale)
     return output
 
 
-def _slots(table: torch.Tensor, lengths: torch.Tensor, padded: int) -> torch.Tensor:
-    """table [rows, context] -> slot numbers [rows, padded]; slot 0 (SGLang's spare one) where there is no token."""
+def _slots(table: torch.Tensor, requests: torch.Tensor, lengths: torch.Tensor, padded: int) -> torch.Tensor:
+    """table [requests, context] -> slot numbers [rows, padded]; slot 0 (SGLang's spare one) where there is no token."""
     width = min(padded, table.shape[1])
-    slots = table.new_zeros((table.shape[0], padded))
-    slots[:, :width] = table[:, :width]
+    slots = table.new_zeros((len(requests), padded))
+    slots[:, :width] = table[:, :width][requests]
     return slots.masked_fill_(torch.arange(padded)[None, :] >= lengths[:, None], 0)
 
 
@@ -111,18 +131,24 @@ def extend(
             backend, query, output, k_cache, v_cache, req_to_token, req_pool_indices, seq_lens,
             extend_prefix_lens, extend_seq_lens, encoder_lens, **options,
         )  # fmt: skip
-    start = 0
-    sequences = zip(req_pool_indices.tolist(), extend_prefix_lens.tolist(), extend_seq_lens.tolist(), strict=True)
-    for request, prefix, new in sequences:
-        end, length = start + new, prefix + new
-        slots = _slots(req_to_token[request : request + 1], torch.tensor([length]), _padded(length))
+    scale, keys_each = options.get("scaling"), k_cache.shape[1] * k_cache.shape[2]
+    starts = extend_seq_lens.cumsum(0) - extend_seq_lens
+    short = extend_seq_lens * seq_lens * keys_each <= COPIED_ELEMENTS
+    rows = torch.repeat_interleave(short, extend_seq_lens).nonzero().flatten()
+    if len(rows):
+        requests = torch.repeat_interleave(req_pool_indices, extend_seq_lens)[rows]
+        lengths = torch.repeat_interleave(extend_prefix_lens - starts + 1, extend_seq_lens)[rows] + rows
+        _attend_rows(query, output, k_cache, v_cache, req_to_token, rows, requests, lengths, scale)
+    for sequence in (~short).nonzero().flatten().tolist():
+        start, new, length = (int(t[sequence]) for t in (starts, extend_seq_lens, seq_lens))
+        one = req_pool_indices[sequence : sequence + 1]
+        slots = _slots(req_to_token, one, torch.tensor([length]), _padded(length))
         keys, values = _gather(k_cache, slots, query.dtype), _gather(v_cache, slots, query.dtype)
-        output[start:end] = _attend(
-            query[start:end],
+        output[start : start + new] = _attend(
+            query[start : start + new],
             keys.expand(new, -1, -1, -1),
             values.expand(new, -1, -1, -1),
-            torch.arange(prefix + 1, length + 1),
-            options.get("scaling"),
+            torch.arange(length - new + 1, length + 1),
+            scale,
         )
-        start = end
     return output

@@ -78,6 +78,17 @@ async def test_a_lost_fence_is_the_loss_of_its_caller_alone(log: EventLog) -> No
     assert await log.position() == 4
 
 
+async def test_the_others_of_a_refused_batch_stay_a_batch() -> None:
+    log = SlowLog()
+    await log.append([chunk(log, "taken", 0)])
+    lost = chunk(log, "taken", 4, Fence(about(log.run, "rollout", "taken"), 0))
+    async with GroupCommit(log) as commit:
+        calls = [commit.append([reward(log, f"s{i}")]) for i in range(20)]
+        results = await asyncio.gather(commit.append([lost]), *calls, return_exceptions=True)
+    assert isinstance(results[0], Conflict)
+    assert log.batches == [1, 21, 1, 20]
+
+
 async def test_callers_of_one_batch_cannot_get_past_each_others_fences(log: EventLog) -> None:
     """Each claims the same place for another event: alone, the first would win and all others lose."""
     fence = Fence(about(log.run, "rollout", "a"), 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+from collections import deque
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,10 @@ from schemas.errors import (
 )
 from schemas.subjects import about, every_event, stream_name
 from storage import jetstream_log
+from storage.jetstream_connection import QUIET_S
 from storage.jetstream_log import JetStreamLog, stream_config
+from storage.jetstream_pull import Pulled
+from storage.jetstream_read import deliveries
 from storage.log import EventLog, Fence
 from storage.nats_server import NatsServer
 from tests.storage.log.said import chunk, everything, reward
@@ -55,6 +59,7 @@ async def test_everything_is_there_after_a_restart(own: NatsServer) -> None:
     taker = await log.consume("q", every_event("r"), lease_s=1)
     for delivery in await taker.take(20, 1.0):
         await delivery.done()
+    await log.position()  # an answer after the acks: they have arrived
     again = await restart(own, signal.SIGTERM)
     assert again.url == own.url
     assert await everything(log) == before
@@ -131,6 +136,46 @@ async def test_an_append_waits_for_a_server_that_is_away(own: NatsServer) -> Non
     await asyncio.wait_for(reading, 10)
     assert len(await asyncio.wait_for(taking, 10)) == 1
     await log.close()
+
+
+async def test_an_append_under_way_is_tried_again_as_soon_as_the_server_is_back(own: NatsServer) -> None:
+    log = await JetStreamLog.open(own.url, "r")
+    own.signal(signal.SIGSTOP)
+    appending = asyncio.create_task(log.append([reward(log, "a"), reward(log, "b")]))
+    await asyncio.sleep(0.1)
+    await restart(own, signal.SIGKILL)
+    assert await asyncio.wait_for(appending, QUIET_S / 2) == [1, 2]
+    await log.close()
+
+
+async def test_a_taker_goes_on_over_a_broken_connection(stream: JetStreamLog) -> None:
+    taker = await stream.consume("q", every_event(stream.run))
+    taking = asyncio.create_task(taker.take(1, 30))
+    await asyncio.sleep(0.1)
+    await stream.connection.client.force_reconnect()
+    await stream.append([reward(stream, "a")])
+    assert len(await asyncio.wait_for(taking, 3)) == 1
+    await taker.close()
+
+
+class _Told:
+    """A pull that has these delivery numbers, and loses its connection or its consumer when they are given out."""
+
+    idle, gone, breaks = False, False, 0
+
+    def __init__(self, numbers: list[int]) -> None:
+        self.buffer = deque(Pulled(None, 10 + n, n, 1, 0, 0.0) for n in numbers)
+
+    async def wait(self, _: float) -> bool:
+        self.breaks = 1
+        self.buffer.append(Pulled(None, 99, 3, 1, 0, 0.0))
+        return True
+
+
+@pytest.mark.parametrize(("numbers", "given"), [([1, 2], [11, 12]), ([1, 2, 4, 5], [11, 12]), ([2], []), ([], [])])
+async def test_a_follower_trusts_no_gap_and_no_broken_connection(numbers: list[int], given: list[int]) -> None:
+    pull: Any = _Told(numbers)
+    assert [pulled.position async for pulled in deliveries(pull)] == given
 
 
 async def test_patience_ends(own: NatsServer) -> None:

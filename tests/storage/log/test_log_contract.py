@@ -107,10 +107,11 @@ async def test_fences_of_one_call_are_judged_before_it(log: EventLog) -> None:
     assert await log.append(together) == [1, 2, 3, 4]
 
 
-async def test_fences_that_contradict_each_other_store_nothing(log: EventLog) -> None:
-    rollout = about(log.run, "rollout", "a")
-    with pytest.raises(Conflict):
-        await log.append([chunk(log, "a", 0, Fence(rollout, 0)), chunk(log, "a", 4, Fence(rollout, 1))])
+@pytest.mark.parametrize("positions", [(0, 1), (1, 0)])
+async def test_fences_that_contradict_each_other_store_nothing(log: EventLog, positions: tuple[int, int]) -> None:
+    for filter_ in (about(log.run, "rollout", "a"), every_event(log.run)):
+        with pytest.raises(Conflict):
+            await log.append([chunk(log, "a", 4 * p, Fence(filter_, p)) for p in positions])
     assert await log.position() == 0
 
 
@@ -294,6 +295,16 @@ async def test_a_queue_remembers_what_was_done(opened: Open) -> None:
     await again.close()
 
 
+async def test_a_lease_may_be_changed(opened: Open) -> None:
+    log = await opened()
+    await log.append([reward(log, "a")])
+    await (await log.consume("q", every_event(log.run), lease_s=60)).close()
+    taker = await log.consume("q", every_event(log.run), lease_s=0.2)
+    assert len(await taker.take(1, 1.0)) == 1
+    assert [d.attempt for d in await taker.take(1, 5.0)] == [2]
+    await taker.close()
+
+
 async def test_take_returns_as_soon_as_there_is_one(log: EventLog) -> None:
     taker = await log.consume("q", every_event(log.run))
     begin = time.monotonic()
@@ -320,6 +331,7 @@ async def test_the_lease_ends_and_can_be_renewed(log: EventLog) -> None:
     assert (again.recorded.position, again.attempt) == (1, 2)
     await held.working()
     await held.release()  # of a lease that is over: it changes nothing
+    assert await one.take(1, 0.1) == []
     await again.done()
     assert await one.take(1, 0.6) == []
 

@@ -86,6 +86,7 @@ async def test_it_outlives_who_started_it(tmp_path: Path) -> None:
     assert done.returncode == 9
     server = NatsServer.attach(tmp_path)
     assert server is not None
+    assert os.getsid(server.pid) == server.pid  # a signal to the terminal's group does not reach it
     log = await JetStreamLog.open(server.url, "r")
     assert await log.append([reward(log, "a")]) == [1]
     await log.close()

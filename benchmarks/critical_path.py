@@ -1,0 +1,104 @@
+"""Where the wall time of a run's steps goes, from its log alone.
+
+A step lasts from one `step.committed` to the next (by their `at`, which is stamped just before the append). Within it
+work is going on where any of these intervals covers the moment:
+
+    generate   of every rollout: from when its engine had both the request and the weights it asks for
+               (max of `rollout.completed.at - timings.generating` and its `weights.activated.at`) to `completed.at`
+    grade      `reward.assigned.at - seconds` to `at`
+    train      `step.committed.at - (seconds of batch, train, weights)` to `at`
+    activate   `weights.activated.at - seconds` to `at`: checking the files and loading them
+
+What no interval covers is the log and the control plane: every append (fsync included) and its way to the reader, from
+commit to the engine, from the last rollout to its reward, the decision, the seal and to the trainer. Where work
+overlaps with other work, at staleness 1 and above, control that hides behind it costs no wall time and counts nothing.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from schemas.rewards import RewardAssigned
+from schemas.rollouts import RolloutCompleted
+from schemas.steps import StepCommitted
+from schemas.weights import WeightsActivated
+from storage.log import Recorded
+
+Interval = tuple[int, int]
+"""UTC nanoseconds, [start, end)."""
+
+
+class Work(enum.StrEnum):
+    """What a step's time is for."""
+
+    GENERATE = "generate"
+    GRADE = "grade"
+    TRAIN = "train"
+    ACTIVATE = "activate"
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """Seconds. work: covered by each kind, which may overlap; control: covered by none."""
+
+    step: int
+    wall: float
+    work: dict[Work, float]
+    control: float
+
+
+def step_times(log: Iterable[Recorded]) -> list[StepTime]:
+    """Every step but the first, which starts the run."""
+    commits: list[tuple[int, int]] = []
+    work: dict[Work, list[Interval]] = {kind: [] for kind in Work}
+    activated: dict[tuple[str, int], int] = {}
+    for recorded in log:
+        event, at = recorded.envelope.event, recorded.envelope.at
+        if isinstance(event, StepCommitted):
+            commits.append((event.step, at))
+            work[Work.TRAIN].append((at - _ns(sum(event.seconds.values())), at))
+        elif isinstance(event, WeightsActivated):
+            activated[event.engine, event.version] = at
+            work[Work.ACTIVATE].append((at - _ns(event.seconds), at))
+        elif isinstance(event, RolloutCompleted):
+            ready = activated.get((event.engine, event.spans[0].version), 0) if event.spans else 0
+            work[Work.GENERATE].append((max(ready, at - _ns(event.timings.generating)), at))
+        elif isinstance(event, RewardAssigned):
+            work[Work.GRADE].append((at - _ns(event.seconds), at))
+    return _split(commits, work)
+
+
+def _split(commits: Sequence[tuple[int, int]], work: dict[Work, list[Interval]]) -> list[StepTime]:
+    merged = {kind: merge(intervals) for kind, intervals in work.items()}
+    everything = merge([interval for intervals in work.values() for interval in intervals])
+    return [
+        StepTime(
+            step=step,
+            wall=(end - start) / 1e9,
+            work={kind: covered(intervals, start, end) / 1e9 for kind, intervals in merged.items()},
+            control=(end - start - covered(everything, start, end)) / 1e9,
+        )
+        for (_, start), (step, end) in zip(commits, commits[1:], strict=False)
+    ]
+
+
+def merge(intervals: Iterable[Interval]) -> list[Interval]:
+    """Their union, as disjoint intervals in order."""
+    merged: list[Interval] = []
+    for start, end in sorted(intervals):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def covered(intervals: Iterable[Interval], start: int, end: int) -> int:
+    """How much of [start, end) disjoint intervals cover."""
+    return sum(max(0, min(end, stop) - max(start, begin)) for begin, stop in intervals)
+
+
+def _ns(seconds: float) -> int:
+    return round(seconds * 1e9)

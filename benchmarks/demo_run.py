@@ -1,0 +1,126 @@
+"""One run of the demo, watched: made once for all benchmarks that look at it.
+
+    python -m benchmarks.demo_run FOLDER STEPS STALENESS     the run itself, in a process of its own
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from benchmarks.critical_path import StepTime, step_times
+from benchmarks.processes import Watch
+from schemas.errors import DeadlineExceeded, TrainerError
+from slime_events.verify import verify
+from storage.connect import open_run_log
+from storage.log import Recorded
+
+STEPS = 25
+RUN = "bench"
+DEADLINE_S = 900.0
+
+
+@dataclass(frozen=True, slots=True)
+class DemoRun:
+    """What a run left behind. control_cpu: CPU seconds a step by role. memory: most bytes (PSS) of all its processes.
+
+    replay: events folded a second, from position 0 of the JetStream log.
+    """
+
+    summary: dict[str, Any]
+    steps: list[StepTime]
+    cpu: dict[str, float]
+    memory: int
+    replay: float
+
+    @property
+    def seconds_per_step(self) -> float:
+        """Median."""
+        return statistics.median(step.wall for step in self.steps)
+
+
+@functools.cache
+def demo_run(staleness: int = 0, steps: int = STEPS) -> DemoRun:
+    """Run the demo without evaluations between the first and the last step."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with _process(folder, steps, staleness) as process, Watch(process.pid) as watch:
+            code = process.wait(DEADLINE_S)
+        if code != 0:
+            said = (folder / "output").read_text(errors="replace")[-1500:]
+            raise TrainerError(f"the demo run of the benchmark ended with {code}: {said}")
+        run = folder / "runs" / RUN
+        events, replay = asyncio.run(_read(run))
+        times = step_times(events)
+        commits = [recorded.envelope.at for recorded in events if recorded.envelope.type == "step.committed"]
+        cpu = watch.cpu_between(commits[0], commits[-1])
+        return DemoRun(
+            summary=json.loads((run / "summary.json").read_text()),
+            steps=times,
+            cpu={role: seconds / len(times) for role, seconds in sorted(cpu.items(), key=lambda item: -item[1])},
+            memory=watch.memory,
+            replay=replay,
+        )
+
+
+@contextmanager
+def _process(folder: Path, steps: int, staleness: int) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "benchmarks.demo_run", str(folder), str(steps), str(staleness)]
+    with (folder / "output").open("wb") as output:
+        process = subprocess.Popen(
+            command, stdout=output, stderr=output, env=os.environ | {"OMP_NUM_THREADS": "1"}, stdin=subprocess.DEVNULL
+        )
+        try:
+            yield process
+        except subprocess.TimeoutExpired:
+            raise DeadlineExceeded(f"the demo run of the benchmark took more than {DEADLINE_S:.0f} s") from None
+        finally:
+            process.terminate()
+            process.wait()
+
+
+async def _read(run: Path) -> tuple[list[Recorded], float]:
+    """All events, and how many a second were folded into the run's state and proved to be the live one."""
+    async with open_run_log(run) as log:
+        events = [recorded async for recorded in log.read()]
+        begun = time.perf_counter()
+        verified = await verify(log)
+        return events, verified.position / (time.perf_counter() - begun)
+
+
+def main() -> None:
+    """The run itself."""
+    from slime_events.config.derivations import derive
+    from slime_events.demo.settings import prepare_demo
+    from slime_events.launch.plain_view import PlainView
+    from slime_events.launch.run import launch
+
+    folder, steps, staleness = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    demo = prepare_demo(folder)
+    settings, _ = derive(
+        msgspec.structs.replace(
+            demo,
+            run=msgspec.structs.replace(demo.run, run=RUN, runs_dir=str(folder / "runs")),
+            rollout=msgspec.structs.replace(demo.rollout, num_rollout=steps, max_staleness=staleness),
+            evaluation=msgspec.structs.replace(demo.evaluation, eval_interval=steps),
+        )
+    )
+    launch(settings, PlainView())
+
+
+if __name__ == "__main__":
+    main()

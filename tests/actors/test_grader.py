@@ -1,0 +1,142 @@
+"""The grader's state and its fence."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from actors.grader import Grader
+from schemas.arrays import pack_tokens
+from schemas.event import Event
+from schemas.groups import GroupRejected, RejectionCause
+from schemas.prompts import PromptSubmitted, Source
+from schemas.rewards import RewardAssigned, RewardFailed, RewardFailureKind
+from schemas.rollouts import RolloutCompleted, RolloutRequested, Sampling, StopReason
+from schemas.runs import FinishReason, RunFinished
+from slime_events.rewards.outcome import RewardFailure
+from slime_events.ungraded import Ungraded
+from slime_events.worker import Worker
+from storage.group_commit import GroupCommit
+from storage.log import once
+from storage.memory_log import MemoryLog
+from tests.simulation.parts import InstantPool
+
+
+def prompt(group: str) -> PromptSubmitted:
+    return PromptSubmitted(group=group, text="p", tokens=pack_tokens([1]), source=Source(path="f"))
+
+
+def requested(sample: str) -> RolloutRequested:
+    group, _, index = sample.rpartition("-s")
+    return RolloutRequested(
+        sample=sample, group=group, index=int(index), prompt=pack_tokens([1]), sampling=Sampling(4), seed=1
+    )
+
+
+def completed(sample: str) -> RolloutCompleted:
+    return RolloutCompleted(
+        sample=sample,
+        group=sample.rpartition("-s")[0],
+        attempt=0,
+        start=0,
+        length=0,
+        prompt_length=1,
+        stop=StopReason.STOP,
+        text=sample,
+        spans=(),
+        digest="",
+        engine="e",
+    )
+
+
+async def folded(events: list[Event], *, whole_groups: bool = False) -> tuple[Ungraded, MemoryLog]:
+    log = MemoryLog("g")
+    worker = Worker(log, "test")
+    ungraded = Ungraded(whole_groups=whole_groups)
+    for event in events:
+        await log.append([once(worker.enclose(event))])
+        ungraded.apply(log.records[-1])
+    return ungraded, log
+
+
+def due(ungraded: Ungraded) -> list[tuple[str, list[str]]]:
+    return [(group, list(samples)) for group, samples in ungraded.take()]
+
+
+BEGUN = [prompt("g"), requested("g-s0"), requested("g-s1")]
+
+
+async def test_samples_are_due_once() -> None:
+    ungraded, log = await folded([*BEGUN, completed("g-s0")])
+    assert due(ungraded) == [("g", ["g-s0"])]
+    assert due(ungraded) == []
+    log.records.clear()
+    ungraded.apply((await folded([completed("g-s1")]))[1].records[0])
+    assert due(ungraded) == [("g", ["g-s1"])]
+
+
+async def test_whole_groups_are_due_when_they_are_whole() -> None:
+    ungraded, _ = await folded([*BEGUN, completed("g-s1")], whole_groups=True)
+    assert due(ungraded) == []
+    ungraded.apply((await folded([completed("g-s0")]))[1].records[0])
+    assert due(ungraded) == [("g", ["g-s1", "g-s0"])]
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        RewardAssigned(sample="g-s0", group="g", value=1.0, grader="", grader_digest=""),
+        GroupRejected(group="g", cause=RejectionCause.ROLLOUT_FAILED, reason="r"),
+    ],
+)
+async def test_what_has_a_reward_or_lost_its_group_is_not_due(last: Event) -> None:
+    ungraded, _ = await folded([*BEGUN, completed("g-s0"), last])
+    assert due(ungraded) == []
+
+
+async def test_an_end_after_the_group_s_is_passed_over() -> None:
+    rejected = GroupRejected(group="g", cause=RejectionCause.ROLLOUT_FAILED, reason="r")
+    ungraded, _ = await folded([*BEGUN, rejected, completed("g-s0")])
+    assert due(ungraded) == []
+
+
+async def test_two_graders_never_say_two_things_of_a_sample() -> None:
+    """One fails what the other rewards: whoever is first is right."""
+    _, log = await folded([*BEGUN, completed("g-s0"), completed("g-s1")])
+    failure = RewardFailure(kind=RewardFailureKind.RAISED, message="no")
+    async with asyncio.timeout(5), GroupCommit(log) as one, GroupCommit(log) as other:
+        graders = [
+            Grader(Worker(log, "grader"), InstantPool(), one, whole_groups=False),  # type: ignore[arg-type]
+            Grader(Worker(log, "grader"), InstantPool(lambda _: failure), other, whole_groups=False),  # type: ignore[arg-type]
+        ]
+        tasks = [asyncio.create_task(grader.run()) for grader in graders]
+        await asyncio.sleep(0.1)
+        end = RunFinished(reason=FinishReason.ALL_STEPS, steps=0, events=0, state_digest="")
+        await Worker(log, "conductor").say([end])
+        await asyncio.gather(*tasks)
+    said = [r.envelope.event for r in log.records if isinstance(r.envelope.event, RewardAssigned | RewardFailed)]
+    assert sorted(event.sample for event in said) == ["g-s0", "g-s1"]
+
+
+async def test_gradings_under_way_end_with_the_run() -> None:
+    _, log = await folded([*BEGUN, completed("g-s0")])
+    never = asyncio.Event()
+
+    class Stuck(InstantPool):
+        ended = False
+
+        async def grade(self, samples: object, *, evaluation: bool = False) -> list:  # type: ignore[override]
+            try:
+                await never.wait()
+            finally:
+                Stuck.ended = True
+            return []
+
+    async with asyncio.timeout(5), GroupCommit(log) as commit:
+        grader = asyncio.create_task(Grader(Worker(log, "g"), Stuck(), commit, whole_groups=False).run())  # type: ignore[arg-type]
+        await asyncio.sleep(0.05)
+        end = RunFinished(reason=FinishReason.ALL_STEPS, steps=0, events=0, state_digest="")
+        await Worker(log, "conductor").say([end])
+        await grader
+    assert Stuck.ended

@@ -1,0 +1,107 @@
+"""Prompts from outside: taken in, trained on, or refused with every field that is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from schemas.batches import BatchSealed
+from schemas.inbox import InboxReply
+from schemas.prompts import PromptSubmitted
+from schemas.steps import StepCommitted
+from serve_apps.engine.scripted_engine import Script
+from slime_events.state.run import RunPhase
+from tests.simulation.simulation import Simulation, make_plan
+from tests.simulation.test_run import check_run
+
+
+async def send(sim: Simulation, message: Any) -> InboxReply:
+    return await sim.inbox.accept(message if isinstance(message, bytes) else json.dumps(message).encode())
+
+
+async def test_outside_prompts_are_trained_on_in_whose_step_is_known(tmp_path: Path) -> None:
+    async with Simulation(tmp_path, make_plan(max_staleness=1, in_prompt_order=False)) as sim:
+        sim.start_engine(Script(chunk=8))
+        await sim.until(StepCommitted)
+        reply = await send(sim, [{"key": f"k{n}", "prompt": f"outside {n}", "label": "7"} for n in range(2)])
+        again = await send(sim, {"key": "k0", "prompt": "outside 0", "label": "7"})
+        assert await sim.finish() is RunPhase.FINISHED
+    check_run(sim)
+    assert reply.accepted
+    assert len(set(reply.groups)) == 2
+    assert again == InboxReply(accepted=True, groups=reply.groups[:1])
+    assert len(sim.events(PromptSubmitted, dataset="inbox")) == 2
+    sealed = [group for batch in sim.events(BatchSealed) for group in batch.groups]
+    assert set(reply.groups) <= set(sealed)
+
+
+async def test_a_run_on_outside_prompts_alone(tmp_path: Path) -> None:
+    async with Simulation(tmp_path, make_plan(steps=2), prompts=[]) as sim:
+        sim.start_engine(Script(chunk=8))
+        await send(sim, [{"key": f"k{n}", "prompt": [{"role": "user", "content": str(n)}]} for n in range(4)])
+        assert await sim.finish() is RunPhase.FINISHED
+    check_run(sim)
+    assert sim.events(PromptSubmitted)[0].text == "<user>0"
+
+
+async def test_a_key_twice_in_one_message_is_one_prompt(tmp_path: Path) -> None:
+    async with Simulation(tmp_path) as sim:
+        reply = await send(sim, [{"key": "k", "prompt": "p"}] * 2)
+        assert len(set(reply.groups)) == 1
+        assert len(reply.groups) == 2
+        assert len(await sim.until(PromptSubmitted, dataset="inbox")) == 1
+
+
+@pytest.mark.parametrize(
+    ("message", "errors"),
+    [
+        (b"{", [(0, "")]),
+        ([{"key": "a", "prompt": "p"}, {"key": "", "prompt": "p"}], [(1, "key")]),
+        ([{"key": "a"}, {"key": "b", "prompt": 3}], [(0, ""), (1, "prompt")]),
+        ([{"key": "a", "prompt": "p", "colour": 1}], [(0, "")]),
+        ([{"key": "", "prompt": "p"}, {"key": "b", "prompt": "x" * 300}], [(0, "key"), (1, "prompt")]),
+        ([{"key": "a", "prompt": "p", "metadata": []}], [(0, "metadata")]),
+    ],
+)
+async def test_every_wrong_field_is_named_and_nothing_is_taken(
+    tmp_path: Path, message: Any, errors: list[tuple[int, str]]
+) -> None:
+    async with Simulation(tmp_path) as sim:
+        reply = await send(sim, message)
+        assert not reply.accepted
+        assert [(error.index, error.field) for error in reply.errors] == errors
+        assert all(error.message for error in reply.errors)
+        assert not sim.events(PromptSubmitted, dataset="inbox")
+
+
+class Message:
+    headers = None
+    reply = "_INBOX.1"
+
+    def __init__(self, content: Any) -> None:
+        self.data = json.dumps(content).encode()
+        self.replies: list[InboxReply] = []
+
+    async def respond(self, data: bytes) -> None:
+        self.replies.append(msgspec.json.decode(data, type=InboxReply))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"key": "a", "prompt": "p", "metadata": {"n": 2**70}}, "cannot be written"),
+        ([{"key": str(n), "prompt": "p"} for n in range(1001)], "1001 events"),
+    ],
+)
+async def test_what_the_log_cannot_take_is_answered(tmp_path: Path, content: Any, said: str) -> None:
+    async with Simulation(tmp_path) as sim:
+        message = Message(content)
+        await sim.inbox._receive(message)
+        (reply,) = message.replies
+        assert not reply.accepted
+        assert said in reply.errors[0].message
+        assert "try again" not in reply.errors[0].message

@@ -1,0 +1,64 @@
+"""A rollout in the making: chunks, spans, and what makes a chunk the same chunk."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.arrays import pack_tokens, unpack
+from schemas.envelope import event_id
+from schemas.rollouts import RolloutRequested, Sampling, StopReason, WeightSpan
+from serve_apps.rollout import ChunkRule, Rollout
+from slime_events.trajectory import Trajectories, Trajectory, content_digest, merge_spans
+
+REQUEST = RolloutRequested(sample="g-s0", group="g", index=0, prompt=pack_tokens([1, 2]), sampling=Sampling(99), seed=1)
+
+
+def rollout() -> Rollout:
+    return Rollout(REQUEST, Trajectory("g-s0", REQUEST.prompt, position=3), "e")
+
+
+def add(made: Rollout, tokens: list[int], version: int) -> None:
+    span = WeightSpan(made.length, made.length + len(tokens), version)
+    made.add(np.array(tokens, np.int32), -np.array(tokens, np.float32), (span,))
+
+
+def test_rule() -> None:
+    rule = ChunkRule(tokens=8, seconds=2.0)
+    assert [rule.due(8, 0.0), rule.due(7, 1.9), rule.due(1, 2.0), rule.due(0, 9.0)] == [True, False, True, False]
+
+
+@given(st.lists(st.tuples(st.lists(st.integers(0, 99), max_size=5), st.integers(0, 2), st.booleans()), max_size=12))
+def test_chunks_add_up_to_the_whole(deltas: list[tuple[list[int], int, bool]]) -> None:
+    """However deltas come and chunks are cut, the log's fold is what the engine gave."""
+    made, folded, whole = rollout(), Trajectories(unpack), []
+    folded.apply(REQUEST, 3)
+    position = 3
+    for tokens, version, cut in deltas:
+        add(made, tokens, version)
+        whole += tokens
+        if cut and made.new_length:
+            position += 1
+            folded.apply(made.chunk(), position)
+            made.said(position)
+    done = made.end(StopReason.STOP, "text")
+    folded.apply(done, position + 1)
+    trajectory = folded.by_sample["g-s0"]
+    assert trajectory.tokens.tolist() == whole
+    assert trajectory.log_probs.tolist() == [-float(token) for token in whole]
+    assert done.digest == content_digest(trajectory.tokens, trajectory.log_probs)
+    assert done.length == len(whole)
+    assert sum(span.end - span.start for span in done.spans) == len(whole)
+    assert merge_spans((), done.spans) == done.spans
+
+
+def test_a_chunk_is_the_same_only_with_the_same_tokens() -> None:
+    """Two engines that both go on from the same place say two things, unless they came to the very same."""
+    ids = []
+    for tokens in ([1, 2], [1, 2], [1, 3], [1]):
+        made = rollout()
+        add(made, tokens, 0)
+        ids.append(event_id("run", made.chunk()))
+    assert ids[0] == ids[1]
+    assert len(set(ids)) == 3
