@@ -19,6 +19,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted
@@ -80,7 +81,7 @@ def _split(commits: Sequence[tuple[int, int]], work: dict[Work, list[Interval]])
             work={kind: covered(intervals, start, end) / 1e9 for kind, intervals in merged.items()},
             control=(end - start - covered(everything, start, end)) / 1e9,
         )
-        for (_, start), (step, end) in zip(commits, commits[1:], strict=False)
+        for (_, start), (step, end) in pairwise(commits)
     ]
 
 

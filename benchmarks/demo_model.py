@@ -22,9 +22,7 @@ def demo_requests(folder: Path, count: int) -> tuple[TrainSettings, list[Generat
     source = PromptSource(settings.data, tokenizer=load_tokenizer(settings.engine.hf_checkpoint))
     rows, _ = source.take(START, -(-count // rollout.n_samples_per_prompt))
     prompts = [row.tokens for row in rows if isinstance(row, PromptRow) and row.tokens is not None]
-    sampling = Sampling(
-        max_new_tokens=rollout.rollout_max_response_len or 40, temperature=rollout.rollout_temperature
-    )
+    sampling = Sampling(max_new_tokens=rollout.rollout_max_response_len or 40, temperature=rollout.rollout_temperature)
     return settings, [
         GenerateRequest(f"r{i}", prompts[i // rollout.n_samples_per_prompt].astype(np.int32), sampling, seed=i)
         for i in range(count)

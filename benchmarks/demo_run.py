@@ -1,6 +1,6 @@
 """One run of the demo, watched: made once for all benchmarks that look at it.
 
-    python -m benchmarks.demo_run FOLDER STEPS STALENESS     the run itself, in a process of its own
+python -m benchmarks.demo_run MODEL FOLDER STEPS STALENESS     the run itself, in a process of its own
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import msgspec
 
 from benchmarks.critical_path import StepTime, step_times
 from benchmarks.processes import Watch
+from benchmarks.trl_baseline import prepared
 from schemas.errors import DeadlineExceeded, TrainerError
 from slime_events.verify import verify
 from storage.connect import open_run_log
@@ -56,9 +57,19 @@ class DemoRun:
 @functools.cache
 def demo_run(staleness: int = 0, steps: int = STEPS) -> DemoRun:
     """Run the demo without evaluations between the first and the last step."""
+    return _run("demo", steps, staleness)
+
+
+@functools.cache
+def smollm2_run(steps: int) -> DemoRun:
+    """The same with SmolLM2-135M."""
+    return _run("smollm2-135m", steps, 0)
+
+
+def _run(model: str, steps: int, staleness: int) -> DemoRun:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with _process(folder, steps, staleness) as process, Watch(process.pid) as watch:
+        with _process(model, folder, steps, staleness) as process, Watch(process.pid) as watch:
             code = process.wait(DEADLINE_S)
         if code != 0:
             said = (folder / "output").read_text(errors="replace")[-1500:]
@@ -78,8 +89,8 @@ def demo_run(staleness: int = 0, steps: int = STEPS) -> DemoRun:
 
 
 @contextmanager
-def _process(folder: Path, steps: int, staleness: int) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "benchmarks.demo_run", str(folder), str(steps), str(staleness)]
+def _process(model: str, folder: Path, steps: int, staleness: int) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "benchmarks.demo_run", model, str(folder), str(steps), str(staleness)]
     with (folder / "output").open("wb") as output:
         process = subprocess.Popen(
             command, stdout=output, stderr=output, env=os.environ | {"OMP_NUM_THREADS": "1"}, stdin=subprocess.DEVNULL
@@ -105,12 +116,11 @@ async def _read(run: Path) -> tuple[list[Recorded], float]:
 def main() -> None:
     """The run itself."""
     from slime_events.config.derivations import derive
-    from slime_events.demo.settings import prepare_demo
     from slime_events.launch.plain_view import PlainView
     from slime_events.launch.run import launch
 
-    folder, steps, staleness = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-    demo = prepare_demo(folder)
+    model, folder, steps, staleness = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+    demo = prepared(model, folder, None)
     settings, _ = derive(
         msgspec.structs.replace(
             demo,

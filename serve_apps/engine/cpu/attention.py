@@ -45,7 +45,7 @@ def _parts(lengths: torch.Tensor, elements_per_key: int) -> Iterator[torch.Tenso
     powers = torch.frexp(
         (lengths + BLOCK - 1) // BLOCK * BLOCK - 1.0
     ).exponent  # lengths up to 2**power, at least BLOCK
-    for power in powers.unique().tolist():
+    for power in torch.unique(powers).tolist():
         rows = (powers == power).nonzero().flatten()
         yield from torch.split(rows, max(1, GATHERED_ELEMENTS // (elements_per_key << power)))
 

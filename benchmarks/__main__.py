@@ -1,0 +1,37 @@
+"""`python -m benchmarks [--only NAME ...] [--long] [--markdown] [--json FILE]`: every figure in one table."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.registry import NAMES, measure
+from benchmarks.table import markdown, text
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure and print; 1 where a target was missed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="what the system does, in figures")
+    parser.add_argument("--only", nargs="+", choices=NAMES, metavar="NAME", help=f"some of: {', '.join(NAMES)}")
+    parser.add_argument("--long", action="store_true", help="SmolLM2-135M against TRL too (many minutes)")
+    parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
+    options = parser.parse_args(argv)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    rows = []
+    for name in options.only or NAMES:
+        print(f"{name} ...", file=sys.stderr, flush=True)
+        rows += measure(name, long=options.long)
+    print(markdown(rows) if options.markdown else text(rows))
+    if options.json:
+        options.json.write_bytes(msgspec.json.format(msgspec.json.encode(rows), indent=2))
+    return int(any(row.figure.met is False for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

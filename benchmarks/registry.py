@@ -1,0 +1,41 @@
+"""All benchmarks by name: a module each, with one function `measure`, imported when it is asked for."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import time
+from collections.abc import Callable
+from typing import cast
+
+from benchmarks.figure import Figure, Row, load
+
+NAMES = (
+    "durable_append",
+    "prompts",
+    "trainer",
+    "engine",
+    "step",
+    "control_plane",
+    "memory",
+    "startup",
+    "replay",
+    "trl",
+)
+"""In the order in which they run. From `step` on they share the runs of the demo that the first of them makes."""
+
+LONG = "trl"
+"""Has more to measure with `--long`."""
+
+
+def measure(name: str, *, long: bool = False) -> list[Row]:
+    """Run one benchmark."""
+    module = importlib.import_module(f"benchmarks.{name}")
+    call = cast(Callable[..., list[Figure]], module.measure)
+    before, begun = load(), time.perf_counter()
+    figures = call(long=True) if long and name == LONG else call()
+    seconds, after = time.perf_counter() - begun, load()
+    cores = len(os.sched_getaffinity(0))
+    return [
+        Row(benchmark=name, figure=figure, load=(before, after), cores=cores, seconds=seconds) for figure in figures
+    ]

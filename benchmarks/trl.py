@@ -1,0 +1,61 @@
+"""A step of the demo against a step of TRL's GRPOTrainer: the same questions, batch and settings, seconds a step.
+
+TRL runs in one process, keeps nothing and says nothing (`trl_baseline.py`). Ours is everything: each fact durable on
+the log, a weight version a step, all processes on the same cores. The SmolLM2 comparison takes many minutes and runs
+only where `measure` is asked for it (`--long`).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+from benchmarks.demo_run import STEPS, demo_run, smollm2_run
+from benchmarks.figure import Better, Figure
+
+DEADLINE_S = 1800.0
+MISSING = "TRL is not installed: pip install --no-deps -r requirements/benchmarks.txt"
+
+
+def measure(steps: int = STEPS, *, long: bool = False) -> list[Figure]:
+    """Ours / TRL's at staleness 0 and 1; with `long`, TRL's / ours on SmolLM2-135M."""
+    theirs = baseline("demo", steps)
+    figures = [_demo(theirs, staleness, steps) for staleness in (0, 1)]
+    return [*figures, _smollm2()] if long else figures
+
+
+def _demo(theirs: dict[str, Any] | None, staleness: int, steps: int) -> Figure:
+    name, target, better = f"demo step / TRL step, staleness {staleness}", 1.0, Better.LOWER
+    if theirs is None:
+        return Figure(name=name, value=None, unit="x", target=target, better=better, note=MISSING)
+    run, seconds = demo_run(staleness, steps), theirs["seconds_per_step"]
+    note = f"{run.seconds_per_step:.3f} s against {seconds:.3f} s of TRL {theirs['trl']}, {steps} steps"
+    return Figure(name=name, value=run.seconds_per_step / seconds, unit="x", target=target, better=better, note=note)
+
+
+def _smollm2() -> Figure:
+    name, target = "TRL step / SmolLM2-135M step", 1.5
+    steps = 6
+    theirs = baseline("smollm2-135m", steps)
+    if theirs is None:
+        return Figure(name=name, value=None, unit="x", target=target, note=MISSING)
+    ours, seconds = smollm2_run(steps).seconds_per_step, theirs["seconds_per_step"]
+    note = f"{seconds:.1f} s of TRL {theirs['trl']} against {ours:.1f} s, {steps} steps"
+    return Figure(name=name, value=seconds / ours, unit="x", target=target, note=note)
+
+
+def baseline(model: str, steps: int) -> dict[str, Any] | None:
+    """What `benchmarks.trl_baseline` prints; None where TRL is not installed."""
+    if importlib.util.find_spec("trl") is None:
+        return None
+    command = [sys.executable, "-m", "benchmarks.trl_baseline", "--model", model, "--steps", str(steps)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True, timeout=DEADLINE_S, env=environment
+    )
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
