@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 import nats
+import nats.errors
 
 from schemas.errors import EventTooLarge, SlimeEventsError, UnwritableEvent
 from schemas.event import Event
@@ -39,12 +40,17 @@ class Inbox:
         self._client: Any = None
 
     async def __aenter__(self) -> Inbox:
-        self._client = await nats.connect(self._url, max_reconnect_attempts=-1, name="slime-events-inbox")
+        self._client = await nats.connect(
+            self._url, max_reconnect_attempts=-1, reconnect_time_wait=0.1, name="slime-events-inbox"
+        )
         await self._client.subscribe(inbox(self._worker.log.run), cb=self._receive)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._client.drain()
+        try:
+            await self._client.drain()
+        except nats.errors.Error:  # no connection just now: there is nobody to answer
+            await self._client.close()
 
     async def _receive(self, message: Any) -> None:
         try:

@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from schemas.errors import (
     Conflict,
@@ -90,9 +90,7 @@ class RolloutWorker:
                 task.result()
         finally:
             active = list(self._active.items())
-            for task in [*tasks, *self._active]:
-                task.cancel()
-            await asyncio.gather(*tasks, *(task for task, _ in active), return_exceptions=True)
+            await _end([*tasks, *self._active])
             unfinished = [delivery.release() for task, delivery in active if not _ended_well(task)]
             await asyncio.gather(*unfinished, return_exceptions=True)  # else the lease gives them back
 
@@ -167,7 +165,8 @@ class RolloutWorker:
 
     async def _is_alive(self) -> bool:
         try:
-            return await asyncio.wait_for(self._engine.healthy(), HEALTH_DEADLINE_S)
+            async with asyncio.timeout(HEALTH_DEADLINE_S):  # wait_for may lose a cancellation in Python 3.11
+                return await self._engine.healthy()
         except TimeoutError:
             return False
 
@@ -215,14 +214,13 @@ class RolloutWorker:
     async def _await_version(self, version: int) -> None:
         if self._version >= version:
             return
-        async with self._version_changed:
-            waiting = self._version_changed.wait_for(lambda: self._version >= version)
-            try:
-                await asyncio.wait_for(waiting, self._weights_deadline_s)
-            except TimeoutError:
-                raise DeadlineExceeded(
-                    f"waited {self._weights_deadline_s:.0f} s for weight version {version}, engine has {self._version}"
-                ) from None
+        try:
+            async with asyncio.timeout(self._weights_deadline_s), self._version_changed:
+                await self._version_changed.wait_for(lambda: self._version >= version)
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"waited {self._weights_deadline_s:.0f} s for weight version {version}, engine has {self._version}"
+            ) from None
 
     async def _generate(self, rollout: Rollout, delivery: Delivery) -> None:
         request = rollout.request
@@ -279,6 +277,15 @@ class RolloutWorker:
     async def _last_position(self, request: RolloutRequested) -> int:
         last = await self._worker.log.last(about(self._worker.log.run, "rollout", request.sample))
         return last.position if last else 0
+
+
+async def _end(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Cancel until all have ended: in Python 3.11 a cancellation that meets the end of a wait_for is lost."""
+    while pending := [task for task in tasks if not task.done()]:
+        for task in pending:
+            task.cancel()
+        await asyncio.wait(pending, timeout=1.0)
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _ended_well(task: asyncio.Task[None]) -> bool:

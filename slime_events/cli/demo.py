@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import tomllib
@@ -62,8 +63,13 @@ def main(argv: Sequence[str] = ()) -> int:
     from slime_events.demo.words import closing_words
 
     say("")
-    sys.stdout.write(closing_words(facts(summary, settings, options.model)) + "\n")
+    sys.stdout.write(closing_words(facts(summary, settings, options.model), command()) + "\n")
     return 0
+
+
+def command() -> str:
+    """How this shell reaches us: by name where it is on the path, else by the file that was run (`make demo`)."""
+    return "slime-events" if shutil.which("slime-events") else os.path.relpath(sys.argv[0])
 
 
 def read_options(argv: Sequence[str]) -> DemoOptions:

@@ -72,6 +72,8 @@ def waits_for(state: RunState, plan: Plan) -> str:
         return f"{running} samples to be generated" + (f" and {ungraded} to be graded" if ungraded else "")
     if ungraded:
         return f"{ungraded} samples to be graded"
+    if state.evals:
+        return f"the evaluation {min(state.evals)}"
     if state.version >= plan.steps:
         return "a checkpoint to be saved"
     return f"prompts for step {state.next_step}"

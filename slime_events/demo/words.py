@@ -18,8 +18,8 @@ HONEST = {
 }
 
 
-def closing_words(summary: Mapping[str, Any]) -> str:
-    """The closing text of a demo, from its `summary.json`.
+def closing_words(summary: Mapping[str, Any], command: str = "slime-events") -> str:
+    """The closing text of a demo, from its `summary.json`. command: how this shell reaches us.
 
     Required: reward_first, reward_last, weight_versions, events, seconds. Read where there: run, folder, task
     (`digits4` or `arithmetic`), eval_first and eval_last (greedy, held-out), response_tokens_first and
@@ -31,7 +31,7 @@ def closing_words(summary: Mapping[str, Any]) -> str:
         _reached(summary),
         HONEST[summary.get("task", "digits4")],
         f"Everything lies in {folder}: the log, the archive, the weights, the traces.",
-        _next(run, summary.get("sample")),
+        _next(run, summary.get("sample"), command),
     ]
     return "\n\n".join(parts)
 
@@ -50,13 +50,13 @@ def _reached(summary: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _next(run: str, sample: str | None) -> str:
+def _next(run: str, sample: str | None, program: str) -> str:
     commands = (
-        (f"slime-events show {run}", "the run, step by step"),
-        (f"slime-events show {run} --sample {sample or 'ID'}", "one rollout: text, log-probs, reward, fate"),
-        ("slime-events demo --model smollm2-135m", "the same on a real pretrained model")
+        (f"{program} show {run}", "the run, step by step"),
+        (f"{program} show {run} --sample {sample or 'ID'}", "one rollout: text, log-probs, reward, fate"),
+        (f"{program} demo --model smollm2-135m", "the same on a real pretrained model")
         if run != "smollm2-135m"
-        else ("slime-events demo", "the tiny model that plainly learns"),
+        else (f"{program} demo", "the tiny model that plainly learns"),
     )
     width = max(len(command) for command, _ in commands)
     return "Try next:\n" + "\n".join(f"  {command:<{width}}  {what}" for command, what in commands)

@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from actors.megatron.architecture import Architecture
 from actors.processes import ArchivistActor, ConductorActor, GraderActor, RankActor, TrainerActor
 from schemas.errors import DeadlineExceeded, SlimeEventsError, StorageError, TrainerError
 from schemas.runs import RunFailed, RunStarted
@@ -61,7 +62,8 @@ class Launch:
 
     async def run(self) -> dict[str, Any]:
         """Run to the end; the summary. Raises a SlimeEventsError with the one sentence that says what ended it."""
-        run = self._settings.run.run
+        run, trainer = self._settings.run.run, self._settings.trainer
+        Architecture.read(trainer.hf_checkpoint).check_flags(trainer.megatron)
         async with contextlib.AsyncExitStack() as stack:
             # Nothing heavy starts before the log answers.
             url = await self._start_server(stack)
@@ -230,9 +232,13 @@ def _future(ref: Any) -> asyncio.Future[Any]:
 
 def _reason(error: BaseException | None) -> str:
     """The user's line of an actor's error: the cause that Ray wraps, without its remote traceback."""
+    from ray.exceptions import RayActorError
+
     cause = getattr(error, "cause", None) or error
     if isinstance(cause, SlimeEventsError):
         return str(cause)
+    if isinstance(cause, RayActorError):
+        return "its process is gone (killed, out of memory, or crashed)"
     return f"{type(cause).__name__}: {str(cause).strip().splitlines()[-1] if str(cause).strip() else ''}"
 
 

@@ -15,9 +15,9 @@ from schemas.prompts import PromptSubmitted, Source
 from schemas.rollouts import RolloutRequested
 from slime_events.conductor.decide import is_broken, is_complete
 from slime_events.filters.base_types import DynamicFilterOutput
-from slime_events.filters.decide import run_filter
+from slime_events.filters.decide import FilterDecision, run_filter
 from slime_events.sample_view import group_samples
-from slime_events.state.group import GroupPhase
+from slime_events.state.group import GroupPhase, GroupState
 from tests.conductor.driver import Driver, dropping, make_plan
 
 SEEDS = st.integers(0, 2**32)
@@ -183,14 +183,18 @@ def test_filter_drops_do_not_break_a_run() -> None:
 def test_dropping_may_be_waived_only_by_what_the_step_still_lacks() -> None:
     """slime's fallback counts the groups that the step could still get, not those of a batch that is sealed already."""
 
-    output = DynamicFilterOutput(keep=False, reason="dull", keep_when_insufficient=True)
-    driver = Driver(
-        make_plan(groups=2, max_staleness=1), lambda g: run_filter(lambda *_: output, None, group_samples(g))
-    )
-    for group in ("g0000", "g0001"):  # 4 are open: both are dropped, and 2 more drawn
+    def judge(group: GroupState) -> FilterDecision:
+        output = DynamicFilterOutput(keep=group.group < "g0002", reason="dull", keep_when_insufficient=True)
+        return run_filter(lambda *_: output, None, group_samples(group))
+
+    driver = Driver(make_plan(groups=2, max_staleness=1), judge)
+    for group in ("g0000", "g0001", "g0002"):
         driver.finish_group(group)
         driver.settle()
-    assert [event.group for event in driver.events(GroupRejected)] == ["g0000", "g0001"]
+    assert driver.batches[0].groups == ("g0000", "g0001")
+    assert not driver.events(GroupRejected), (
+        "2 are left for the next step, which takes 2: a dull one is better than none"
+    )
 
 
 @pytest.mark.parametrize("staleness", [0, 2])

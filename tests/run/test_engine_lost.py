@@ -44,7 +44,7 @@ def test_a_killed_engine_changes_no_weight(
     expected = {one.version: one.digest for one in of(finished.events, WeightsPublished) if one.version <= STEPS}
     assert {one.version: one.digest for one in of(events, WeightsPublished)} == expected
 
-    killed, successor = [one.worker for one in of(events, WorkerJoined) if one.role == "engine"]
+    _, successor = [one.worker for one in of(events, WorkerJoined) if one.role == "engine"]
     taken_over = [one for one in of(events, RolloutCompleted) if one.engine == successor]
     assert any(one.start > 0 for one in taken_over), "some go on from their last chunk"
     assert [note for note in view.notes if successor in note and "an engine was lost" in note]

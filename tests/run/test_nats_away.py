@@ -1,4 +1,4 @@
-"""NATS is killed in the middle of a run: everybody waits, says so, and goes on; nothing acked is lost or there twice."""
+"""NATS is killed in the middle of a run: all wait, say so, and go on; nothing is lost or there twice."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def digest(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def settings_of(folder: Path, **run: Any) -> TrainSettings:
-    return tiny(folder, "away", rollout={"num_rollout": STEPS}, run={"run": "away", "runs_dir": str(folder)} | run)
+    return tiny(folder, "away", rollout={"num_rollout": STEPS}, run={"runs_dir": str(folder)} | run)
 
 
 def check(events: list[Recorded]) -> None:

@@ -25,19 +25,19 @@ MARK = "SLIME_EVENTS_TEST_RUN"
 """Everything that a run starts inherits this variable: so that what it leaves behind can be found."""
 
 
-def tiny(folder: Path, run: str, **components: dict[str, Any]) -> TrainSettings:
+def tiny(folder: Path, name: str, /, **components: dict[str, Any]) -> TrainSettings:
     """The demo with `GROUPS` x `SAMPLES` samples a step and no evaluation. components: fields to change."""
     settings = prepare_demo(folder / "data")
     base: dict[str, dict[str, Any]] = {
-        "run": {"run": run, "runs_dir": str(folder / "runs")},
+        "run": {"run": name, "runs_dir": str(folder / "runs")},
         "rollout": {"num_rollout": 3, "rollout_batch_size": GROUPS, "n_samples_per_prompt": SAMPLES},
         "evaluation": {"eval_interval": None, "eval_prompt_data": []},
         "trainer": {"global_batch_size": None, "lr_warmup_iters": 0},
     }
-    for name in {*base, *components}:
-        changes = base.get(name, {}) | components.get(name, {})
-        part = msgspec.structs.replace(getattr(settings, name), **changes)
-        settings = msgspec.structs.replace(settings, **{name: part})
+    for component in {*base, *components}:
+        changes = base.get(component, {}) | components.get(component, {})
+        part = msgspec.structs.replace(getattr(settings, component), **changes)
+        settings = msgspec.structs.replace(settings, **{component: part})
     return derive(settings)[0]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from schemas.arrays import unpack
-from schemas.errors import DeadlineExceeded, EngineError, WeightsDamaged
+from schemas.errors import EngineError, WeightsDamaged
 from schemas.groups import GroupRejected
 from schemas.rollouts import (
     FailureKind,
@@ -61,7 +61,7 @@ async def test_a_killed_engine_s_work_goes_on_from_its_last_chunk(tmp_path: Path
         first = sim.start_engine(Gated(script, 12), rule=CHUNKS, lease_s=0.2)
         await sim.until(RolloutProgressed, 3)
         await sim.kill(first)
-        sim.start_engine(script, name="second", rule=CHUNKS, lease_s=0.2)
+        sim.start_engine(script, name="second", rule=CHUNKS)
         assert await sim.finish(dead=[first]) is RunPhase.FINISHED
     check_run(sim)
     chunks = sim.events(RolloutProgressed)
@@ -98,7 +98,7 @@ async def test_a_zombie_is_refused_by_the_fence(tmp_path: Path) -> None:
         zombie = sim.start_engine(zombie_engine, name="zombie", rule=CHUNKS, lease_s=0.1, room=1)
         zombie.is_deaf = True
         await sim.until(RolloutProgressed, 2)
-        sim.start_engine(heir_engine, name="heir", rule=CHUNKS, lease_s=0.1, room=1)
+        sim.start_engine(heir_engine, name="heir", rule=CHUNKS, room=1)
         await sim.until(RolloutProgressed, 2, engine="heir")
         zombie_engine.gate.set()
         for _ in range(100):
@@ -189,4 +189,19 @@ async def test_weights_that_never_come_have_a_deadline(tmp_path: Path) -> None:
         sim.start_engine(Script(seconds_to_update=0.3), weights_deadline_s=0.05)
         (failed, *_) = await sim.until(RolloutFailed)
     assert "waited 0 s for weight version 0" in failed.message
-    assert issubclass(DeadlineExceeded, Exception)
+
+
+async def test_a_cancellation_that_is_lost_once_does_not_keep_the_worker(tmp_path: Path) -> None:
+    class Stubborn(ScriptedEngine):
+        async def healthy(self) -> bool:
+            try:
+                await asyncio.sleep(1000)
+            except asyncio.CancelledError:
+                await asyncio.sleep(1000)  # as if the first had never come
+            return True
+
+    async with Simulation(tmp_path) as sim:
+        line = sim.start_engine(Stubborn(Script(seconds_per_chunk=1000.0)), lease_s=0.1)
+        await asyncio.sleep(0.1)
+        async with asyncio.timeout(5):
+            await sim.kill(line)

