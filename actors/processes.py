@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
 from collections.abc import Sequence
@@ -55,7 +56,7 @@ class ConductorActor:
                 partial(offload_async, blobs=BlobStore(address.blob_url)),
                 deadline_s=settings.rollout.rollout_deadline,
             )
-            async with Inbox(worker, feed, address.nats_url):
+            async with Inbox(worker, feed, address.nats_url, partial(offload_async, blobs=BlobStore(address.blob_url))):
                 await worker.join({"ready": time.perf_counter() - begun})
                 return (await self._conductor.run()).value
 
@@ -84,12 +85,19 @@ class GraderActor:
 class ArchivistActor:
     """Copies the log into object storage while the run goes on."""
 
+    def __init__(self) -> None:
+        self._stop = asyncio.Event()
+
     async def run(self, address: RunAddress) -> None:
-        """Archive to the end of the run, its last event included."""
+        """Archive to the end of the run, its last event included, or until `stop`."""
         async with taking_part(address, "archivist") as worker:
             writer = ArchiveWriter(address.archive_url, address.run)
             await worker.join({})
-            await archive_run(worker.log, writer, worker.id)
+            await archive_run(worker.log, writer, worker.id, stop=self._stop)
+
+    async def stop(self) -> None:
+        """Seal what there is until now, and end."""
+        self._stop.set()
 
 
 class TrainerActor:

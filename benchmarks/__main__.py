@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from benchmarks.figure import Row
 from benchmarks.registry import NAMES, measure
 from benchmarks.table import markdown, text
 
@@ -23,13 +24,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
     options = parser.parse_args(argv)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    rows = []
-    for name in options.only or NAMES:
-        print(f"{name} ...", file=sys.stderr, flush=True)
-        rows += measure(name, long=options.long)
-    print(markdown(rows) if options.markdown else text(rows))
-    if options.json:
-        options.json.write_bytes(msgspec.json.format(msgspec.json.encode(rows), indent=2))
+    rows: list[Row] = []
+    try:
+        for name in options.only or NAMES:
+            print(f"{name} ...", file=sys.stderr, flush=True)
+            rows += measure(name, long=options.long)
+    finally:  # a benchmark that fails does not take with it what was measured before
+        print(markdown(rows) if options.markdown else text(rows))
+        if options.json:
+            options.json.write_bytes(msgspec.json.format(msgspec.json.encode(rows), indent=2))
     return int(any(row.figure.met is False for row in rows))
 
 

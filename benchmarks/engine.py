@@ -26,12 +26,11 @@ from serve_apps.rollout import ChunkRule
 from serve_apps.rollout_worker import RolloutWorker
 from slime_events.config.engine import EngineSettings
 from slime_events.worker import Worker
-from storage.append_all import append_all
 from storage.blobs import BlobStore
 from storage.follow import Follower
 from storage.group_commit import GroupCommit
 from storage.jetstream_log import JetStreamLog
-from storage.log import once
+from storage.log import append_all, once
 from storage.nats_server import NatsServer
 from storage.payloads import fetch, offload_async
 from storage.weights_files import open_checkpoint

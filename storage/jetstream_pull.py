@@ -111,7 +111,8 @@ class Pull:
         """Until anything new happens; False where the time was over first. Look at what there is before each call."""
         self._changed.clear()
         try:
-            await asyncio.wait_for(self._changed.wait(), seconds)
+            async with asyncio.timeout(seconds):  # wait_for may lose a cancellation in Python 3.11
+                await self._changed.wait()
         except TimeoutError:
             return False
         return True

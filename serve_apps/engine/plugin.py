@@ -46,6 +46,7 @@ def _register_cpu() -> None:
         f"{backend}._run_sdpa_forward_extend": attention.extend,
         "sglang.srt.layers.quantization.unquant.UnquantizedLinearMethod.apply": linear.apply,
         "sglang.srt.layers.logits_processor.LogitsProcessor._compute_lm_head": linear.lm_head,
+        "sglang.srt.layers.sampler.top_k_top_p_min_p_sampling_from_probs_torch": sampling.filtered_choice,
     }
     for target, hook in around.items():
         HookRegistry.register(target, hook, HookType.AROUND)

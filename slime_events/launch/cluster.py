@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from schemas.errors import MissingPart
+from schemas.errors import DeadlineExceeded, MissingPart
 
 QUIET = {
     "RAY_DEDUP_LOGS": "0",
@@ -31,7 +31,8 @@ class Cluster:
         self.has_gpus = False
 
     def start(self) -> None:
-        """Blocks for some seconds: call it in a thread. Raises MissingPart where Ray is not installed."""
+        """Blocks for some seconds: call it in a thread. Raises MissingPart where Ray is not installed, DeadlineExceeded
+        where it does not start or answer."""
         try:
             import ray
         except ImportError as error:
@@ -39,20 +40,24 @@ class Cluster:
         for name, value in QUIET.items():
             os.environ.setdefault(name, value)
         env = {"env_vars": {"OMP_NUM_THREADS": "1", **QUIET}}
-        if self._address:
-            ray.init(address=self._address, runtime_env=env, log_to_driver=False, logging_level="ERROR")
-        else:
+        own: dict[str, Any] = {
+            "include_dashboard": False,
+            "object_store_memory": OBJECT_STORE_BYTES,
+            "_node_ip_address": "127.0.0.1",
+        }
+        try:
             ray.init(
-                address="local",
-                include_dashboard=False,
+                address=self._address or "local",
+                runtime_env=env,
                 log_to_driver=False,
                 logging_level="ERROR",
-                object_store_memory=OBJECT_STORE_BYTES,
-                runtime_env=env,
-                _node_ip_address="127.0.0.1",
+                **({} if self._address else own),
             )
-        # Ray prints of each process that died, past its own logging, into whatever the terminal shows. What a death means
-        # for the run is said by the run; Ray's words go to the log.
+        except Exception as error:  # Ray has many, and all of them mean this
+            where = f"at {self._address}" if self._address else "here"
+            raise DeadlineExceeded(f"Ray {where} did not start or answer: {type(error).__name__}: {error}") from error
+        # Ray prints of each process that died into whatever the terminal shows, past its own logging. What a death
+        # means for the run is said by the run; Ray's words go to the log.
         ray._private.worker.print_to_stdstream = _log_ray
         self.has_gpus = ray.cluster_resources().get("GPU", 0) > 0
 

@@ -14,7 +14,7 @@ import contextlib
 import json
 import signal
 import time
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -41,6 +41,7 @@ from storage.nats_server import NatsServer
 
 OPEN_DEADLINE_S = 10.0
 END_DEADLINE_S = 60.0
+ARCHIVE_DEADLINE_S = 10.0
 STOP_DEADLINE_S = 120.0
 
 
@@ -56,6 +57,7 @@ class Launch:
         self._server: NatsServer | None = None
         self._roles: dict[str, Any] = {}
         self._conductor: Any = None
+        self._archivist: Any = None
         self._begun = time.perf_counter()
         self._seconds: dict[str, float] = {}
         self._interrupts = 0
@@ -138,11 +140,11 @@ class Launch:
         trainer = cluster.actor(TrainerActor, f"trainer-{address.run}", gpus=gpus)
         self._conductor = cluster.actor(ConductorActor, f"conductor-{address.run}")
         grader = cluster.actor(GraderActor, f"grader-{address.run}")
-        archivist = cluster.actor(ArchivistActor, f"archivist-{address.run}")
+        self._archivist = cluster.actor(ArchivistActor, f"archivist-{address.run}")
         self._roles["trainer"] = _future(trainer.run.remote(address, settings, peers))
         self._roles["conductor"] = _future(self._conductor.run.remote(address, settings))
         self._roles["grader"] = _future(grader.run.remote(address, settings))
-        self._roles["archivist"] = _future(archivist.run.remote(address))
+        self._roles["archivist"] = _future(self._archivist.run.remote(address))
 
     async def _watch(self, worker: Worker) -> None:
         """Follow the log to the end of the run, and every role to its own."""
@@ -164,12 +166,11 @@ class Launch:
                     await self._check_server()
                     await self._check_roles(worker)
                     await self._check_engines(worker)
+            if self._progress.state.phase is RunPhase.FAILED:
+                await self._end(self._progress.state.failure)
             await self._await_roles()
         finally:
             loop.remove_signal_handler(signal.SIGINT)
-        if self._progress.state.phase is RunPhase.FAILED:
-            failure = self._progress.state.failure
-            raise TrainerError(f"run {worker.log.run} failed: {failure} (see {self._folder.logs})")
 
     async def _check_roles(self, worker: Worker) -> None:
         for role, task in self._roles.items():
@@ -186,13 +187,17 @@ class Launch:
             failed = RunFailed(role=role, reason=reason, at_events=self._progress.state.events)
             with contextlib.suppress(StorageError):
                 await worker.say_again(failed)
-        raise TrainerError(f"run {worker.log.run} failed: the {role} ended: {reason} (see {self._folder.logs})")
+        await self._end(f"the {role} ended: {reason}")
+
+    async def _end(self, failure: str) -> NoReturn:
+        """A failed run is archived as far as it came; what else its roles have to say adds nothing."""
+        self._archivist.stop.remote()
+        await asyncio.wait([self._roles["archivist"]], timeout=ARCHIVE_DEADLINE_S)
+        raise TrainerError(f"run {self._settings.run.run} failed (logs in {self._folder.logs}): {failure}")
 
     async def _await_roles(self) -> None:
-        """All roles to their ends. A failed run has its reason already: what the roles say then adds nothing."""
+        """All roles of a finished run to their ends."""
         _, late = await asyncio.wait(self._roles.values(), timeout=END_DEADLINE_S)
-        if self._progress.state.phase is RunPhase.FAILED:
-            return
         names = [role for role, task in self._roles.items() if task in late]
         if names:
             raise DeadlineExceeded(f"the run is over, but {', '.join(names)} did not end in {END_DEADLINE_S:.0f} s")

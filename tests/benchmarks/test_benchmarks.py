@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import math
 import os
-import time
 
 import msgspec
 import pytest
@@ -59,7 +58,8 @@ def test_a_step_is_split_into_work_and_what_no_work_covers() -> None:
         _said(250, _committed(1, {"batch": 0.01, "train": 0.04})),
     ]
     (step,) = step_times(log)
-    assert step.step == 1 and step.wall == pytest.approx(0.150)
+    assert step.step == 1
+    assert step.wall == pytest.approx(0.150)
     wanted = {Work.ACTIVATE: 0.010, Work.GENERATE: 0.060, Work.GRADE: 0.002, Work.TRAIN: 0.050}
     assert step.work == pytest.approx(wanted)
     # 100-110 to the engine, 180-188 to the grader, 190-200 to the trainer
@@ -99,19 +99,13 @@ def test_cpu_and_memory_are_those_of_the_process() -> None:
     assert watch.cpu_between(5, 15) == {"engine": 1.5, "nats": 0.5}
 
 
-@pytest.mark.parametrize("name, sizes", [("durable_append", {"rollouts": 20, "rewards": 50}),
-                                         ("prompts", {"lines": 500, "takes": 5})])  # fmt: skip
+TINY = [("durable_append", {"rollouts": 20, "rewards": 50}), ("prompts", {"lines": 500, "takes": 5})]
+
+
+@pytest.mark.parametrize(("name", "sizes"), [*TINY, ("trainer", {"steps": 1})])
 def test_tiny_runs_give_finite_figures(name: str, sizes: dict[str, int]) -> None:
-    begun = time.monotonic()
-    for figure in importlib.import_module(f"benchmarks.{name}").measure(**sizes):
-        assert figure.value is not None and math.isfinite(figure.value)
-        assert figure.name and figure.unit
-    assert time.monotonic() - begun < 60
-
-
-def test_the_trainers_give_a_finite_ratio() -> None:
-    pytest.importorskip("megatron.core")
-    from benchmarks import trainer
-
-    (figure,) = trainer.measure(steps=1)
-    assert figure.value is not None and math.isfinite(figure.value) and figure.value > 0
+    figures: list[Figure] = importlib.import_module(f"benchmarks.{name}").measure(**sizes)
+    assert figures
+    for figure in figures:
+        assert figure.value is not None, figure.note
+        assert math.isfinite(figure.value)

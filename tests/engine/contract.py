@@ -105,6 +105,16 @@ class EngineContract:
                 assert other.tokens.tobytes() == crowd[n].tokens.tobytes()
                 assert other.log_probs.tobytes() == crowd[n].log_probs.tobytes()
 
+    async def test_nor_on_how_the_company_is_sampled(self, engine: Engine) -> None:
+        alone = [await collect(engine, request(n)) for n in range(6)]
+        ways = ({"temperature": 0.0}, {"top_k": 3}, {"top_p": 0.7}, {"temperature": 0.5})
+        others = [request(n, rid=f"other{n}", **ways[n % len(ways)]) for n in range(20, 32)]
+        mixed = await asyncio.gather(
+            *[collect(engine, request(n)) for n in range(6)], *[collect(engine, other) for other in others]
+        )
+        for n in range(6):
+            assert mixed[n].tokens.tobytes() == alone[n].tokens.tobytes()
+
     @pytest.mark.parametrize("cut", [1, 16, 33])
     async def test_a_resumed_response_goes_on_as_if_nothing_had_happened(self, engine: Engine, cut: int) -> None:
         whole = await asyncio.gather(*[collect(engine, request(n)) for n in range(8)])

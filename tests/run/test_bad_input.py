@@ -1,4 +1,4 @@
-"""What bad input gets, through the launcher: what can go on goes on and is in the log, the rest ends in one sentence."""
+"""What bad input gets, through the launcher: what can go on goes on, and is in the log; the rest ends in a sentence."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from schemas.rewards import RewardAssigned, RewardFailed, RewardFailureKind
 from schemas.runs import RunFailed
 from slime_events.config.settings import TrainSettings
 from slime_events.launch.run import Launch
+from storage.archive_reader import ArchiveReader
 from storage.nats_server import NatsServer
 from tests.run.cheap import CountingRanks, Parts, cheap_parts
 from tests.run.tiny import GROUPS, SAMPLES, Watching, events_of, of, run_with, tiny
@@ -88,16 +89,18 @@ def succeed(settings: TrainSettings, parts: Parts | None = None) -> tuple[dict[s
 
 
 def fail(settings: TrainSettings, parts: Parts | None = None, kind: type[SlimeEventsError] = TrainerError) -> str:
-    """What the user is told: one sentence, and where the log was there, the same in it."""
+    """What the user is told; where there was a log, it says the same, and the archive has it to its end."""
     with cheap_parts(parts or Parts()), pytest.raises(kind) as caught:
         asyncio.run(run_with(settings))
     said = str(caught.value)
-    assert "\n" not in said
     folder = Path(settings.run.runs_dir) / "given"
     if (folder / "settings.toml").exists():
-        (failed,) = of(events_of(folder), RunFailed)
+        events = events_of(folder)
+        (failed,) = of(events, RunFailed)
         assert failed.reason in said
         assert str(folder / "logs") in said
+        archive = ArchiveReader(str(folder / "archive"), "given")
+        assert archive.last >= next(one.position for one in events if one.envelope.event == failed)
     assert NatsServer.attach(folder / "nats") is None
     return said
 
@@ -125,8 +128,8 @@ def test_bad_lines_are_named_and_counted_and_the_others_trained_on(tmp_path: Pat
 @pytest.mark.parametrize("bad", [BAD_LINES[0][0], BAD_LINES[1][0]], ids=["no JSON", "no prompt"])
 def test_too_many_bad_lines_end_the_run(tmp_path: Path, bad: str) -> None:
     said = fail(given(tmp_path, [bad] * 4, data={"prompt_data": str(tmp_path / "prompts.jsonl"), "max_bad_lines": 3}))
-    assert str(tmp_path / "prompts.jsonl") in said
-    assert "max-bad-lines" in said.replace("_", "-")
+    assert "--max-bad-lines is 3" in said
+    assert said.count(str(tmp_path / "prompts.jsonl")) >= 4, "each line with its place"
 
 
 def test_a_grader_that_fails_costs_its_group_only(tmp_path: Path) -> None:
@@ -199,7 +202,8 @@ def test_a_full_disk_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert "space" in said.lower()
 
 
-async def test_a_log_that_is_full_is_said_so(tmp_path: Path) -> None:
+async def test_a_log_that_is_full_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slime_events.launch.run.ARCHIVE_DEADLINE_S", 1.0)  # it cannot say what it sealed
     server = await NatsServer.start(tmp_path / "nats", max_store_bytes=200_000)
     settings = given(tmp_path, [], run={"nats_url": server.url}, rollout={"num_rollout": 50})
     try:

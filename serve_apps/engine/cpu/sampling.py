@@ -5,8 +5,9 @@ The hash is MurmurHash3 (Appleby, x86_32) over four 32-bit blocks: seed low, see
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -92,3 +93,42 @@ def multinomial_with_seed(log_probs: torch.Tensor, seed: torch.Tensor, positions
         positions.to(torch.int64).numpy(),
     )
     return torch.from_numpy(chosen)
+
+
+def filtered_choice(
+    original: Callable[..., Any],
+    probs: torch.Tensor,
+    top_ks: torch.Tensor,
+    top_ps: torch.Tensor,
+    min_ps: torch.Tensor,
+    need_min_p_sampling: bool,
+    sampling_seed: torch.Tensor | None,
+    positions: torch.Tensor,
+    **options: Any,
+) -> Any:
+    """SGLang's sampling with top-k and top-p, its noise by token id instead of by rank.
+
+    SGLang takes this way for a whole batch as soon as one request in it has a top-k or top-p (greedy is top-k 1). With
+    noise by rank every other request then draws other tokens than it would in other company.
+    """
+    import torch
+
+    if sampling_seed is None or need_min_p_sampling or options.get("return_filtered_probs"):
+        return original(probs, top_ks, top_ps, min_ps, need_min_p_sampling, sampling_seed, positions, **options)
+    log_probs = torch.log(probs)
+    narrow = ((top_ks < probs.shape[1]) | (top_ps < 1.0)).nonzero().flatten()
+    if len(narrow):
+        log_probs[narrow] = _narrowed(log_probs[narrow], top_ks[narrow], top_ps[narrow])
+    return multinomial_with_seed(log_probs, sampling_seed, positions).view(-1).to(torch.int32)
+
+
+def _narrowed(log_probs: torch.Tensor, top_ks: torch.Tensor, top_ps: torch.Tensor) -> torch.Tensor:
+    """-inf for tokens beyond each row's k likeliest, or beyond the fewest that hold its p. [rows, vocabulary]."""
+    import torch
+
+    ordered, columns = log_probs.sort(dim=-1, descending=True, stable=True)
+    probs = ordered.exp()
+    before = probs.cumsum(dim=-1) - probs
+    ranks = torch.arange(log_probs.shape[1]).view(1, -1)
+    ordered[(ranks >= top_ks.view(-1, 1)) | (before > top_ps.view(-1, 1))] = -torch.inf
+    return torch.empty_like(log_probs).scatter_(1, columns, ordered)

@@ -1,0 +1,73 @@
+"""The launcher's own decisions, and Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+from schemas.runs import FinishReason, RunFinished
+from schemas.workers import WorkerJoined, WorkerLost
+from slime_events.launch.engines import START_TRIES, EngineWatch
+from slime_events.verify import verify
+from storage.archive_reader import ArchiveReader
+from storage.connect import open_run_log
+from tests.run.cheap import Parts, cheap_parts
+from tests.run.tiny import Watching, events_of, of, run_with, tiny
+
+
+def joined(name: str) -> WorkerJoined:
+    return WorkerJoined(worker=name, role="engine", pid=1, seconds={"engine": 7.0})
+
+
+def lost(name: str) -> WorkerLost:
+    return WorkerLost(worker=name, role="engine", reason="SGLang has no such backend")
+
+
+def test_only_an_engine_in_the_place_of_another_is_news() -> None:
+    watch = EngineWatch(replicas=2)
+    assert [watch.apply(joined("a")), watch.apply(joined("b"))] == [None, None]
+    news = watch.apply(joined("c"))
+    assert news is not None
+    assert "an engine was lost, and c has joined" in news
+    assert watch.apply(WorkerJoined(worker="t", role="trainer", pid=1)) is None
+
+
+def test_an_engine_that_says_why_it_ends_is_quoted() -> None:
+    assert EngineWatch(replicas=1).apply(lost("a")) == "a is lost: SGLang has no such backend"
+
+
+def test_engines_that_never_start_are_given_up_and_engines_that_did_are_not() -> None:
+    watch, lucky = EngineWatch(replicas=1), EngineWatch(replicas=1)
+    lucky.apply(joined("a"))
+    for number in range(START_TRIES):
+        assert watch.hopeless is None
+        watch.apply(lost(f"e{number}"))
+        lucky.apply(lost(f"e{number}"))
+    assert watch.hopeless is not None
+    assert "SGLang has no such backend" in watch.hopeless
+    assert lucky.hopeless is None
+
+
+def test_ctrl_c_ends_a_run_cleanly(tmp_path: Path) -> None:
+    async def interrupt(view: Watching) -> None:
+        await view.until(lambda p: p.state.version == 2)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    view = Watching()
+    with cheap_parts(Parts()):
+        summary = asyncio.run(run_with(tiny(tmp_path, "stopped", rollout={"num_rollout": 1000}), interrupt, view=view))
+    assert 2 <= summary["steps"] < 1000
+    assert [note for note in view.notes if note.startswith("stopping: what is acked is in the log")]
+    folder = tmp_path / "runs" / "stopped"
+    events = events_of(folder)
+    (end,) = of(events, RunFinished)
+    assert (end.reason, end.steps) == (FinishReason.INTERRUPTED, summary["steps"])
+    assert ArchiveReader(str(folder / "archive"), "stopped").last == len(events)
+    asyncio.run(_verify(folder))
+
+
+async def _verify(folder: Path) -> None:
+    async with open_run_log(folder) as log:
+        await verify(log)
