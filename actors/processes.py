@@ -46,6 +46,7 @@ class ConductorActor:
         begun = time.perf_counter()
         async with taking_part(address, "conductor") as worker:
             feed = PromptFeed.open(settings.data, settings.evaluation, settings.rollout, settings.engine.hf_checkpoint)
+            offload = partial(offload_async, blobs=BlobStore(address.blob_url))
             judge = make_judge(settings.rollout, ArgsView.of(settings.rollout, settings.reward, settings.algorithm))
             self._conductor = Conductor(
                 worker,
@@ -53,10 +54,10 @@ class ConductorActor:
                 feed,
                 judge,
                 lambda rewards, sizes: normalize_rewards(rewards, sizes, settings.algorithm),
-                partial(offload_async, blobs=BlobStore(address.blob_url)),
+                offload,
                 deadline_s=settings.rollout.rollout_deadline,
             )
-            async with Inbox(worker, feed, address.nats_url, partial(offload_async, blobs=BlobStore(address.blob_url))):
+            async with Inbox(worker, feed, address.nats_url, offload):
                 await worker.join({"ready": time.perf_counter() - begun})
                 return (await self._conductor.run()).value
 

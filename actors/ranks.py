@@ -8,16 +8,20 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import torch
+from ray.exceptions import RayActorError
 from torch import Tensor
 
 from actors.megatron.digest import DTYPES
 from actors.megatron.rank import StepResult, TrainerRank
+from schemas.errors import TrainerError
 from slime_events.batch import TrainBatch
 from slime_events.config.algorithm import AlgorithmSettings
 from slime_events.config.trainer import TrainerSettings
 from storage.weights_store import TensorBytes
 
 T = TypeVar("T")
+BLAME_S = 5.0
+"""Seconds in which a lost rank must have been noticed by Ray, once another has failed."""
 
 
 class RanksOfMegatron:
@@ -44,24 +48,21 @@ class RanksOfMegatron:
         """One rollout step on all ranks."""
         rank = self._own()
         others = [peer.train.remote(batch) for peer in self._peers]
-        result = await self._here(lambda: rank.train(batch))
-        await asyncio.gather(*others)
-        return result
+        return await self._everywhere(lambda: rank.train(batch), others)
 
     async def export_weights(self) -> list[TensorBytes]:
         """HF-named tensors as bytes."""
         rank = self._own()
         others = [peer.export_weights.remote() for peer in self._peers]
-        tensors = await self._here(lambda: [tensor_bytes(name, tensor) for name, tensor in rank.export_weights()])
-        await asyncio.gather(*others)
-        return tensors
+        return await self._everywhere(
+            lambda: [tensor_bytes(name, tensor) for name, tensor in rank.export_weights()], others
+        )
 
     async def save_checkpoint(self, folder: str) -> None:
         """Model, optimizer and scheduler of all ranks."""
         rank = self._own()
         others = [peer.save_checkpoint.remote(folder) for peer in self._peers]
-        await self._here(lambda: rank.save_checkpoint(folder))
-        await asyncio.gather(*others)
+        await self._everywhere(lambda: rank.save_checkpoint(folder), others)
 
     async def close(self) -> None:
         """Leave the process group."""
@@ -73,6 +74,21 @@ class RanksOfMegatron:
         if self._rank is None:
             raise RuntimeError("start the ranks first")
         return self._rank
+
+    async def _everywhere(self, call: Callable[[], T], others: Sequence[Any]) -> T:
+        """Rank 0's answer once all have theirs. A lost rank is named, not the one that waited for it in vain."""
+        peers = [asyncio.ensure_future(other) for other in others]
+        try:
+            result = await self._here(call)
+        except Exception as error:
+            if peers:
+                await asyncio.wait(peers, timeout=BLAME_S)
+            for rank, peer in enumerate(peers, 1):
+                if peer.done() and isinstance(peer.exception(), RayActorError):
+                    raise TrainerError(f"rank {rank} is gone (killed, out of memory, or crashed)") from error
+            raise
+        await asyncio.gather(*peers)
+        return result
 
     async def _here(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)

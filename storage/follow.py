@@ -56,11 +56,13 @@ class Follower:
         found: list[Recorded] = []
         if self._queue.empty():
             getting = asyncio.ensure_future(self._queue.get())
-            done, _ = await asyncio.wait({getting, self._task}, timeout=wait_s, return_when="FIRST_COMPLETED")
+            try:
+                done, _ = await asyncio.wait({getting, self._task}, timeout=wait_s, return_when="FIRST_COMPLETED")
+            finally:
+                getting.cancel()  # nothing where it is done
             if getting in done:
                 found = [getting.result()]
             else:
-                getting.cancel()
                 # A reader that failed may have put events just before.
                 if self._queue.empty():
                     if self._task.done():

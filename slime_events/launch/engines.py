@@ -5,7 +5,7 @@ from __future__ import annotations
 from schemas.event import Event
 from schemas.workers import WorkerJoined, WorkerLost
 
-START_TRIES = 3
+START_TRIES = 2
 ROLE = "engine"
 
 
@@ -33,7 +33,7 @@ class EngineWatch:
 
     @property
     def hopeless(self) -> str | None:
-        """Why no engine will ever join: `START_TRIES` of them have ended before one did."""
-        if self._joined or len(self._lost) < START_TRIES:
+        """Why no engine will ever join: before one did, `START_TRIES` for each that was asked for have ended."""
+        if self._joined or len(self._lost) < START_TRIES * self._replicas:
             return None
         return f"{len(self._lost)} starts of an engine failed, the last one so: {self._lost[-1]}"

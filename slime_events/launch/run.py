@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import shutil
 import signal
 import time
 from typing import Any, NoReturn
@@ -20,7 +21,7 @@ import msgspec
 
 from actors.megatron.architecture import Architecture
 from actors.processes import ArchivistActor, ConductorActor, GraderActor, RankActor, TrainerActor
-from schemas.errors import DeadlineExceeded, SlimeEventsError, StorageError, TrainerError
+from schemas.errors import DeadlineExceeded, NoSpace, SlimeEventsError, StorageError, TrainerError
 from schemas.runs import RunFailed, RunStarted
 from serve_apps.deployment import rollout_app
 from slime_events.address import RunAddress
@@ -39,9 +40,12 @@ from storage.follow import Follower
 from storage.jetstream_log import JetStreamLog
 from storage.nats_server import NatsServer
 
+LAUNCHER = "launcher"
 OPEN_DEADLINE_S = 10.0
 END_DEADLINE_S = 60.0
 ARCHIVE_DEADLINE_S = 10.0
+FAIL_DEADLINE_S = 5.0
+LEAST_FREE_BYTES = 16 * 1024 * 1024
 STOP_DEADLINE_S = 120.0
 
 
@@ -74,7 +78,7 @@ class Launch:
             self._seconds["nats"] = time.perf_counter() - self._begun
             cluster = asyncio.create_task(asyncio.to_thread(self._timed, "ray", self._cluster.start))
             stack.push_async_callback(self._stop_cluster, cluster)
-            worker = Worker(log, "launcher")
+            worker = Worker(log, LAUNCHER)
             await worker.say([self._started()])
             self._folder.settings.write_text(to_toml(self._settings))
             await cluster
@@ -164,6 +168,7 @@ class Launch:
                             self._view.note(news)
                     self._view.tick(self._progress, steps)
                     await self._check_server()
+                    await self._check_room(worker)
                     await self._check_roles(worker)
                     await self._check_engines(worker)
             if self._progress.state.phase is RunPhase.FAILED:
@@ -171,6 +176,13 @@ class Launch:
             await self._await_roles()
         finally:
             loop.remove_signal_handler(signal.SIGINT)
+
+    async def _check_room(self, worker: Worker) -> None:
+        """While the last of the disk is left, so that the log still takes the reason. NATS on a full disk is silent."""
+        free = shutil.disk_usage(self._folder.path).free
+        if free < LEAST_FREE_BYTES:
+            reason = f"{self._folder.path} has {free >> 20} MB free: make room, what is acked is in the log"
+            await self._fail(worker, LAUNCHER, reason, NoSpace)
 
     async def _check_roles(self, worker: Worker) -> None:
         for role, task in self._roles.items():
@@ -181,19 +193,22 @@ class Launch:
         if reason := self._engines.hopeless:
             await self._fail(worker, "engine", reason)
 
-    async def _fail(self, worker: Worker, role: str, reason: str) -> None:
+    async def _fail(
+        self, worker: Worker, role: str, reason: str, kind: type[SlimeEventsError] = TrainerError
+    ) -> NoReturn:
         """End the run for what a role did: in the log, if it still answers, and here."""
         if self._progress.state.phase in (RunPhase.NEW, RunPhase.RUNNING):
             failed = RunFailed(role=role, reason=reason, at_events=self._progress.state.events)
-            with contextlib.suppress(StorageError):
-                await worker.say_again(failed)
-        await self._end(f"the {role} ended: {reason}")
+            with contextlib.suppress(StorageError, TimeoutError):
+                async with asyncio.timeout(FAIL_DEADLINE_S):
+                    await worker.say_again(failed)
+        await self._end(reason if role == LAUNCHER else f"the {role} ended: {reason}", kind)
 
-    async def _end(self, failure: str) -> NoReturn:
+    async def _end(self, failure: str, kind: type[SlimeEventsError] = TrainerError) -> NoReturn:
         """A failed run is archived as far as it came; what else its roles have to say adds nothing."""
         self._archivist.stop.remote()
         await asyncio.wait([self._roles["archivist"]], timeout=ARCHIVE_DEADLINE_S)
-        raise TrainerError(f"run {self._settings.run.run} failed (logs in {self._folder.logs}): {failure}")
+        raise kind(f"run {self._settings.run.run} failed (logs in {self._folder.logs}): {failure}")
 
     async def _await_roles(self) -> None:
         """All roles of a finished run to their ends."""

@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from slime_events.launch.run import Launch
 from storage.archive_reader import ArchiveReader
 from storage.nats_server import NatsServer
 from tests.run.cheap import CountingRanks, Parts, cheap_parts
-from tests.run.tiny import GROUPS, SAMPLES, Watching, events_of, of, run_with, tiny
+from tests.run.tiny import GROUPS, SAMPLES, Action, Watching, events_of, of, run_with, tiny
 
 GRADER = """
 import time
@@ -88,10 +89,15 @@ def succeed(settings: TrainSettings, parts: Parts | None = None) -> tuple[dict[s
     return summary, events_of(Path(settings.run.runs_dir) / "given")
 
 
-def fail(settings: TrainSettings, parts: Parts | None = None, kind: type[SlimeEventsError] = TrainerError) -> str:
+def fail(
+    settings: TrainSettings,
+    parts: Parts | None = None,
+    kind: type[SlimeEventsError] = TrainerError,
+    actions: Sequence[Action] = (),
+) -> str:
     """What the user is told; where there was a log, it says the same, and the archive has it to its end."""
     with cheap_parts(parts or Parts()), pytest.raises(kind) as caught:
-        asyncio.run(run_with(settings))
+        asyncio.run(run_with(settings, *actions))
     said = str(caught.value)
     folder = Path(settings.run.runs_dir) / "given"
     if (folder / "settings.toml").exists():
@@ -211,6 +217,17 @@ async def test_a_log_that_is_full_is_said_so(tmp_path: Path, monkeypatch: pytest
             await run_with(settings)
     finally:
         await server.stop()
+
+
+def test_a_disk_that_fills_up_ends_the_run_while_the_log_can_still_say_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fill(view: Watching) -> None:
+        await view.until(lambda p: p.state.version == 1)
+        monkeypatch.setattr("slime_events.launch.run.LEAST_FREE_BYTES", 1 << 60)
+
+    said = fail(given(tmp_path, [], rollout={"num_rollout": 1000}), kind=NoSpace, actions=(fill,))
+    assert "MB free: make room" in said
 
 
 def test_no_room_to_start_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

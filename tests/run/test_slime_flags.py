@@ -70,9 +70,10 @@ def test_slimes_grpo_example_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     events = events_of(tmp_path / "slime")
     steps = of(events, StepCommitted)
     assert [one.samples for one in steps] == [16, 16]
-    assert all(one.metrics["train_rollout_logprob_abs_diff_max"] < 1e-4 for one in steps)
-    assert steps[0].metrics["train/kl_loss"] == 0 < steps[1].metrics["train/kl_loss"], "against the reference model"
-    assert [group for group in of(events, BatchSealed)[0].groups] != [f"train-0-{n:06d}" for n in range(4)], "shuffled"
+    # Over-sampling keeps its surplus for the next step, where its log-probs are of the version before.
+    assert steps[0].metrics["train_rollout_logprob_abs_diff_max"] < 1e-4
+    assert steps[0].metrics["kl_loss"] == 0 < steps[1].metrics["kl_loss"], "against the reference model"
+    assert list(of(events, BatchSealed)[0].groups) != [f"train-0-{n:06d}" for n in range(4)], "shuffled"
     assert [one.version for one in of(events, EvalCompleted)] == [0, 2]
     assert [one.version for one in of(events, CheckpointSaved)] == [2]
 
@@ -80,8 +81,6 @@ def test_slimes_grpo_example_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_model_flags_of_another_model_end_it_in_one_line(tmp_path: Path) -> None:
     done = train(tmp_path, "--num-layers", "36", deadline_s=30)
     assert done.returncode == 1
-    assert [line for line in done.stderr.splitlines() if line.startswith("error: ")][-1:] == done.stderr.splitlines()[
-        -1:
-    ]
-    assert "--num-layers 36 (the checkpoint says 2)" in done.stderr
-    assert "Traceback" not in done.stderr
+    (error,) = [line for line in done.stderr.splitlines() if not line.startswith("note: ")]
+    assert error.startswith("error: ")
+    assert "--num-layers 36 (the checkpoint says 2)" in error
