@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
-from schemas.codec import encode
 from schemas.errors import Conflict, EventTooLarge, LogUnavailable, SchemaError, SlimeEventsError
 from schemas.subjects import any_verb, matches
 from storage.log import MAX_BATCH, Append, EventLog, check_batch, check_size
@@ -66,7 +65,7 @@ class GroupCommit:
             raise LogUnavailable(f"the group commit of run {self._log.run!r} is not open")
         size = 0
         for append in appends:
-            bytes_ = len(encode(append.envelope))
+            bytes_ = len(append.encoded())
             check_size(append, bytes_)
             size += bytes_
         check_batch(len(appends), size)

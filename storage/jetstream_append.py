@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from schemas.codec import encode
 from schemas.subjects import every_event
 from storage.log import Append, Fence, check_batch, check_size
 
@@ -43,7 +42,7 @@ def messages_of(appends: Sequence[Append], limit: int) -> list[Message]:
     messages: dict[tuple[str, str], Message] = {}
     for append in appends:
         envelope = append.envelope
-        message = Message(envelope.id, envelope.subject, encode(envelope), append.fence, envelope.type)
+        message = Message(envelope.id, envelope.subject, append.encoded(), append.fence, envelope.type)
         check_size(append, len(message.data), limit)
         messages.setdefault(message.key, message)
     check_batch(len(messages), sum(len(m.data) for m in messages.values()))

@@ -19,7 +19,7 @@ Semantics that every back-end keeps, proved by one contract suite:
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from schemas.codec import encode
@@ -50,6 +50,13 @@ class Append:
 
     envelope: Envelope
     fence: Fence | None = None
+    _encoded: list[bytes] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    def encoded(self) -> bytes:
+        """The record, encoded once however many layers ask for it. Raises UnwritableEvent."""
+        if not self._encoded:
+            self._encoded.append(encode(self.envelope))
+        return self._encoded[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +165,7 @@ def in_batches(appends: Sequence[Append], at_most: int = MAX_BATCH) -> Iterator[
     batch: list[Append] = []
     size = 0
     for append in appends:
-        bytes_ = len(encode(append.envelope))
+        bytes_ = len(append.encoded())
         if batch and (len(batch) >= at_most or size + bytes_ > MAX_BATCH_BYTES):
             yield batch
             batch, size = [], 0

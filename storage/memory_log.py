@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
-from schemas.codec import decode, encode
+from schemas.codec import decode
 from schemas.errors import Conflict, LogUnavailable
 from schemas.subjects import any_verb, every_event, matches
 from storage.log import Append, Delivery, Recorded, check_batch, check_size
@@ -119,7 +119,7 @@ class MemoryLog:
         fresh: dict[tuple[str, str], tuple[Append, bytes]] = {}
         for append in appends:
             key = (append.envelope.subject, append.envelope.id)
-            data = encode(append.envelope)
+            data = append.encoded()
             check_size(append, len(data))
             if key not in self._ids:
                 fresh.setdefault(key, (append, data))
