@@ -41,6 +41,7 @@ from storage.jetstream_log import JetStreamLog
 from storage.nats_server import NatsServer
 
 LAUNCHER = "launcher"
+STOPS = (signal.SIGINT, signal.SIGTERM)
 OPEN_DEADLINE_S = 10.0
 END_DEADLINE_S = 60.0
 ARCHIVE_DEADLINE_S = 10.0
@@ -154,7 +155,8 @@ class Launch:
         """Follow the log to the end of the run, and every role to its own."""
         steps = self._settings.rollout.num_rollout or 0
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGINT, self._interrupt)
+        for number in STOPS:
+            loop.add_signal_handler(number, self._interrupt)
         try:
             async with Follower(worker.log) as follower:
                 while self._progress.state.phase in (RunPhase.NEW, RunPhase.RUNNING):
@@ -175,7 +177,8 @@ class Launch:
                 await self._end(self._progress.state.failure)
             await self._await_roles()
         finally:
-            loop.remove_signal_handler(signal.SIGINT)
+            for number in STOPS:
+                loop.remove_signal_handler(number)
 
     async def _check_room(self, worker: Worker) -> None:
         """While the last of the disk is left, so that the log still takes the reason. NATS on a full disk is silent."""

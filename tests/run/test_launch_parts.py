@@ -1,4 +1,4 @@
-"""The launcher's own decisions, and Ctrl-C."""
+"""The launcher's own decisions, and the signals that stop it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import asyncio
 import os
 import signal
 from pathlib import Path
+
+import pytest
 
 from schemas.runs import FinishReason, RunFinished
 from schemas.workers import WorkerJoined, WorkerLost
@@ -50,10 +52,11 @@ def test_engines_that_never_start_are_given_up_and_engines_that_did_are_not() ->
     assert lucky.hopeless is None
 
 
-def test_ctrl_c_ends_a_run_cleanly(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_run_cleanly(tmp_path: Path, number: signal.Signals) -> None:
     async def interrupt(view: Watching) -> None:
         await view.until(lambda p: p.state.version == 2)
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), number)
 
     view = Watching()
     with cheap_parts(Parts()):
