@@ -46,6 +46,7 @@ class RolloutStep:
         device = trainee.place.device
         self.masks = [torch.from_numpy(sample.loss_mask).to(device) for sample in batch.samples]
         self.rollout = [torch.from_numpy(sample.rollout_log_probs).to(device) for sample in batch.samples]
+        self.fresh = [sample.oldest_version == sample.newest_version == batch.step for sample in batch.samples]
         self.trained_tokens = [int(sample.loss_mask.sum()) for sample in batch.samples]
         self.denominators = rollout_denominators(batch.samples)
         self.reference: dict[int, Tensor] = {}
@@ -205,7 +206,8 @@ class RolloutStep:
             {name: value for name, value in named.items() if name is not None}, sum(map(self._weight, members))
         )
         if first or known_old:
-            self.tally.add_difference(torch.cat(old), torch.cat(rollout), torch.cat(masks))
+            same = [torch.full_like(self.masks[index], self.fresh[index], dtype=torch.bool) for index in members]
+            self.tally.add_difference(torch.cat(old), torch.cat(rollout), torch.cat(masks), torch.cat(same))
 
     def _weight(self, index: int) -> float:
         """What a sample counts for in the objective's sums."""

@@ -15,6 +15,7 @@ from torch import Tensor
 # of the objective are means over the samples that were passed through the model.
 OVER_THE_STEP = frozenset({"loss", "pg_loss", "pg_clipfrac"})
 DIFFERENCE = "train_rollout_logprob_abs_diff"
+AGREEMENT = "logprob_agreement_max"
 
 
 class Tally:
@@ -23,6 +24,7 @@ class Tally:
     def __init__(self) -> None:
         self._sums: dict[str, Tensor] = {}
         self._largest: Tensor | None = None
+        self._largest_same: Tensor | None = None
         self.weight_passed = 0.0
         self.counts: dict[str, float] = defaultdict(float)
         self.seconds: dict[str, float] = defaultdict(float)
@@ -33,13 +35,18 @@ class Tally:
         for name, value in figures.items():
             self._sums[name] = self._sums[name] + value if name in self._sums else value
 
-    def add_difference(self, trainer: Tensor, rollout: Tensor, mask: Tensor) -> None:
-        """Log-probs before the update [tokens], the trainer's and the engine's, of the tokens where mask is not 0."""
+    def add_difference(self, trainer: Tensor, rollout: Tensor, mask: Tensor, same: Tensor) -> None:
+        """Log-probs before the update [tokens], the trainer's and the engine's, of the tokens where mask is not 0.
+
+        same: bool [tokens], those that the engine made with the very weights that are trained. Only there is a
+        difference a disagreement; elsewhere it is also what the policy has moved.
+        """
         distance = (trainer - rollout).abs().masked_fill(mask == 0, 0.0)
         self._sums[DIFFERENCE] = self._sums.get(DIFFERENCE, 0.0) + distance.sum()
         self.counts["compared"] += int(mask.count_nonzero())
-        largest = distance.max()
-        self._largest = largest if self._largest is None else torch.maximum(self._largest, largest)
+        self._largest = _larger(self._largest, distance)
+        if bool(same.any()):
+            self._largest_same = _larger(self._largest_same, distance.masked_fill(~same, 0.0))
 
     @contextmanager
     def timed(self, part: str) -> Iterator[None]:
@@ -54,7 +61,7 @@ class Tally:
         weight: rollouts (or trained tokens) of the whole step. Seconds are those of the slowest rank.
         """
         sums = {name: float(value) for name, value in self._sums.items()}
-        largest = 0.0 if self._largest is None else float(self._largest)
+        largest = [None if value is None else float(value) for value in (self._largest, self._largest_same)]
         mine = (sums, largest, self.weight_passed, dict(self.counts), dict(self.seconds))
         everyone = [mine]
         if data.size() > 1:
@@ -72,7 +79,10 @@ class Tally:
             means.setdefault(name, 0.0)
         if compared:
             means[DIFFERENCE] = difference / compared
-            means[f"{DIFFERENCE}_max"] = max(rank[1] for rank in everyone)
+        for place, name in enumerate((f"{DIFFERENCE}_max", AGREEMENT)):
+            known = [value for rank in everyone if (value := rank[1][place]) is not None]
+            if known:
+                means[name] = max(known)
         seconds = {part: max(rank[4].get(part, 0.0) for rank in everyone) for rank in everyone for part in rank[4]}
         return {**means, **counts, **{f"seconds_{part}": value for part, value in seconds.items()}}
 
@@ -80,3 +90,7 @@ class Tally:
 def _add(parts: list[dict[str, float]]) -> dict[str, float]:
     names = sorted({name for part in parts for name in part})
     return {name: sum(part.get(name, 0.0) for part in parts) for name in names}
+
+
+def _larger(largest: Tensor | None, distance: Tensor) -> Tensor:
+    return distance.max() if largest is None else torch.maximum(largest, distance.max())

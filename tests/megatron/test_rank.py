@@ -130,6 +130,18 @@ def test_gradient_and_loss_equal_a_plain_torch_step(tiny: Path, trainer: Trainer
     difference = torch.cat(differences)
     assert result.metrics["train_rollout_logprob_abs_diff"] == pytest.approx(difference.mean().item(), abs=1e-5)
     assert result.metrics["train_rollout_logprob_abs_diff_max"] == pytest.approx(difference.max().item(), abs=1e-5)
+    assert result.metrics["logprob_agreement_max"] == result.metrics["train_rollout_logprob_abs_diff_max"]
+
+
+def test_agreement_is_measured_on_equal_weights_only(tiny: Path, trainer: Trainer) -> None:
+    batch = make_batch(step=3)
+    exact = [dataclasses.replace(sample, oldest_version=2) for sample in batch.samples]
+    mixed = [batch.samples[0], *exact[1:]]
+    with trainer(tiny) as rank:
+        assert "logprob_agreement_max" not in rank.train(TrainBatch(step=3, samples=tuple(exact))).metrics
+    with trainer(tiny) as rank:
+        metrics = rank.train(TrainBatch(step=3, samples=tuple(mixed))).metrics
+    assert 0 < metrics["logprob_agreement_max"] <= metrics["train_rollout_logprob_abs_diff_max"]
 
 
 def test_several_optimizer_steps_take_the_log_probs_before_the_first(tiny: Path, trainer: Trainer) -> None:

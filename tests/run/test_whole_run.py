@@ -66,10 +66,10 @@ def test_the_archive_is_the_log_byte_for_byte(finished: Finished) -> None:
 
 
 def test_engine_and_trainer_agree_on_every_log_prob(finished: Finished) -> None:
-    worst = [step.metrics["train_rollout_logprob_abs_diff_max"] for step in of(finished.events, StepCommitted)]
+    worst = [step.metrics["logprob_agreement_max"] for step in of(finished.events, StepCommitted)]
     assert len(worst) == STEPS
     assert max(worst) < 1e-4
-    assert finished.summary["logprob_diff_max"] == max(worst)
+    assert finished.summary["logprob_agreement_max"] == max(worst)
 
 
 def test_the_users_grader_gave_the_rewards(finished: Finished) -> None:
