@@ -15,7 +15,7 @@ from schemas.workers import WorkerLost
 from serve_apps.engine.engine import Engine
 from serve_apps.engine.sglang_engine import SglangEngine
 from serve_apps.rollout import ChunkRule
-from serve_apps.rollout_worker import RolloutWorker
+from serve_apps.rollout_worker import TAKE_AT_ONCE, RolloutWorker
 from slime_events.address import RunAddress
 from slime_events.config.engine import EngineSettings
 from slime_events.taking_part import taking_part

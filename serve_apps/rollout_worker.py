@@ -55,7 +55,7 @@ NOT_THE_SAMPLES_FAULT = (LogUnavailable, StoreUnavailable, NoSpace)
 class RolloutWorker:
     """One engine's work. `run` ends with the run, or raises what went wrong.
 
-    room: samples in flight at most. lease_s: seconds until the work of a worker that is gone comes to others.
+    room: samples in flight at most. at_once: requests taken in one go. lease_s: seconds until the work of a worker that is gone comes to others.
     weights_deadline_s: how long a request may wait for the weights that it asks for.
     """
 
@@ -69,11 +69,13 @@ class RolloutWorker:
         *,
         room: int,
         rule: ChunkRule,
+        at_once: int = TAKE_AT_ONCE,
         lease_s: float = LEASE_S,
         weights_deadline_s: float = WEIGHTS_DEADLINE_S,
     ) -> None:
         self._worker, self._engine, self._commit = worker, engine, commit
         self._fetch, self._offload, self._room, self._rule = fetch, offload, room, rule
+        self._at_once = at_once
         self._lease_s, self._weights_deadline_s = lease_s, weights_deadline_s
         self._version = -1
         self._version_changed = asyncio.Condition()
@@ -142,7 +144,7 @@ class RolloutWorker:
                 if free <= 0:
                     await asyncio.wait(self._active, return_when=asyncio.FIRST_COMPLETED)
                     continue
-                for delivery in await consumer.take(min(free, TAKE_AT_ONCE), wait_s=5.0):
+                for delivery in await consumer.take(min(free, self._at_once), wait_s=5.0):
                     task = asyncio.create_task(self._work(delivery))
                     self._active[task] = delivery
                     task.add_done_callback(self._finished)
