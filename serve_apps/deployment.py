@@ -71,6 +71,7 @@ async def _work(worker: Worker, address: RunAddress, settings: EngineSettings) -
                 partial(offload_async, blobs=blobs),
                 room=settings.sglang_server_concurrency,
                 rule=ChunkRule(settings.chunk_tokens, settings.chunk_seconds),
+                at_once=TAKE_AT_ONCE if settings.replicas > 1 else settings.sglang_server_concurrency,
             ).run()
     finally:
         await engine.stop()

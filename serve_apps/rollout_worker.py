@@ -55,7 +55,8 @@ NOT_THE_SAMPLES_FAULT = (LogUnavailable, StoreUnavailable, NoSpace)
 class RolloutWorker:
     """One engine's work. `run` ends with the run, or raises what went wrong.
 
-    room: samples in flight at most. at_once: requests taken in one go. lease_s: seconds until the work of a worker that is gone comes to others.
+    room: samples in flight at most. at_once: requests taken in one go.
+    lease_s: seconds until the work of a worker that is gone comes to others.
     weights_deadline_s: how long a request may wait for the weights that it asks for.
     """
 
