@@ -173,6 +173,7 @@ def test_otlp_that_is_away_is_given_up_in_time() -> None:
 def test_process_log(tmp_path: Path) -> None:
     root = logging.getLogger()
     before, level = list(root.handlers), root.level
+    logging.captureWarnings(False)  # a test before may have left it on, bound to a context that pytest has closed
     try:
         first = setup_logging("trainer", tmp_path / "logs")
         second = setup_logging("trainer", tmp_path / "others")
