@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import logging.handlers
 import threading
 import time
 import warnings
@@ -172,6 +173,9 @@ def test_otlp_that_is_away_is_given_up_in_time() -> None:
 
 def test_process_log(tmp_path: Path) -> None:
     root = logging.getLogger()
+    for left in [handler for handler in root.handlers if isinstance(handler, logging.handlers.RotatingFileHandler)]:
+        root.removeHandler(left)  # tests before ran roles in this process
+        left.close()
     before, level = list(root.handlers), root.level
     logging.captureWarnings(False)  # a test before may have left it on, bound to a context that pytest has closed
     try:
