@@ -3,19 +3,19 @@
     batch.sealed -> the batch from the log -> every rank trains -> weights written
                  -> [step.committed + weights.published]
 
-The commit is fenced on its step's subject: a second trainer, or this one after a death between training and commit,
-finds the step there and takes its weights for granted instead of training it again.
+The commit is fenced on its step's subject: of two trainers only one commits a step, the other gets `Conflict` and ends.
+A trainer starts at version 0; on a log that has gone further without it it ends with a TrainerError.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from typing import Protocol
 
 from schemas.batches import BatchSealed
 from schemas.checkpoints import CheckpointSaved
+from schemas.errors import TrainerError
 from schemas.event import Purpose
 from schemas.groups import GroupRejected
 from schemas.rollouts import RolloutRequested
@@ -29,8 +29,6 @@ from storage.follow import Follower
 from storage.log import Recorded
 from storage.weights_retention import Retention
 from storage.weights_store import TensorBytes, WeightManifest, WeightStore
-
-log = logging.getLogger(__name__)
 
 
 class Result(Protocol):
@@ -103,6 +101,11 @@ class Trainer:
         if isinstance(event, BatchSealed):
             self._sealed[event.step] = event
         elif isinstance(event, StepCommitted):
+            if event.version > self._version:
+                raise TrainerError(
+                    f"step {event.step} was committed by {recorded.envelope.producer}, this trainer is at version "
+                    f"{self._version}: only one trainer may work on a run, from its beginning"
+                )
             done = self._sealed.pop(event.step, None)
             self._trajectories.forget(done.samples if done else ())
         elif isinstance(event, GroupRejected):

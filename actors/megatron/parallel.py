@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -50,13 +51,13 @@ def join(settings: TrainerSettings, rank: int, world_size: int, master: str) -> 
         torch.cuda.set_device(device)
         os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
     timeout = timedelta(minutes=settings.distributed_timeout_minutes)
+    # A rank alone meets nobody, so it opens no port; torch's own store listens on every address of the machine.
+    meeting: dict[str, Any] = (
+        {"store": torch._C._distributed_c10d.HashStore()} if world_size == 1 else {"init_method": f"tcp://{master}"}
+    )
     try:
         dist.init_process_group(
-            "gloo" if on_cpu() else "nccl",
-            init_method=f"tcp://{master}",
-            rank=rank,
-            world_size=world_size,
-            timeout=timeout,
+            "gloo" if on_cpu() else "nccl", rank=rank, world_size=world_size, timeout=timeout, **meeting
         )
     except (RuntimeError, ValueError) as error:
         raise TrainerError(f"rank {rank} of {world_size} could not join the trainer at {master}: {error}") from error

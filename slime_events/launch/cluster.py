@@ -48,6 +48,9 @@ class Cluster:
             "object_store_memory": OBJECT_STORE_BYTES,
             "_node_ip_address": "127.0.0.1",
         }
+        if not self._address:
+            # Ray turns a loopback address into the machine's own, and then listens to the whole network.
+            ray._private.services.resolve_ip_for_localhost = lambda host: host
         try:
             ray.init(
                 address=self._address or "local",

@@ -1,0 +1,46 @@
+"""The trainer's shell by itself; whole runs of it are in tests/simulation."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from actors.trainer import Trainer
+from schemas.arrays import unpack
+from schemas.errors import TrainerError
+from schemas.steps import StepCommitted
+from slime_events.worker import Worker
+from storage.memory_log import MemoryLog
+from storage.weights_store import WeightStore
+from tests.simulation.parts import ScriptedRanks
+
+
+async def test_a_second_trainer_on_a_log_with_steps_in_it_ends_with_a_reason(tmp_path: Path) -> None:
+    log = MemoryLog("demo")
+    step = StepCommitted(
+        step=0,
+        batch_digest="",
+        parent_version=0,
+        version=1,
+        weights_digest="",
+        optimizer_digest="",
+        samples=0,
+        tokens=0,
+    )
+    await Worker(log, "trainer", "trainer-first").say([step])
+    second = Trainer(
+        Worker(log, "trainer"),
+        ScriptedRanks(),
+        WeightStore(str(tmp_path), durable=False),
+        unpack,
+        temperature=1.0,
+        publish_every=1,
+        checkpoint_every=None,
+        checkpoints="",
+        steps=2,
+    )
+    async with asyncio.timeout(10):
+        with pytest.raises(TrainerError, match="step 0 was committed by trainer-first"):
+            await second.run()
