@@ -15,7 +15,7 @@ class Follower:
         self._queue: asyncio.Queue[Recorded] = asyncio.Queue(read_ahead)
         self._task: asyncio.Task[None] | None = None
         self._history = 0
-        self._seen = 0
+        self._seen = start - 1
 
     @property
     def caught_up(self) -> bool:

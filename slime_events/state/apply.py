@@ -73,6 +73,7 @@ def _prompt_submitted(state: RunState, event: PromptSubmitted, at: int) -> None:
     group = GroupState(
         group=event.group,
         prompt=event.tokens,
+        position=state.events,
         purpose=event.purpose,
         dataset=event.dataset,
         source_path=event.source.path,
@@ -186,6 +187,7 @@ def _batch_sealed(state: RunState, event: BatchSealed, at: int) -> None:
     for group in event.groups:
         state.groups[group].phase = GroupPhase.SEALED
     state.sealed[event.step] = SealedState(groups=event.groups, digest=event.digest)
+    state.batch_starts[event.step] = min(state.groups[group].position for group in event.groups)
     state.next_step = event.step + 1
 
 
@@ -217,6 +219,7 @@ def _eval_completed(state: RunState, event: EvalCompleted, at: int) -> None:
 
 def _checkpoint_saved(state: RunState, event: CheckpointSaved, at: int) -> None:
     state.counts.checkpoints += 1
+    state.batch_starts = {step: start for step, start in state.batch_starts.items() if step >= event.version}
 
 
 def _archive_sealed(state: RunState, event: ArchiveSealed, at: int) -> None:

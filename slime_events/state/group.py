@@ -57,10 +57,13 @@ class SampleState(msgspec.Struct, kw_only=True):
 
 
 class GroupState(msgspec.Struct, kw_only=True):
-    """One group. order: the how-manieth requested. version: the weights when it was requested (an evaluation's: of)."""
+    """One group. position: of its prompt in the log. order: the how-manieth requested. version: the weights when it was
+    requested (an evaluation's: of).
+    """
 
     group: str
     prompt: Array
+    position: int = 0
     purpose: Purpose = Purpose.TRAIN
     dataset: str = "train"
     source_path: str = ""

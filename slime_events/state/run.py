@@ -10,7 +10,7 @@ import msgspec
 from schemas.event import Purpose
 from slime_events.state.group import GroupPhase, GroupState
 
-FOLD = 1
+FOLD = 2
 """Version of the state and its rules: raised with every change that gives a log another state digest."""
 
 
@@ -61,9 +61,10 @@ class RunState(msgspec.Struct, kw_only=True):
 
     chain: sha256 over the bytes of all events in order, so that no event can be missing or changed. version: of the
     newest committed weights (-1 before version 0), published: of the newest that engines can load. cursors: prompts
-    drawn so far by source. next_step: the first step that is not sealed. activated: version by engine. moved: position
-    of the newest event that brought the run on. broken_in_a_row: groups rejected for a failed rollout, reward or filter
-    since the last that was not.
+    drawn so far by source. batch_starts: position of the oldest prompt in each batch, by step, from the newest
+    checkpoint on: how far back a trainer that starts from it has to read. next_step: the first step that is not sealed.
+    activated: version by engine. moved: position of the newest event that brought the run on. broken_in_a_row: groups
+    rejected for a failed rollout, reward or filter since the last that was not.
     """
 
     run: str
@@ -77,6 +78,7 @@ class RunState(msgspec.Struct, kw_only=True):
     accepted: list[str] = []
     sealed: dict[int, SealedState] = {}
     cursors: dict[str, int] = {}
+    batch_starts: dict[int, int] = {}
     next_step: int = 0
     version: int = -1
     published: int = -1
@@ -112,9 +114,8 @@ class RunState(msgspec.Struct, kw_only=True):
         return counts.groups_requested - counts.groups_trained - counts.groups_rejected
 
 
-_canonical = msgspec.msgpack.Encoder(order="sorted")
-
-
 def state_digest(state: RunState) -> str:
     """sha256 of the state in canonical form, hex. Equal digests are equal states."""
-    return hashlib.sha256(_canonical.encode(state)).hexdigest()
+    # Through plain values, since the encoder that sorts keys takes no steps for keys.
+    plain = msgspec.to_builtins(state, str_keys=True, builtin_types=(bytes,), order="sorted")
+    return hashlib.sha256(msgspec.msgpack.encode(plain)).hexdigest()

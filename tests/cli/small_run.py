@@ -27,7 +27,7 @@ from schemas.steps import StepCommitted
 from schemas.weights import WeightsActivated, WeightsPublished
 from schemas.workers import WorkerJoined
 from slime_events.state.apply import apply
-from slime_events.state.run import RunState, state_digest
+from slime_events.state.run import FOLD, RunState, state_digest
 from slime_events.trajectory import content_digest
 from storage.log import Append, Recorded
 from storage.memory_log import MemoryLog
@@ -52,7 +52,11 @@ def finished(before: list[Event]) -> list[Event]:
     for one in recorded(before):
         apply(state, one)
     end = RunFinished(
-        reason=FinishReason.ALL_STEPS, steps=state.steps, events=state.events, state_digest=state_digest(state)
+        reason=FinishReason.ALL_STEPS,
+        steps=state.steps,
+        events=state.events,
+        state_digest=state_digest(state),
+        fold=FOLD,
     )
     return [*before, end]
 

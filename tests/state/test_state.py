@@ -98,6 +98,17 @@ def test_through_msgpack_and_on(driver: Driver, upto: float) -> None:
     assert state_digest(state) == state_digest(driver.state)
 
 
+def test_a_sealed_batch_is_part_of_the_digest() -> None:
+    """A run that is interrupted while the trainer works ends with a digest too."""
+    driver = Driver(make_plan(steps=2, groups=1, samples=1))
+    driver.finish_group("g0000")
+    driver.settle()
+    assert driver.state.sealed.keys() == {0}
+    before = state_digest(driver.state)
+    driver.state.sealed[0].digest = "other"
+    assert state_digest(driver.state) != before
+
+
 def test_states_share_nothing() -> None:
     one, other = RunState(run="a"), RunState(run="a")
     one.waiting.append("g")
