@@ -1,0 +1,53 @@
+"""`python -m tests.history RUN_FOLDER | RECORDS.jsonl`: check a run's log; exit 0 where nothing was found.
+
+RECORDS.jsonl holds one object per line: position, subject and data (base64).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from storage.connect import open_run_log
+from tests.history.checker import check
+from tests.history.record import Blob, Raw
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print each finding on a line, and the count."""
+    parser = argparse.ArgumentParser(prog="python -m tests.history", description=__doc__)
+    parser.add_argument("path", type=Path, help="a run's folder, or its records as JSON lines")
+    parser.add_argument("--bound", type=int, help="weight versions a sample may be behind [the run's settings]")
+    said = parser.parse_args(argv)
+    if said.path.is_dir():
+        records, blob = asyncio.run(_records_of_run(said.path)), _blobs(said.path / "blobs")
+    else:
+        records, blob = _records_of_file(said.path), None
+    findings = check(records, bound=said.bound, blob=blob)
+    for finding in findings:
+        print(finding)
+    print(f"{len(records)} records, {len(findings)} findings")
+    return 1 if findings else 0
+
+
+async def _records_of_run(folder: Path) -> list[Raw]:
+    async with open_run_log(folder) as log:
+        return [(recorded.position, recorded.subject, recorded.data) async for recorded in log.read()]
+
+
+def _records_of_file(path: Path) -> list[Raw]:
+    lines = map(json.loads, path.read_text().splitlines())
+    return [(line["position"], line["subject"], base64.b64decode(line["data"])) for line in lines]
+
+
+def _blobs(folder: Path) -> Blob:
+    return lambda digest: (folder / digest[:2] / digest[2:]).read_bytes()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

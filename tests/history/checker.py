@@ -1,0 +1,40 @@
+"""`check`: all findings in a log. Written from docs/events.md and the guarantees, not from the code that it checks.
+
+It reads raw records only and imports nothing of the system, so that a mistake there cannot be repeated here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import chain
+
+from tests.history.finding import Finding, Kind
+from tests.history.life import Life
+from tests.history.order import Order
+from tests.history.prompts import Prompts
+from tests.history.record import Blob, Raw, read_record
+from tests.history.rollouts import Rollouts
+from tests.history.story import Story
+from tests.history.training import Training
+from tests.history.verdicts import Verdicts
+
+
+def check(records: Iterable[Raw], *, bound: int | None = None, blob: Blob | None = None) -> list[Finding]:
+    """Findings in the order of the log.
+
+    records: (position, subject, data) of all records. bound: weight versions that a sample may be behind when it is
+    trained on, by default what `run.started` says. blob: a payload by its sha256; without it the contents of arrays
+    that lie in blobs are not looked at.
+    """
+    story = Story(bound=bound)
+    order = Order()
+    checks = (order, Life(story), Prompts(story), Rollouts(story, blob), Verdicts(story), Training(story))
+    findings: list[Finding] = []
+    for raw in records:
+        findings += order.position(raw[0])
+        try:
+            record = read_record(raw)
+            findings += chain.from_iterable(one.apply(record) for one in checks)
+        except (ValueError, KeyError, TypeError, OSError) as error:
+            findings.append(Finding(Kind.UNREADABLE, raw[0], f"the record under {raw[1]} cannot be read: {error!r}"))
+    return findings

@@ -1,0 +1,70 @@
+"""`Story`: what the records so far tell of samples, groups and steps. The checks write it and read it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+
+Spans = list[tuple[int, int, int]]
+"""(start, end, weight version), end to end over the response."""
+
+
+@dataclass(slots=True)
+class Sample:
+    """length: response tokens there are. content: of their bytes, None once a part of it could not be read."""
+
+    group: str
+    attempt: int = 0
+    resting: bool = False
+    length: int = 0
+    spans: Spans = field(default_factory=list)
+    tokens: list[bytes] = field(default_factory=list)
+    log_probs: list[bytes] = field(default_factory=list)
+    readable: bool = True
+    completed: bool = False
+    failed: bool = False
+    digest: str = ""
+    prompt_length: int = 0
+    outcome: str = ""
+    reward: float | None = None
+
+    def content_digest(self) -> str:
+        """sha256 over all token bytes, then all log-prob bytes."""
+        return hashlib.sha256(b"".join(self.tokens) + b"".join(self.log_probs)).hexdigest()
+
+    def release(self) -> None:
+        """Let go of the bytes once they are digested."""
+        self.tokens, self.log_probs = [], []
+
+    @property
+    def oldest(self) -> int | None:
+        """The oldest weight version in it."""
+        return min((version for _, _, version in self.spans), default=None)
+
+
+@dataclass(slots=True)
+class Group:
+    """verdict: `accepted`, `rejected` or empty. step: of the batch that has it."""
+
+    purpose: str = "train"
+    dataset: str = "train"
+    version: int | None = None
+    samples: list[str] = field(default_factory=list)
+    verdict: str = ""
+    rewards: list[float] = field(default_factory=list)
+    step: int | None = None
+
+
+@dataclass(slots=True)
+class Story:
+    """Everything by its id. batches: samples and digest by step. weights: digest by committed or first version."""
+
+    samples: dict[str, Sample] = field(default_factory=dict)
+    groups: dict[str, Group] = field(default_factory=dict)
+    batches: dict[int, tuple[list[str], str]] = field(default_factory=dict)
+    weights: dict[int, str] = field(default_factory=dict)
+    optimizers: dict[int, str] = field(default_factory=dict)
+    published: dict[int, str] = field(default_factory=dict)
+    steps: int = 0
+    over: str = ""
+    bound: int | None = None

@@ -1,0 +1,139 @@
+"""`Training`: batches name accepted groups once, steps commit them once, weights are a chain from version 0 on."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+from tests.history.finding import Finding, Kind
+from tests.history.record import Record
+from tests.history.story import Story
+
+
+class Training:
+    """Batches, steps, weight versions and checkpoints."""
+
+    def __init__(self, story: Story) -> None:
+        self._story = story
+
+    def apply(self, record: Record) -> Iterator[Finding]:
+        """Look at a record."""
+        handlers = {
+            "batch.sealed": self._sealed,
+            "step.committed": self._committed,
+            "weights.published": self._published,
+            "weights.activated": self._said_of_weights,
+            "checkpoint.saved": self._checkpoint,
+        }
+        handler = handlers.get(record.type)
+        if handler is not None:
+            yield from handler(record)
+
+    def _sealed(self, record: Record) -> Iterator[Finding]:
+        story, event, step = self._story, record.event, record.event["step"]
+        if step != len(story.batches):
+            yield Finding(Kind.WRONG_BATCH, record.position, f"batch {step} was sealed, {len(story.batches)} is next")
+        for name in event["groups"]:
+            group = story.groups.get(name)
+            if group is None or group.verdict != "accepted":
+                yield Finding(Kind.NOT_ACCEPTED, record.position, f"batch {step} names {name}, which was not accepted")
+            elif group.step is not None:
+                yield Finding(Kind.TRAINED_TWICE, record.position, f"batch {step} names {name}, as {group.step} does")
+            else:
+                group.step = step
+        yield from self._content(record)
+        story.batches[step] = (list(event["samples"]), event["digest"])
+
+    def _content(self, record: Record) -> Iterator[Finding]:
+        story, event, step = self._story, record.event, record.event["step"]
+        groups = [story.groups[name] for name in event["groups"] if name in story.groups]
+        samples, raw = list(event["samples"]), list(event["raw_rewards"])
+        if samples != [one for g in groups for one in g.samples] or raw != [r for g in groups for r in g.rewards]:
+            yield Finding(
+                Kind.WRONG_BATCH, record.position, f"batch {step} does not hold its groups' samples and rewards"
+            )
+            return
+        digest = batch_digest(event, [story.samples[name].digest for name in samples])
+        if digest != event["digest"]:
+            yield Finding(Kind.WRONG_DIGEST, record.position, f"batch {step} says {event['digest']}, it is {digest}")
+        oldest = [story.samples[name].oldest for name in samples]
+        if None not in oldest and min(oldest) != event.get("oldest_version", 0):
+            yield Finding(
+                Kind.WRONG_BATCH,
+                record.position,
+                f"batch {step} says its oldest version is {event.get('oldest_version', 0)}, it is {min(oldest)}",
+            )
+
+    def _committed(self, record: Record) -> Iterator[Finding]:
+        story, event, step = self._story, record.event, record.event["step"]
+        samples, digest = story.batches.get(step, ([], ""))
+        if step not in story.batches:
+            yield Finding(Kind.NOT_SEALED, record.position, f"step {step} was committed, but no batch of it was sealed")
+        elif event["batch_digest"] != digest or event["samples"] != len(samples):
+            yield Finding(Kind.NOT_SEALED, record.position, f"step {step} did not train the batch that was sealed")
+        elif event["tokens"] != sum(story.samples[name].prompt_length + story.samples[name].length for name in samples):
+            yield Finding(Kind.WRONG_COUNT, record.position, f"step {step} says {event['tokens']} tokens")
+        parent, version = event["parent_version"], event["version"]
+        if (step, parent, version) != (story.steps, story.steps, story.steps + 1):
+            yield Finding(
+                Kind.BROKEN_CHAIN,
+                record.position,
+                f"step {step} makes version {version} from {parent}; version {story.steps} is the newest",
+            )
+        yield from self._fresh(record, samples, parent)
+        story.steps = max(story.steps, version)
+        story.weights[version], story.optimizers[version] = event["weights_digest"], event["optimizer_digest"]
+
+    def _fresh(self, record: Record, samples: list[str], parent: int) -> Iterator[Finding]:
+        bound = self._story.bound
+        for name in samples:
+            oldest = self._story.samples[name].oldest
+            if bound is not None and oldest is not None and not 0 <= parent - oldest <= bound:
+                yield Finding(
+                    Kind.STALE,
+                    record.position,
+                    f"{name} has tokens of version {oldest}, trained on at {parent}; {bound} versions are the bound",
+                )
+
+    def _published(self, record: Record) -> Iterator[Finding]:
+        story, event, version = self._story, record.event, record.event["version"]
+        if version == 0 and event.get("parent") is None:
+            story.weights.setdefault(0, event["digest"])
+        elif event.get("parent") != version - 1 or version not in story.weights:
+            yield Finding(
+                Kind.BROKEN_CHAIN,
+                record.position,
+                f"version {version} was published on {event.get('parent')}, version {story.steps} is committed",
+            )
+        story.published[version] = event["digest"]
+        yield from self._same_digest(record, story.weights, event["digest"])
+
+    def _said_of_weights(self, record: Record) -> Iterator[Finding]:
+        yield from self._same_digest(record, self._story.published, record.event["digest"])
+
+    def _checkpoint(self, record: Record) -> Iterator[Finding]:
+        event = record.event
+        yield from self._same_digest(record, self._story.weights, event["weights_digest"])
+        committed = self._story.optimizers.get(event["version"])
+        if committed is not None and committed != event["optimizer_digest"]:
+            yield Finding(
+                Kind.WRONG_WEIGHTS,
+                record.position,
+                f"checkpoint {event['version']} has another optimizer than was committed",
+            )
+
+    def _same_digest(self, record: Record, known: dict[int, str], digest: str) -> Iterator[Finding]:
+        version = record.event["version"]
+        if known.get(version) != digest:
+            found = f"has digest {known[version]}" if version in known else "is not there"
+            yield Finding(
+                Kind.WRONG_WEIGHTS, record.position, f"{record.type} says {digest}, version {version} {found}"
+            )
+
+
+def batch_digest(event: dict[str, Any], digests: list[str]) -> str:
+    """sha256 over the step and one line per sample: its id, its content's digest, its reward."""
+    lines = zip(event["samples"], digests, event["rewards"], strict=True)
+    text = "\n".join([str(event["step"]), *(f"{sample} {digest} {reward!r}" for sample, digest, reward in lines)])
+    return hashlib.sha256(text.encode()).hexdigest()
