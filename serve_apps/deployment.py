@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from ray import serve
@@ -57,7 +58,7 @@ async def serve_rollouts(address: RunAddress, settings: EngineSettings) -> None:
 
 async def _work(worker: Worker, address: RunAddress, settings: EngineSettings) -> None:
     begun = time.perf_counter()
-    engine: Engine = SglangEngine(settings)
+    engine: Engine = SglangEngine(settings, log=Path(address.folder) / "logs" / f"sglang-{worker.id}.log")
     try:
         await engine.start(START_DEADLINE_S)
         blobs = BlobStore(address.blob_url)

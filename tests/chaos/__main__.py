@@ -1,0 +1,43 @@
+"""`python -m tests.chaos --kills K --seed S`: kill a real run at random; exit 0 only if all promises held."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.chaos.reference import reference
+from tests.chaos.run import chaos
+from tests.chaos.schedule import ONE_RANK, Kind, schedule
+from tests.chaos.settings import ChaosSettings
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run, print, judge."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.chaos", description="kill -9 of random processes of a real run, and what came of it"
+    )
+    parser.add_argument("--kills", type=int, default=30, help="how many processes are killed [30]")
+    parser.add_argument("--seed", type=int, default=1, help="of the kinds and the moments [1]")
+    parser.add_argument("--steps", type=int, help="training steps [as many as kills, 4 at least]")
+    parser.add_argument("--max-staleness", type=int, default=0, help="0: synchronous, weights must be equal [0]")
+    parser.add_argument("--kinds", help=f"comma between some of {','.join(Kind)} [all that there are]")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
+    parser.add_argument("flags", nargs="*", help="after --: further flags of slime-events train")
+    options = parser.parse_args(argv)
+    kinds = tuple(map(Kind, options.kinds.split(","))) if options.kinds else ONE_RANK
+    steps = options.steps or max(4, options.kills)
+    settings = ChaosSettings(steps=steps, max_staleness=options.max_staleness, extra=tuple(options.flags))
+    strikes = schedule(options.kills, options.seed, steps, kinds)
+    facts = {"seed": options.seed} | chaos(settings, strikes, reference(settings))
+    text = json.dumps(facts, indent=2)
+    print(text)
+    if options.json:
+        options.json.write_text(text + "\n")
+    return int(bool(facts["broken"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,115 @@
+"""`Family`: the processes of the run, found by descent. Nothing outside of it is ever touched.
+
+This process adopts orphans (PR_SET_CHILD_SUBREAPER), so that whatever the run has started stays among its descendants
+when the process in between is killed. A kind of process is told by what it says of itself (its pid in `worker.joined`,
+its server.json) or, for what says nothing, by its command line within the family.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Sequence
+
+import psutil
+
+from tests.chaos.schedule import Kind
+
+_PR_SET_CHILD_SUBREAPER = 36
+_END_S = 15.0
+
+TITLES = {
+    Kind.NATS: "nats-server",
+    Kind.ENGINE: "ray::ServeReplica",
+    Kind.CONDUCTOR: "ray::ConductorActor",
+    Kind.GRADER: "ray::GraderActor",
+    Kind.TRAINER: "ray::TrainerActor",
+    Kind.RANK: "ray::RankActor",
+    Kind.ARCHIVIST: "ray::ArchivistActor",
+}
+_HOST = "serve_apps.engine.host"
+_GRADER = "slime_events.rewards.worker"
+
+
+class Family:
+    """Descendants of this process."""
+
+    def __init__(self) -> None:
+        self._me = psutil.Process()
+
+    def adopt_orphans(self) -> None:
+        """From now on a descendant whose parent dies becomes a child of this process, not of init."""
+        if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+            raise OSError(ctypes.get_errno(), "this process cannot adopt orphans")
+
+    def members(self) -> list[psutil.Process]:
+        """All that live now."""
+        found = []
+        for process in self._me.children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                if process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+        return found
+
+    def find(self, kind: Kind, joined: Sequence[int] = ()) -> psutil.Process | None:
+        """A living process of a kind. joined: pids that said of themselves that they are one; they go first."""
+        members = self.members()
+        found = next((process for process in members if process.pid in joined), None)
+        if found is not None or kind is Kind.DRIVER:
+            return found
+        match kind:
+            case Kind.SCHEDULER:
+                hosts = {process.pid for process in members if _HOST in _line(process)}
+                return next((process for process in members if _parent(process) in hosts), None)
+            case Kind.GRADER_CHILD:
+                return next((process for process in members if _GRADER in _line(process)), None)
+            case _:
+                return next((process for process in members if TITLES[kind] in _line(process)), None)
+
+    def kill(self, process: psutil.Process) -> bool:
+        """SIGKILL to a member that still lives; False where it has just ended."""
+        if process not in self.members():
+            return False
+        with contextlib.suppress(psutil.NoSuchProcess):
+            os.kill(process.pid, signal.SIGKILL)
+            return True
+        return False
+
+    def reap(self, leave: int = 0) -> None:
+        """Take adopted zombies off the process table. leave: pid of a child that somebody else waits for."""
+        for process in self._me.children():
+            with contextlib.suppress(psutil.Error, ChildProcessError):
+                if process.pid != leave and process.status() == psutil.STATUS_ZOMBIE:
+                    os.waitpid(process.pid, os.WNOHANG)
+
+    def end(self) -> list[str]:
+        """Kill whatever is left; the command lines of what was."""
+        left = [_line(process)[:160] for process in self.members()]
+        until = time.monotonic() + _END_S
+        while members := self.members():
+            if time.monotonic() > until:
+                raise TimeoutError(f"not ended by SIGKILL within {_END_S:.0f} s: {[p.pid for p in members]}")
+            for process in members:
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+            self.reap()
+            time.sleep(0.05)
+        self.reap()
+        return left
+
+
+def _line(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
+def _parent(process: psutil.Process) -> int:
+    try:
+        return process.ppid()
+    except psutil.Error:
+        return 0

@@ -1,0 +1,96 @@
+"""`Killer`: carries a schedule out on a living run."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import psutil
+
+from tests.chaos.family import Family
+from tests.chaos.schedule import Kind, Strike
+from tests.chaos.supervisor import Supervisor
+from tests.chaos.watcher import Watcher
+
+LOOK_S = 0.02
+DEADLINE_S = 240.0
+"""For a process to be there, and for the run to make tokens again: many times what a start takes."""
+
+ROLES = {
+    Kind.ENGINE: "engine",
+    Kind.CONDUCTOR: "conductor",
+    Kind.GRADER: "grader",
+    Kind.TRAINER: "trainer",
+    Kind.ARCHIVIST: "archivist",
+}
+"""Roles that say `worker.joined`."""
+
+
+class NoRecovery(Exception):
+    """What should have come back did not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Struck:
+    """A kill that was made. at: UTC ns; position: of the newest event seen before it; version: of the weights then."""
+
+    number: int
+    kind: Kind
+    pid: int
+    at: int
+    position: int
+    version: int
+
+
+class Killer:
+    """struck: what was killed so far."""
+
+    def __init__(self, family: Family, watcher: Watcher, supervisor: Supervisor) -> None:
+        self._family, self._watcher, self._supervisor = family, watcher, supervisor
+        self.struck: list[Struck] = []
+
+    async def carry_out(self, strikes: Sequence[Strike]) -> None:
+        """All of them, or as many as the run's end leaves room for. Raises NoRecovery, which names what is missing."""
+        for strike in strikes:
+            await self._until(lambda s=strike: self._watcher.version >= s.after_version, "the next step", strike)
+            if strike.waits:
+                await self._until(self._moved, "a new token", strike)
+            await asyncio.sleep(strike.delay_s)
+            await self._until(lambda s=strike: self._strike(s), f"a living {strike.kind}", strike)
+            if self._watcher.over:
+                return
+        await self._until(self._moved, "a new token", strikes[-1])
+
+    def _moved(self) -> bool:
+        """Whether tokens were made since the last kill."""
+        return not self.struck or self._watcher.moved_since(self.struck[-1].at)
+
+    def _strike(self, strike: Strike) -> bool:
+        process = self._target(strike.kind)
+        if process is None:
+            return False
+        if strike.kind is Kind.DRIVER:
+            self._supervisor.expect_kill()
+        position, version = self._watcher.position, self._watcher.version
+        if not self._family.kill(process):
+            return False
+        self.struck.append(Struck(strike.number, strike.kind, process.pid, time.time_ns(), position, version))
+        return True
+
+    def _target(self, kind: Kind) -> psutil.Process | None:
+        if kind is Kind.DRIVER:
+            return self._family.find(kind, [self._supervisor.pid])
+        return self._family.find(kind, self._watcher.pids(ROLES[kind]) if kind in ROLES else ())
+
+    async def _until(self, holds: Callable[[], bool], what: str, strike: Strike) -> None:
+        end = time.monotonic() + DEADLINE_S
+        while not (self._watcher.over or holds()):
+            if time.monotonic() > end:
+                after = f"the kill of the {self.struck[-1].kind}" if self.struck else "the start"
+                raise NoRecovery(
+                    f"strike {strike.number} ({strike.kind}) waited {DEADLINE_S:.0f} s for {what} after {after}; the "
+                    f"log is at position {self._watcher.position}, version {self._watcher.version}"
+                )
+            await asyncio.sleep(LOOK_S)

@@ -1,0 +1,62 @@
+"""`schedule`: which process is killed when, as a pure function of a seed."""
+
+from __future__ import annotations
+
+import enum
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+LONGEST_DELAY_S = 1.5
+"""A step of the small run takes about half of it, so that every moment of a step is met."""
+OVERLAPPING = 0.2
+"""Share of the kills that do not wait for the run to have recovered from the one before."""
+
+
+class Kind(enum.StrEnum):
+    """What can be killed."""
+
+    NATS = "nats"
+    ENGINE = "engine"
+    SCHEDULER = "scheduler"
+    CONDUCTOR = "conductor"
+    GRADER = "grader"
+    GRADER_CHILD = "grader_child"
+    TRAINER = "trainer"
+    RANK = "rank"
+    ARCHIVIST = "archivist"
+    DRIVER = "driver"
+
+
+ONE_RANK = tuple(kind for kind in Kind if kind is not Kind.RANK)
+"""What a run with a single trainer rank has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """One kill: `delay_s` after weight version `after_version` is there and, if `waits`, the last kill is got over."""
+
+    number: int
+    kind: Kind
+    after_version: int
+    delay_s: float
+    waits: bool
+
+
+def schedule(kills: int, seed: int, steps: int, kinds: Sequence[Kind] = ONE_RANK) -> tuple[Strike, ...]:
+    """`kills` strikes spread over a run of `steps` steps, all before its last one. Every kind comes about as often."""
+    drawn = random.Random(seed)
+    order: list[Kind] = []
+    while len(order) < kills:
+        order += drawn.sample(list(kinds), len(kinds))
+    last = max(0, steps - 2)
+    return tuple(
+        Strike(
+            number=number,
+            kind=order[number],
+            after_version=number * last // kills,
+            delay_s=drawn.uniform(0.0, LONGEST_DELAY_S),
+            waits=number == 0 or drawn.random() >= OVERLAPPING,
+        )
+        for number in range(kills)
+    )

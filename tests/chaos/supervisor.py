@@ -1,0 +1,74 @@
+"""`Supervisor`: what systemd or a pod would do: it starts the run's command again after a kill, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+LOOK_S = 0.02
+AGAIN_S = 0.2
+"""Between the death of the command and its successor's start."""
+TAIL = 1500
+
+
+class RunBroke(Exception):
+    """The command ended badly without having been killed: what it said last."""
+
+
+class Supervisor:
+    """The driver of the run. output: everything that it and its successors print."""
+
+    def __init__(self, start: Sequence[str], resume: Sequence[str], output: Path) -> None:
+        self._start, self._resume, self._output = list(start), list(resume), output
+        self._process: subprocess.Popen[bytes] | None = None
+        self._to_be_killed = False
+        self.starts = 0
+
+    @property
+    def pid(self) -> int:
+        """Of the driver that runs now, 0 between two."""
+        return self._process.pid if self._process is not None and self._process.poll() is None else 0
+
+    def expect_kill(self) -> None:
+        """The next death by SIGKILL is ours."""
+        self._to_be_killed = True
+
+    async def run(self, look: Callable[[], None] = lambda: None) -> None:
+        """Until the command ends well. look: called again and again meanwhile. Raises RunBroke."""
+        while True:
+            code = await self._once(self._resume if self.starts else self._start, look)
+            if code == 0:
+                return
+            if code != -signal.SIGKILL or not self._to_be_killed:
+                raise RunBroke(f"the run's command ended with {code}: {self.last_words()}")
+            self._to_be_killed = False
+            await asyncio.sleep(AGAIN_S)
+
+    async def _once(self, command: Sequence[str], look: Callable[[], None]) -> int:
+        self._process = self._spawn(command)
+        self.starts += 1
+        while (code := self._process.poll()) is None:
+            look()
+            await asyncio.sleep(LOOK_S)
+        return code
+
+    def _spawn(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        with self._output.open("ab") as output:
+            output.write(f"$ {' '.join(command)}\n".encode())
+            output.flush()
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=os.environ | {"OMP_NUM_THREADS": "1"},
+                start_new_session=True,
+            )
+
+    def last_words(self) -> str:
+        """The end of what was printed."""
+        return self._output.read_text(errors="replace")[-TAIL:].strip()

@@ -1,0 +1,57 @@
+"""The family: what is found among descendants, what is killed, and what is left alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+TRIAL = """
+import json, os, subprocess, sys, time
+from tests.chaos.family import Family
+from tests.chaos.schedule import Kind
+
+def sleeper(*words):
+    return [sys.executable, "-c", "import time; time.sleep(600)", *words]
+
+family = Family()
+family.adopt_orphans()
+stranger = int(sys.argv[1])
+parent = subprocess.Popen([sys.executable, "-c",
+    "import subprocess, sys, time; "
+    "child = subprocess.Popen(sys.argv[1:]); print(child.pid, flush=True); time.sleep(600)",
+    *sleeper("nats-server")], stdout=subprocess.PIPE)
+orphan = int(parent.stdout.readline())
+facts = {"before": family.find(Kind.NATS).pid == parent.pid or family.find(Kind.NATS).pid == orphan}
+parent.kill(); parent.wait()
+found = family.find(Kind.NATS)
+facts["adopted"] = found.pid == orphan and found.ppid() == os.getpid()
+facts["joined"] = family.find(Kind.ENGINE, [orphan]).pid == orphan
+facts["not of the family"] = family.find(Kind.ENGINE, [stranger]) is None
+facts["killed"] = family.kill(found) and not family.kill(found)
+other = subprocess.Popen(sleeper("something"))
+facts["ended"] = [line.split()[-1] for line in family.end()]
+facts["none"] = family.members() == []
+print(json.dumps(facts))
+"""
+
+
+def test_orphans_stay_in_the_family_and_strangers_are_not_touched(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", "nats-server"]) as stranger:
+        try:
+            done = subprocess.run(
+                [sys.executable, "-c", TRIAL, str(stranger.pid)], capture_output=True, text=True, timeout=60, check=True
+            )
+            assert stranger.poll() is None
+        finally:
+            stranger.kill()
+    assert json.loads(done.stdout) == {
+        "before": True,
+        "adopted": True,
+        "joined": True,
+        "not of the family": True,
+        "killed": True,
+        "ended": ["something"],
+        "none": True,
+    }

@@ -1,0 +1,33 @@
+"""The schedule of kills."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.chaos.schedule import LONGEST_DELAY_S, ONE_RANK, Kind, schedule
+
+
+@pytest.mark.parametrize("seed", [0, 1, 17])
+def test_every_kind_comes_about_as_often_and_nothing_is_struck_after_the_last_step_has_begun(seed: int) -> None:
+    strikes = schedule(30, seed, steps=20)
+    counted = Counter(strike.kind for strike in strikes)
+    assert set(counted) == set(ONE_RANK)
+    assert max(counted.values()) - min(counted.values()) <= 1
+    assert [strike.number for strike in strikes] == list(range(30))
+    versions = [strike.after_version for strike in strikes]
+    assert versions == sorted(versions)
+    assert versions[0] == 0
+    assert versions[-1] < 19
+    assert all(0 <= strike.delay_s <= LONGEST_DELAY_S for strike in strikes)
+    assert strikes[0].waits
+
+
+def test_the_seed_decides() -> None:
+    assert schedule(12, 3, steps=12) == schedule(12, 3, steps=12)
+    assert schedule(12, 3, steps=12) != schedule(12, 4, steps=12)
+
+
+def test_only_what_is_asked_for_is_struck() -> None:
+    assert {strike.kind for strike in schedule(5, 1, steps=4, kinds=[Kind.NATS])} == {Kind.NATS}

@@ -1,0 +1,118 @@
+"""`Watcher`: the log of a living run as a reader outside sees it, through every death of its server."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from schemas.errors import LogDamaged, SlimeEventsError
+from schemas.event import Event
+from schemas.rollouts import RolloutCompleted, RolloutProgressed
+from schemas.runs import RunFailed, RunFinished, RunResumed
+from schemas.steps import StepCommitted
+from schemas.workers import WorkerJoined
+from storage.follow import Follower
+from storage.jetstream_log import JetStreamLog
+from storage.log import Recorded
+from storage.nats_server import NatsServer
+
+AGAIN_S = 0.1
+ANSWER_S = 5.0
+"""For one call while the server is away; then it is looked for anew, since it may have another port."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """An event as it was seen. at: its own stamp; seen_at: when it came here; both UTC ns. tokens: that it brought.
+
+    joined: the role of the worker whose `worker.joined` it is.
+    """
+
+    position: int
+    id: str
+    at: int
+    seen_at: int
+    tokens: int
+    joined: str = ""
+
+
+def tokens_in(event: Event) -> int:
+    """Response tokens that an event brings into the log."""
+    return event.tokens.n if isinstance(event, RolloutProgressed | RolloutCompleted) else 0
+
+
+class Watcher:
+    """`follow` runs beside the killing; the rest is what it has seen so far."""
+
+    def __init__(self, run_folder: Path) -> None:
+        self._folder = run_folder
+        self.sightings: list[Sighting] = []
+        self.version = -1
+        self.over = False
+        self.failure: str | None = None
+        self._joined: dict[str, list[int]] = {}
+
+    @property
+    def position(self) -> int:
+        """Of the newest event."""
+        return self.sightings[-1].position if self.sightings else 0
+
+    def pids(self, role: str) -> list[int]:
+        """Of the workers that joined in a role, the newest first."""
+        return self._joined.get(role, [])[::-1]
+
+    def moved_since(self, at: int) -> bool:
+        """Whether tokens were made after a moment (UTC ns)."""
+        for sighting in reversed(self.sightings):
+            if sighting.seen_at <= at:
+                return False
+            if sighting.tokens and sighting.at > at:
+                return True
+        return False
+
+    async def follow(self) -> None:
+        """Until it is cancelled. A hole in the log is raised; a server that is away is not."""
+        while True:
+            try:
+                await self._follow_one_server()
+            except LogDamaged:
+                raise
+            except SlimeEventsError:
+                await asyncio.sleep(AGAIN_S)
+
+    async def _follow_one_server(self) -> None:
+        server = NatsServer.attach(self._folder / "nats")
+        if server is None:
+            await asyncio.sleep(AGAIN_S)
+            return
+        log = await JetStreamLog.open(
+            server.url, self._folder.name, create=False, deadline_s=ANSWER_S, patience_s=ANSWER_S, on_wait=_in_silence
+        )
+        try:
+            async with Follower(log, self.position + 1) as follower:
+                while True:
+                    for recorded in await follower.next(wait_s=1.0):
+                        self.see(recorded, time.time_ns())
+        finally:
+            await log.close()
+
+    def see(self, recorded: Recorded, now: int) -> None:
+        """Fold one event in."""
+        envelope, event = recorded.envelope, recorded.envelope.event
+        joined = event.role if isinstance(event, WorkerJoined) else ""
+        self.sightings.append(Sighting(recorded.position, envelope.id, envelope.at, now, tokens_in(event), joined))
+        if isinstance(event, WorkerJoined):
+            self._joined.setdefault(event.role, []).append(event.pid)
+        elif isinstance(event, StepCommitted):
+            self.version = max(self.version, event.version)
+        elif isinstance(event, RunFinished | RunFailed):
+            self.over = True
+            self.failure = event.reason if isinstance(event, RunFailed) else None
+        elif isinstance(event, RunResumed):
+            self.over, self.failure = False, None
+
+
+def _in_silence(_: str) -> None:
+    """Servers are expected to be away here."""
