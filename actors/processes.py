@@ -164,6 +164,18 @@ class RankActor:
         """Write this rank's part."""
         self._rank.save_checkpoint(folder)
 
+    def load_checkpoint(self, folder: str) -> None:
+        """Read this rank's part."""
+        self._rank.load_checkpoint(folder)
+
+    def optimizer_digest(self) -> None:
+        """Take part in the gathering."""
+        self._rank.optimizer_digest()
+
+    def reset(self) -> None:
+        """Build this rank anew."""
+        self._rank.reset()
+
 
 def free_port() -> int:
     """A loopback port that is free now."""

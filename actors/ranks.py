@@ -64,6 +64,24 @@ class RanksOfMegatron:
         others = [peer.save_checkpoint.remote(folder) for peer in self._peers]
         await self._everywhere(lambda: rank.save_checkpoint(folder), others)
 
+    async def load_checkpoint(self, folder: str) -> None:
+        """Model, optimizer and scheduler of all ranks. Raises CheckpointMismatch."""
+        rank = self._own()
+        others = [peer.load_checkpoint.remote(folder) for peer in self._peers]
+        await self._everywhere(lambda: rank.load_checkpoint(folder), others)
+
+    async def optimizer_digest(self) -> str:
+        """Of all ranks' optimizer state."""
+        rank = self._own()
+        others = [peer.optimizer_digest.remote() for peer in self._peers]
+        return await self._everywhere(rank.optimizer_digest, others)
+
+    async def reset(self) -> None:
+        """Build all ranks anew, as they were at the start."""
+        rank = self._own()
+        others = [peer.reset.remote() for peer in self._peers]
+        await self._everywhere(rank.reset, others)
+
     async def close(self) -> None:
         """Leave the process group."""
         if self._rank is not None:

@@ -3,19 +3,24 @@
     batch.sealed -> the batch from the log -> every rank trains -> weights written
                  -> [step.committed + weights.published]
 
+A trainer that takes over begins at the newest checkpoint that can be trusted and trains the steps since once more from
+the log; every digest must come out as it was committed, so checkpoints may be rare. Of those steps it says nothing.
 The commit is fenced on its step's subject: of two trainers only one commits a step, the other gets `Conflict` and ends.
-A trainer starts at version 0; on a log that has gone further without it it ends with a TrainerError.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from typing import Protocol
+from typing import NamedTuple
 
+from actors.checkpoint_folders import CheckpointFolders
+from actors.restore import restore
+from actors.trainer_ranks import Ranks, Result
 from schemas.batches import BatchSealed
 from schemas.checkpoints import CheckpointSaved
-from schemas.errors import TrainerError
+from schemas.errors import TrainerError, WeightsDamaged
 from schemas.event import Purpose
 from schemas.groups import GroupRejected
 from schemas.rollouts import RolloutRequested
@@ -23,37 +28,22 @@ from schemas.steps import StepCommitted
 from schemas.weights import WeightsPublished
 from slime_events.batch import TrainBatch
 from slime_events.log_batch import make_batch
+from slime_events.trained import Trained, read_trained
 from slime_events.trajectory import Fetch, Trajectories
 from slime_events.worker import Worker, is_over
 from storage.follow import Follower
 from storage.log import Recorded
 from storage.weights_retention import Retention
-from storage.weights_store import TensorBytes, WeightManifest, WeightStore
+from storage.weights_store import WeightManifest, WeightStore, digest_of, verify
+
+log = logging.getLogger(__name__)
 
 
-class Result(Protocol):
-    """What a rank gives back for one step."""
+class _Digests(NamedTuple):
+    """What a step's result is compared and saved by."""
 
-    @property
-    def metrics(self) -> dict[str, float]:
-        """By name."""
-
-    @property
-    def optimizer_digest(self) -> str:
-        """sha256 hex over the optimizer's state."""
-
-
-class Ranks(Protocol):
-    """All Megatron ranks as one: calls go to every rank, answers are rank 0's."""
-
-    async def train(self, batch: TrainBatch) -> Result:
-        """One rollout step: all its optimizer steps."""
-
-    async def export_weights(self) -> list[TensorBytes]:
-        """HF-named tensors."""
-
-    async def save_checkpoint(self, folder: str) -> None:
-        """Model, optimizer, scheduler."""
+    weights: str
+    optimizer: str
 
 
 class Trainer:
@@ -75,79 +65,146 @@ class Trainer:
     ) -> None:
         self._worker, self._ranks, self._store, self._fetch = worker, ranks, store, fetch
         self._temperature, self._steps = temperature, steps
-        self._publish_every, self._checkpoint_every, self._checkpoints = publish_every, checkpoint_every, checkpoints
+        self._publish_every, self._checkpoint_every = publish_every, checkpoint_every
+        self._folders = CheckpointFolders(checkpoints)
         self._retention = retention
         self._trajectories = Trajectories(fetch)
         self._sealed: dict[int, BatchSealed] = {}
-        self._version = -1
+        self._trained = Trained()
+        self._to_write = -1
+        self._version = self._published = -1
         self._over = False
 
     async def run(self) -> int:
         """Train until the run is over; the version reached."""
-        await self._publish_first()
+        self._trained = await read_trained(self._worker.log)
+        if self._trained.over:
+            return self._trained.version
+        await self._begin()
         async with Follower(self._worker.log) as follower:
             while not (self._over and follower.caught_up):
                 for recorded in await follower.next(wait_s=1.0):
-                    self._fold(recorded)
-                    self._over = is_over(self._over, recorded.envelope.event)
+                    await self._take(recorded)
                 if follower.caught_up and self._version in self._sealed and not self._over:
                     await self._step(self._sealed[self._version])
         return self._version
 
-    def _fold(self, recorded: Recorded) -> None:
+    async def _begin(self) -> None:
+        """From the newest checkpoint, or from version 0, which is said if it never was."""
+        trained = self._trained
+        self._published = trained.newest_published
+        if self._published >= 0 and not await asyncio.to_thread(self._is_stored, trained.published[self._published]):
+            self._to_write = self._published
+        newest = trained.version if self._to_write < 0 else self._to_write
+        self._version = await restore(self._ranks, trained, self._folders, newest=newest)
+        first = trained.published.get(0)
+        if self._version > 0:
+            if self._to_write == self._version:
+                await self._write(self._version)
+        elif first is None:
+            await self._worker.say([self._as_published(await self._write(0))])
+            self._published = 0
+        elif (found := await self._digest(0)) != first.digest:
+            raise TrainerError(
+                f"the run began with weights {first.digest}, but the base checkpoint has {found} now: give back the "
+                "one that it began with"
+            )
+
+    def _is_stored(self, published: WeightsPublished) -> bool:
+        """Whether engines can load the version. What is there and damaged is taken away, to be written anew."""
+        try:
+            verify(self._store.folder(published.version, published.digest), published.digest)
+        except WeightsDamaged as error:
+            log.warning("weight version %d is written again: %s", published.version, error)
+            self._store.remove([published.version])
+            return False
+        return True
+
+    async def _take(self, recorded: Recorded) -> None:
         event = recorded.envelope.event
+        self._over = is_over(self._over, event)
         if isinstance(event, RolloutRequested) and event.purpose is Purpose.EVAL:
             return
         if isinstance(event, BatchSealed):
             self._sealed[event.step] = event
         elif isinstance(event, StepCommitted):
-            if event.version > self._version:
-                raise TrainerError(
-                    f"step {event.step} was committed by {recorded.envelope.producer}, this trainer is at version "
-                    f"{self._version}: only one trainer may work on a run, from its beginning"
-                )
-            done = self._sealed.pop(event.step, None)
-            self._trajectories.forget(done.samples if done else ())
+            await self._take_step(event, recorded.envelope.producer)
         elif isinstance(event, GroupRejected):
             self._trajectories.forget(event.samples)
         else:
             self._trajectories.apply(event, recorded.position)
 
-    async def _publish_first(self) -> None:
-        manifest = await self._write(0, parent=None)
-        await self._worker.say([self._published(manifest, parent=None)])
-        self._version = 0
+    async def _take_step(self, committed: StepCommitted, producer: str) -> None:
+        """A step in the log: of this trainer, or of one before it, whose steps since the checkpoint are made again."""
+        if committed.version > self._version:
+            if committed.version not in self._trained.committed:
+                raise TrainerError(
+                    f"step {committed.step} was committed by {producer}, this trainer is at version {self._version}: "
+                    "only one trainer may work on a run at a time"
+                )
+            await self._step_again(committed)
+        self._forget(committed.step)
 
-    async def _write(self, version: int, parent: int | None) -> WeightManifest:
+    def _forget(self, step: int) -> None:
+        done = self._sealed.pop(step, None)
+        self._trajectories.forget(done.samples if done else ())
+
+    async def _step_again(self, committed: StepCommitted) -> None:
+        """Train a step that is in the log already, to the same digests."""
+        sealed = self._sealed.get(committed.step)
+        if sealed is None or committed.step != self._version:
+            raise TrainerError(f"step {committed.step} was committed, but the log holds no batch or no step before it")
+        result = await self._ranks.train(self._batch(sealed))
+        found = _Digests(await self._digest(committed.version), result.optimizer_digest)
+        if found != (committed.weights_digest, committed.optimizer_digest):
+            raise TrainerError(
+                f"step {committed.step} comes out otherwise than it was committed: weights {found.weights} instead of "
+                f"{committed.weights_digest}, optimizer state {found.optimizer} instead of "
+                f"{committed.optimizer_digest}: train on the same hardware, versions and number of threads"
+            )
+        log.info("step %d was trained again, to the same digests", committed.step)
+        self._version = committed.version
+        await self._checkpoint(found)
+
+    async def _digest(self, version: int) -> str:
+        """Of the ranks' weights, which are written if version is one that was lost."""
+        if version == self._to_write:
+            return (await self._write(version)).digest
+        return await asyncio.to_thread(digest_of, await self._ranks.export_weights())
+
+    async def _write(self, version: int) -> WeightManifest:
         tensors = await self._ranks.export_weights()
-        return await asyncio.to_thread(self._store.write, version, tensors, parent=parent)
+        return await asyncio.to_thread(self._store.write, version, tensors, parent=version - 1 if version else None)
 
-    def _published(self, manifest: WeightManifest, parent: int | None) -> WeightsPublished:
+    def _as_published(self, manifest: WeightManifest) -> WeightsPublished:
         return WeightsPublished(
             version=manifest.version,
-            parent=parent,
+            parent=manifest.parent,
             url=self._store.folder(manifest.version, manifest.digest),
             digest=manifest.digest,
             bytes=manifest.bytes,
         )
 
+    def _batch(self, sealed: BatchSealed) -> TrainBatch:
+        return make_batch(sealed, self._trajectories.by_sample, self._fetch, temperature=self._temperature)
+
     async def _step(self, sealed: BatchSealed) -> None:
         begun = time.perf_counter()
-        batch = make_batch(sealed, self._trajectories.by_sample, self._fetch, temperature=self._temperature)
+        batch = self._batch(sealed)
         built = time.perf_counter()
         result = await self._ranks.train(batch)
         trained = time.perf_counter()
-        manifest = await self._write(sealed.step + 1, parent=sealed.step)
+        manifest = await self._write(sealed.step + 1)
         written = time.perf_counter()
         seconds = {"batch": built - begun, "train": trained - built, "weights": written - trained}
         await self._commit(sealed, batch, result, manifest, seconds)
-        self._version = sealed.step + 1
-        del self._sealed[sealed.step]
-        self._trajectories.forget(sealed.samples)
-        await self._checkpoint(manifest, result)
+        self._version = manifest.version
+        self._forget(sealed.step)
+        await self._checkpoint(_Digests(manifest.digest, result.optimizer_digest))
         retention = self._retention
         if retention is not None:
-            await asyncio.to_thread(lambda: self._store.remove(retention.removable(self._store.versions())))
+            removable = retention.removable(self._store.versions(), pinned=(self._published,))
+            await asyncio.to_thread(self._store.remove, removable)
 
     async def _commit(
         self,
@@ -171,20 +228,25 @@ class Trainer:
             seconds=seconds,
         )
         due = version % self._publish_every == 0 or version == self._steps
-        published = [self._published(manifest, parent=sealed.step)] if due else []
+        published = [self._as_published(manifest)] if due else []
         await self._worker.say([committed, *published])
+        if due:
+            self._published = version
 
-    async def _checkpoint(self, manifest: WeightManifest, result: Result) -> None:
-        if not self._checkpoint_every or manifest.version % self._checkpoint_every:
+    async def _checkpoint(self, digests: _Digests) -> None:
+        """Save the version that the ranks are at, if it is due. One that was said before is the same event."""
+        version = self._version
+        if not self._checkpoint_every or version % self._checkpoint_every:
             return
         begun = time.perf_counter()
-        folder = f"{self._checkpoints}/v{manifest.version:06d}"
+        await asyncio.to_thread(self._folders.make_way, version)
+        folder = self._folders.of(version)
         await self._ranks.save_checkpoint(folder)
         saved = CheckpointSaved(
-            version=manifest.version,
+            version=version,
             url=folder,
-            weights_digest=manifest.digest,
-            optimizer_digest=result.optimizer_digest,
+            weights_digest=digests.weights,
+            optimizer_digest=digests.optimizer,
             seconds=time.perf_counter() - begun,
         )
         await self._worker.say([saved])

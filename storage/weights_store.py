@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from schemas.errors import InvalidValue, WeightsDamaged
-from storage.digests import TensorDigest, weights_digest
+from storage.digests import TensorDigest, tensor_digests, weights_digest
 from storage.objects import file_errors, fsync_folder
 from storage.weights_files import INDEX, ITEM_BYTES, SINGLE, TensorView, open_checkpoint, view, write_shard
 from storage.weights_manifest import MANIFEST, StoredTensor, WeightManifest, read_manifest, write_manifest
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 else:
     TensorBytes = tuple
 
-__all__ = ["TensorBytes", "WeightManifest", "WeightStore", "local_folder", "read", "verify"]
+__all__ = ["TensorBytes", "WeightManifest", "WeightStore", "digest_of", "local_folder", "read", "verify"]
 
 _SIDE_FILES = (".json", ".jinja", ".txt", ".model", ".tiktoken")
 
@@ -179,6 +179,11 @@ class WeightStore:
             except OSError:  # a file system without hard links
                 shutil.copyfile(source, folder / name)
         return self._side_files
+
+
+def digest_of(tensors: Iterable[TensorBytes]) -> str:
+    """The digest that a version of these tensors has, without storing one."""
+    return weights_digest(tensor_digests((name, view(name, *tensor)) for name, *tensor in tensors))
 
 
 def read(folder: str | Path) -> tuple[WeightManifest, dict[str, TensorView]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -57,13 +58,23 @@ class TrainerRank:
         config = transformer_config(architecture, settings, flags.transformer)
         torch.use_deterministic_algorithms(config.deterministic_mode)
         self.place = join(settings, rank, world_size, master)
+        self._build = partial(_build, architecture, settings, algorithm, config, flags, self.place)
         try:
-            self.trainee = _build(architecture, settings, algorithm, config, flags, self.place)
-            if settings.load and checkpoint.is_checkpoint(settings.load):
-                self.load_checkpoint(settings.load)
+            self._begin()
         except BaseException:
             leave()
             raise
+
+    def reset(self) -> None:
+        """Begin anew with the weights, optimizer and schedule that the settings name."""
+        del self.trainee  # before the new one takes as much memory
+        self._begin()
+
+    def _begin(self) -> None:
+        self.trainee = self._build()
+        load = self.trainee.settings.load
+        if load and checkpoint.is_checkpoint(load):
+            self.load_checkpoint(load)
 
     def train(self, batch: TrainBatch) -> StepResult:
         """All optimizer steps of one rollout step. Raises TrainerError; the weights are then not to be used."""

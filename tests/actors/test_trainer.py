@@ -17,7 +17,7 @@ from storage.weights_store import WeightStore
 from tests.simulation.parts import ScriptedRanks
 
 
-async def test_a_second_trainer_on_a_log_with_steps_in_it_ends_with_a_reason(tmp_path: Path) -> None:
+async def test_of_two_trainers_the_one_that_is_behind_ends_with_a_reason(tmp_path: Path) -> None:
     log = MemoryLog("demo")
     step = StepCommitted(
         step=0,
@@ -29,8 +29,7 @@ async def test_a_second_trainer_on_a_log_with_steps_in_it_ends_with_a_reason(tmp
         samples=0,
         tokens=0,
     )
-    await Worker(log, "trainer", "trainer-first").say([step])
-    second = Trainer(
+    trainer = Trainer(
         Worker(log, "trainer"),
         ScriptedRanks(),
         WeightStore(str(tmp_path), durable=False),
@@ -41,6 +40,9 @@ async def test_a_second_trainer_on_a_log_with_steps_in_it_ends_with_a_reason(tmp
         checkpoints="",
         steps=2,
     )
+    task = asyncio.create_task(trainer.run())
     async with asyncio.timeout(10):
-        with pytest.raises(TrainerError, match="step 0 was committed by trainer-first"):
-            await second.run()
+        await anext(log.read(follow=True))
+        await Worker(log, "trainer", "trainer-other").say([step])
+        with pytest.raises(TrainerError, match="step 0 was committed by trainer-other"):
+            await task

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from schemas.errors import LogUnavailable
+from schemas.errors import CheckpointMismatch, LogUnavailable
 from slime_events.batch import TrainBatch
 from slime_events.rewards.outcome import Graded, Outcome
 from slime_events.sample import Sample
@@ -59,12 +59,13 @@ class StepResult:
 
 
 class ScriptedRanks:
-    """Weights are a digest over the parent's and every token of the batch in order."""
+    """Weights are a digest over the parent's and every token of the batch in order. disk: checkpoints by folder."""
 
-    def __init__(self, seconds: float = 0.0) -> None:
+    def __init__(self, seconds: float = 0.0, disk: dict[str, bytes] | None = None) -> None:
         self.weights = b"\0" * 32
         self.trained: list[TrainBatch] = []
         self.saved: list[str] = []
+        self.disk = {} if disk is None else disk
         self._seconds = seconds
 
     async def train(self, batch: TrainBatch) -> StepResult:
@@ -80,8 +81,21 @@ class ScriptedRanks:
     async def export_weights(self) -> list[TensorBytes]:
         return [("w", "F32", (8,), self.weights)]
 
+    async def optimizer_digest(self) -> str:
+        return self.weights.hex()
+
     async def save_checkpoint(self, folder: str) -> None:
         self.saved.append(folder)
+        self.disk[folder] = self.weights
+
+    async def load_checkpoint(self, folder: str) -> None:
+        self.weights = b"torn"
+        if folder not in self.disk:
+            raise CheckpointMismatch(f"{folder} is not there")
+        self.weights = self.disk[folder]
+
+    async def reset(self) -> None:
+        self.weights = b"\0" * 32
 
 
 @dataclass(eq=False)

@@ -71,6 +71,7 @@ class Simulation:
         whole_groups: bool = False,
         deadline_s: float = 10.0,
         train_s: float = 0.0,
+        ranks: Any = None,
         prompts: Sequence[Any] | None = None,
         evaluations: dict[str, Sequence[Any]] | None = None,
     ) -> None:
@@ -78,7 +79,7 @@ class Simulation:
         self.log = MemoryLog("sim")
         self.lines: list[Line] = []
         self.engines: dict[str, asyncio.Task[None]] = {}
-        self.ranks = ScriptedRanks(train_s)
+        self.ranks = ranks or ScriptedRanks(train_s)
         self.pool = pool or InstantPool()
         self.feed = self._feed([f"prompt {n}" for n in range(40)] if prompts is None else prompts, evaluations or {})
         worker = Worker(self.log, "conductor")
@@ -93,7 +94,12 @@ class Simulation:
         )
         self.inbox = Inbox(worker, self.feed, "")
         self.store = WeightStore(str(folder / "weights"), durable=False)
-        self.trainer = Trainer(
+        self.trainer = self._new_trainer()
+        self._whole_groups = whole_groups
+        self._roles: list[asyncio.Task[Any]] = []
+
+    def _new_trainer(self) -> Trainer:
+        return Trainer(
             Worker(self.log, "trainer"),
             self.ranks,
             self.store,
@@ -101,11 +107,9 @@ class Simulation:
             temperature=1.0,
             publish_every=self.plan.publish_every,
             checkpoint_every=self.plan.checkpoint_every,
-            checkpoints="checkpoints",
+            checkpoints=str(self.folder / "checkpoints"),
             steps=self.plan.steps,
         )
-        self._whole_groups = whole_groups
-        self._roles: list[asyncio.Task[Any]] = []
 
     def _feed(self, prompts: Sequence[Any], evaluations: dict[str, Sequence[Any]]) -> PromptFeed:
         data = DataSettings(input_key="input", label_key="label")
@@ -190,6 +194,21 @@ class Simulation:
         task = list(self.engines.values())[self.lines.index(line)]
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+    async def kill_trainer(self) -> None:
+        """As kill -9: what was not appended is lost, and so is all that the ranks held."""
+        (task,) = (role for role in self._roles if role.get_name() == "trainer")
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        self._roles.remove(task)
+
+    def start_trainer(self, ranks: Any) -> asyncio.Task[int]:
+        """Another one, with ranks that hold the base."""
+        self.ranks = ranks
+        self.trainer = self._new_trainer()
+        task = asyncio.create_task(self.trainer.run(), name="trainer")
+        self._roles.append(task)
+        return task
 
     async def finish(self, dead: Sequence[Line] = ()) -> RunPhase:
         """Wait for the run's end and all roles'; raises what ended one of them. dead: engines that may have failed."""

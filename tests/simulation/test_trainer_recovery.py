@@ -1,0 +1,148 @@
+"""Another trainer trains the steps since the last checkpoint again, to the same digests, and goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas.batches import BatchSealed
+from schemas.checkpoints import CheckpointSaved
+from schemas.errors import TrainerError, WeightsDamaged
+from schemas.steps import StepCommitted
+from schemas.weights import WeightsPublished
+from serve_apps.engine.scripted_engine import Script
+from slime_events.state.run import RunPhase
+from storage.weights_store import verify
+from tests.simulation.parts import ScriptedRanks
+from tests.simulation.simulation import Simulation, make_plan
+
+STEP = Script(chunk=8, seconds_per_chunk=0.002)
+
+
+def committed(sim: Simulation) -> list[tuple[str, str, str]]:
+    return [(e.batch_digest, e.weights_digest, e.optimizer_digest) for e in sim.events(StepCommitted)]
+
+
+async def uninterrupted(folder: Path, **plan: Any) -> list[tuple[str, str, str]]:
+    folder.mkdir()
+    async with Simulation(folder, make_plan(**plan)) as sim:
+        sim.start_engine(STEP)
+        await sim.finish()
+    return committed(sim)
+
+
+@pytest.mark.parametrize(("every", "trained_again"), [(None, [0, 1, 2]), (2, [2]), (3, [])])
+async def test_steps_since_the_last_checkpoint_are_trained_again(
+    tmp_path: Path, every: int | None, trained_again: list[int]
+) -> None:
+    async with Simulation(tmp_path, make_plan(checkpoint_every=every)) as sim:
+        sim.start_engine(STEP)
+        await sim.until(StepCommitted, 3)
+        if every == 3:
+            await sim.until(CheckpointSaved)
+        await sim.kill_trainer()
+        await sim.until(BatchSealed, len(sim.events(StepCommitted)) + 1)
+        done = len(sim.events(StepCommitted))
+        sim.start_trainer(ScriptedRanks(disk=sim.ranks.disk))
+        assert await sim.finish() is RunPhase.FINISHED
+    assert done == 3, "the next batch takes longer than a kill"
+    assert [batch.step for batch in sim.ranks.trained] == [*trained_again, 3, 4]
+    assert committed(sim) == await uninterrupted(tmp_path / "other")
+    assert [event.version for event in sim.events(WeightsPublished)] == list(range(6))
+    due = list(range(every, 6, every)) if every else []
+    assert [event.version for event in sim.events(CheckpointSaved)] == due
+
+
+@asynccontextmanager
+async def crashed(tmp_path: Path, **plan: Any) -> AsyncIterator[Simulation]:
+    """A run whose trainer is gone after three steps."""
+    async with Simulation(tmp_path, make_plan(**plan)) as sim:
+        sim.start_engine(STEP)
+        await sim.until(StepCommitted, 3)
+        await sim.kill_trainer()
+        yield sim
+
+
+@pytest.mark.parametrize("damage", ["missing", "other", "all missing"])
+async def test_a_checkpoint_that_cannot_be_trusted_is_passed_over(tmp_path: Path, damage: str) -> None:
+    async with crashed(tmp_path, checkpoint_every=1) as sim:
+        saved = sim.events(CheckpointSaved)
+        newest, disk = saved[-1], dict(sim.ranks.disk)
+        if damage == "missing":
+            del disk[newest.url]
+        elif damage == "other":
+            disk[newest.url] = b"?" * 32
+        else:
+            disk = {}
+        sim.start_trainer(ScriptedRanks(disk=disk))
+        assert await sim.finish() is RunPhase.FINISHED
+    first = 0 if damage == "all missing" else newest.version - 1
+    assert [batch.step for batch in sim.ranks.trained] == list(range(first, 5))
+    assert disk[newest.url].hex() == newest.optimizer_digest, "it is saved again on the way"
+    assert [event.version for event in sim.events(CheckpointSaved)] == [1, 2, 3, 4, 5], "and not said again"
+
+
+async def test_a_step_that_comes_out_otherwise_is_named(tmp_path: Path) -> None:
+    class Broken(ScriptedRanks):
+        async def train(self, batch: Any) -> Any:
+            result = await super().train(batch)
+            if batch.step == 1:
+                self.weights = b"!" * 32
+            return result
+
+    async with crashed(tmp_path) as sim:
+        with pytest.raises(
+            TrainerError, match=r"step 1 comes out otherwise than it was committed: weights \w{64} inst"
+        ):
+            await asyncio.wait_for(sim.start_trainer(Broken()), 10)
+
+
+async def test_another_base_is_named(tmp_path: Path) -> None:
+    ranks = ScriptedRanks()
+    ranks.weights = b"1" * 32
+    async with crashed(tmp_path) as sim:
+        with pytest.raises(TrainerError, match="the base checkpoint has"):
+            await asyncio.wait_for(sim.start_trainer(ranks), 10)
+
+
+@pytest.mark.parametrize("every", [None, 1])
+@pytest.mark.parametrize("damage", ["missing", "torn"])
+async def test_weights_that_were_lost_are_written_again(tmp_path: Path, damage: str, every: int | None) -> None:
+    async with crashed(tmp_path, checkpoint_every=every) as sim:
+        published = sim.events(WeightsPublished)[-1]
+        await sim.kill(sim.lines[0])
+        if damage == "missing":
+            shutil.rmtree(published.url)
+        else:
+            with (Path(published.url) / "model.safetensors").open("r+b") as file:
+                file.seek(-1, 2)
+                file.write(b"\xff")
+        sim.start_trainer(ScriptedRanks(disk=sim.ranks.disk))
+        for _ in range(2000):
+            if is_whole(published):
+                break
+            await asyncio.sleep(0.005)
+        sim.start_engine(STEP)
+        assert await sim.finish(dead=sim.lines[:1]) is RunPhase.FINISHED
+
+
+def is_whole(published: WeightsPublished) -> bool:
+    try:
+        verify(published.url, published.digest)
+    except WeightsDamaged:
+        return False
+    return True
+
+
+async def test_a_trainer_that_comes_after_the_end_trains_nothing(tmp_path: Path) -> None:
+    async with Simulation(tmp_path) as sim:
+        sim.start_engine(STEP)
+        await sim.finish()
+        assert await asyncio.wait_for(sim.start_trainer(ScriptedRanks()), 10) == 5
+    assert sim.ranks.trained == []
