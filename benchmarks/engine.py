@@ -115,7 +115,7 @@ class _Deployed:
         give, put = partial(fetch, blobs=self._blobs), partial(offload_async, blobs=self._blobs)
         async with GroupCommit(self._log) as commit:
             room = self._settings.sglang_server_concurrency
-            await RolloutWorker(self._worker, self._engine, commit, give, put, room=room, rule=rule).run()
+            await RolloutWorker(self._worker, self._engine, commit, give, put, room=room, rule=rule, at_once=room).run()
 
     async def _activate(self, follower: Follower) -> None:
         manifest = self._store.write(self._engine.version + 1, self._tensors, parent=None)

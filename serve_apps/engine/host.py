@@ -124,7 +124,8 @@ class Host:
 
     async def serve(self, seconds: dict[str, float]) -> None:
         """Until the caller closes the socket."""
-        reader, self.writer = await asyncio.open_connection(sock=self.connection)
+        reader, writer = await asyncio.open_connection(sock=self.connection)
+        self.sender = wire.Sender(writer)
         self.manager.auto_create_handle_loop()
         self.send(wire.Ready(seconds, tuple(p.pid or 0 for p in multiprocessing.active_children())))
         decoder = msgspec.msgpack.Decoder(wire.ToHost)
@@ -138,7 +139,7 @@ class Host:
 
     def send(self, frame: wire.FromHost) -> None:
         """Queue a frame for the caller."""
-        self.writer.write(wire.encode(frame))
+        self.sender.send(frame)
 
     def _take(self, frame: wire.ToHost) -> None:
         match frame:

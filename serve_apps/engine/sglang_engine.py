@@ -48,7 +48,7 @@ class SglangEngine:
         self._folder = Path(tempfile.mkdtemp(prefix="slime-engine-"))
         self._log: IO[bytes] = (log or self._folder / "log").open("ab+")
         self._host: subprocess.Popen[bytes] | None = None
-        self._writer: asyncio.StreamWriter | None = None
+        self._sender: wire.Sender | None = None
         self._reading: asyncio.Task[None] | None = None
         self._ready: asyncio.Future[wire.Ready] | None = None
         self._failure: str | None = None
@@ -80,7 +80,8 @@ class SglangEngine:
         began = time.monotonic()
         self._host = self._spawn(theirs.fileno())
         theirs.close()
-        reader, self._writer = await asyncio.open_connection(sock=ours)
+        reader, writer = await asyncio.open_connection(sock=ours)
+        self._sender = wire.Sender(writer)
         self._ready = asyncio.get_running_loop().create_future()
         self._reading = asyncio.create_task(self._read(reader))
         self._send(wire.Launch(self._launch.arguments, fork=self._launch.device == "cpu"))
@@ -126,8 +127,8 @@ class SglangEngine:
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)
-        if self._writer is not None:
-            self._writer.close()
+        if self._sender is not None:
+            self._sender.close()
         self._log.close()
         clean(self._folder)
 
@@ -205,9 +206,9 @@ class SglangEngine:
             del self._calls[number]
 
     def _send(self, frame: wire.ToHost) -> None:
-        if self._writer is None or self._failure is not None:
+        if self._sender is None or self._failure is not None:
             raise EngineError(self._failure or "the engine has not been started")
-        self._writer.write(wire.encode(frame))
+        self._sender.send(frame)
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
         """Everything the host says, until it ends."""

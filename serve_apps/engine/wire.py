@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from typing import Any
 
@@ -101,3 +102,26 @@ def encode(frame: Frame) -> bytes:
     """A frame with its length before it."""
     body = _encoder.encode(frame)
     return HEADER.pack(len(body)) + body
+
+
+class Sender:
+    """Frames onto a stream, all that one turn of the event loop says in one write: a system call a frame was a tenth
+    of the engine's time beside small models."""
+
+    def __init__(self, writer: asyncio.StreamWriter) -> None:
+        self._writer, self._loop = writer, asyncio.get_running_loop()
+        self._frames: list[bytes] = []
+
+    def send(self, frame: Frame) -> None:
+        """Queue a frame; it goes out at the end of this turn."""
+        if not self._frames:
+            self._loop.call_soon(self._flush)
+        self._frames.append(encode(frame))
+
+    def _flush(self) -> None:
+        self._writer.write(b"".join(self._frames))
+        self._frames.clear()
+
+    def close(self) -> None:
+        """Close the stream. Frames of this turn are dropped."""
+        self._writer.close()
