@@ -1,11 +1,12 @@
 PYTHON ?= python3
 VENV ?= .venv
+SEED ?= 1
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 export OMP_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: install demo demo-smollm2 test lint check soak bench clean
+.PHONY: install demo demo-smollm2 test lint check soak chaos chaos-soak bench clean
 
 # torch comes first and alone: whatever wants it afterwards finds the build that fits this machine
 $(INSTALLED): requirements/base.txt requirements/dev.txt requirements/engines.txt requirements/constraints.txt pyproject.toml
@@ -36,6 +37,13 @@ test: lint
 
 soak: $(INSTALLED)
 	$(BIN)/python -m pytest -m soak --timeout 3600
+
+chaos: $(INSTALLED)
+	$(BIN)/python -m tests.chaos --kills 30 --seed $(SEED)
+	$(BIN)/python -m tests.chaos --kills 30 --seed $(SEED) --max-staleness 2
+
+chaos-soak: $(INSTALLED)
+	$(BIN)/python -m tests.chaos --kills 200 --seed $(SEED)
 
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks

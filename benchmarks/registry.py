@@ -19,6 +19,8 @@ NAMES = (
     "control_plane",
     "memory",
     "startup",
+    "recovery",
+    "effective_time",
     "replay",
     "trl",
 )

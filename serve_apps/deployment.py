@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
+from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,8 @@ from schemas.errors import EngineError, SlimeEventsError, StorageError
 from schemas.workers import WorkerLost
 from serve_apps.engine.engine import Engine
 from serve_apps.engine.sglang_engine import SglangEngine
+from serve_apps.generate.custom import custom_generate
+from serve_apps.generate.setup import GenerateSetup
 from serve_apps.rollout import ChunkRule
 from serve_apps.rollout_worker import TAKE_AT_ONCE, RolloutWorker
 from slime_events.address import RunAddress
@@ -26,13 +30,18 @@ from storage.group_commit import GroupCommit
 from storage.payloads import fetch, offload_async
 
 START_DEADLINE_S = 600.0
+log = logging.getLogger(__name__)
 
 
 class RolloutEngine:
     """A replica. Its work is a task of its own, which Serve does not see: `check_health` watches it."""
 
-    def __init__(self, address: RunAddress, settings: EngineSettings) -> None:
-        self._task = asyncio.get_event_loop().create_task(serve_rollouts(address, settings), name="rollouts")
+    def __init__(
+        self, address: RunAddress, settings: EngineSettings, generate: GenerateSetup | None = None
+    ) -> None:
+        self._task = asyncio.get_event_loop().create_task(
+            serve_rollouts(address, settings, generate), name="rollouts"
+        )
 
     async def check_health(self) -> None:
         """Serve replaces the replica when its work ended badly; its requests are delivered again to others."""
@@ -44,49 +53,73 @@ class RolloutEngine:
         return "done" if self._task.done() else "working"
 
 
-async def serve_rollouts(address: RunAddress, settings: EngineSettings) -> None:
-    """Start an engine, take part in the run until it is over, stop the engine."""
-    async with taking_part(address, "engine") as worker:
-        try:
-            await _work(worker, address, settings)
-        except Exception as error:
-            reason = f"{error}" if isinstance(error, SlimeEventsError) else f"{type(error).__name__}: {error}"
-            with contextlib.suppress(StorageError):
-                await worker.say([WorkerLost(worker=worker.id, role=worker.role, reason=reason)])
-            raise
+async def serve_rollouts(
+    address: RunAddress, settings: EngineSettings, generate: GenerateSetup | None = None
+) -> None:
+    """Take part in the run until it is over.
+
+    An engine that is lost under way gets its successor here, in the same process: Serve replaces a replica only at its
+    third failed check, and by a new process. An engine that cannot be started at all is for Serve.
+    """
+    while True:
+        async with taking_part(address, "engine") as worker:
+            begun = time.perf_counter()
+            async with _telling_of_loss(worker):
+                engine: Engine = SglangEngine(settings, log=Path(address.folder) / "logs" / f"sglang-{worker.id}.log")
+                await engine.start(START_DEADLINE_S)
+            try:
+                async with _telling_of_loss(worker):
+                    await worker.join({"engine": time.perf_counter() - begun})
+                    await _work(worker, engine, address, settings, generate)
+                return
+            except EngineError as error:
+                log.warning("%s is lost, another engine takes its place: %s", worker.id, error)
+            finally:
+                await engine.stop()
 
 
-async def _work(worker: Worker, address: RunAddress, settings: EngineSettings) -> None:
-    begun = time.perf_counter()
-    engine: Engine = SglangEngine(settings, log=Path(address.folder) / "logs" / f"sglang-{worker.id}.log")
+@contextlib.asynccontextmanager
+async def _telling_of_loss(worker: Worker) -> AsyncIterator[None]:
+    """What goes wrong inside is said as worker.lost, if the log answers, and raised."""
     try:
-        await engine.start(START_DEADLINE_S)
-        blobs = BlobStore(address.blob_url)
-        async with GroupCommit(worker.log) as commit:
-            await worker.join({"engine": time.perf_counter() - begun})
-            await RolloutWorker(
-                worker,
-                engine,
-                commit,
-                partial(fetch, blobs=blobs),
-                partial(offload_async, blobs=blobs),
-                room=settings.sglang_server_concurrency,
-                rule=ChunkRule(settings.chunk_tokens, settings.chunk_seconds),
-                at_once=TAKE_AT_ONCE if settings.replicas > 1 else settings.sglang_server_concurrency,
-            ).run()
-    finally:
-        await engine.stop()
+        yield
+    except Exception as error:
+        reason = f"{error}" if isinstance(error, SlimeEventsError) else f"{type(error).__name__}: {error}"
+        with contextlib.suppress(StorageError):
+            await worker.say([WorkerLost(worker=worker.id, role=worker.role, reason=reason)])
+        raise
 
 
-def rollout_app(address: RunAddress, settings: EngineSettings, *, gpus: float) -> Any:
-    """The application to `serve.run`. gpus: of one replica; 0 on CPU."""
+async def _work(
+    worker: Worker, engine: Engine, address: RunAddress, settings: EngineSettings, generate: GenerateSetup | None
+) -> None:
+    blobs = BlobStore(address.blob_url)
+    fetching = partial(fetch, blobs=blobs)
+    async with GroupCommit(worker.log) as commit, custom_generate(generate, worker.log, fetching) as custom:
+        await RolloutWorker(
+            worker,
+            engine,
+            commit,
+            fetching,
+            partial(offload_async, blobs=blobs),
+            room=settings.sglang_server_concurrency,
+            rule=ChunkRule(settings.chunk_tokens, settings.chunk_seconds),
+            at_once=TAKE_AT_ONCE if settings.replicas > 1 else settings.sglang_server_concurrency,
+            custom=custom,
+        ).run()
+
+
+def rollout_app(
+    address: RunAddress, settings: EngineSettings, *, gpus: float, generate: GenerateSetup | None = None
+) -> Any:
+    """The application to `serve.run`. gpus: of one replica; 0 on CPU. generate: the run's own generate function."""
     deployment = serve.deployment(
         RolloutEngine,
         name="RolloutEngine",
         num_replicas=settings.replicas,
         ray_actor_options={"num_cpus": 0, "num_gpus": gpus},
-        health_check_period_s=2.0,
+        health_check_period_s=0.5,
         health_check_timeout_s=20.0,
         graceful_shutdown_timeout_s=5.0,
     )
-    return deployment.bind(address, settings)
+    return deployment.bind(address, settings, generate)

@@ -34,8 +34,10 @@ class Survived:
     left_behind: Sequence[str]
 
 
-def chaos(settings: ChaosSettings, strikes: Sequence[Strike], expected: Reference) -> dict[str, Any]:
-    """Strike a run in a temporary folder, which stays where a promise was broken."""
+def chaos(
+    settings: ChaosSettings, strikes: Sequence[Strike], expected: Reference, *, keep: bool = False
+) -> dict[str, Any]:
+    """Strike a run in a temporary folder, which stays where a promise was broken, or to `keep` it."""
     folder = Path(tempfile.mkdtemp(prefix="slime-chaos-"))
     survived = survive(settings, strikes, folder)
     facts: dict[str, Any] = {"steps": settings.steps, "max_staleness": settings.max_staleness}
@@ -57,7 +59,7 @@ def chaos(settings: ChaosSettings, strikes: Sequence[Strike], expected: Referenc
         facts["broken"].insert(0, survived.failure)
     if survived.left_behind:
         facts["broken"].append(f"processes left behind: {list(survived.left_behind)}")
-    if facts["broken"]:
+    if facts["broken"] or keep:
         facts["folder"] = str(folder)
     else:
         shutil.rmtree(folder)

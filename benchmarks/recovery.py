@@ -1,0 +1,64 @@
+"""Seconds from kill -9 of a process of a real run to the first new token in its log, by kind of process."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks.figure import Better, Figure
+from schemas.errors import TrainerError
+from schemas.event import Event
+from schemas.workers import WorkerJoined
+from tests.chaos.aftermath import read_back
+from tests.chaos.measures import BACK, Recovery, recoveries
+from tests.chaos.run import survive
+from tests.chaos.schedule import ONE_RANK, Kind, schedule
+from tests.chaos.settings import RUN, ChaosSettings
+
+KILLS = 24
+SEED = 11
+STEPS = 30
+TARGET_S = 5.0
+AT_ONCE = (Kind.CONDUCTOR, Kind.GRADER, Kind.ARCHIVIST, Kind.NATS)
+"""What holds no model must be back within TARGET_S; the others as fast as their start is."""
+STRUCK = tuple(kind for kind in ONE_RANK if kind is not Kind.GRADER_CHILD)
+
+
+def measure(kills: int = KILLS, steps: int = STEPS) -> list[Figure]:
+    """One run; each kind about equally often, each kill once the run has got over the one before."""
+    strikes = [replace(strike, waits=True) for strike in schedule(kills, SEED, steps, STRUCK)]
+    with tempfile.TemporaryDirectory() as name:
+        survived = survive(ChaosSettings(steps=steps), strikes, Path(name))
+        if survived.failure:
+            raise TrainerError(f"the run of the benchmark did not survive: {survived.failure}")
+        events = read_back(Path(name) / RUN).events
+    found = recoveries(survived.struck, survived.sightings)
+    return [_figure(kind, [one for one in found if one.struck.kind is kind], events) for kind in STRUCK]
+
+
+def _figure(kind: Kind, found: Sequence[Recovery], events: Sequence[Event]) -> Figure:
+    seconds = [one.first_token_s for one in found if one.first_token_s is not None]
+    return Figure(
+        name=f"kill -9 of the {kind} to the first new token",
+        value=statistics.median(seconds) if seconds else None,
+        unit="s",
+        target=TARGET_S if kind in AT_ONCE else None,
+        better=Better.LOWER,
+        note=f"worst of {len(seconds)}: {max(seconds, default=0.0):.1f}{_back(kind, found, events)}",
+    )
+
+
+def _back(kind: Kind, found: Sequence[Recovery], events: Sequence[Event]) -> str:
+    """When the successor had joined, and what its own start was made of; the rest is noticing and a new process."""
+    seconds = [one.back_s for one in found if one.back_s is not None]
+    if kind not in BACK or not seconds:
+        return ""
+    starts = [event.seconds for event in events if isinstance(event, WorkerJoined) and event.role == BACK[kind]]
+    parts = {part: statistics.median(one[part] for one in starts if part in one) for one in starts for part in one}
+    start = ", ".join(f"{part} {value:.1f}" for part, value in parts.items())
+    return f"; {BACK[kind]} back in {statistics.median(seconds):.1f}" + (
+        f", of which its start: {start}" if start else ""
+    )

@@ -1,0 +1,51 @@
+"""The arithmetic of effective training time."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.effective_time import MACHINES, StepSeconds, effective, faults, step_seconds
+from schemas.envelope import enclose
+from schemas.event import Event
+from schemas.steps import StepCommitted
+from schemas.weights import WeightsActivated
+from storage.log import Recorded
+from tests.chaos.killer import Struck
+from tests.chaos.schedule import Kind
+
+SECOND = 1_000_000_000
+
+
+def test_a_tenth_of_the_steps_is_hit_and_machines_take_turns() -> None:
+    strikes = faults(40, 0.1, seed=3, within_s=5.0)
+    assert len(strikes) == len({strike.after_version for strike in strikes}) == 4
+    assert all(1 <= strike.after_version < 39 and 0 <= strike.delay_s <= 5 for strike in strikes)
+    assert {strike.kind for strike in strikes[:2]} == set(MACHINES)
+
+
+def test_steps_are_hit_by_the_kills_that_fall_into_them() -> None:
+    log = [_at(10, WeightsActivated(version=0, engine="e", digest="", seconds=0.1)), _commit(14, 0), _commit(24, 1)]
+    struck = [Struck(0, Kind.TRAINER, 1, 15 * SECOND, 0, 0)]
+    found = step_seconds(log, struck)
+    assert [(step.seconds, step.hit) for step in found] == [(pytest.approx(4.0), False), (pytest.approx(10.0), True)]
+    assert effective(found) == pytest.approx(8 / 14)
+    assert effective(found, longer_s=96.0) == pytest.approx(200 / 206)
+
+
+def test_nothing_is_lost_without_faults() -> None:
+    assert effective([StepSeconds(2.0, hit=False), StepSeconds(4.0, hit=False)]) == 1.0
+
+
+def _commit(at: int, step: int) -> Recorded:
+    return _at(
+        at,
+        StepCommitted(
+            step=step, batch_digest="", parent_version=step, version=step + 1, weights_digest="", optimizer_digest="",
+            samples=1, tokens=1,
+        ),
+    )  # fmt: skip
+
+
+def _at(at: int, event: Event) -> Recorded:
+    envelope = enclose("r", event, at=at * SECOND, producer="p")
+    return Recorded(1, envelope.subject, envelope, b"")
