@@ -15,6 +15,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("slime_events.cli.train", "train with slime's flags, or the same as TOML"),
     "tail": ("slime_events.cli.tail", "follow the events of a run, with filters"),
     "show": ("slime_events.cli.show", "a run, step, group, sample, weight version or trace, out of the log"),
+    "audit": ("slime_events.cli.audit", "is a run's whole history what it has to be: every check and its counts"),
     "produce": ("slime_events.cli.produce", "send prompts from a file to a run that is on"),
     "doctor": ("slime_events.cli.doctor", "is everything here that a run needs, and how to mend what is not"),
 }

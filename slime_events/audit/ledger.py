@@ -1,0 +1,233 @@
+"""`Ledger`: the facts about samples, groups, batches and versions that checks look up. It judges nothing."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from schemas.batches import BatchSealed
+from schemas.event import Event, Purpose
+from schemas.groups import GroupAccepted, GroupRejected
+from schemas.prompts import PromptSubmitted
+from schemas.rewards import RewardAssigned, RewardFailed
+from schemas.rollouts import (
+    RolloutCompleted,
+    RolloutFailed,
+    RolloutProgressed,
+    RolloutRequested,
+    RolloutSuspended,
+    WeightSpan,
+)
+from schemas.runs import RunFailed, RunFinished, RunResumed, RunStarted
+from schemas.steps import StepCommitted
+from schemas.weights import WeightsPublished
+from slime_events.audit.rules import Rules, rules_of
+from storage.log import Recorded
+
+
+class Fate(enum.StrEnum):
+    """Where a rollout stands."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    SUSPENDED = "suspended"
+    FAILED = "failed"
+    COMPLETED = "completed"
+
+
+@dataclass(slots=True)
+class SampleFacts:
+    """One sample. min_version: the weights that were asked for last. ended: position of its rollout.completed. reward:
+    as assigned; graded: position of its outcome. rollout: the sample that was asked for, where this is a further one.
+    """
+
+    sample: str
+    group: GroupFacts
+    attempt: int
+    prompt_length: int
+    min_version: int
+    rollout: str = ""
+    fate: Fate = Fate.WAITING
+    ended: int = 0
+    length: int = 0
+    oldest: int | None = None
+    newest: int | None = None
+    digest: str = ""
+    reward: float | None = None
+    graded: int = 0
+
+    def saw(self, spans: tuple[WeightSpan, ...]) -> None:
+        """Widen the range of weight versions over its tokens."""
+        for span in spans:
+            version = span.version
+            self.oldest = version if self.oldest is None else min(self.oldest, version)
+            self.newest = version if self.newest is None else max(self.newest, version)
+
+
+@dataclass(slots=True)
+class GroupFacts:
+    """One group. version: of the weights when it was first asked for (an evaluation's: that it is of). order: the
+    how-manieth training group asked for. decided: position of its verdict. step: whose batch has it.
+    """
+
+    group: str
+    position: int
+    purpose: Purpose
+    dataset: str
+    version: int
+    samples: dict[str, SampleFacts] = field(default_factory=dict)
+    order: int = -1
+    decided: int = 0
+    accepted: bool = False
+    step: int | None = None
+
+    @property
+    def oldest(self) -> int:
+        """The oldest weight version in it; a sample without tokens counts as the version it was asked for with."""
+        versions = (s.min_version if s.oldest is None else s.oldest for s in self.samples.values())
+        return min(versions, default=self.version)
+
+
+@dataclass(slots=True)
+class Ledger:
+    """rules: given, or those of run.started. ended: position of the run's end, 0 while it is on. position: the last."""
+
+    run: str
+    rules: Rules = field(default_factory=Rules)
+    position: int = 0
+    started: int = 0
+    ended: int = 0
+    incarnation: int = 0
+    groups: dict[str, GroupFacts] = field(default_factory=dict)
+    samples: dict[str, SampleFacts] = field(default_factory=dict)
+    asked: int = 0
+    batches: dict[int, BatchSealed] = field(default_factory=dict)
+    steps: dict[int, StepCommitted] = field(default_factory=dict)
+    published: dict[int, WeightsPublished] = field(default_factory=dict)
+
+    def apply(self, recorded: Recorded) -> None:
+        """Take one event in. What does not fit is left to the checks."""
+        self.position = recorded.position
+        event = recorded.envelope.event
+        note = _NOTES.get(type(event))
+        if note is not None:
+            note(self, event, recorded.position)
+
+    @property
+    def has_all_steps(self) -> bool:
+        """Whether as many steps are committed as the run was to have."""
+        plan = self.rules.plan
+        return plan is not None and len(self.steps) >= plan.steps
+
+
+def _started(ledger: Ledger, event: RunStarted, position: int) -> None:
+    ledger.started = ledger.started or position
+    if ledger.rules == Rules():
+        ledger.rules = rules_of(event.settings)
+
+
+def _resumed(ledger: Ledger, event: RunResumed, position: int) -> None:
+    ledger.ended, ledger.incarnation = 0, event.incarnation
+
+
+def _ended(ledger: Ledger, event: RunFinished | RunFailed, position: int) -> None:
+    ledger.ended = position
+
+
+def _prompt(ledger: Ledger, event: PromptSubmitted, position: int) -> None:
+    version = -1 if event.version is None else event.version
+    group = GroupFacts(event.group, position, event.purpose, event.dataset, version)
+    ledger.groups.setdefault(event.group, group)
+
+
+def _requested(ledger: Ledger, event: RolloutRequested, position: int) -> None:
+    group = ledger.groups.get(event.group)
+    if group is None:
+        return
+    if not group.samples and group.purpose is Purpose.TRAIN:
+        group.version, group.order = event.min_version, ledger.asked
+        ledger.asked += 1
+    sample = group.samples.get(event.sample)
+    if sample is None:
+        sample = SampleFacts(event.sample, group, event.attempt, event.prompt.n, event.min_version)
+        group.samples[event.sample] = ledger.samples[event.sample] = sample
+    sample.attempt, sample.min_version, sample.fate = event.attempt, event.min_version, Fate.WAITING
+
+
+def _progressed(ledger: Ledger, event: RolloutProgressed, position: int) -> None:
+    sample = ledger.samples.get(event.sample)
+    if sample is not None:
+        sample.fate, sample.length = Fate.RUNNING, event.start + event.tokens.n
+        sample.saw(event.spans)
+
+
+def _completed(ledger: Ledger, event: RolloutCompleted, position: int) -> None:
+    sample = ledger.samples.get(event.sample)
+    if sample is not None:
+        sample.fate, sample.ended = Fate.COMPLETED, position
+        sample.length, sample.digest = event.length, event.digest
+        sample.saw(event.spans)
+
+
+def _suspended(ledger: Ledger, event: RolloutSuspended, position: int) -> None:
+    sample = ledger.samples.get(event.sample)
+    if sample is not None:
+        sample.fate = Fate.SUSPENDED
+
+
+def _failed(ledger: Ledger, event: RolloutFailed, position: int) -> None:
+    sample = ledger.samples.get(event.sample)
+    if sample is not None:
+        sample.fate = Fate.FAILED
+
+
+def _rewarded(ledger: Ledger, event: RewardAssigned | RewardFailed, position: int) -> None:
+    sample = ledger.samples.get(event.sample)
+    if sample is not None and not sample.graded:
+        sample.graded = position
+        sample.reward = event.value if isinstance(event, RewardAssigned) else None
+
+
+def _decided(ledger: Ledger, event: GroupAccepted | GroupRejected, position: int) -> None:
+    group = ledger.groups.get(event.group)
+    if group is not None and not group.decided:
+        group.decided, group.accepted = position, isinstance(event, GroupAccepted)
+
+
+def _sealed(ledger: Ledger, event: BatchSealed, position: int) -> None:
+    ledger.batches.setdefault(event.step, event)
+    for name in event.groups:
+        group = ledger.groups.get(name)
+        if group is not None and group.step is None:
+            group.step = event.step
+
+
+def _committed(ledger: Ledger, event: StepCommitted, position: int) -> None:
+    ledger.steps.setdefault(event.step, event)
+
+
+def _published(ledger: Ledger, event: WeightsPublished, position: int) -> None:
+    ledger.published.setdefault(event.version, event)
+
+
+_NOTES: dict[type[Event], Callable[[Ledger, Any, int], None]] = {
+    RunStarted: _started,
+    RunResumed: _resumed,
+    RunFinished: _ended,
+    RunFailed: _ended,
+    PromptSubmitted: _prompt,
+    RolloutRequested: _requested,
+    RolloutProgressed: _progressed,
+    RolloutCompleted: _completed,
+    RolloutSuspended: _suspended,
+    RolloutFailed: _failed,
+    RewardAssigned: _rewarded,
+    RewardFailed: _rewarded,
+    GroupAccepted: _decided,
+    GroupRejected: _decided,
+    BatchSealed: _sealed,
+    StepCommitted: _committed,
+    WeightsPublished: _published,
+}

@@ -1,0 +1,46 @@
+"""All checks, in the order in which they are reported: from the record to the run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from slime_events.audit.archive import Archive
+from slime_events.audit.batches import Batches
+from slime_events.audit.check import Check
+from slime_events.audit.evaluations import Evaluations
+from slime_events.audit.fold import Fold
+from slime_events.audit.ledger import Ledger
+from slime_events.audit.lifetime import Lifetime
+from slime_events.audit.positions import Positions
+from slime_events.audit.prompts import Prompts
+from slime_events.audit.rewards import Rewards
+from slime_events.audit.rollouts import Rollouts
+from slime_events.audit.staleness import Staleness
+from slime_events.audit.steps import Steps
+from slime_events.audit.tokens import Fetch, Tokens
+from slime_events.audit.training import Training
+from slime_events.audit.verdicts import Verdicts
+from slime_events.audit.weight_files import WeightFiles
+from slime_events.audit.weights import Weights
+
+
+def make_checks(ledger: Ledger, *, fetch: Fetch | None, weights: Path | None, files: bool) -> list[Check]:
+    """One of each. files: look at weight folders too."""
+    checks: list[Check] = [
+        Positions(ledger),
+        Lifetime(ledger),
+        Prompts(ledger),
+        Rollouts(ledger),
+        Tokens(ledger, fetch),
+        Rewards(ledger),
+        Verdicts(ledger),
+        Batches(ledger),
+        Steps(ledger),
+        Training(ledger),
+        Staleness(ledger),
+        Evaluations(ledger),
+        Weights(ledger),
+        Archive(ledger),
+        Fold(ledger),
+    ]
+    return [*checks, WeightFiles(ledger, weights)] if files else checks

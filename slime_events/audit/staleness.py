@@ -1,0 +1,46 @@
+"""Staleness: was every sample trained within the bound?"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from schemas.steps import StepCommitted
+from slime_events.audit.check import Check, Counts
+from slime_events.audit.ledger import Ledger
+from storage.log import Recorded
+
+
+class Staleness(Check):
+    """Versions that a sample's oldest token was behind the weights that it trained."""
+
+    name = "staleness"
+    promise = "every sample within the bound of the run's settings"
+    hears = (StepCommitted,)
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__(ledger)
+        self._samples: Counter[int] = Counter()
+
+    def apply(self, recorded: Recorded) -> None:
+        event = recorded.envelope.event
+        assert isinstance(event, StepCommitted)
+        plan = self.ledger.rules.plan
+        batch = self.ledger.batches.get(event.step)
+        for name in batch.samples if batch else ():
+            sample = self.ledger.samples.get(name)
+            if sample is None or sample.oldest is None:
+                continue
+            behind = event.parent_version - sample.oldest
+            self._samples[behind] += 1
+            if plan is not None and not 0 <= behind <= plan.staleness_bound:
+                wrong = f"sample {name} begins with v{sample.oldest} and trained v{event.parent_version}, {behind} "
+                wrong += f"behind where {plan.staleness_bound} is the most"
+                self.find(recorded, wrong, "it is further off policy than was asked for")
+
+    def counts(self) -> Counts:
+        plan = self.ledger.rules.plan
+        return {
+            "at worst": max(self._samples, default=0),
+            "allowed": None if plan is None else plan.staleness_bound,
+            "samples by versions behind": {str(behind): n for behind, n in sorted(self._samples.items())},
+        }

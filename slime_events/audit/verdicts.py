@@ -1,0 +1,107 @@
+"""Verdicts: was every group decided on the rewards that its samples really got?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from schemas.event import Purpose
+from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
+from slime_events.audit.check import Check, Counts
+from slime_events.audit.ledger import Fate, GroupFacts, Ledger
+from storage.log import Recorded
+
+Verdict = GroupAccepted | GroupRejected
+
+
+class Verdicts(Check):
+    """One verdict per group, its rewards those assigned, its figures theirs; in prompt order where that was set."""
+
+    name = "verdicts"
+    promise = "once per group, on the rewards assigned, figures recomputed, in order"
+    hears = (GroupAccepted, GroupRejected)
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__(ledger)
+        self._accepted = 0
+        self._causes: dict[str, int] = {}
+        self._order = -1
+
+    def apply(self, recorded: Recorded) -> None:
+        event = recorded.envelope.event
+        assert isinstance(event, Verdict)
+        if isinstance(event, GroupAccepted):
+            self._accepted += 1
+        else:
+            self._causes[event.cause.value] = self._causes.get(event.cause.value, 0) + 1
+        group = self.ledger.groups.get(event.group)
+        if group is None or group.purpose is not Purpose.TRAIN:
+            self.find(recorded, "no training group of that name was submitted", "something was decided about nothing")
+            return
+        if group.decided:
+            wrong = f"the group was decided at position {group.decided}"
+            self.find(recorded, wrong, "it may be trained on twice")
+            return
+        self._members(recorded, event, group)
+        self._inputs(recorded, event, group)
+        self._figures(recorded, event)
+        self._in_order(recorded, group)
+
+    def _members(self, recorded: Recorded, event: Verdict, group: GroupFacts) -> None:
+        if not event.samples and isinstance(event, GroupRejected):
+            return
+        if event.samples != tuple(group.samples):
+            wrong = f"it names {len(event.samples)} samples, and not the {len(group.samples)} that were requested"
+            self.find(recorded, wrong, "a sample was left out or added")
+        plan = self.ledger.rules.plan
+        if plan is not None and len(group.samples) != plan.samples:
+            wrong = f"{len(group.samples)} samples were requested, and {plan.samples} are set"
+            self.find(recorded, wrong, "its advantages are of another group size")
+
+    def _inputs(self, recorded: Recorded, event: Verdict, group: GroupFacts) -> None:
+        members = group.samples.values()
+        if event.rewards or isinstance(event, GroupAccepted):
+            assigned = [sample.reward for sample in members]
+            if list(event.rewards) != assigned:
+                wrong = f"it was taken on rewards {_few(event.rewards)}, and {_few(assigned)} were assigned"
+                self.find(recorded, wrong, "the decision does not follow from the log")
+        if isinstance(event, GroupAccepted):
+            return
+        if event.cause is RejectionCause.ROLLOUT_FAILED and all(s.fate is not Fate.FAILED for s in members):
+            self.find(recorded, "none of its rollouts had failed", "the decision does not follow from the log")
+        if event.cause is RejectionCause.REWARD_FAILED and not any(s.graded and s.reward is None for s in members):
+            self.find(recorded, "none of its rewards had failed", "the decision does not follow from the log")
+
+    def _figures(self, recorded: Recorded, event: Verdict) -> None:
+        found = figures(event.rewards)
+        for name, value in event.figures.items():
+            if name in found and not math.isclose(value, found[name], rel_tol=1e-9, abs_tol=1e-12):
+                wrong = f"its {name} is {value!r}, and its rewards give {found[name]!r}"
+                self.find(recorded, wrong, "the filter was shown other rewards")
+
+    def _in_order(self, recorded: Recorded, group: GroupFacts) -> None:
+        plan = self.ledger.rules.plan
+        if plan is not None and plan.in_prompt_order and group.order < self._order:
+            wrong = "a group that was asked for after it was decided before it"
+            self.find(recorded, wrong, "luck or length decided what was trained on")
+        self._order = max(self._order, group.order)
+
+    def counts(self) -> Counts:
+        rejected = {f"rejected ({cause})": count for cause, count in sorted(self._causes.items())}
+        return {"accepted": self._accepted, **rejected}
+
+
+def figures(rewards: Sequence[float]) -> dict[str, float]:
+    """Of a group's rewards; std unbiased, absent for one."""
+    if not rewards:
+        return {}
+    mean = math.fsum(rewards) / len(rewards)
+    found = {"count": float(len(rewards)), "mean": mean, "min": min(rewards), "max": max(rewards)}
+    if len(rewards) > 1:
+        found["std"] = math.sqrt(math.fsum((r - mean) ** 2 for r in rewards) / (len(rewards) - 1))
+    return found
+
+
+def _few(values: Sequence[float | None]) -> str:
+    shown = ", ".join("none" if value is None else f"{value:g}" for value in values[:8])
+    return f"({shown}{', ...' if len(values) > 8 else ''})"

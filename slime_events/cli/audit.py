@@ -1,0 +1,63 @@
+"""`slime-events audit`: is a run's whole history what it has to be? Exit code 0 where it is, 1 where it is not."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import Sequence
+
+import msgspec
+
+from slime_events.audit.audit import Audit, audit
+from slime_events.audit.report import Report, report_text
+from slime_events.cli.locate import add_run, blob_url, find_run, log_name
+from slime_events.run_folder import RunFolder
+
+
+def main(argv: Sequence[str] = ()) -> int:
+    """Print the report. Errors are raised."""
+    said = _parser().parse_args(argv)
+    folder = find_run(said.run, said.runs_dir)
+    begun = time.perf_counter()
+    report = asyncio.run(_audit(folder, files=not said.no_files))
+    seconds = time.perf_counter() - begun
+    if said.json:
+        facts = msgspec.to_builtins(report) | {"clean": report.clean, "seconds": seconds}
+        for check, found in zip(facts["checks"], report.checks, strict=True):
+            for plain, finding in zip(check["findings"], found.findings, strict=True):
+                plain["sentence"] = str(finding)
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(facts), indent=2).decode() + "\n")
+    else:
+        sys.stdout.write(f"{report_text(report, said.most)}\n\n{_verdict(report, seconds)}\n")
+    return 0 if report.clean else 1
+
+
+async def _audit(folder: RunFolder, *, files: bool) -> Report:
+    from storage.blobs import BlobStore
+    from storage.connect import open_run_log
+    from storage.payloads import fetch
+
+    name = log_name(folder)
+    async with open_run_log(folder.path, name) as log:
+        blobs = BlobStore(blob_url(folder)) if files else None
+        read = None if blobs is None else lambda array: fetch(array, blobs)
+        return await audit(log.read(), Audit(name, fetch=read, weights=folder.weights, files=files))
+
+
+def _verdict(report: Report, seconds: float) -> str:
+    pace = f"{report.events:,} events in {seconds:.1f} s"
+    if report.clean:
+        return f"run {report.run} is clean: {len(report.checks)} checks, {pace}"
+    unread = "" if report.unread is None else " and was not read to its end"
+    return f"run {report.run} has {len(report.findings)} findings{unread}: {len(report.checks)} checks, {pace}"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="slime-events audit", description=__doc__)
+    add_run(parser)
+    parser.add_argument("--no-files", action="store_true", help="the log alone: neither blobs nor weight folders")
+    parser.add_argument("--most", type=int, default=20, metavar="N", help="findings shown per check, 0 for all [20]")
+    parser.add_argument("--json", action="store_true", help="JSON instead of text")
+    return parser

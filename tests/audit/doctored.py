@@ -1,0 +1,95 @@
+"""`Doctored`: a log that somebody has worked on, record by record, as no writer could through an `EventLog`."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from schemas.codec import decode
+from slime_events.audit.audit import Audit, audit
+from slime_events.audit.report import Report
+from storage.log import Recorded
+
+
+@dataclass
+class Record:
+    """One record, open to change. body: the decoded MessagePack map, its event under `event`; written: its bytes."""
+
+    position: int
+    subject: str
+    body: dict[str, Any]
+    written: bytes
+
+    @property
+    def event(self) -> dict[str, Any]:
+        return self.body["event"]
+
+    @property
+    def type(self) -> str:
+        return str(self.event["type"])
+
+    @property
+    def data(self) -> bytes:
+        """As it was written, where nobody has changed it: the same map may have other bytes too."""
+        if self.body == msgspec.msgpack.decode(self.written):
+            return self.written
+        return msgspec.msgpack.encode(self.body)
+
+
+@dataclass
+class Doctored:
+    """The records of a log."""
+
+    run: str
+    records: list[Record] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, run: str, recorded: list[Recorded]) -> Doctored:
+        """A copy to work on."""
+        return cls(run, [Record(r.position, r.subject, msgspec.msgpack.decode(r.data), r.data) for r in recorded])
+
+    def find(self, kind: str, *, where: Callable[[dict[str, Any]], bool] = lambda event: True, nth: int = 0) -> Record:
+        """The nth record of a type whose event is like that."""
+        return [record for record in self.records if record.type == kind and where(record.event)][nth]
+
+    def place(self, record: Record) -> int:
+        """Where it lies, from 0."""
+        return next(place for place, one in enumerate(self.records) if one is record)
+
+    def delete(self, *records: Record) -> None:
+        """Take records out; the others keep their positions."""
+        self.records = [one for one in self.records if all(one is not gone for gone in records)]
+
+    def insert(self, record: Record, after: Record) -> Record:
+        """Put a copy of a record behind another, to be changed."""
+        made = copy.deepcopy(record)
+        self.records.insert(self.place(after) + 1, made)
+        return made
+
+    def move(self, record: Record, before: Record) -> None:
+        """Put a record in front of another."""
+        self.delete(record)
+        self.records.insert(self.place(before), record)
+
+    def renumber(self) -> None:
+        """Give all records positions 1, 2, 3, ..., as a careful forger would."""
+        for position, record in enumerate(self.records, 1):
+            record.position = position
+
+    def recorded(self) -> Iterator[Recorded]:
+        """As a log would give them."""
+        for record in self.records:
+            yield Recorded(record.position, record.subject, decode(record.data), record.data)
+
+    async def audit(self, auditor: Audit) -> Report:
+        """What an audit says of it."""
+
+        async def read() -> AsyncIterator[Recorded]:
+            for recorded in self.recorded():
+                yield recorded
+
+        return await audit(read(), auditor)

@@ -1,0 +1,174 @@
+"""Runs as they are: nothing to find, and counts that are those of the run."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from schemas.arrays import Array, BlobRef, unpack
+from schemas.codec import decode
+from schemas.errors import BlobMissing
+from slime_events.audit.audit import Audit, audit
+from slime_events.audit.report import Report, report_text
+from slime_events.audit.rules import Rules, rules_of
+from slime_events.config.settings import TrainSettings
+from storage.log import Recorded
+from storage.memory_log import MemoryLog
+from tests.audit.conftest import Run
+from tests.golden.log_file import FOLDER, read_records
+
+
+def counts(report: Report, check: str) -> dict[str, Any]:
+    (found,) = [one.counts for one in report.checks if one.name == check]
+    return found
+
+
+async def test_a_synchronous_run(synchronous: Run) -> None:
+    report = await synchronous.doctored().audit(synchronous.auditor())
+    assert report.clean, report_text(report, 0)
+    assert report.events == counts(report, "positions")["events"] == len(synchronous.records)
+    plan = synchronous.plan
+    trained = plan.steps * plan.groups * plan.samples
+    assert counts(report, "training") == {"trained": trained}
+    assert counts(report, "staleness")["samples by versions behind"] == {"0": trained}
+    assert counts(report, "batches")["rewards not renormalised"] == 0
+    assert counts(report, "evaluations") == {"evaluations": 4, "samples": 16, "under way": 0}
+    assert counts(report, "weights")["checkpoints"] == 2
+    assert counts(report, "files") == {"verified": 6, "removed since": 0}
+    assert counts(report, "fold") == {"ends compared": 1, "ends of other fold rules": 0}
+    assert counts(report, "lifetime")["end"] == "finished (all_steps)"
+
+
+async def test_an_asynchronous_run_with_a_surplus(asynchronous: Run) -> None:
+    report = await asynchronous.doctored().audit(asynchronous.auditor())
+    assert report.clean, report_text(report, 0)
+    staleness = counts(report, "staleness")
+    assert 0 < staleness["at worst"] <= staleness["allowed"] == asynchronous.plan.staleness_bound
+    assert sum(staleness["samples by versions behind"].values()) == counts(report, "training")["trained"]
+
+
+async def test_a_tighter_bound_is_broken(asynchronous: Run) -> None:
+    tight = msgspec.structs.replace(asynchronous.plan, max_staleness=0, draw=None)
+    report = await asynchronous.doctored().audit(asynchronous.auditor(rules=Rules(tight), files=False))
+    assert {finding.check for finding in report.findings} == {"staleness"}
+    assert "behind where 0 is the most, so it is further off policy than was asked for" in str(report.findings[0])
+
+
+async def test_every_beginning_of_a_run_is_clean(synchronous: Run) -> None:
+    """As it is seen while the run is on, or after kill -9 of everything: what is open is waiting, not wrong."""
+    for length in range(1, len(synchronous.records), 11):
+        log = synchronous.doctored()
+        log.records = log.records[:length]
+        report = await log.audit(synchronous.auditor(files=False))
+        assert report.clean, report_text(report, 0)
+    log.records = log.records[: log.place(log.find("step.committed", nth=1))]
+    report = await log.audit(synchronous.auditor(files=False))
+    assert counts(report, "training")["waiting for step 1 to be committed"] == 6
+    assert counts(report, "lifetime")["end"] == "running"
+
+
+async def test_without_settings_what_depends_on_them_is_counted(synchronous: Run) -> None:
+    report = await synchronous.doctored().audit(Audit("sim", fetch=unpack, files=False))
+    assert report.clean
+    assert counts(report, "batches")["rewards not renormalised"] == counts(report, "batches")["samples"]
+    assert counts(report, "staleness")["allowed"] is None
+
+
+def test_the_rules_are_in_the_settings() -> None:
+    settings = TrainSettings()
+    settings = msgspec.structs.replace(
+        settings, rollout=msgspec.structs.replace(settings.rollout, num_rollout=7, max_staleness=3)
+    )
+    rules = rules_of(msgspec.to_builtins(settings))
+    assert rules.plan is not None
+    assert (rules.plan.steps, rules.plan.staleness_bound) == (7, 3)
+    assert rules.algorithm == settings.algorithm
+    assert rules_of({"rollout": {"of": "another version"}}) == Rules()
+
+
+async def test_a_changed_weight_file(synchronous: Run, tmp_path: Path) -> None:
+    """Also where the run's folder was copied: then under the run's own weights folder."""
+    weights = tmp_path / "weights"
+    shutil.copytree(synchronous.folder / "weights", weights)
+    log = synchronous.doctored()
+    for record in log.records:
+        if record.type == "weights.published":
+            record.event["url"] = record.event["url"].replace(str(synchronous.folder), "/gone")
+    published = log.find("weights.published", nth=3)
+    file = weights / Path(published.event["url"]).name / "model.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    report = await log.audit(synchronous.auditor(weights=weights))
+    (found,) = [one for one in report.checks if one.name == "files"]
+    assert found.counts == {"verified": 6, "removed since": 0}
+    (finding,) = found.findings
+    assert finding.position == published.position
+    assert str(finding).endswith("so engines and exports would take damaged weights")
+    assert "tensor 'w'" in str(finding)
+
+
+async def test_blobs_are_looked_at_or_counted(synchronous: Run) -> None:
+    log = synchronous.doctored()
+    chunk = log.find("rollout.progressed", where=lambda e: e["start"] == 0)
+    data = chunk.event["tokens"].pop("data")
+    chunk.event["tokens"]["blob"] = {"sha256": Array("int32", 8, data).digest(), "size": len(data)}
+
+    def fetch(array: Array) -> Any:
+        return unpack(array, data) if array.blob is not None else unpack(array)
+
+    def missing(array: Array) -> Any:
+        raise BlobMissing(f"no blob {array.blob and array.blob.sha256[:4]}")
+
+    seen = await log.audit(synchronous.auditor(fetch=fetch, files=False))
+    assert (counts(seen, "tokens")["blobs"], counts(seen, "tokens")["rollouts with blobs not looked at"]) == (1, 0)
+    assert {finding.check for finding in seen.findings} == {"fold"}, "its bytes in the log are others, its tokens not"
+    unseen = await log.audit(synchronous.auditor(fetch=None, files=False))
+    assert counts(unseen, "tokens")["rollouts with blobs not looked at"] == 1
+    lost = await log.audit(synchronous.auditor(fetch=missing, files=False))
+    (finding,) = [finding for finding in lost.findings if finding.check == "tokens"]
+    assert "no blob" in str(finding)
+    assert isinstance(BlobRef("", 0), BlobRef)
+
+
+async def test_the_golden_log_is_read_to_its_end() -> None:
+    """It holds every event there is, with digests that are made up: just those and their like are found."""
+    for path in sorted(FOLDER.glob("*.slimelog")):
+        records = [decode(data) for data in read_records(path)]
+        log = MemoryLog("golden")
+        for position, (envelope, data) in enumerate(zip(records, read_records(path), strict=True), 1):
+            log.records.append(Recorded(position, envelope.subject, envelope, data))
+        report = await audit(log.read(), Audit("golden", files=False))
+        assert report.events == len(records)
+        checks = {finding.check for finding in report.findings}
+        assert not checks & {"positions", "staleness", "archive", "training"}, report_text(report, 0)
+        assert "tokens" in checks
+
+
+async def test_a_record_that_cannot_be_read_ends_the_audit(synchronous: Run) -> None:
+    log = synchronous.doctored()
+    record = log.records[20]
+    record.event["type"] = "reward.guessed"
+    report = await log.audit(synchronous.auditor(files=False))
+    assert not report.clean
+    assert report.events == 20
+    assert report.unread is not None
+    assert "reward.guessed" in report.unread
+    assert "reading stopped" in report_text(report, 5)
+
+
+def test_the_text_is_aligned_and_says_how_much_more(synchronous: Run) -> None:
+    import asyncio
+
+    log = synchronous.doctored()
+    for record in log.records:
+        record.body["run"] = "other"
+    text = report_text(asyncio.run(log.audit(synchronous.auditor(files=False))), 2)
+    lines = text.splitlines()
+    assert lines[0].startswith("WRONG  positions    no hole")
+    assert lines[3] == f"       and {2 * len(log.records) - 2} more of this check (--most 0 shows all)"
+    starts = {line.index("  ", 20) > 0 for line in lines if line.startswith(("ok", "WRONG"))}
+    assert starts == {True}

@@ -1,0 +1,63 @@
+"""The command on a run's folder: what it prints and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from slime_events.cli.main import main
+from slime_events.config.settings import TrainSettings
+from slime_events.config.toml import to_toml
+from storage.jetstream_log import JetStreamLog
+from storage.log import Append, append_all
+from storage.nats_server import NatsServer
+from tests.audit.conftest import Run
+from tests.audit.doctored import Doctored
+
+
+def make_folder(path: Path, log: Doctored) -> str:
+    """A run's folder with this log; its path."""
+
+    async def fill() -> None:
+        async with await NatsServer.start(path / "nats") as server:
+            stream = await JetStreamLog.open(server.url, log.run)
+            await append_all(stream, [Append(recorded.envelope) for recorded in log.recorded()])
+            await stream.close()
+
+    path.mkdir()
+    (path / "settings.toml").write_text(to_toml(TrainSettings()).replace('run = "train"', f'run = "{log.run}"'))
+    asyncio.run(fill())
+    return str(path)
+
+
+def test_a_clean_run_ends_with_0(synchronous: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make_folder(tmp_path / "run", synchronous.doctored())
+    assert main(["audit", folder]) == 0
+    *checks, empty, last = capsys.readouterr().out.splitlines()
+    assert empty == ""
+    assert all(line.startswith("ok     ") for line in checks)
+    assert last.startswith(f"run sim is clean: {len(checks)} checks, {len(synchronous.records)} events in")
+    assert main(["audit", folder, "--no-files", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["clean"], facts["events"]) == (True, len(synchronous.records))
+    assert {check["name"] for check in facts["checks"]} == {line[7:].split()[0] for line in checks} - {"files"}
+
+
+def test_a_doctored_run_ends_with_1(synchronous: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = synchronous.doctored()
+    trained = log.find("batch.sealed").event["samples"]
+    log.find("reward.assigned", where=lambda event: event["sample"] in trained).event["value"] = -1.0
+    folder = make_folder(tmp_path / "run", log)
+    assert main(["audit", folder]) == 1
+    out = capsys.readouterr().out
+    assert "WRONG  verdicts" in out
+    assert "were assigned, so the decision does not follow from the log\n" in out
+    assert "run sim has " in out.splitlines()[-1]
+    assert main(["audit", folder, "--json"]) == 1
+    facts = json.loads(capsys.readouterr().out)
+    sentences = [finding["sentence"] for check in facts["checks"] for finding in check["findings"]]
+    assert all(sentence in out for sentence in sentences)
+    assert not facts["clean"]
