@@ -85,9 +85,16 @@ class Family:
                 if process.pid != leave and process.status() == psutil.STATUS_ZOMBIE:
                     os.waitpid(process.pid, os.WNOHANG)
 
-    def end(self) -> list[str]:
-        """Kill whatever is left; the command lines of what was."""
-        left = [_line(process)[:160] for process in self.members()]
+    def left(self, wait_s: float) -> list[str]:
+        """Command lines of what has not ended by itself after `wait_s`."""
+        until = time.monotonic() + wait_s
+        while self.members() and time.monotonic() < until:
+            self.reap()
+            time.sleep(0.05)
+        return [_line(process)[:160] for process in self.members()]
+
+    def end(self) -> None:
+        """Kill whatever is left."""
         until = time.monotonic() + _END_S
         while members := self.members():
             if time.monotonic() > until:
@@ -98,7 +105,6 @@ class Family:
             self.reap()
             time.sleep(0.05)
         self.reap()
-        return left
 
 
 def _line(process: psutil.Process) -> str:

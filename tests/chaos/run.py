@@ -21,6 +21,9 @@ from tests.chaos.settings import RUN, ChaosSettings
 from tests.chaos.supervisor import RunBroke, Supervisor
 from tests.chaos.watcher import Sighting, Watcher
 
+LEAVE_S = 10.0
+"""For the processes of a run whose command has ended well."""
+
 
 @dataclass(frozen=True, slots=True)
 class Survived:
@@ -72,16 +75,16 @@ def survive(settings: ChaosSettings, strikes: Sequence[Strike], folder: Path) ->
     family.adopt_orphans()
     supervisor = Supervisor(settings.start(folder), settings.resume(folder), folder / "output")
     killer = Killer(family, watcher, supervisor)
-    begun, failure = time.monotonic(), None
+    begun, failure, left = time.monotonic(), None, []
     try:
         asyncio.run(_side_by_side(family, watcher, supervisor, killer, strikes))
+        left = family.left(LEAVE_S)
     except (NoRecovery, RunBroke) as error:
         failure = f"{error} (after {[f'{one.kind} at {one.position}' for one in killer.struck[-3:]]})"
     finally:
-        seconds, left = time.monotonic() - begun, family.end()
-    return Survived(
-        killer.struck, watcher.sightings, seconds, supervisor.starts, failure, () if failure else tuple(left)
-    )
+        seconds = time.monotonic() - begun
+        family.end()
+    return Survived(killer.struck, watcher.sightings, seconds, supervisor.starts, failure, left)
 
 
 async def _side_by_side(

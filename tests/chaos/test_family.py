@@ -31,7 +31,8 @@ facts["joined"] = family.find(Kind.ENGINE, [orphan]).pid == orphan
 facts["not of the family"] = family.find(Kind.ENGINE, [stranger]) is None
 facts["killed"] = family.kill(found) and not family.kill(found)
 other = subprocess.Popen(sleeper("something"))
-facts["ended"] = [line.split()[-1] for line in family.end()]
+facts["left"] = [line.split()[-1] for line in family.left(0.2)]
+family.end()
 facts["none"] = family.members() == []
 print(json.dumps(facts))
 """
@@ -52,6 +53,6 @@ def test_orphans_stay_in_the_family_and_strangers_are_not_touched(tmp_path: Path
         "joined": True,
         "not of the family": True,
         "killed": True,
-        "ended": ["something"],
+        "left": ["something"],
         "none": True,
     }
