@@ -1,4 +1,7 @@
-"""`Connection`: one NATS connection that waits for a server that is away, and never waits for ever."""
+"""`Connection`: one NATS connection that waits for a server that is away, and never waits for ever.
+
+Its URL may name several nodes of a cluster, with commas between: one that is gone is left for another.
+"""
 
 from __future__ import annotations
 
@@ -67,15 +70,16 @@ class Patience:
         self._pause = min(self._pause * 2, 0.5)
 
 
-class _Client(Client):  # type: ignore[misc]
+def parse_header_lines(raw: bytes) -> dict[str, str]:
     """nats-py looks at headers letter by letter, which is most of the time that reading a log takes."""
+    try:
+        return dict([line.split(": ", 1) for line in bytes(raw).decode().rstrip("\r\n").split("\r\n")])
+    except ValueError:  # of a form that neither the server nor this package writes
+        return dict(Client._parse_header_lines(raw))
 
-    @staticmethod
-    def _parse_header_lines(raw: bytes) -> dict[str, str]:
-        try:
-            return dict([line.split(": ", 1) for line in bytes(raw).decode().rstrip("\r\n").split("\r\n")])
-        except ValueError:  # of a form that neither the server nor this package writes
-            return dict(Client._parse_header_lines(raw))
+
+class _Client(Client):  # type: ignore[misc]
+    _parse_header_lines = staticmethod(parse_header_lines)
 
 
 class _Answers:
@@ -125,7 +129,7 @@ class Connection:
 
     async def _connect(self) -> None:
         await self.client.connect(
-            self.url,
+            self.url.split(","),
             max_reconnect_attempts=-1,
             reconnect_time_wait=0.1,
             connect_timeout=5,
@@ -187,7 +191,7 @@ class Connection:
 
     async def request(self, subject: str, payload: bytes, *, headers: dict[str, str] | None = None) -> Any:
         """One JSON answer. Raises ApiError, Away, NoSpace, LogUnavailable (closed)."""
-        (answer,) = await self._ask(subject, payload, headers, single=True)
+        answer = (await self._ask(subject, payload, headers, single=True))[0]
         return _checked(answer.data)
 
     async def tell_api(self, subject: str) -> None:
@@ -195,7 +199,7 @@ class Connection:
         await self.publish(f"$JS.API.{subject}", b"", reply=f"{self._inbox}.0")
 
     async def _ask(self, subject: str, payload: bytes, headers: dict[str, str] | None, *, single: bool) -> list[Msg]:
-        """All answers with the closing status; `single`: the first is the last."""
+        """All answers with the closing status; `single`: the first is enough, more (of several nodes) are let go."""
         if self.client.is_closed:
             raise LogUnavailable(f"the connection to NATS at {self.url} is closed")
         if not self.client.is_connected:
@@ -210,7 +214,7 @@ class Connection:
             del self._questions[token]
         if (answers.messages[-1].headers or {}).get("Status") == "503":
             raise Away("no responder: JetStream is not ready, or has no such stream")
-        return answers.messages
+        return answers.messages[:1] if single else answers.messages
 
     async def api(self, subject: str, body: Mapping[str, Any] | None = None, *, deadline_s: float | None = None) -> Any:
         """Ask JetStream's API until there is an answer. Raises ApiError, LogUnavailable."""
@@ -264,8 +268,9 @@ async def _until_ended(answers: _Answers) -> None:
 
 _FULL = {10023, 10047, 10077}
 """JetStream's codes for no room: insufficient resources, insufficient storage, maximum bytes exceeded."""
-_BUSY = {10008, 10009, 10167, 10176}
-"""No leader yet, a cluster that is not ready, too much in flight, a batch whose first part was lost on the way."""
+_BUSY = {10008, 10009, 10158, 10167, 10176}
+"""No leader yet, a cluster that is not ready, the same event is on its way from another writer, too much in flight, a
+batch whose first part was lost on the way."""
 
 
 def _checked(data: bytes) -> Any:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from schemas.errors import SchemaError, StorageError
 from schemas.subjects import check_token
-from storage.jetstream_connection import Away, Connection
+from storage.jetstream_connection import ApiError, Away, Connection
 from storage.jetstream_pull import Pull, Pulled
 from storage.jetstream_read import recorded_of
 from storage.log import Delivery, Recorded
@@ -17,6 +18,7 @@ MAX_TAKEN = 65536
 """Events of one queue that may be in work at once, over all takers."""
 _REQUEST_S = 20.0
 _TAKE_BYTES = 32 * 1024 * 1024
+_NO_CONSUMER = 10014
 
 
 class JetStreamDelivery:
@@ -68,20 +70,24 @@ class JetStreamConsumer:
 
     @classmethod
     async def open(
-        cls, connection: Connection, stream: str, name: str, subject: str, lease_s: float
+        cls, connection: Connection, stream: str, name: str, subject: str, lease_s: float, start: int = 1
     ) -> JetStreamConsumer:
         """Make the queue where there is none. A new `lease_s` counts for all its takers from now on."""
         config: dict[str, Any] = {
             "durable_name": check_token(name, "consumer name"),
             "name": name,
             "filter_subject": subject,
-            "deliver_policy": "all",
             "ack_policy": "explicit",
             "ack_wait": int(lease_s * 1e9),
             "max_deliver": -1,
             "max_ack_pending": MAX_TAKEN,
+            "deliver_policy": "by_start_sequence" if start > 1 else "all",
         }
-        await connection.api(f"CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": config})
+        if start > 1:
+            config["opt_start_seq"] = start
+        # Not made anew where it is as wanted: in a cluster even that interrupts its takers.
+        if not await _stands(connection, f"CONSUMER.INFO.{stream}.{name}", config):
+            await connection.api(f"CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": config})
         pull = await Pull(connection, stream, name).__aenter__()
         return cls(connection, pull, lease_s)
 
@@ -156,3 +162,25 @@ class JetStreamConsumer:
             with contextlib.suppress(StorageError):
                 await self._connection.publish(pulled.message.reply, b"-NAK")
         self._pull.buffer.clear()
+
+
+async def done_up_to(connection: Connection, stream: str, name: str) -> int:
+    """See `EventLog.done_up_to`."""
+    info = await _info(connection, f"CONSUMER.INFO.{stream}.{name}")
+    return int(info["ack_floor"]["stream_seq"]) if info else 0
+
+
+async def _info(connection: Connection, question: str) -> Any:
+    """What the server says of a consumer; None where there is none."""
+    try:
+        return await connection.api(question)
+    except ApiError as error:
+        if error.code == _NO_CONSUMER:
+            return None
+        raise
+
+
+async def _stands(connection: Connection, question: str, wanted: Mapping[str, Any]) -> bool:
+    """Whether the consumer is there, and as wanted."""
+    info = await _info(connection, question)
+    return info is not None and all(info["config"].get(key) == value for key, value in wanted.items())

@@ -4,7 +4,8 @@
     read      Direct Get to the end, then an ephemeral consumer to follow (`jetstream_read.py`)
     consume   a durable pull consumer with explicit acks (`jetstream_consumer.py`)
 
-An acked event is on disk only where the server runs with `sync_interval: always`, as the embedded one does.
+An acked event is on disk only where the server runs with `sync_interval: always`, as the embedded one does; in a stream
+with three replicas it is then on two disks at least.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from typing import Any
 
 import nats.nuid
 
-from schemas.errors import Conflict, LogUnavailable, RunNotFound, StorageError
+from schemas.errors import Conflict, ImpossibleCombination, LogUnavailable, RunNotFound, StorageError
 from schemas.subjects import check_token, every_event, stream_name, stream_subjects
 from storage.jetstream_append import Contradiction, Message, fences_of, headers_of, messages_of
 from storage.jetstream_connection import ApiError, Away, Connection, OnWait, Patience, log_wait
-from storage.jetstream_consumer import JetStreamConsumer
-from storage.jetstream_lookup import last_message, sequence, standing
+from storage.jetstream_consumer import JetStreamConsumer, done_up_to
+from storage.jetstream_lookup import standing
 from storage.jetstream_read import read_events, recorded_of
+from storage.jetstream_stream import Stream
 from storage.log import HEADER_BYTES, MAX_EVENT_BYTES, Append, Fence, Recorded
 
 DUPLICATE_WINDOW_S = 600
@@ -33,7 +35,7 @@ KNOWN_SUBJECTS = 65536
 
 _REFUSED = {10070, 10071, 10164, 10201}
 """A fence that does not hold (on one server, in a cluster), an id that is stored already."""
-_NO_STREAM, _OTHER_STREAM, _NOT_ENABLED = 10059, 10058, {10039, 10076}
+_NO_STREAM, _OTHER_STREAM, _NOT_ENABLED, _NO_CLUSTER = 10059, 10058, {10039, 10076}, 10074
 
 
 class JetStreamLog:
@@ -42,7 +44,7 @@ class JetStreamLog:
     def __init__(self, run: str, connection: Connection) -> None:
         self.run = run
         self.connection = connection
-        self._stream = stream_name(run)
+        self._stream = Stream(connection, stream_name(run), replicated=True)
         self._nuid = nats.nuid.NUID()
         self._known: OrderedDict[str, int] = OrderedDict()
 
@@ -60,8 +62,10 @@ class JetStreamLog:
     ) -> JetStreamLog:
         """Connect, and make the stream where there is none.
 
+        url: with commas between several nodes of one cluster. replicas: copies of a new stream, each on another node.
         deadline_s: for opening. patience_s: for any later call while NATS is away, with one call of `on_wait`.
-        Raises LogUnavailable, MissingPart (server too old), RunNotFound (`create=False`), StorageError (other stream).
+        Raises LogUnavailable, MissingPart (server too old), RunNotFound (`create=False`), StorageError (other stream),
+        ImpossibleCombination (replicas, and no cluster).
         """
         check_token(run, "run name")
         connection = await Connection.open(url, deadline_s=deadline_s, patience_s=patience_s, on_wait=on_wait)
@@ -75,24 +79,43 @@ class JetStreamLog:
 
     async def _ensure_stream(self, create: bool, replicas: int, deadline_s: float) -> None:
         try:
-            if create:
-                config = stream_config(self.run, replicas)
-                await self.connection.api(f"STREAM.CREATE.{self._stream}", config, deadline_s=deadline_s)
-                return
-            await self._info(deadline_s)
+            # Not made anew where it is there: in a cluster even that moves leaders about.
+            config = await self._config(deadline_s)
+            if config is None and create:
+                config = await self._create(replicas, deadline_s)
         except ApiError as error:
-            if error.code == _NO_STREAM:
-                raise RunNotFound(f"NATS at {self.connection.url} has no log of run {self.run!r}") from error
             if error.code in _NOT_ENABLED:
                 raise LogUnavailable(
                     f"NATS at {self.connection.url} runs without JetStream: start it with -js"
                 ) from error
+            if error.code == _NO_CLUSTER:
+                raise ImpossibleCombination(
+                    f"--nats-replicas {replicas} needs a cluster, and NATS at {self.connection.url} is a single server"
+                ) from error
+            raise
+        if config is None:
+            raise RunNotFound(f"NATS at {self.connection.url} has no log of run {self.run!r}")
+        if create:
+            _check_config(self.run, config)
+        self._stream.replicated = int(config["num_replicas"]) > 1
+
+    async def _config(self, deadline_s: float) -> Any:
+        try:
+            return (await self._stream.info(deadline_s))["config"]
+        except ApiError as error:
+            if error.code == _NO_STREAM:
+                return None
+            raise
+
+    async def _create(self, replicas: int, deadline_s: float) -> Any:
+        wanted = stream_config(self.run, replicas)
+        try:
+            made = await self.connection.api(f"STREAM.CREATE.{self._stream.name}", wanted, deadline_s=deadline_s)
+        except ApiError as error:
             if error.code != _OTHER_STREAM:
                 raise
-            _check_config(self.run, (await self._info(deadline_s))["config"])
-
-    async def _info(self, deadline_s: float | None = None) -> Any:
-        return await self.connection.api(f"STREAM.INFO.{self._stream}", deadline_s=deadline_s)
+            return await self._config(deadline_s)  # somebody else made it at the same time
+        return made["config"]
 
     async def append(self, appends: Sequence[Append]) -> list[int]:
         """Store all or nothing; their positions in the given order. Raises Conflict, LogUnavailable, EventTooLarge."""
@@ -132,7 +155,7 @@ class JetStreamLog:
         self, pending: list[Message], positions: dict[tuple[str, str], int], patience: Patience
     ) -> list[Message]:
         """What is still to be stored. Raises Conflict where another writer was first."""
-        now = await standing(self.connection, self._stream, pending)
+        now = await standing(self._stream, pending)
         positions |= now.stored
         left = [message for message in pending if message.key not in now.stored]
         for fence, message in {message.fence: message for message in left if message.fence is not None}.items():
@@ -145,11 +168,7 @@ class JetStreamLog:
         return left
 
     async def _check_fence(self, fence: Fence, message: Message) -> None:
-        if fence.subject == every_event(self.run):
-            actual = await self.position()
-        else:
-            found = await last_message(self.connection, self._stream, fence.subject)
-            actual = sequence(found) if found else 0
+        actual = await self._stream.end(None if fence.subject == every_event(self.run) else fence.subject)
         if actual != fence.position:
             raise Conflict(
                 f"{message.what} on {message.subject} expected position {fence.position} under {fence.subject}, "
@@ -169,20 +188,24 @@ class JetStreamLog:
     def read(self, start: int = 1, subject: str | None = None, *, follow: bool = False) -> AsyncIterator[Recorded]:
         """Events from position `start` that match the filter, in order. Raises SchemaError naming the position of an
         event that cannot be read, LogDamaged where one is missing, LogUnavailable."""
-        return read_events(self.connection, self.run, max(start, 1), subject, follow=follow)
+        return read_events(self._stream, max(start, 1), subject, follow=follow)
 
     async def last(self, subject: str) -> Recorded | None:
         """The last event that matches the filter."""
-        found = await last_message(self.connection, self._stream, subject)
-        return None if found is None else recorded_of(sequence(found), found.headers["Nats-Subject"], found.data)
+        found = await self._stream.last(subject)
+        return None if found is None else recorded_of(found.position, found.subject, found.data)
 
     async def position(self) -> int:
         """The last position, 0 for an empty log."""
-        return int((await self._info())["state"]["last_seq"])
+        return await self._stream.end()
 
-    async def consume(self, name: str, subject: str, *, lease_s: float = 30.0) -> JetStreamConsumer:
-        """A taker of the queue `name`; the queue stays on the server."""
-        return await JetStreamConsumer.open(self.connection, self._stream, name, subject, lease_s)
+    async def consume(self, name: str, subject: str, *, lease_s: float = 30.0, start: int = 1) -> JetStreamConsumer:
+        """A taker of the queue `name`, which begins at position `start`; the queue stays on the server."""
+        return await JetStreamConsumer.open(self.connection, self._stream.name, name, subject, lease_s, start)
+
+    async def done_up_to(self, name: str) -> int:
+        """The position up to which everything in the queue `name` is done; 0 where there is no such queue."""
+        return await done_up_to(self.connection, self._stream.name, name)
 
     async def close(self) -> None:
         """Let go of the connection; what was stored stays."""

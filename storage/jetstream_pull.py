@@ -7,6 +7,7 @@ import contextlib
 import json
 import time
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +18,14 @@ from storage.jetstream_connection import Away, Connection
 
 _ENDED = ("Deleted", "Leadership", "Shutdown", "Reset")
 """Words in a status that says that the consumer itself has ended; any other status ends a request only."""
+_UNFILLED = "Nats-Pending-Messages"
+"""Header of a status: how many of the messages that were asked for will not come."""
 _GRACE_S = 2.0
 """Seconds after the end of a request in which its closing status must have come."""
+_BEAT_S = 2.0
+"""Seconds between signs of life that the consumer gives while it has nothing to deliver."""
+_SILENCE_S = 5.0
+"""Seconds without any, after which it is taken for dead: its node has gone, or another one leads it now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +59,7 @@ class Pull:
         self._inbox, self._asked = connection.client.new_inbox(), 0
         self._changed = asyncio.Event()
         self._open, self._left, self._until = "", 0, 0.0
+        self._beats, self._heard = False, 0.0
         self._stack = contextlib.ExitStack()
         self._subscription: Any = None
 
@@ -72,18 +80,27 @@ class Pull:
         self._changed.set()
 
     def _receive(self, message: Msg) -> None:
+        self._heard = time.monotonic()
         status = (message.headers or {}).get("Status")
         if status is None or not message.subject.startswith(self._inbox):
             self.buffer.append(pulled_of(message))
             self._left -= 1
-        elif status != "100":
-            self._end_request(message.subject, status, message.headers.get("Description", ""))
+        elif status == "100":
+            return
+        else:
+            self._end_request(message.subject, status, message.headers)
         self._changed.set()
 
-    def _end_request(self, subject: str, status: str, description: str) -> None:
-        if status == "503" or any(word in description for word in _ENDED):
+    def _end_request(self, subject: str, status: str, headers: Mapping[str, str]) -> None:
+        if status == "503" or any(word in headers.get("Description", "") for word in _ENDED):
             self.gone = True
-        if subject == self._open:
+        if subject != self._open:
+            return
+        # A consumer with replicas sends a message only once they know of it, and so after the status of its request.
+        owed = self._left - int(headers.get(_UNFILLED, self._left))
+        if owed > 0:
+            self._left = owed
+        else:
             self._open = ""
 
     @property
@@ -101,6 +118,9 @@ class Pull:
             body["expires"] = int(expires_s * 1e9)
         if max_bytes is not None:
             body["max_bytes"] = max_bytes
+        self._beats, self._heard = (expires_s or 0.0) > 2 * _BEAT_S, time.monotonic()
+        if self._beats:
+            body["idle_heartbeat"] = int(_BEAT_S * 1e9)
         if not self._connection.client.is_connected:
             raise Away("no connection")
         self._open, self._left = f"{self._inbox}.{self._asked}", limit
@@ -108,11 +128,21 @@ class Pull:
         await self._connection.publish(self._subject, json.dumps(body).encode(), reply=self._open)
 
     async def wait(self, seconds: float) -> bool:
-        """Until anything new happens; False where the time was over first. Look at what there is before each call."""
+        """Until anything new happens; False where the time was over first, or where the consumer fell silent, which
+        ends its request. Look at what there is before each call.
+        """
         self._changed.clear()
-        try:
-            async with asyncio.timeout(seconds):  # wait_for may lose a cancellation in Python 3.11
-                await self._changed.wait()
-        except TimeoutError:
-            return False
-        return True
+        end = time.monotonic() + seconds
+        while True:
+            # At least a second: a loop that was held up has not yet seen what came meanwhile.
+            silent = max(self._heard + _SILENCE_S, time.monotonic() + 1.0) if self._open and self._beats else end
+            try:
+                async with asyncio.timeout_at(min(end, silent)):  # wait_for may lose a cancellation in Python 3.11
+                    await self._changed.wait()
+                return True
+            except TimeoutError:
+                if time.monotonic() >= end:
+                    return False
+            if time.monotonic() >= self._heard + _SILENCE_S:
+                self._open = ""
+                return False

@@ -1,30 +1,26 @@
 """Reading a stream in order: Direct Get in pages up to its end, then an ephemeral consumer for what comes.
 
 Both count. A hole in the positions is `LogDamaged`; a consumer that skips one is thrown away and made anew, and so is
-one that a restart of the server took with it: reading goes on after the last event that was given out.
+one that fell silent because its server has gone: reading goes on after the last event that was given out.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 import nats.nuid
-from nats.aio.msg import Msg
 
 from schemas.codec import decode
 from schemas.errors import LogDamaged, SchemaError, StorageError
-from schemas.subjects import stream_name
-from storage.jetstream_connection import QUIET_S, Away, Connection
-from storage.jetstream_lookup import sequence
+from storage.jetstream_connection import QUIET_S, Away, Patience
 from storage.jetstream_pull import Pull, Pulled
+from storage.jetstream_stream import PAGE, PAGE_BYTES, Stored, Stream
 from storage.log import Recorded
 
-PAGE = 1000
-"""Messages in one Direct Get; the server allows 1024."""
-PAGE_BYTES = 16 * 1024 * 1024
 _REQUEST_S = 30.0
 
 
@@ -36,67 +32,57 @@ def recorded_of(position: int, subject: str, data: bytes) -> Recorded:
         raise type(error)(f"position {position} ({subject}): {error}") from error
 
 
-async def read_events(
-    connection: Connection, run: str, start: int, subject: str | None, *, follow: bool
-) -> AsyncIterator[Recorded]:
+async def read_events(stream: Stream, start: int, subject: str | None, *, follow: bool) -> AsyncIterator[Recorded]:
     """See `EventLog.read`."""
-    stream, position = stream_name(run), start
+    position = start
+    patience: Patience | None = None
     while True:
-        end = await _end(connection, stream)
-        async for recorded in _stored(connection, stream, position, end, subject):
+        end = await stream.end(subject)
+        async for recorded in _stored(stream, position, end, subject):
             position = recorded.position + 1
             yield recorded
         position = max(position, end + 1)
         if not follow:
             return
-        async with contextlib.aclosing(_live(connection, stream, position, subject)) as live:
-            async for recorded in live:
-                position = recorded.position + 1
-                yield recorded
+        try:
+            async with contextlib.aclosing(_live(stream, position, subject)) as live:
+                async for recorded in live:
+                    position = recorded.position + 1
+                    yield recorded
+            patience = None
+        except Away as error:
+            patience = patience or stream.connection.patience()
+            await patience.pause(error)
 
 
-async def _end(connection: Connection, stream: str) -> int:
-    return int((await connection.api(f"STREAM.INFO.{stream}"))["state"]["last_seq"])
-
-
-async def _stored(
-    connection: Connection, stream: str, position: int, end: int, subject: str | None
-) -> AsyncIterator[Recorded]:
+async def _stored(stream: Stream, position: int, end: int, subject: str | None) -> AsyncIterator[Recorded]:
     """Everything from `position` to `end`; the next page is under way while one is given out."""
-    page = asyncio.create_task(_page(connection, stream, position, subject))
+    ahead = _ask(stream, position, end, subject)
     try:
-        while position <= end:
-            messages = await page
-            if messages:
-                page = asyncio.create_task(_page(connection, stream, sequence(messages[-1]) + 1, subject))
-            for message in messages:
-                found = sequence(message)
-                if subject is None and found != position:
-                    raise LogDamaged(f"stream {stream} has no position {position}, {found} comes next")
-                if found > end:
+        while ahead is not None:
+            page = await ahead
+            ahead = _ask(stream, page[-1].position + 1, end, subject)
+            for found in page:
+                if subject is None and found.position != position:
+                    raise LogDamaged(f"stream {stream.name} has no position {position}, {found.position} comes next")
+                if found.position > end:
                     return
-                yield recorded_of(found, message.headers["Nats-Subject"], message.data)
-                position = found + 1
-            if not messages:
-                if subject is None:
-                    raise LogDamaged(f"stream {stream} has no position {position}, though {end} is its last")
-                return
+                yield recorded_of(found.position, found.subject, found.data)
+                position = found.position + 1
     finally:
-        page.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await page
+        if ahead is not None:
+            ahead.cancel()
+            await asyncio.wait({ahead})
+            ahead.cancelled() or ahead.exception()
 
 
-async def _page(connection: Connection, stream: str, position: int, subject: str | None) -> list[Msg]:
-    body: dict[str, Any] = {"seq": position, "batch": PAGE, "max_bytes": PAGE_BYTES}
-    return await connection.direct_get(stream, body if subject is None else body | {"next_by_subj": subject})
+def _ask(stream: Stream, position: int, end: int, subject: str | None) -> asyncio.Task[list[Stored]] | None:
+    return asyncio.create_task(stream.page(position, end, subject)) if position <= end else None
 
 
-async def _live(
-    connection: Connection, stream: str, position: int, subject: str | None
-) -> AsyncGenerator[Recorded, None]:
-    """Events from `position` on as they come. Ends when it is not sure to have seen all."""
-    name = nats.nuid.NUID().next().decode()
+async def _live(stream: Stream, position: int, subject: str | None) -> AsyncGenerator[Recorded, None]:
+    """Events from `position` on as they come. Ends when it is not sure to have seen all; Away where it cannot begin."""
+    connection, name = stream.connection, nats.nuid.NUID().next().decode()
     config: dict[str, Any] = {
         "name": name,
         "deliver_policy": "by_start_sequence",
@@ -108,9 +94,11 @@ async def _live(
     }
     if subject is not None:
         config["filter_subject"] = subject
-    await connection.api(f"CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": config})
+    body = {"stream_name": stream.name, "config": config}
+    # Asked once: a node that has just gone may have been chosen to hold it, and another name is held elsewhere.
+    await connection.request(f"$JS.API.CONSUMER.CREATE.{stream.name}.{name}", json.dumps(body).encode())
     try:
-        async with Pull(connection, stream, name) as pull:
+        async with Pull(connection, stream.name, name) as pull:
             async for pulled in deliveries(pull):
                 if subject is None and pulled.position != position:
                     return
@@ -118,7 +106,7 @@ async def _live(
                 yield recorded_of(pulled.position, pulled.message.subject, pulled.message.data)
     finally:
         with contextlib.suppress(StorageError):
-            await connection.tell_api(f"CONSUMER.DELETE.{stream}.{name}")
+            await connection.tell_api(f"CONSUMER.DELETE.{stream.name}.{name}")
 
 
 async def deliveries(pull: Pull) -> AsyncIterator[Pulled]:

@@ -70,8 +70,8 @@ def find_binary() -> Path:
     return Path(found)
 
 
-def config_text(folder: Path, port: int, max_store_bytes: int) -> str:
-    """The server's configuration. port -1: any free one."""
+def config_text(folder: Path, port: int, max_store_bytes: int, more: str = "") -> str:
+    """The server's configuration. port -1: any free one. more: lines for a node of a cluster."""
     return "\n".join(
         (
             f'listen: "{HOST}:{port}"',
@@ -85,7 +85,7 @@ def config_text(folder: Path, port: int, max_store_bytes: int) -> str:
             "  sync_interval: always",
             f"  max_file_store: {max_store_bytes}",
             "}",
-            "",
+            more,
         )
     )
 
@@ -167,18 +167,20 @@ class NatsServer:
         deadline_s: float = 30.0,
         temporary: bool = False,
         max_store_bytes: int | None = None,
+        more: str = "",
     ) -> NatsServer:
         """Start on a new or an old folder, and wait until it answers.
 
         port None: the one it had before where that is free, else any. max_store_bytes: of the log, by default what the
-        disk has. Raises MissingPart, NoSpace, FolderInUse, LogUnavailable (port taken, not ready).
+        disk has. more: see `config_text`. Raises MissingPart, NoSpace, FolderInUse, LogUnavailable (port taken, not
+        ready).
         """
         binary = await asyncio.to_thread(find_binary)
         folder = folder.resolve()
         folder.mkdir(parents=True, exist_ok=True)
         chosen = cls._choose_port(folder, port)
         limit = _room(folder) if max_store_bytes is None else max_store_bytes
-        process = cls._spawn(binary, folder, config_text(folder, chosen, limit))
+        process = cls._spawn(binary, folder, config_text(folder, chosen, limit, more))
         try:
             url = await asyncio.wait_for(cls._ready(process, folder), deadline_s)
         except BaseException as error:

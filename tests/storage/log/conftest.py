@@ -1,16 +1,18 @@
-"""Both back-ends; one NATS server for the whole session, a new run for each test."""
+"""All back-ends; one NATS server and one cluster of three for the whole session, a new run for each test."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass
 
 import pytest
 
 from storage.jetstream_log import JetStreamLog
 from storage.log import EventLog
 from storage.memory_log import MemoryLog
+from storage.nats_cluster import NatsCluster
 from storage.nats_server import NatsServer
 
 _runs = itertools.count()
@@ -24,21 +26,41 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
     asyncio.run(server.stop())
 
 
-@pytest.fixture(params=["memory", "jetstream"])
-def backend(request: pytest.FixtureRequest) -> str | None:
-    """The server's URL, None for memory."""
-    return str(request.getfixturevalue("server").url) if request.param == "jetstream" else None
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsCluster]:
+    cluster = asyncio.run(NatsCluster.start(tmp_path_factory.mktemp("cluster")))
+    yield cluster
+    asyncio.run(cluster.stop())
+
+
+@dataclass(frozen=True)
+class Backend:
+    """Where the test's log is. url: None for memory."""
+
+    url: str | None = None
+    replicas: int = 1
+
+
+@pytest.fixture(params=["memory", "jetstream", "cluster"])
+def backend(request: pytest.FixtureRequest) -> Backend:
+    match request.param:
+        case "memory":
+            return Backend()
+        case "jetstream":
+            return Backend(request.getfixturevalue("server").url)
+        case _:
+            return Backend(request.getfixturevalue("cluster").url, replicas=3)
 
 
 @pytest.fixture
-async def opened(backend: str | None) -> AsyncIterator[Open]:
+async def opened(backend: Backend) -> AsyncIterator[Open]:
     """Opens the test's log once more, as another process would; the in-memory log is the same object each time."""
     run = f"test-{next(_runs)}"
     logs: list[EventLog] = []
 
     async def open_log() -> EventLog:
-        if backend is not None:
-            logs.append(await JetStreamLog.open(backend, run))
+        if backend.url is not None:
+            logs.append(await JetStreamLog.open(backend.url, run, replicas=backend.replicas))
         elif not logs:
             logs.append(MemoryLog(run))
         return logs[-1]

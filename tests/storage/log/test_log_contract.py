@@ -1,4 +1,4 @@
-"""What an event log promises (`storage/log.py`), of both back-ends."""
+"""What an event log promises (`storage/log.py`), of every back-end."""
 
 from __future__ import annotations
 
@@ -293,6 +293,28 @@ async def test_a_queue_remembers_what_was_done(opened: Open) -> None:
     (second,) = await again.take(5, 1.0)
     assert second.recorded.position == 2
     await again.close()
+
+
+async def test_a_queue_may_begin_where_another_is_done(opened: Open) -> None:
+    """What the takers of the old one hold comes at once, and so does what was done out of order."""
+    log = await opened()
+    for name in "abcd":
+        await log.append([reward(log, name), chunk(log, name, 0)])
+    subject = of_type(log.run, "reward.assigned")
+    assert await log.done_up_to("old") == 0
+    old = await log.consume("old", subject)
+    for delivery in (await old.take(4, 1.0))[::2]:
+        await delivery.done()
+    for _ in range(500):
+        if done := await log.done_up_to("old"):
+            break
+        await asyncio.sleep(0.01)
+    assert done in (1, 2), "chunks are not in the queue, so that where they lie they may count or not"
+    takers = [await log.consume("new", subject, start=done + 1) for _ in range(2)]
+    taken = await takers[0].take(2, 1.0) + await takers[1].take(2, 1.0)
+    assert [(d.recorded.position, d.attempt) for d in taken] == [(3, 1), (5, 1), (7, 1)]
+    for taker in (old, *takers):
+        await taker.close()
 
 
 async def test_a_lease_may_be_changed(opened: Open) -> None:
