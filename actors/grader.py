@@ -17,7 +17,7 @@ from schemas.subjects import about
 from slime_events.rewards.outcome import Graded, Outcome
 from slime_events.rewards.pool import GraderPool
 from slime_events.ungraded import Ungraded
-from slime_events.worker import Worker, is_over
+from slime_events.worker import Worker, run_events_before
 from storage.follow import Follower
 from storage.group_commit import GroupCommit
 from storage.log import Append, Fence, Recorded
@@ -26,22 +26,26 @@ log = logging.getLogger(__name__)
 
 
 class Grader:
-    """The shell around the pool."""
+    """The shell around the pool. start: a position before which the log holds nothing that is still to be graded."""
 
-    def __init__(self, worker: Worker, pool: GraderPool, commit: GroupCommit, *, whole_groups: bool) -> None:
-        self._worker, self._pool, self._commit = worker, pool, commit
+    def __init__(
+        self, worker: Worker, pool: GraderPool, commit: GroupCommit, *, whole_groups: bool, start: int = 1
+    ) -> None:
+        self._worker, self._pool, self._commit, self._start_at = worker, pool, commit, start
         self._ungraded = Ungraded(whole_groups=whole_groups)
         self._tasks: set[asyncio.Task[None]] = set()
         self._over = False
 
     async def run(self) -> None:
         """Grade until the run is over. Raises what ended a grading: the pool turns all that a grader does into data."""
+        for recorded in await run_events_before(self._start_at, self._worker.log):
+            self._over = self._worker.is_over(self._over, recorded.envelope.event)
         try:
-            async with Follower(self._worker.log) as follower:
+            async with Follower(self._worker.log, self._start_at) as follower:
                 while not (self._over and follower.caught_up):
                     for recorded in await follower.next(wait_s=0.25):
                         self._ungraded.apply(recorded)
-                        self._over = is_over(self._over, recorded.envelope.event)
+                        self._over = self._worker.is_over(self._over, recorded.envelope.event)
                     if follower.caught_up:
                         self._start()
                     self._reap()

@@ -5,7 +5,8 @@
 
 A trainer that takes over begins at the newest checkpoint that can be trusted and trains the steps since once more from
 the log; every digest must come out as it was committed, so checkpoints may be rare. Of those steps it says nothing.
-The commit is fenced on its step's subject: of two trainers only one commits a step, the other gets `Conflict` and ends.
+Before its first own step a trainer says step.claimed, which moves the fence that any trainer before it commits by: a
+late one gets `Conflict` and ends.
 """
 
 from __future__ import annotations
@@ -24,15 +25,16 @@ from schemas.errors import TrainerError, WeightsDamaged
 from schemas.event import Purpose
 from schemas.groups import GroupRejected
 from schemas.rollouts import RolloutRequested
-from schemas.steps import StepCommitted
+from schemas.steps import StepClaimed, StepCommitted
+from schemas.subjects import about
 from schemas.weights import WeightsPublished
 from slime_events.batch import TrainBatch
 from slime_events.log_batch import make_batch
 from slime_events.trained import Trained, read_trained
 from slime_events.trajectory import Fetch, Trajectories
-from slime_events.worker import Worker, is_over
+from slime_events.worker import Worker
 from storage.follow import Follower
-from storage.log import Recorded
+from storage.log import Append, Fence, Recorded, once
 from storage.weights_retention import Retention
 from storage.weights_store import WeightManifest, WeightStore, digest_of, verify
 
@@ -73,11 +75,12 @@ class Trainer:
         self._trained = Trained()
         self._to_write = -1
         self._version = self._published = -1
+        self._claim: tuple[int, int] | None = None
         self._over = False
 
     async def run(self) -> int:
         """Train until the run is over; the version reached."""
-        self._trained = await read_trained(self._worker.log)
+        self._trained = await read_trained(self._worker)
         if self._trained.over:
             return self._trained.version
         await self._begin()
@@ -86,6 +89,7 @@ class Trainer:
                 for recorded in await follower.next(wait_s=1.0):
                     await self._take(recorded)
                 if follower.caught_up and self._version in self._sealed and not self._over:
+                    await self._take_over()
                     await self._step(self._sealed[self._version])
         return self._version
 
@@ -122,13 +126,16 @@ class Trainer:
 
     async def _take(self, recorded: Recorded) -> None:
         event = recorded.envelope.event
-        self._over = is_over(self._over, event)
+        self._over = self._worker.is_over(self._over, event)
         if isinstance(event, RolloutRequested) and event.purpose is Purpose.EVAL:
             return
         if isinstance(event, BatchSealed):
             self._sealed[event.step] = event
         elif isinstance(event, StepCommitted):
             await self._take_step(event, recorded.envelope.producer)
+        elif isinstance(event, StepClaimed):
+            if self._claim is not None and recorded.position > self._claim[1]:
+                raise TrainerError(f"{event.trainer} has taken over at step {event.step}: this trainer ends")
         elif isinstance(event, GroupRejected):
             self._trajectories.forget(event.samples)
         else:
@@ -144,6 +151,21 @@ class Trainer:
                 )
             await self._step_again(committed)
         self._forget(committed.step)
+
+    async def _take_over(self) -> None:
+        """Claim the first own step. Raises TrainerError where another trainer has committed it meanwhile."""
+        if self._claim is not None:
+            return
+        subject = self._about(self._version)
+        last = await self._worker.log.last(subject)
+        if last is not None and isinstance(last.envelope.event, StepCommitted):
+            await self._take_step(last.envelope.event, last.envelope.producer)
+        claimed = StepClaimed(step=self._version, trainer=self._worker.id)
+        position = await self._worker.say_again(claimed, Fence(subject, last.position if last else 0))
+        self._claim = self._version, position
+
+    def _about(self, step: int) -> str:
+        return about(self._worker.log.run, "step", str(step))
 
     def _forget(self, step: int) -> None:
         done = self._sealed.pop(step, None)
@@ -229,7 +251,10 @@ class Trainer:
         )
         due = version % self._publish_every == 0 or version == self._steps
         published = [self._as_published(manifest)] if due else []
-        await self._worker.say([committed, *published])
+        first, position = self._claim or (-1, 0)
+        fence = Fence(self._about(sealed.step), position if sealed.step == first else 0)
+        enclose = self._worker.enclose
+        await self._worker.log.append([Append(enclose(committed), fence), *(once(enclose(one)) for one in published)])
         if due:
             self._published = version
 

@@ -25,11 +25,16 @@ class RunStarted(Event, frozen=True, kw_only=True, tag="run.started"):
 
 
 class RunResumed(Event, frozen=True, kw_only=True, tag="run.resumed"):
-    """The launcher, each time a stopped run goes on. incarnation: 1 for the first resumption."""
+    """The launcher, each time a stopped run goes on. Fenced on all that is said of the run: of two only one resumes it.
+
+    incarnation: 1 for the first resumption. Whoever belongs to an earlier one ends when it reads this. settings: what
+    was changed, field by field, from here on; all else is as it was.
+    """
 
     incarnation: int
     code_version: str
     environment: dict[str, str] = {}
+    settings: dict[str, dict[str, Any]] = {}
 
     def entity(self) -> str:
         return "run"
@@ -78,3 +83,7 @@ class RunFailed(Event, frozen=True, kw_only=True, tag="run.failed"):
 
     def identity(self) -> tuple[str | int, ...]:
         return ("run", self.role, self.at_events)
+
+
+RunEvent = RunStarted | RunResumed | RunFinished | RunFailed
+"""What is said of the run itself."""

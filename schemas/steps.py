@@ -5,6 +5,22 @@ from __future__ import annotations
 from schemas.event import Event
 
 
+class StepClaimed(Event, frozen=True, kw_only=True, tag="step.claimed"):
+    """A trainer, once, before the first step that it commits: no trainer before it can commit that step any more.
+
+    A commit is fenced on all that is said of its step, and this moves the fence. trainer: its worker id.
+    """
+
+    step: int
+    trainer: str
+
+    def entity(self) -> str:
+        return str(self.step)
+
+    def identity(self) -> tuple[str | int, ...]:
+        return (self.step, self.trainer)
+
+
 class StepCommitted(Event, frozen=True, kw_only=True, tag="step.committed"):
     """The trainer, once per sealed batch, in one atomic append with `weights.published`.
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from slime_events.incarnation import Incarnation
+
 
 class RunAddress(msgspec.Struct, frozen=True, kw_only=True):
     """URLs are fsspec's; folder is a local or shared path for logs, traces and checkpoints."""
@@ -16,3 +18,4 @@ class RunAddress(msgspec.Struct, frozen=True, kw_only=True):
     weights_url: str
     otlp_endpoint: str | None = None
     trace_share: float = 1.0
+    incarnation: Incarnation = Incarnation()

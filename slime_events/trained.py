@@ -9,14 +9,14 @@ from schemas.event import Event
 from schemas.steps import StepCommitted
 from schemas.subjects import about, of_type
 from schemas.weights import WeightsPublished
-from slime_events.worker import is_over
-from storage.log import EventLog
+from slime_events.worker import Worker
 
 
 @dataclass(slots=True)
 class Trained:
     """committed: digests of weights and optimizer, by the version that the step made. published: versions that engines
-    may load. saved: checkpoints by version. over: the run has ended and was not resumed.
+    may load. saved: checkpoints by version. over: the run has ended, or goes on without the
+    worker.
     """
 
     committed: dict[int, tuple[str, str]] = field(default_factory=dict)
@@ -32,7 +32,6 @@ class Trained:
             self.published[event.version] = event
         elif isinstance(event, CheckpointSaved):
             self.saved[event.version] = event
-        self.over = is_over(self.over, event)
 
     @property
     def version(self) -> int:
@@ -49,12 +48,12 @@ class Trained:
         return self.committed.get(saved.version) == (saved.weights_digest, saved.optimizer_digest)
 
 
-async def read_trained(log: EventLog) -> Trained:
-    """The fold of the log as it is now; reads no rollout."""
-    trained = Trained()
+async def read_trained(worker: Worker) -> Trained:
+    """The fold of the worker's log as it is now; reads no rollout."""
+    trained, log = Trained(), worker.log
     for event_type in ("step.committed", "weights.published", "checkpoint.saved"):
         async for recorded in log.read(1, of_type(log.run, event_type)):
             trained.apply(recorded.envelope.event)
     async for recorded in log.read(1, about(log.run, "run", "run")):
-        trained.apply(recorded.envelope.event)
+        trained.over = worker.is_over(trained.over, recorded.envelope.event)
     return trained

@@ -11,16 +11,30 @@ from collections.abc import Sequence
 from schemas.envelope import Envelope, enclose
 from schemas.event import Event
 from schemas.runs import RunFailed, RunFinished, RunResumed
+from schemas.subjects import about
 from schemas.workers import WorkerJoined
+from slime_events.incarnation import Incarnation
 from slime_events.telemetry.event_spans import traceparent_of
-from storage.log import Append, EventLog, Fence, once
+from storage.log import Append, EventLog, Fence, Recorded, once
 
 
 class Worker:
-    """One process's voice in a run. The clock is here, so that decisions need none."""
+    """One process's voice in a run. The clock is here, so that decisions need none.
 
-    def __init__(self, log: EventLog, role: str, name: str | None = None, *, trace_share: float = 0.0) -> None:
+    incarnation: the one that the process belongs to; None where it may outlive it.
+    """
+
+    def __init__(
+        self,
+        log: EventLog,
+        role: str,
+        name: str | None = None,
+        *,
+        trace_share: float = 0.0,
+        incarnation: Incarnation | None = None,
+    ) -> None:
         self.log, self.role, self._trace_share = log, role, trace_share
+        self.incarnation = incarnation
         self.id = name or f"{role}-{secrets.token_hex(4)}"
 
     def enclose(self, event: Event, *, cause: str | None = None, traceparent: str | None = None) -> Envelope:
@@ -54,7 +68,20 @@ class Worker:
         )
         await self.say([joined])
 
+    def is_over(self, over: bool, event: Event) -> bool:
+        """The fold that tells whether the run is over for this process: ended, or resumed without it."""
+        if isinstance(event, RunResumed) and self.incarnation is not None:
+            return event.incarnation > self.incarnation.number
+        return is_over(over, event)
+
 
 def is_over(over: bool, event: Event) -> bool:
     """The fold that tells whether a run is over: an end ends it, until it is resumed."""
     return isinstance(event, RunFinished | RunFailed) or (over and not isinstance(event, RunResumed))
+
+
+async def run_events_before(position: int, log: EventLog) -> list[Recorded]:
+    """What the run had said of itself before a position: a fold that begins there has to know it."""
+    if position <= 1:
+        return []
+    return [recorded async for recorded in log.read(1, about(log.run, "run", "run")) if recorded.position < position]

@@ -124,8 +124,11 @@ class EventLog(Protocol):
     async def position(self) -> int:
         """The last position, 0 for an empty log."""
 
-    async def consume(self, name: str, subject: str, *, lease_s: float = 30.0) -> Consumer:
-        """A taker of the queue `name`."""
+    async def consume(self, name: str, subject: str, *, lease_s: float = 30.0, start: int = 1) -> Consumer:
+        """A taker of the queue `name`, which begins at position `start`: the same for all its takers."""
+
+    async def done_up_to(self, name: str) -> int:
+        """The position up to which everything in the queue `name` is done; 0 where there is no such queue."""
 
     async def close(self) -> None:
         """Let go of connections; what was stored stays."""

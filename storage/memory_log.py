@@ -190,10 +190,17 @@ class MemoryLog:
         self._check_open()
         return len(self.records)
 
-    async def consume(self, name: str, subject: str, *, lease_s: float = 30.0) -> MemoryConsumer:
-        """A taker of the queue `name`."""
+    async def consume(self, name: str, subject: str, *, lease_s: float = 30.0, start: int = 1) -> MemoryConsumer:
+        """A taker of the queue `name`, which begins at position `start`."""
         self._check_open()
-        return MemoryConsumer(self, self._queues.setdefault(name, _Queue(subject)), lease_s)
+        return MemoryConsumer(self, self._queues.setdefault(name, _Queue(subject, start - 1)), lease_s)
+
+    async def done_up_to(self, name: str) -> int:
+        """The position up to which everything in the queue `name` is done."""
+        queue = self._queues.get(name)
+        if queue is None:
+            return 0
+        return min(queue.leases, default=queue.seen + 1) - 1
 
     async def close(self) -> None:
         """Refuse further calls and end all readers."""

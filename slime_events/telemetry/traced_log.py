@@ -38,9 +38,13 @@ class TracedLog:
         """As the log's."""
         return await self._log.position()
 
-    async def consume(self, name: str, subject: str, *, lease_s: float = 30.0) -> Consumer:
+    async def consume(self, name: str, subject: str, *, lease_s: float = 30.0, start: int = 1) -> Consumer:
         """As the log's."""
-        return await self._log.consume(name, subject, lease_s=lease_s)
+        return await self._log.consume(name, subject, lease_s=lease_s, start=start)
+
+    async def done_up_to(self, name: str) -> int:
+        """As the log's."""
+        return await self._log.done_up_to(name)
 
     async def close(self) -> None:
         """Close the log; the telemetry is its owner's."""

@@ -9,12 +9,16 @@ import pytest
 
 from actors.trainer import Trainer
 from schemas.arrays import unpack
-from schemas.errors import TrainerError
-from schemas.steps import StepCommitted
+from schemas.errors import Conflict, TrainerError
+from schemas.steps import StepClaimed, StepCommitted
+from serve_apps.engine.scripted_engine import Script
+from slime_events.batch import TrainBatch
+from slime_events.state.run import RunPhase
 from slime_events.worker import Worker
 from storage.memory_log import MemoryLog
 from storage.weights_store import WeightStore
-from tests.simulation.parts import ScriptedRanks
+from tests.simulation.parts import ScriptedRanks, StepResult
+from tests.simulation.simulation import Simulation, make_plan
 
 
 async def test_of_two_trainers_the_one_that_is_behind_ends_with_a_reason(tmp_path: Path) -> None:
@@ -46,3 +50,41 @@ async def test_of_two_trainers_the_one_that_is_behind_ends_with_a_reason(tmp_pat
         await Worker(log, "trainer", "trainer-other").say([step])
         with pytest.raises(TrainerError, match="step 0 was committed by trainer-other"):
             await task
+
+
+class Gated(ScriptedRanks):
+    """Trains once the gate is open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.started, self.gate = asyncio.Event(), asyncio.Event()
+
+    async def train(self, batch: TrainBatch) -> StepResult:
+        self.started.set()
+        await self.gate.wait()
+        return await super().train(batch)
+
+
+@pytest.mark.parametrize(("heir_is_first", "error"), [(False, Conflict), (True, TrainerError)])
+async def test_a_late_trainer_ends_where_another_has_taken_over(
+    tmp_path: Path, heir_is_first: bool, error: type[Exception]
+) -> None:
+    """As if its process had been cut off for a while. What it has trained is refused, or is the same event."""
+    first, second = Gated(), Gated()
+    async with Simulation(tmp_path, make_plan(steps=2), ranks=first) as sim:
+        sim.start_engine(Script(chunk=8))
+        await first.started.wait()
+        late = sim.disown_trainer()
+        sim.start_trainer(second)
+        await second.started.wait()
+        if heir_is_first:
+            second.gate.set()
+            await sim.until(StepCommitted)
+        first.gate.set()
+        with pytest.raises(error):
+            await asyncio.wait_for(late, 10)
+        second.gate.set()
+        assert await sim.finish() is RunPhase.FINISHED
+    heir = sim.events(StepClaimed)[1].trainer
+    committed = [r.envelope for r in sim.log.records if isinstance(r.envelope.event, StepCommitted)]
+    assert [one.producer for one in committed] == [heir, heir]

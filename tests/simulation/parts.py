@@ -22,6 +22,12 @@ class Letters:
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
         return [ord(letter) for letter in text]
 
+    def decode(self, tokens: Sequence[int]) -> str:
+        return "".join(map(chr, tokens))
+
+    def __call__(self, text: str, *, add_special_tokens: bool = True) -> dict[str, list[int]]:
+        return {"input_ids": self.encode(text)}
+
     def apply_chat_template(self, conversation: Sequence[Mapping[str, Any]], **kwargs: Any) -> str:
         return "".join(f"<{message['role']}>{message['content']}" for message in conversation)
 
@@ -135,9 +141,13 @@ class Line:
         self._check()
         return await self.log.position()
 
-    async def consume(self, name: str, subject: str, *, lease_s: float = 30.0) -> Consumer:
+    async def consume(self, name: str, subject: str, *, lease_s: float = 30.0, start: int = 1) -> Consumer:
         self._check()
-        return LineConsumer(self, await self.log.consume(name, subject, lease_s=lease_s))
+        return LineConsumer(self, await self.log.consume(name, subject, lease_s=lease_s, start=start))
+
+    async def done_up_to(self, name: str) -> int:
+        self._check()
+        return await self.log.done_up_to(name)
 
     async def close(self) -> None:
         return

@@ -30,6 +30,7 @@ from slime_events.config.algorithm import AlgorithmSettings
 from slime_events.config.data import DataSettings
 from slime_events.data.source import PromptSource
 from slime_events.filters.decide import run_filter
+from slime_events.incarnation import Incarnation
 from slime_events.sample_view import group_samples
 from slime_events.state.apply import apply
 from slime_events.state.run import RunPhase, RunState
@@ -74,7 +75,9 @@ class Simulation:
         ranks: Any = None,
         prompts: Sequence[Any] | None = None,
         evaluations: dict[str, Sequence[Any]] | None = None,
+        incarnation: Incarnation | None = None,
     ) -> None:
+        self._incarnation = incarnation
         self.folder, self.plan = folder, plan or make_plan()
         self.log = MemoryLog("sim")
         self.lines: list[Line] = []
@@ -82,7 +85,7 @@ class Simulation:
         self.ranks = ranks or ScriptedRanks(train_s)
         self.pool = pool or InstantPool()
         self.feed = self._feed([f"prompt {n}" for n in range(40)] if prompts is None else prompts, evaluations or {})
-        worker = Worker(self.log, "conductor")
+        worker = self._worker("conductor")
         self.conductor = Conductor(
             worker,
             self.plan,
@@ -98,9 +101,16 @@ class Simulation:
         self._whole_groups = whole_groups
         self._roles: list[asyncio.Task[Any]] = []
 
+    def begin_incarnation(self, incarnation: Incarnation) -> None:
+        """What starts from here on belongs to it."""
+        self._incarnation = incarnation
+
+    def _worker(self, role: str) -> Worker:
+        return Worker(self.log, role, incarnation=self._incarnation)
+
     def _new_trainer(self) -> Trainer:
         return Trainer(
-            Worker(self.log, "trainer"),
+            self._worker("trainer"),
             self.ranks,
             self.store,
             unpack,
@@ -146,7 +156,7 @@ class Simulation:
 
     async def _grade(self) -> None:
         async with GroupCommit(self.log) as commit:
-            await Grader(Worker(self.log, "grader"), self.pool, commit, whole_groups=self._whole_groups).run()
+            await Grader(self._worker("grader"), self.pool, commit, whole_groups=self._whole_groups).run()
 
     def start_engine(
         self,
@@ -171,7 +181,7 @@ class Simulation:
         self, line: Line, engine: Engine, name: str, room: int, rule: ChunkRule, lease_s: float, weights_s: float
     ) -> None:
         await engine.start(1.0)
-        worker = Worker(line, "engine", name)
+        worker = Worker(line, "engine", name, incarnation=self._incarnation)
         try:
             async with GroupCommit(line) as commit:
                 await RolloutWorker(
@@ -197,10 +207,15 @@ class Simulation:
 
     async def kill_trainer(self) -> None:
         """As kill -9: what was not appended is lost, and so is all that the ranks held."""
-        (task,) = (role for role in self._roles if role.get_name() == "trainer")
+        task = self.disown_trainer()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+    def disown_trainer(self) -> asyncio.Task[Any]:
+        """Nobody waits for it any more; it goes on by itself."""
+        (task,) = (role for role in self._roles if role.get_name() == "trainer")
         self._roles.remove(task)
+        return task
 
     def start_trainer(self, ranks: Any) -> asyncio.Task[int]:
         """Another one, with ranks that hold the base."""
@@ -210,11 +225,11 @@ class Simulation:
         self._roles.append(task)
         return task
 
-    async def finish(self, dead: Sequence[Line] = ()) -> RunPhase:
+    async def finish(self, dead: Sequence[Line] = (), *, within_s: float = DEADLINE_S) -> RunPhase:
         """Wait for the run's end and all roles'; raises what ended one of them. dead: engines that may have failed."""
         names = list(self.engines)
         mortal = {self.engines[names[self.lines.index(line)]] for line in dead}
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(within_s):
             conductor, *others = self._roles
             waiting = {conductor, *others, *self.engines.values()} - mortal
             while waiting:
