@@ -16,6 +16,7 @@ class RunFolder:
     archive/     segments of the log and their manifest
     weights/     one loadable HF folder per version
     checkpoints/ the trainer's
+    snapshots/   the newest states of the conductor: a cache
     logs/        a file per process
     traces/      spans, a file per process, where no OTLP endpoint is set
     address.json where the log answers while the run is on
@@ -71,6 +72,11 @@ class RunFolder:
     def checkpoints(self) -> Path:
         """Trainer checkpoints."""
         return self.path / "checkpoints"
+
+    @property
+    def snapshots(self) -> Path:
+        """States of the conductor, to begin with instead of the log's first event."""
+        return self.path / "snapshots"
 
     @property
     def logs(self) -> Path:
