@@ -32,6 +32,7 @@ class Grader:
         self, worker: Worker, pool: GraderPool, commit: GroupCommit, *, whole_groups: bool, start: int = 1
     ) -> None:
         self._worker, self._pool, self._commit, self._start_at = worker, pool, commit, start
+        self._whole_groups = whole_groups
         self._ungraded = Ungraded(whole_groups=whole_groups)
         self._tasks: set[asyncio.Task[None]] = set()
         self._over = False
@@ -68,20 +69,25 @@ class Grader:
         samples = self._ungraded.samples(group, completed)
         grade = self._pool.grade_group if len(completed) > 1 else self._pool.grade
         outcomes = await grade(samples, evaluation=self._ungraded.is_evaluation(group))
-        await asyncio.gather(
-            *(
-                self._say(sample, event_of(sample, group, outcome), recorded)
-                for (sample, recorded), outcome in zip(completed.items(), outcomes, strict=True)
-            )
-        )
+        said = [
+            self._append_of(event_of(sample, group, outcome), recorded)
+            for (sample, recorded), outcome in zip(completed.items(), outcomes, strict=True)
+        ]
+        if self._whole_groups:  # all or none: a group that is graded in part would never be due again
+            await self._say(group, said)
+        else:
+            await asyncio.gather(*(self._say(append.envelope.event.entity(), [append]) for append in said))
 
-    async def _say(self, sample: str, event: Event, completed: Recorded) -> None:
-        """Append an outcome. Fenced on both kinds: a sample has a reward or a failure, never both."""
+    def _append_of(self, event: Event, completed: Recorded) -> Append:
+        """An outcome, fenced on both kinds: a sample has a reward or a failure, never both."""
         envelope = self._worker.enclose(event, cause=completed.envelope.id)
+        return Append(envelope, Fence(about(envelope.run, "reward", event.entity()), 0))
+
+    async def _say(self, what: str, appends: list[Append]) -> None:
         try:
-            await self._commit.append([Append(envelope, Fence(about(envelope.run, "reward", sample), 0))])
+            await self._commit.append(appends)
         except Conflict:
-            log.info("%s was graded by another grader", sample)
+            log.info("%s was graded by another grader", what)
 
 
 def event_of(sample: str, group: str, outcome: Outcome) -> Event:
