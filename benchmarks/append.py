@@ -146,6 +146,7 @@ async def measure(folder: Path, *, rollouts: int = 3000, rewards: int = 30_000) 
     before = os.getloadavg()[0]
     async with await NatsServer.start(folder) as server:
         log = await JetStreamLog.open(server.url, "bench")
+        server.stage_in_memory()
         one = [fenced("bench", rollout(i)) for i in range(rollouts)]
         two = [fenced("bench", rollout(rollouts + i)) for i in range(rollouts)]
         small = [fenced("bench", reward(i)) for i in range(rewards)]

@@ -61,6 +61,7 @@ async def _measure(folder: Path, count: int, turns: int) -> tuple[list[float], l
     engine = SglangEngine(settings.engine)
     async with await NatsServer.start(folder / "nats") as server:
         log = await JetStreamLog.open(server.url, "bench")
+        server.stage_in_memory()
         await engine.start(DEADLINE_S)
         try:
             bench = _Deployed(log, engine, folder, settings.engine)

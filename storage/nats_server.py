@@ -24,10 +24,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from schemas.errors import LogUnavailable, MissingPart, NoSpace, StorageError
+from storage import batch_staging
 from storage.jetstream_connection import OLDEST_SERVER
 
 HOST = "127.0.0.1"
@@ -159,6 +160,15 @@ class NatsServer:
         return None if facts is None else cls(folder, facts)
 
     @classmethod
+    def adopt(cls, folder: Path) -> NatsServer | None:
+        """As `attach`; and the server stays when those who read with it leave."""
+        server = cls.attach(folder)
+        if server is not None and server.facts.temporary:
+            server.facts = replace(server.facts, temporary=False)
+            (server.folder / "server.json").write_text(json.dumps(asdict(server.facts)))
+        return server
+
+    @classmethod
     async def start(
         cls,
         folder: Path,
@@ -191,6 +201,7 @@ class NatsServer:
                     f"nats-server in {folder} was not ready within {deadline_s:.0f} s: {_last_words(folder)}"
                 ) from error
             raise
+        batch_staging.stage_in_memory(folder)  # once more: a server that starts removes the links
         facts = ServerFacts(process.pid, url, temporary)
         (folder / "server.json").write_text(json.dumps(asdict(facts)))
         return cls(folder, facts, process)
@@ -212,6 +223,7 @@ class NatsServer:
                 (folder / "nats.conf").write_text(config)
                 for stale in (*folder.glob("*.ports"), *folder.glob("server.json")):
                     stale.unlink()
+                batch_staging.stage_in_memory(folder)
                 return subprocess.Popen(
                     [str(binary), "-c", str(folder / "nats.conf")],
                     stdin=subprocess.DEVNULL,
@@ -249,8 +261,14 @@ class NatsServer:
         for number in (signal.SIGTERM, signal.SIGKILL):
             self.signal(number)
             if await self._ended(deadline_s):
+                if number is signal.SIGTERM:
+                    batch_staging.unlink(self.folder)
                 return
         raise StorageError(f"nats-server {self.pid} in {self.folder} does not end, not even by SIGKILL")
+
+    def stage_in_memory(self) -> None:
+        """Make small batches cheap (`batch_staging.py`): call it once a new stream is there, before its first batch."""
+        batch_staging.stage_in_memory(self.folder)
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to this server, and to nothing that has its pid by chance."""

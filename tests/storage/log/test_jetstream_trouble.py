@@ -72,6 +72,7 @@ async def test_everything_is_there_after_a_restart(own: NatsServer) -> None:
 async def test_no_acked_event_is_lost_or_doubled_by_kills(own: NatsServer) -> None:
     """Writers go on through three SIGKILLs of the server. Half of the calls are fenced, each is of three events."""
     log = await JetStreamLog.open(own.url, "r")
+    own.stage_in_memory()
     acked: dict[str, list[int]] = {}
     stop = asyncio.Event()
 
