@@ -21,7 +21,7 @@ from schemas.weights import WeightsActivated
 from storage.log import Recorded
 from tests.chaos.aftermath import read_back
 from tests.chaos.killer import Struck
-from tests.chaos.run import survive
+from tests.chaos.run import log_on, survive
 from tests.chaos.schedule import Kind, Strike
 from tests.chaos.settings import RUN, ChaosSettings
 
@@ -75,8 +75,8 @@ def effective(steps: Sequence[StepSeconds], longer_s: float = 0.0) -> float:
 def measure(steps: int = STEPS, groups: int = GROUPS, samples: int = SAMPLES) -> list[Figure]:
     """One run. A fault falls anywhere within some ten seconds after the commit before its step."""
     settings = ChaosSettings(steps=steps, groups=groups, samples=samples, eval_interval=steps)
-    with tempfile.TemporaryDirectory() as name:
-        survived = survive(settings, faults(steps, SHARE, SEED, within_s=8.0), Path(name))
+    with tempfile.TemporaryDirectory() as name, log_on(Path(name), clustered=False) as servers:
+        survived = survive(settings, faults(steps, SHARE, SEED, within_s=8.0), Path(name), servers)
         if survived.failure:
             raise TrainerError(f"the run of the benchmark did not survive: {survived.failure}")
         found = step_seconds(read_back(Path(name) / RUN).log, survived.struck)

@@ -14,7 +14,7 @@ from schemas.event import Event
 from schemas.workers import WorkerJoined
 from tests.chaos.aftermath import read_back
 from tests.chaos.measures import BACK, Recovery, recoveries
-from tests.chaos.run import survive
+from tests.chaos.run import log_on, survive
 from tests.chaos.schedule import ONE_RANK, Kind, schedule
 from tests.chaos.settings import RUN, ChaosSettings
 
@@ -30,8 +30,8 @@ STRUCK = tuple(kind for kind in ONE_RANK if kind is not Kind.GRADER_CHILD)
 def measure(kills: int = KILLS, steps: int = STEPS) -> list[Figure]:
     """One run; each kind about equally often, each kill once the run has got over the one before."""
     strikes = [replace(strike, waits=True) for strike in schedule(kills, SEED, steps, STRUCK)]
-    with tempfile.TemporaryDirectory() as name:
-        survived = survive(ChaosSettings(steps=steps), strikes, Path(name))
+    with tempfile.TemporaryDirectory() as name, log_on(Path(name), clustered=False) as servers:
+        survived = survive(ChaosSettings(steps=steps), strikes, Path(name), servers)
         if survived.failure:
             raise TrainerError(f"the run of the benchmark did not survive: {survived.failure}")
         events = read_back(Path(name) / RUN).events

@@ -25,6 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--max-staleness", type=int, default=0, help="0: synchronous, weights must be equal [0]")
     parser.add_argument("--kinds", help=f"comma between some of {','.join(Kind)} [all that there are]")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
+    parser.add_argument("--cluster", action="store_true", help="the log on three NATS servers, killed one at a time")
     parser.add_argument("--keep", action="store_true", help="leave the run's folder also where all held")
     parser.add_argument("flags", nargs="*", help="after --: further flags of slime-events train")
     options = parser.parse_args(argv)
@@ -32,7 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     steps = options.steps or max(4, options.kills)
     settings = ChaosSettings(steps=steps, max_staleness=options.max_staleness, extra=tuple(options.flags))
     strikes = schedule(options.kills, options.seed, steps, kinds)
-    facts = {"seed": options.seed} | chaos(settings, strikes, reference(settings), keep=options.keep)
+    facts = {"seed": options.seed}
+    facts |= chaos(settings, strikes, reference(settings), clustered=options.cluster, keep=options.keep)
     text = json.dumps(facts, indent=2)
     print(text)
     if options.json:

@@ -1,8 +1,8 @@
 """`Family`: the processes of the run, found by descent. Nothing outside of it is ever touched.
 
 This process adopts orphans (PR_SET_CHILD_SUBREAPER), so that whatever the run has started stays among its descendants
-when the process in between is killed. A kind of process is told by what it says of itself (its pid in `worker.joined`,
-its server.json) or, for what says nothing, by its command line within the family.
+when the process in between is killed. A kind of process is told by what it says of itself (its pid in `worker.joined`
+or server.json) or, for what says nothing, by its command line within the family.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ _PR_SET_CHILD_SUBREAPER = 36
 _END_S = 15.0
 
 TITLES = {
-    Kind.NATS: "nats-server",
     Kind.ENGINE: "ray::ServeReplica",
     Kind.CONDUCTOR: "ray::ConductorActor",
     Kind.GRADER: "ray::GraderActor",
@@ -57,8 +56,8 @@ class Family:
     def find(self, kind: Kind, joined: Sequence[int] = ()) -> psutil.Process | None:
         """A living process of a kind. joined: pids that said of themselves that they are one; they go first."""
         members = self.members()
-        found = next((process for process in members if process.pid in joined), None)
-        if found is not None or kind is Kind.DRIVER:
+        alive = {process.pid: process for process in members}
+        if found := next((alive[pid] for pid in joined if pid in alive), None):
             return found
         match kind:
             case Kind.SCHEDULER:
@@ -67,7 +66,7 @@ class Family:
             case Kind.GRADER_CHILD:
                 return next((process for process in members if _GRADER in _line(process)), None)
             case _:
-                return next((process for process in members if TITLES[kind] in _line(process)), None)
+                return next((p for p in members if kind in TITLES and TITLES[kind] in _line(p)), None)
 
     def kill(self, process: psutil.Process) -> bool:
         """SIGKILL to a member that still lives; False where it has just ended."""
@@ -78,6 +77,13 @@ class Family:
             return True
         return False
 
+    def kill_all(self, but: Sequence[int] = ()) -> None:
+        """SIGKILL to every member at once. but: pids that are to stay."""
+        for process in self.members():
+            if process.pid not in but:
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+
     def reap(self, leave: int = 0) -> None:
         """Take adopted zombies off the process table. leave: pid of a child that somebody else waits for."""
         for process in self._me.children():
@@ -85,23 +91,21 @@ class Family:
                 if process.pid != leave and process.status() == psutil.STATUS_ZOMBIE:
                     os.waitpid(process.pid, os.WNOHANG)
 
-    def left(self, wait_s: float) -> list[str]:
-        """Command lines of what has not ended by itself after `wait_s`."""
+    def left(self, wait_s: float, but: Sequence[int] = ()) -> list[str]:
+        """Command lines of what has not ended by itself after `wait_s`. but: pids that are to stay."""
         until = time.monotonic() + wait_s
-        while self.members() and time.monotonic() < until:
+        while (staying := [p for p in self.members() if p.pid not in but]) and time.monotonic() < until:
             self.reap()
             time.sleep(0.05)
-        return [_line(process)[:160] for process in self.members()]
+        return [_line(process)[:160] for process in staying]
 
-    def end(self) -> None:
+    def end(self, but: Sequence[int] = ()) -> None:
         """Kill whatever is left."""
         until = time.monotonic() + _END_S
-        while members := self.members():
+        while left := [process.pid for process in self.members() if process.pid not in but]:
             if time.monotonic() > until:
-                raise TimeoutError(f"not ended by SIGKILL within {_END_S:.0f} s: {[p.pid for p in members]}")
-            for process in members:
-                with contextlib.suppress(psutil.Error):
-                    process.kill()
+                raise TimeoutError(f"not ended by SIGKILL within {_END_S:.0f} s: {left}")
+            self.kill_all(but)
             self.reap()
             time.sleep(0.05)
         self.reap()

@@ -11,6 +11,7 @@ import psutil
 
 from tests.chaos.family import Family
 from tests.chaos.schedule import Kind, Strike
+from tests.chaos.servers import Servers
 from tests.chaos.supervisor import Supervisor
 from tests.chaos.watcher import Watcher
 
@@ -47,8 +48,8 @@ class Struck:
 class Killer:
     """struck: what was killed so far."""
 
-    def __init__(self, family: Family, watcher: Watcher, supervisor: Supervisor) -> None:
-        self._family, self._watcher, self._supervisor = family, watcher, supervisor
+    def __init__(self, family: Family, watcher: Watcher, supervisor: Supervisor, servers: Servers) -> None:
+        self._family, self._watcher, self._supervisor, self._servers = family, watcher, supervisor, servers
         self.struck: list[Struck] = []
 
     async def carry_out(self, strikes: Sequence[Strike]) -> None:
@@ -68,20 +69,26 @@ class Killer:
         return not self.struck or self._watcher.moved_since(self.struck[-1].at)
 
     def _strike(self, strike: Strike) -> bool:
-        process = self._target(strike.kind)
+        process = self._target(strike)
         if process is None:
             return False
-        if strike.kind is Kind.DRIVER:
+        if strike.kind in (Kind.DRIVER, Kind.MACHINE):
             self._supervisor.expect_kill()
         position, version = self._watcher.position, self._watcher.version
         if not self._family.kill(process):
             return False
+        if strike.kind is Kind.MACHINE:
+            self._family.kill_all(self._servers.beside())
         self.struck.append(Struck(strike.number, strike.kind, process.pid, time.time_ns(), position, version))
         return True
 
-    def _target(self, kind: Kind) -> psutil.Process | None:
-        if kind is Kind.DRIVER:
+    def _target(self, strike: Strike) -> psutil.Process | None:
+        kind, number = strike.kind, strike.number
+        if kind in (Kind.DRIVER, Kind.MACHINE):
             return self._family.find(kind, [self._supervisor.pid])
+        if kind is Kind.NATS:
+            pids = self._servers.pids()
+            return self._family.find(kind, pids[number % len(pids) :]) if pids else None
         return self._family.find(kind, self._watcher.pids(ROLES[kind]) if kind in ROLES else ())
 
     async def _until(self, holds: Callable[[], bool], what: str, strike: Strike) -> None:

@@ -23,7 +23,7 @@ from tests.chaos.schedule import Kind
 from tests.chaos.watcher import Sighting, tokens_in
 
 NANO = 1e-9
-BACK = ROLES | {Kind.SCHEDULER: "engine", Kind.RANK: "trainer", Kind.DRIVER: "conductor"}
+BACK = ROLES | {Kind.SCHEDULER: "engine", Kind.RANK: "trainer", Kind.DRIVER: "conductor", Kind.MACHINE: "conductor"}
 """The role whose `worker.joined` shows that what was killed is replaced."""
 
 
@@ -77,7 +77,7 @@ def _join(one: _Acked, event: RolloutProgressed | RolloutCompleted, fetch: Fetch
         one.in_chunks += event.tokens.n if isinstance(event, RolloutProgressed) else 0
 
 
-def _joined(parts: list[npt.NDArray[np.generic]], dtype: type) -> npt.NDArray[np.generic]:
+def _joined(parts: Sequence[npt.NDArray[np.generic]], dtype: type) -> npt.NDArray[np.generic]:
     return np.concatenate(parts) if parts else np.zeros(0, dtype)
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from tests.chaos.killer import Killer, NoRecovery, Struck
 from tests.chaos.reference import Reference
 from tests.chaos.report import report
 from tests.chaos.schedule import Strike
+from tests.chaos.servers import Cluster, OwnServer, Servers
 from tests.chaos.settings import RUN, ChaosSettings
 from tests.chaos.supervisor import RunBroke, Supervisor
 from tests.chaos.watcher import Sighting, Watcher
@@ -38,30 +40,21 @@ class Survived:
 
 
 def chaos(
-    settings: ChaosSettings, strikes: Sequence[Strike], expected: Reference, *, keep: bool = False
+    settings: ChaosSettings,
+    strikes: Sequence[Strike],
+    expected: Reference,
+    *,
+    clustered: bool = False,
+    keep: bool = False,
 ) -> dict[str, Any]:
     """Strike a run in a temporary folder, which stays where a promise was broken, or to `keep` it."""
     folder = Path(tempfile.mkdtemp(prefix="slime-chaos-"))
-    survived = survive(settings, strikes, folder)
-    facts: dict[str, Any] = {"steps": settings.steps, "max_staleness": settings.max_staleness}
-    try:
-        after = read_back(folder / RUN)
-        facts |= report(
-            survived.struck,
-            survived.sightings,
-            after,
-            expected,
-            kills=len(strikes),
-            synchronous=settings.max_staleness == 0,
-        )
-    except Exception as error:
-        facts |= {"kills": len(survived.struck), "broken": [f"the run cannot be read: {type(error).__name__}: {error}"]}
+    facts: dict[str, Any] = {"steps": settings.steps, "max_staleness": settings.max_staleness, "clustered": clustered}
+    with log_on(folder, clustered=clustered) as servers:
+        survived = survive(settings, strikes, folder, servers)
+        facts |= _judged(survived, settings, folder, expected, kills=len(strikes))
     facts |= {"seconds": round(survived.seconds, 1), "seconds_without_kills": round(expected.seconds, 1)}
     facts |= {"starts_of_the_driver": survived.starts}
-    if survived.failure:
-        facts["broken"].insert(0, survived.failure)
-    if survived.left_behind:
-        facts["broken"].append(f"processes left behind: {list(survived.left_behind)}")
     if facts["broken"] or keep:
         facts["folder"] = str(folder)
     else:
@@ -69,34 +62,58 @@ def chaos(
     return facts
 
 
-def survive(settings: ChaosSettings, strikes: Sequence[Strike], folder: Path) -> Survived:
+def _judged(
+    survived: Survived, settings: ChaosSettings, folder: Path, expected: Reference, *, kills: int
+) -> dict[str, Any]:
+    synchronous = settings.max_staleness == 0
+    try:
+        after = read_back(folder / RUN)
+        facts = report(survived.struck, survived.sightings, after, expected, kills=kills, synchronous=synchronous)
+    except Exception as error:
+        facts = {"kills": len(survived.struck), "broken": [f"the run cannot be read: {type(error).__name__}: {error}"]}
+    if survived.failure:
+        facts["broken"].insert(0, survived.failure)
+    if survived.left_behind:
+        facts["broken"].append(f"processes left behind: {list(survived.left_behind)}")
+    return facts
+
+
+@contextlib.contextmanager
+def log_on(folder: Path, *, clustered: bool) -> Iterator[Servers]:
+    """The servers of the run's log; those that are not the run's own live as long as this."""
+    servers: Servers = asyncio.run(Cluster.start(folder / "cluster")) if clustered else OwnServer(folder / RUN)
+    try:
+        yield servers
+    finally:
+        asyncio.run(servers.stop())
+
+
+def survive(settings: ChaosSettings, strikes: Sequence[Strike], folder: Path, servers: Servers) -> Survived:
     """The run and its killer side by side, until the run is over or one of them gives up; nothing of it is left."""
-    family, watcher = Family(), Watcher(folder / RUN)
+    family, watcher = Family(), Watcher(RUN, servers.url)
     family.adopt_orphans()
-    supervisor = Supervisor(settings.start(folder), settings.resume(folder), folder / "output")
-    killer = Killer(family, watcher, supervisor)
+    supervisor = Supervisor(settings.start(folder, servers.flags), settings.resume(folder), folder / "output")
+    killer = Killer(family, watcher, supervisor, servers)
     begun, failure, left = time.monotonic(), None, []
     try:
-        asyncio.run(_side_by_side(family, watcher, supervisor, killer, strikes))
-        left = family.left(LEAVE_S)
+        beside = [servers.mend(), watcher.follow(), killer.carry_out(strikes)]
+        running = supervisor.run(lambda: family.reap(leave=supervisor.pid))
+        asyncio.run(_while_running(running, beside))
+        left = family.left(LEAVE_S, servers.beside())
     except (NoRecovery, RunBroke) as error:
         failure = f"{error} (after {[f'{one.kind} at {one.position}' for one in killer.struck[-3:]]})"
     finally:
         seconds = time.monotonic() - begun
-        family.end()
+        family.end(servers.beside())
     return Survived(killer.struck, watcher.sightings, seconds, supervisor.starts, failure, left)
 
 
-async def _side_by_side(
-    family: Family, watcher: Watcher, supervisor: Supervisor, killer: Killer, strikes: Sequence[Strike]
-) -> None:
+async def _while_running(running: Coroutine[Any, Any, None], beside: Sequence[Coroutine[Any, Any, None]]) -> None:
     """Until the command has ended well, or one of them raises."""
-    following = asyncio.create_task(watcher.follow())
-    killing = asyncio.create_task(killer.carry_out(strikes))
-    running = asyncio.create_task(supervisor.run(lambda: family.reap(leave=supervisor.pid)))
-    pending: set[asyncio.Task[None]] = {following, killing, running}
+    run = asyncio.create_task(running)
+    pending = {run, *map(asyncio.create_task, beside)}
     try:
-        while running in pending:
+        while run in pending:
             done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()

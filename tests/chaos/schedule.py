@@ -14,7 +14,7 @@ OVERLAPPING = 0.2
 
 
 class Kind(enum.StrEnum):
-    """What can be killed."""
+    """What can be killed. MACHINE is every process of the run at once."""
 
     NATS = "nats"
     ENGINE = "engine"
@@ -26,6 +26,7 @@ class Kind(enum.StrEnum):
     RANK = "rank"
     ARCHIVIST = "archivist"
     DRIVER = "driver"
+    MACHINE = "machine"
 
 
 ONE_RANK = tuple(kind for kind in Kind if kind is not Kind.RANK)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -29,7 +30,7 @@ class ChaosSettings:
     eval_interval: int = 10
     extra: tuple[str, ...] = ()
 
-    def start(self, runs_dir: Path) -> list[str]:
+    def start(self, runs_dir: Path, flags_of_servers: Sequence[str] = ()) -> list[str]:
         """The command of a new run."""
         flags = {
             "--run": RUN,
@@ -43,7 +44,8 @@ class ChaosSettings:
             "--eval-interval": self.eval_interval,
         }
         words = [str(word) for pair in flags.items() for word in pair]
-        return [sys.executable, "-m", "slime_events.cli.main", "demo", *words, "--plain", *FLAGS, *self.extra]
+        words += ["--plain", *FLAGS, *self.extra, *flags_of_servers]
+        return [sys.executable, "-m", "slime_events.cli.main", "demo", *words]
 
     def resume(self, runs_dir: Path) -> list[str]:
         """The command that goes on with it."""

@@ -21,14 +21,14 @@ stranger = int(sys.argv[1])
 parent = subprocess.Popen([sys.executable, "-c",
     "import subprocess, sys, time; "
     "child = subprocess.Popen(sys.argv[1:]); print(child.pid, flush=True); time.sleep(600)",
-    *sleeper("nats-server")], stdout=subprocess.PIPE)
+    *sleeper("ray::ServeReplica")], stdout=subprocess.PIPE)
 orphan = int(parent.stdout.readline())
-facts = {"before": family.find(Kind.NATS).pid == parent.pid or family.find(Kind.NATS).pid == orphan}
+facts = {"before": family.find(Kind.ENGINE).pid == parent.pid or family.find(Kind.ENGINE).pid == orphan}
 parent.kill(); parent.wait()
-found = family.find(Kind.NATS)
+found = family.find(Kind.ENGINE)
 facts["adopted"] = found.pid == orphan and found.ppid() == os.getpid()
-facts["joined"] = family.find(Kind.ENGINE, [orphan]).pid == orphan
-facts["not of the family"] = family.find(Kind.ENGINE, [stranger]) is None
+facts["joined"] = family.find(Kind.TRAINER, [orphan]).pid == orphan
+facts["not of the family"] = family.find(Kind.TRAINER, [stranger]) is None
 facts["killed"] = family.kill(found) and not family.kill(found)
 other = subprocess.Popen(sleeper("something"))
 facts["left"] = [line.split()[-1] for line in family.left(0.2)]
@@ -39,7 +39,7 @@ print(json.dumps(facts))
 
 
 def test_orphans_stay_in_the_family_and_strangers_are_not_touched(tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", "nats-server"]) as stranger:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", "ray::ServeReplica"]) as stranger:
         try:
             done = subprocess.run(
                 [sys.executable, "-c", TRIAL, str(stranger.pid)], capture_output=True, text=True, timeout=60, check=True

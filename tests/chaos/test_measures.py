@@ -108,7 +108,7 @@ def test_a_sample_is_trained_where_its_batch_is_committed() -> None:
 
 def drawn(offset: int, **changes: Any) -> PromptSubmitted:
     source = Source(path="p.jsonl", offset=offset)
-    given = {"group": f"train-0-{offset:06}", "text": "", "tokens": pack_tokens([1]), "source": source}
+    given: dict[str, Any] = {"group": f"train-0-{offset:06}", "text": "", "tokens": pack_tokens([1]), "source": source}
     return PromptSubmitted(**given | changes)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from schemas.errors import LogDamaged, SlimeEventsError
 from schemas.event import Event
@@ -16,7 +16,6 @@ from schemas.workers import WorkerJoined
 from storage.follow import Follower
 from storage.jetstream_log import JetStreamLog
 from storage.log import Recorded
-from storage.nats_server import NatsServer
 
 AGAIN_S = 0.1
 ANSWER_S = 5.0
@@ -44,10 +43,10 @@ def tokens_in(event: Event) -> int:
 
 
 class Watcher:
-    """`follow` runs beside the killing; the rest is what it has seen so far."""
+    """`follow` runs beside the killing; the rest is what it has seen so far. url: where the log answers just now."""
 
-    def __init__(self, run_folder: Path) -> None:
-        self._folder = run_folder
+    def __init__(self, run: str, url: Callable[[], str | None]) -> None:
+        self._run, self._url = run, url
         self.sightings: list[Sighting] = []
         self.version = -1
         self.over = False
@@ -83,12 +82,11 @@ class Watcher:
                 await asyncio.sleep(AGAIN_S)
 
     async def _follow_one_server(self) -> None:
-        server = NatsServer.attach(self._folder / "nats")
-        if server is None:
+        if (url := self._url()) is None:
             await asyncio.sleep(AGAIN_S)
             return
         log = await JetStreamLog.open(
-            server.url, self._folder.name, create=False, deadline_s=ANSWER_S, patience_s=ANSWER_S, on_wait=_in_silence
+            url, self._run, create=False, deadline_s=ANSWER_S, patience_s=ANSWER_S, on_wait=_in_silence
         )
         try:
             async with Follower(log, self.position + 1) as follower:
