@@ -1,0 +1,267 @@
+"""`Crashed`: a run whose processes die at chosen appends, and are started again as a supervisor would.
+
+Death is that of kill -9: from the chosen append on nothing of the process reaches the log, nothing that it holds stays,
+and what it had taken from the queue comes back to others. The log and the disk are all that is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import json
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from actors.archivist import SealPolicy
+from actors.inbox import Inbox
+from schemas.runs import RunFinished, RunResumed, RunStarted
+from schemas.subjects import about
+from serve_apps.engine.scripted_engine import Script, ScriptedEngine
+from serve_apps.generate.setup import GenerateSetup
+from serve_apps.rollout import ChunkRule
+from slime_events.conductor.accept import Judge
+from slime_events.conductor.plan import Plan
+from slime_events.worker import Worker
+from storage.log import Append, Delivery, Fence
+from storage.memory_log import MemoryLog
+from tests.simulation.parts import InstantPool, Line, LineConsumer, LineDelivery, ScriptedRanks
+from tests.simulation.roles import make_conductor, make_feed, make_trainer, run_archivist, run_engine, run_grader
+
+DEADLINE_S = 30.0
+CHUNKS = ChunkRule(4, 100.0)
+SEGMENTS = SealPolicy(max_bytes=6000)
+"""Small, so that the archivist has something to say in the middle of a run."""
+
+
+class Half(enum.StrEnum):
+    """On which side of the append death comes."""
+
+    BEFORE = "before it reached the log"
+    AFTER = "after it was stored, before its ack"
+
+
+class Scope(enum.StrEnum):
+    """Who dies with the one that makes the append."""
+
+    ROLE = "its process"
+    MACHINE = "every process"
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """Death at the `at`-th append, counted from the crash before. role: whose appends are counted, None is all."""
+
+    at: int
+    half: Half = Half.BEFORE
+    scope: Scope = Scope.MACHINE
+    role: str | None = None
+
+
+@dataclass(slots=True)
+class Fate:
+    """The crashes of a run in their order. died: what each of them met, in words."""
+
+    crashes: Sequence[Crash] = ()
+    died: list[str] = field(default_factory=list)
+    _counted: int = 0
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether every crash has come."""
+        return len(self.died) == len(self.crashes)
+
+    def meet(self, role: str, appends: Sequence[Append]) -> Crash | None:
+        """Count one append; the crash that it meets."""
+        if self.exhausted:
+            return None
+        crash = self.crashes[len(self.died)]
+        if crash.role not in (None, role):
+            return None
+        self._counted += 1
+        if self._counted < crash.at:
+            return None
+        self._counted = 0
+        said = ", ".join(append.envelope.type for append in appends)
+        self.died.append(f"{crash.scope} died at append {crash.at} of the {role} [{said}], {crash.half}")
+        return crash
+
+
+@dataclass(eq=False)
+class MortalLine(Line):
+    """A process's way to the log, on which it may die. held: deliveries that come back to others then."""
+
+    role: str = ""
+    fate: Fate = field(default_factory=Fate)
+    deaths: asyncio.Queue[tuple[MortalLine, Crash]] = field(default_factory=asyncio.Queue)
+    held: list[Delivery] = field(default_factory=list)
+
+    async def append(self, appends: Sequence[Append]) -> list[int]:
+        self._check()
+        crash = self.fate.meet(self.role, appends)
+        if crash is None:
+            return await super().append(appends)
+        if crash.half is Half.AFTER:
+            await super().append(appends)
+        self.is_cut = True
+        self.deaths.put_nowait((self, crash))
+        never: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
+        return await never
+
+    async def consume(self, name: str, subject: str, *, lease_s: float = 30.0, start: int = 1) -> Any:
+        inner = await super().consume(name, subject, lease_s=lease_s, start=start)
+        return _MortalConsumer(self, inner.inner)
+
+    async def leases_run_out(self) -> None:
+        """As time would do it."""
+        for delivery in self.held:
+            await delivery.release()
+
+
+class _MortalConsumer(LineConsumer):
+    line: MortalLine
+
+    async def take(self, limit: int, wait_s: float) -> list[Delivery]:
+        taken = await super().take(limit, wait_s)
+        self.line.held += [one.inner for one in taken if isinstance(one, LineDelivery)]
+        return taken
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """What is run: the same for the run with crashes and the one without."""
+
+    plan: Plan
+    scripts: Sequence[Script] = (Script(chunk=4),)
+    prompts: Sequence[Any] = tuple(f"prompt {n}" for n in range(12))
+    evaluations: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    inbox: Sequence[Mapping[str, Any]] = ()
+    judge: Judge | None = None
+    whole_groups: bool = False
+    generate: GenerateSetup | None = None
+
+
+@dataclass(slots=True)
+class _Process:
+    line: MortalLine
+    task: asyncio.Task[Any]
+
+
+class Crashed:
+    """One run of a scene, with the crashes of a fate. `run` ends with the run; `log` is what is left."""
+
+    def __init__(self, scene: Scene, folder: Path, fate: Fate | None = None) -> None:
+        self.scene, self.folder, self.fate = scene, folder, fate or Fate()
+        self.log = MemoryLog("sim")
+        self.disk: dict[str, bytes] = {}
+        self._deaths: asyncio.Queue[tuple[MortalLine, Crash]] = asyncio.Queue()
+        self._processes: dict[str, _Process] = {}
+        self._born = 0
+        self._incarnation = 0
+        engines = {f"engine{n}": self._engine(script) for n, script in enumerate(scene.scripts)}
+        self._roles: dict[str, Callable[[MortalLine], Coroutine[Any, Any, Any]]] = {
+            "conductor": self._conduct,
+            "grader": lambda line: run_grader(line, InstantPool(), whole_groups=scene.whole_groups),
+            "trainer": self._train,
+            "archivist": lambda line: run_archivist(line, folder, SEGMENTS),
+            **engines,
+        }
+        self.feed = make_feed(folder, scene.prompts, scene.evaluations)
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """Who takes part."""
+        return tuple(self._roles)
+
+    async def run(self) -> None:
+        """To the end of the run and of all roles. Raises what ended one of them otherwise than by its fate."""
+        await Worker(self.log, "launcher").say([RunStarted(settings={}, code_version="")])
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                for role in self._roles:
+                    self._start(role)
+                while await self._watch():
+                    pass
+        finally:
+            for process in self._processes.values():
+                await _end(process)
+
+    async def _watch(self) -> bool:
+        """Whether anybody is still at work, after the next death or end."""
+        death = asyncio.create_task(self._deaths.get())
+        alive = {process.task for process in self._processes.values() if not process.task.done()}
+        try:
+            await asyncio.wait({death, *alive}, return_when=asyncio.FIRST_COMPLETED)
+            if death.done():
+                await self._bury(*death.result())
+                return bool(self._processes)
+        finally:
+            death.cancel()
+        for process in self._processes.values():
+            if process.task.done():
+                process.task.result()
+        return any(not process.task.done() for process in self._processes.values())
+
+    async def _bury(self, line: MortalLine, crash: Crash) -> None:
+        gone = [line.role] if crash.scope is Scope.ROLE else list(self._processes)
+        for role in gone:
+            self._processes[role].line.is_cut = True
+        for role in gone:
+            await _end(self._processes[role])
+            await self._processes[role].line.leases_run_out()
+        if crash.scope is Scope.MACHINE and not await self._resume():
+            self._processes = {}
+            return
+        for role in gone:
+            self._start(role)
+
+    async def _resume(self) -> bool:
+        """False where there is nothing to resume: the run is finished."""
+        subject = about(self.log.run, "run", "run")
+        last = await self.log.last(subject)
+        assert last is not None
+        if isinstance(last.envelope.event, RunFinished):
+            return False
+        self._incarnation += 1
+        resumed = RunResumed(incarnation=self._incarnation, code_version="")
+        await Worker(self.log, "launcher").say_again(resumed, Fence(subject, last.position))
+        return True
+
+    def _start(self, role: str) -> None:
+        line = MortalLine(self.log, role=role, fate=self.fate, deaths=self._deaths)
+        self._processes[role] = _Process(line, asyncio.create_task(self._roles[role](line), name=role))
+
+    async def _conduct(self, line: MortalLine) -> None:
+        worker = Worker(line, "conductor")
+        inbox = Inbox(worker, self.feed, "")
+        for prompt in self.scene.inbox:  # their sender asks again until it has an answer
+            assert (await inbox.accept(json.dumps(prompt).encode())).accepted
+        await make_conductor(worker, self.scene.plan, self.feed, self.scene.judge).run()
+
+    async def _train(self, line: MortalLine) -> None:
+        ranks = ScriptedRanks(disk=self.disk)
+        await make_trainer(Worker(line, "trainer"), self.scene.plan, ranks, self.folder).run()
+
+    def _engine(self, script: Script) -> Callable[[MortalLine], Coroutine[Any, Any, None]]:
+        def start(line: MortalLine) -> Coroutine[Any, Any, None]:
+            self._born += 1
+            return run_engine(
+                line,
+                ScriptedEngine(script),
+                f"engine-{self._born}",
+                room=64,
+                rule=CHUNKS,
+                lease_s=10.0,
+                weights_deadline_s=10.0,
+                generate=self.scene.generate,
+            )
+
+        return start
+
+
+async def _end(process: _Process) -> None:
+    while not process.task.done():
+        process.task.cancel()
+        await asyncio.wait({process.task}, timeout=0.01)  # a group commit that waits for the log takes two
+    await asyncio.gather(process.task, return_exceptions=True)

@@ -1,0 +1,136 @@
+"""Every role's real shell over a given way to the log, as a process of it would build it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from actors.archivist import SealPolicy, archive_run
+from actors.conductor import Conductor
+from actors.grader import Grader
+from actors.trainer import Trainer
+from schemas.arrays import unpack
+from serve_apps.engine.engine import Engine
+from serve_apps.generate.custom import CustomGenerate
+from serve_apps.generate.setup import GenerateSetup
+from serve_apps.rollout import ChunkRule
+from serve_apps.rollout_worker import RolloutWorker
+from slime_events.algorithms.reward_norm import normalize_rewards
+from slime_events.conductor.accept import Judge
+from slime_events.conductor.plan import Plan
+from slime_events.conductor.prompts import PromptFeed
+from slime_events.config.algorithm import AlgorithmSettings
+from slime_events.config.data import DataSettings
+from slime_events.data.source import PromptSource
+from slime_events.filters.decide import run_filter
+from slime_events.sample_view import group_samples
+from slime_events.worker import Worker
+from storage.archive import ArchiveWriter
+from storage.group_commit import GroupCommit
+from storage.log import EventLog
+from storage.weights_store import WeightStore
+from tests.simulation.parts import Letters
+
+MAX_PROMPT = 200
+
+
+async def inline(event: Any) -> Any:
+    """An offload that leaves everything where it is."""
+    return event
+
+
+def keep_all(group: Any) -> Any:
+    """The judge of a run without a filter."""
+    return run_filter(None, None, group_samples(group))
+
+
+def make_feed(folder: Path, prompts: Sequence[Any], evaluations: Mapping[str, Sequence[Any]]) -> PromptFeed:
+    """Prompts from files that are written into the folder. A row is a text, or a whole line as a dict."""
+    sources = {name: _source(folder / f"{name}.jsonl", rows) for name, rows in evaluations.items()}
+    train = _source(folder / "train.jsonl", prompts) if prompts else None
+    return PromptFeed(train, sources, DataSettings(input_key="input", label_key="label"), Letters(), MAX_PROMPT)
+
+
+def _source(path: Path, rows: Sequence[Any]) -> PromptSource:
+    lines = [row if isinstance(row, dict) else {"input": row, "label": "1"} for row in rows]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    settings = DataSettings(prompt_data=str(path), input_key="input", label_key="label")
+    return PromptSource(settings, 0, Letters(), MAX_PROMPT)
+
+
+def make_conductor(
+    worker: Worker, plan: Plan, feed: PromptFeed, judge: Judge | None = None, *, deadline_s: float = 10.0
+) -> Conductor:
+    """A conductor that has read nothing yet."""
+    return Conductor(
+        worker,
+        plan,
+        feed,
+        judge or keep_all,
+        lambda rewards, sizes: normalize_rewards(rewards, sizes, AlgorithmSettings()),
+        inline,
+        deadline_s=deadline_s,
+    )
+
+
+def make_trainer(worker: Worker, plan: Plan, ranks: Any, folder: Path) -> Trainer:
+    """A trainer whose weights and checkpoints lie in the folder."""
+    return Trainer(
+        worker,
+        ranks,
+        WeightStore(str(folder / "weights"), durable=False),
+        unpack,
+        temperature=1.0,
+        publish_every=plan.publish_every,
+        checkpoint_every=plan.checkpoint_every,
+        checkpoints=str(folder / "checkpoints"),
+        steps=plan.steps,
+    )
+
+
+async def run_grader(log: EventLog, pool: Any, *, whole_groups: bool = False) -> None:
+    """A grader to the end of the run."""
+    async with GroupCommit(log) as commit:
+        await Grader(Worker(log, "grader"), pool, commit, whole_groups=whole_groups).run()
+
+
+async def run_archivist(log: EventLog, folder: Path, policy: SealPolicy) -> None:
+    """An archivist to the end of the run."""
+    worker = Worker(log, "archivist")
+    await archive_run(log, ArchiveWriter(str(folder / "archive"), log.run), worker.id, policy=policy)
+
+
+async def run_engine(
+    log: EventLog,
+    engine: Engine,
+    name: str,
+    *,
+    room: int,
+    rule: ChunkRule,
+    lease_s: float,
+    weights_deadline_s: float,
+    generate: GenerateSetup | None = None,
+) -> None:
+    """A rollout worker to the end of the run. generate: the run's own generate function."""
+    await engine.start(1.0)
+    custom = CustomGenerate(generate, Letters(), log, unpack) if generate else None
+    try:
+        async with GroupCommit(log) as commit:
+            await RolloutWorker(
+                Worker(log, "engine", name),
+                engine,
+                commit,
+                unpack,
+                inline,
+                room=room,
+                rule=rule,
+                lease_s=lease_s,
+                weights_deadline_s=weights_deadline_s,
+                custom=custom,
+            ).run()
+    finally:
+        if custom is not None:
+            custom.close()
+        await engine.stop()

@@ -1,0 +1,199 @@
+"""Crash at the N-th append, for every N: what a run comes to does not depend on who died when."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from schemas.arrays import unpack
+from schemas.batches import BatchSealed
+from schemas.evals import EvalCompleted
+from schemas.groups import GroupRejected
+from schemas.rollouts import RolloutFailed, Sampling
+from serve_apps.engine.scripted_engine import Script
+from slime_events.filters.decide import run_filter
+from slime_events.sample_view import group_samples
+from slime_events.state.apply import apply
+from slime_events.state.run import RunPhase, RunState
+from slime_events.trajectory import Trajectories
+from storage.log import append_all
+from storage.memory_log import MemoryLog
+from tests.history.checker import check
+from tests.simulation.crash import Crash, Crashed, Fate, Half, Scene, Scope
+from tests.simulation.simulation import make_plan
+
+SMALL = {"steps": 3, "groups": 1, "samples": 2, "sampling": Sampling(max_new_tokens=8), "checkpoint_every": 2}
+EVALUATION = {"eval_every": 2, "eval_names": ("held",)}
+
+
+def not_the_second(args: object, samples: Sequence[Any]) -> bool:
+    """A filter that refuses one group."""
+    return bool(samples[0].prompt != "prompt 1")
+
+
+PLAIN = Scene(
+    plan=make_plan(**SMALL, **EVALUATION),
+    evaluations={"held": ["one"]},
+    inbox=[{"key": "k", "prompt": "from outside"}],
+    judge=lambda group: run_filter(not_the_second, None, group_samples(group)),
+)
+TWO_ENGINES = Scene(
+    plan=make_plan(**SMALL | {"groups": 2, "steps": 2, "checkpoint_every": None}),
+    scripts=(Script(chunk=4, refused={"train-0-000001-s0-0-1": "no room"}), Script(chunk=2)),
+    whole_groups=True,
+)
+ASYNCHRONOUS = Scene(
+    plan=make_plan(**SMALL, max_staleness=2, in_prompt_order=False, publish_every=2),
+    scripts=(Script(chunk=4, eos=0, stop_chance=0.2), Script(chunk=1)),
+)
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A killed process has no thread that goes on writing; so nothing leaves the event loop here."""
+
+    async def at_once(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return call(*args, **kwargs)
+
+    monkeypatch.setattr(asyncio, "to_thread", at_once)
+
+
+def state_of(log: MemoryLog) -> RunState:
+    """The fold of all that is in the log."""
+    state = RunState(run=log.run)
+    for recorded in log.records:
+        apply(state, recorded)
+    return state
+
+
+def events_of(log: MemoryLog, kind: type[Any]) -> list[Any]:
+    """All events of a kind, in order."""
+    events = (recorded.envelope.event for recorded in log.records)
+    return [event for event in events if isinstance(event, kind)]
+
+
+def figures(log: MemoryLog) -> dict[str, Any]:
+    """What must not depend on crashes: weights, what they were made of, what they are worth, where the prompts are."""
+    state, trajectories = state_of(log), Trajectories(unpack)
+    for recorded in log.records:
+        trajectories.apply(recorded.envelope.event, recorded.position)
+    counts = state.counts
+    return {
+        "phase": state.phase,
+        "versions": (state.version, state.published),
+        "weights": state.weights_digest,
+        "optimizer": state.optimizer_digest,
+        "trained": [
+            (batch.step, sample, trajectories.by_sample[sample].tokens.tolist(), reward)
+            for batch in events_of(log, BatchSealed)
+            for sample, reward in zip(batch.samples, batch.rewards, strict=True)
+        ],
+        "rejected": [(event.group, event.cause) for event in events_of(log, GroupRejected)],
+        "evaluations": sorted((e.dataset, e.version, e.mean, e.samples) for e in events_of(log, EvalCompleted)),
+        "cursors": {Path(source).name: cursor for source, cursor in state.cursors.items()},
+        "prompts": counts.prompts_submitted,
+        "checkpoints": counts.checkpoints,
+    }
+
+
+async def run_scene(scene: Scene, folder: Path, fate: Fate) -> MemoryLog:
+    """The log that a scene leaves under a fate; its history is clean."""
+    folder.mkdir(parents=True)
+    crashed = Crashed(scene, folder, fate)
+    try:
+        await crashed.run()
+    except BaseException as error:
+        raise AssertionError(f"{fate.died}: {type(error).__name__}: {error}") from error
+    findings = check(
+        ((recorded.position, recorded.subject, recorded.data) for recorded in crashed.log.records),
+        bound=scene.plan.staleness_bound,
+    )
+    assert not findings, f"{fate.died}: " + "; ".join(map(str, findings))
+    return crashed.log
+
+
+async def at_every_append(scene: Scene, folder: Path, judge: Callable[[MemoryLog], object], **crash: Any) -> int:
+    """Run the scene once for each append and half until no append is left to die at; how many there are."""
+    expected = judge(await run_scene(scene, folder / "whole", Fate()))
+    for number in itertools.count(1):
+        fates = [Fate([Crash(number, half, **crash)]) for half in Half]
+        for fate in fates:
+            log = await run_scene(scene, folder / f"{number}-{fate.crashes[0].half.name}", fate)
+            assert judge(log) == expected, f"{fate.died or 'without a crash'}: the run comes to something else"
+        if not any(fate.died for fate in fates):
+            return number - 1
+    raise AssertionError
+
+
+def invariants(log: MemoryLog) -> dict[str, Any]:
+    """What holds in asynchronous mode, where luck decides what is trained: all steps, from samples that differ."""
+    state, batches = state_of(log), events_of(log, BatchSealed)
+    trained = [sample for batch in batches for sample in batch.samples]
+    assert len(set(trained)) == len(trained)
+    return {"phase": state.phase, "version": state.version, "published": state.published, "trained": len(trained)}
+
+
+async def test_the_scenes_hold_what_they_are_for(tmp_path: Path) -> None:
+    log = await run_scene(PLAIN, tmp_path / "plain", Fate())
+    found = figures(log)
+    assert found["phase"] is RunPhase.FINISHED
+    assert len(found["trained"]) == 6
+    assert found["trained"][0][1].startswith("inbox-")
+    assert [group for group, _ in found["rejected"]] == ["train-0-000001"]
+    assert [version for _, version, _, _ in found["evaluations"]] == [0, 2, 3]
+    assert found["checkpoints"] == 1
+    assert {recorded.envelope.producer.partition("-")[0] for recorded in log.records} == {
+        "launcher", "conductor", "grader", "trainer", "archivist", "engine",
+    }  # fmt: skip
+    two = await run_scene(TWO_ENGINES, tmp_path / "two", Fate())
+    assert len({event.engine for event in events_of(two, RolloutFailed)}) <= 1
+
+
+async def test_every_process_dies_at_each_append(tmp_path: Path) -> None:
+    assert await at_every_append(PLAIN, tmp_path, figures) > 50
+
+
+@pytest.mark.parametrize("role", ["conductor", "grader", "trainer", "archivist", "engine0"])
+async def test_one_process_dies_at_each_of_its_appends(tmp_path: Path, role: str) -> None:
+    assert await at_every_append(PLAIN, tmp_path, figures, scope=Scope.ROLE, role=role) > 2
+
+
+@pytest.mark.parametrize("role", ["conductor", "grader", "trainer", "engine0", "engine1"])
+async def test_one_of_several_engines_and_graders_of_groups(tmp_path: Path, role: str) -> None:
+    assert await at_every_append(TWO_ENGINES, tmp_path, figures, scope=Scope.ROLE, role=role) > 1
+
+
+async def test_every_process_dies_at_each_append_of_an_asynchronous_run(tmp_path: Path) -> None:
+    assert await at_every_append(ASYNCHRONOUS, tmp_path, invariants) > 20
+
+
+async def test_a_turn_of_the_conductor_is_cut_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it says in one turn may need several appends: here each event is one of its own."""
+
+    async def one_by_one(log: Any, appends: Any, **_: Any) -> list[int]:
+        return await append_all(log, appends, at_most=1)
+
+    monkeypatch.setattr("actors.conductor.append_all", one_by_one)
+    assert await at_every_append(PLAIN, tmp_path, figures, role="conductor") > 20
+
+
+crashes = st.builds(Crash, st.integers(1, 25), st.sampled_from(Half), st.sampled_from(Scope))
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(sequence=st.lists(crashes, min_size=2, max_size=6))
+def test_any_sequence_of_crashes(tmp_path_factory: pytest.TempPathFactory, sequence: list[Crash]) -> None:
+    async def compare() -> None:
+        folder = tmp_path_factory.mktemp("crashes")
+        fate = Fate(sequence)
+        found = figures(await run_scene(PLAIN, folder / "crashed", fate))
+        assert found == figures(await run_scene(PLAIN, folder / "whole", Fate())), fate.died
+
+    asyncio.run(compare())
