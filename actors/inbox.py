@@ -41,7 +41,7 @@ class Inbox:
 
     async def __aenter__(self) -> Inbox:
         self._client = await nats.connect(
-            self._url, max_reconnect_attempts=-1, reconnect_time_wait=0.1, name="slime-events-inbox"
+            self._url.split(","), max_reconnect_attempts=-1, reconnect_time_wait=0.1, name="slime-events-inbox"
         )
         await self._client.subscribe(inbox(self._worker.log.run), cb=self._receive)
         return self

@@ -25,6 +25,9 @@ OLDEST_SERVER = (2, 12)
 QUIET_S = 5.0
 """Seconds without a sign of an answer after which a question is asked again."""
 
+SAID_AFTER_S = 0.5
+"""Seconds without an answer that are nothing to speak of."""
+
 OnWait = Callable[[str], None]
 _log = logging.getLogger(__name__)
 
@@ -52,6 +55,7 @@ class Patience:
     def __init__(self, url: str, seconds: float, on_wait: OnWait) -> None:
         self._url, self._seconds, self._on_wait = url, seconds, on_wait
         self._begin, self._pause, self._said = time.monotonic(), 0.01, False
+        self._since = time.strftime("%H:%M:%S")
 
     @property
     def left(self) -> float:
@@ -63,9 +67,10 @@ class Patience:
         waited = time.monotonic() - self._begin
         if waited > self._seconds:
             raise LogUnavailable(f"NATS at {self._url} did not do it within {self._seconds:.0f} s: {reason}")
-        if waited > 0.5 and not self._said:
+        if waited > SAID_AFTER_S and not self._said:
             self._said = True
-            self._on_wait(f"waiting for NATS at {self._url}, {self._seconds:.0f} s at most: {reason}")
+            limit = f"{self._seconds:.0f} s at most"
+            self._on_wait(f"waiting for NATS at {self._url} since {self._since}, {limit}: {reason}")
         await asyncio.sleep(min(self._pause, self._seconds))
         self._pause = min(self._pause * 2, 0.5)
 
@@ -104,6 +109,7 @@ class Connection:
         self.client = _Client()
         self._questions: dict[str, _Answers] = {}
         self._inbox, self._asked = "", 0
+        self._lost_at = 0.0
         self._on_breaks: set[Callable[[], None]] = set()
 
     @classmethod
@@ -136,8 +142,8 @@ class Connection:
             ping_interval=10,
             pending_size=8 << 20,
             error_cb=self._on_error,
-            disconnected_cb=self._on_break,
-            reconnected_cb=self._on_break,
+            disconnected_cb=self._on_loss,
+            reconnected_cb=self._on_return,
         )
         self._inbox = self.client.new_inbox()
         await self.subscribe(f"{self._inbox}.*", self._answer)
@@ -153,7 +159,17 @@ class Connection:
     async def _on_error(self, error: Exception) -> None:
         _log.debug("nats: %r", error)
 
-    async def _on_break(self) -> None:
+    async def _on_loss(self) -> None:
+        self._lost_at = time.monotonic()
+        self._break()
+
+    async def _on_return(self) -> None:
+        away = time.monotonic() - self._lost_at
+        if away > SAID_AFTER_S:
+            self._on_wait(f"NATS at {self.url} is back after {away:.1f} s")
+        self._break()
+
+    def _break(self) -> None:
         for answers in self._questions.values():
             if not answers.ended.done():
                 answers.ended.set_exception(Away("the connection was lost while an answer was under way"))
@@ -253,7 +269,8 @@ class Connection:
         if self.client.is_connected:
             with contextlib.suppress(nats.errors.Error, OSError):
                 await self.client.flush(timeout=2)
-        await self.client.close()
+        with contextlib.suppress(OSError):  # the server has just died: nats-py still drains the socket
+            await self.client.close()
 
 
 async def _until_ended(answers: _Answers) -> None:

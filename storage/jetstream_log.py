@@ -30,6 +30,9 @@ DUPLICATE_WINDOW_S = 600
 """Seconds for which the server itself knows an id again. Longer costs it memory (about 150 bytes an event); fences
 and look-ups know an event again for ever."""
 
+PATIENCE_S = 300.0
+"""Seconds that a call waits for NATS to come back: longer than a machine takes to start again."""
+
 KNOWN_SUBJECTS = 65536
 """Subjects whose last position a writer remembers, to spare a look-up when it writes there again without a fence."""
 
@@ -57,7 +60,7 @@ class JetStreamLog:
         deadline_s: float = 30.0,
         create: bool = True,
         replicas: int = 1,
-        patience_s: float = 60.0,
+        patience_s: float = PATIENCE_S,
         on_wait: OnWait = log_wait,
     ) -> JetStreamLog:
         """Connect, and make the stream where there is none.

@@ -56,7 +56,8 @@ def _checks(options: DoctorOptions) -> list[Callable[[], Check]]:
     else:
         checks += [check_torch, check_megatron, check_ray, check_sglang]
     checks += [check_shims, partial(check_package, "psutil", _PSUTIL)]
-    checks.append(partial(check_nats_url, options.nats_url) if options.nats_url else check_nats)
+    nodes = options.nats_url.split(",") if options.nats_url else []
+    checks += [partial(check_nats_url, node) for node in nodes] or [check_nats]
     checks += [partial(check_port, port) for port in options.ports or (0,)]
     checks += [partial(check_disk, options.runs_dir), check_memory]
     return [*checks, *(partial(check_object_store, name, url) for name, url in options.stores)]
@@ -72,7 +73,9 @@ def main(argv: Sequence[str] = ()) -> int:
 def _options(argv: Sequence[str]) -> DoctorOptions:
     parser = argparse.ArgumentParser(prog="slime-events doctor", description=__doc__)
     parser.add_argument("--runs-dir", type=Path, default=Path("slime-runs"), help="folder of all runs")
-    parser.add_argument("--nats-url", help="a NATS server of your own, instead of the binary")
+    parser.add_argument(
+        "--nats-url", help="a NATS server of your own, or the nodes of a cluster with commas, instead of the binary"
+    )
     parser.add_argument("--blob-url", help="fsspec URL of large payloads")
     parser.add_argument("--archive-url", help="fsspec URL of the archive")
     parser.add_argument("--port", type=int, action="append", default=[], help="a port that should be free (repeatable)")

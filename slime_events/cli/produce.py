@@ -149,7 +149,8 @@ async def _produce(said: argparse.Namespace, file: TextIO) -> int:
 
     url, run = _address(said)
     try:
-        client = await nats.connect(url, connect_timeout=5, allow_reconnect=False, name="slime-events-produce")
+        nodes = url.split(",")
+        client = await nats.connect(nodes, connect_timeout=5, allow_reconnect=False, name="slime-events-produce")
     except (NoServersError, OSError, TimeoutError) as error:
         raise LogUnavailable(f"no NATS server answers at {url}: is the run on?") from error
     taken = refused = 0

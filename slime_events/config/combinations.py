@@ -41,12 +41,17 @@ def _run(run: RunSettings) -> Iterator[str]:
         )
     if not 0 <= run.trace_share <= 1:
         yield f"trace_share is {run.trace_share}: it is a share of groups, from 0 to 1."
+    if run.nats_replicas not in (1, 3, 5):
+        yield f"nats_replicas is {run.nats_replicas}: a majority of the copies decides, so there are 1, 3 or 5."
+    if run.nats_replicas > 1 and not run.nats_url:
+        yield f"nats_replicas {run.nats_replicas} needs a cluster's nats_url: a run's own NATS is a single server."
 
 
 def _rollout(rollout: RolloutSettings) -> Iterator[str]:
     yield from _positive(
         rollout, "rollout_batch_size", "n_samples_per_prompt", "rollout_max_response_len", "num_rollout", "num_epoch",
-        "rollout_max_context_len", "rollout_max_prompt_len", "max_attempts", "rollout_deadline",
+        "rollout_max_context_len", "rollout_max_prompt_len", "max_attempts", "rollout_deadline", "generate_timeout",
+        "max_turns",
     )  # fmt: skip
     if rollout.rollout_temperature <= 0:
         yield (

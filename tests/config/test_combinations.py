@@ -24,6 +24,8 @@ LEAST = "--hf-checkpoint model --num-rollout 2 --rm-type math"
         ("--kl-coef 0.1 --kl-loss-coef 0.1 --use-kl-loss", "kl_coef|kl_loss_coef"),
         ("--use-rollout-logprobs --use-tis", "use_rollout_logprobs|use_tis"),
         ("--rollout-temperature 0", "rollout_temperature"),
+        ("--nats-replicas 2 --nats-url nats://a:4222", "nats_replicas is 2"),
+        ("--nats-replicas 3", "nats_replicas 3|nats_url"),
         ("--rollout-top-p 1.5", "rollout_top_p"),
         ("--over-sampling-batch-size 8", "over_sampling_batch_size 8|rollout_batch_size 16"),
         ("--actor-num-gpus-per-node 4 --tensor-model-parallel-size 3", "4 trainer ranks|3 x 1 x 1"),

@@ -19,12 +19,12 @@ from slime_events.config.settings import TrainSettings
 from slime_events.verify import verify
 from storage.jetstream_log import JetStreamLog
 from storage.log import Recorded
+from storage.nats_cluster import NatsCluster
 from storage.nats_server import NatsServer
 from tests.run.cheap import Parts, cheap_parts
 from tests.run.tiny import GROUPS, SAMPLES, Watching, events_of, of, run_with, tiny
 
 STEPS = 4
-AWAY_S = 3.0
 
 
 @pytest.fixture(scope="module")
@@ -49,11 +49,12 @@ def check(events: list[Recorded]) -> None:
     assert [one.step for one in of(events, StepCommitted)] == list(range(STEPS))
 
 
-async def test_a_server_of_somebody_else_is_waited_for(tmp_path: Path, digest: str) -> None:
+@pytest.mark.parametrize("away_s", [3.0, pytest.param(60.0, marks=pytest.mark.soak)])
+async def test_a_server_of_somebody_else_is_waited_for(tmp_path: Path, digest: str, away_s: float) -> None:
     async def out_of_order(view: Watching) -> None:
         await view.until(lambda p: p.state.version == 1 and p.in_flight > 0)
         os.kill(servers[0].pid, signal.SIGKILL)
-        await asyncio.sleep(AWAY_S)
+        await asyncio.sleep(away_s)
         servers.append(await NatsServer.start(tmp_path / "nats", port=port))
 
     servers = [await NatsServer.start(tmp_path / "nats")]
@@ -63,7 +64,8 @@ async def test_a_server_of_somebody_else_is_waited_for(tmp_path: Path, digest: s
         with cheap_parts(Parts()):
             summary = await run_with(settings_of(tmp_path, nats_url=servers[0].url), out_of_order, view=view)
         assert summary["weights_digest"] == digest
-        assert any("waiting for NATS" in note for note in view.notes), view.notes
+        assert any("waiting for NATS" in note and " since " in note for note in view.notes), view.notes
+        assert any("is back after" in note for note in view.notes), view.notes
         log = await JetStreamLog.open(servers[-1].url, "away", create=False)
         check([recorded async for recorded in log.read()])
         await verify(log)
@@ -86,3 +88,19 @@ def test_a_server_of_ours_is_started_again(tmp_path: Path, digest: str) -> None:
     assert [note for note in view.notes if "has died: starting it again" in note]
     check(events_of(tmp_path / "away"))
     assert NatsServer.attach(tmp_path / "away" / "nats") is None
+
+
+async def test_a_cluster_that_loses_its_leader_goes_on(tmp_path: Path, digest: str) -> None:
+    async def kill(view: Watching) -> None:
+        await view.until(lambda p: p.state.version == 1 and p.in_flight > 0)
+        await cluster.kill(await cluster.leader("away"))
+
+    async with await NatsCluster.start(tmp_path / "nats") as cluster:
+        with cheap_parts(Parts()):
+            settings = settings_of(tmp_path, nats_url=cluster.url, nats_replicas=3)
+            summary = await run_with(settings, kill, view=Watching())
+        assert summary["weights_digest"] == digest
+        log = await JetStreamLog.open(cluster.url, "away", create=False)
+        check([recorded async for recorded in log.read()])
+        await verify(log)
+        await log.close()
