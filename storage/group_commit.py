@@ -1,9 +1,8 @@
 """`GroupCommit`: the appends of many tasks, stored with one fsync.
 
-One atomic batch is under way at a time (or a few single events side by side, where that is faster); what is asked for
-meanwhile gathers for the next. A caller's appends stay together, and get the verdict they would have got alone: callers
-whose fences another caller of the same batch would move wait for the next one, and a batch that a fence refuses is
-tried again without whoever brought that fence.
+One atomic batch is under way at a time; what is asked for meanwhile gathers for the next. A caller's appends stay
+together, and get the verdict they would have got alone: callers whose fences another caller of the same batch would
+move wait for the next one, and a batch that a fence refuses is tried again without whoever brought that fence.
 """
 
 from __future__ import annotations
@@ -20,8 +19,6 @@ from storage.log import MAX_BATCH, Append, EventLog, check_batch, check_size
 
 GATHER_S = 0.001
 """Seconds that the first caller waits for others when nothing is under way."""
-ALONE = 8
-"""Up to so many single events go side by side: an atomic batch costs a server what ten single appends do."""
 BATCH_BYTES = 8 * 1024 * 1024
 """Above this, more in one batch is no faster."""
 
@@ -45,16 +42,9 @@ class GroupCommit:
     """`async with GroupCommit(log) as commit: await commit.append([...])` from as many tasks as there are."""
 
     def __init__(
-        self,
-        log: EventLog,
-        *,
-        gather_s: float = GATHER_S,
-        at_most: int = MAX_BATCH,
-        max_bytes: int = BATCH_BYTES,
-        alone: int = ALONE,
+        self, log: EventLog, *, gather_s: float = GATHER_S, at_most: int = MAX_BATCH, max_bytes: int = BATCH_BYTES
     ) -> None:
-        self._log, self._gather_s = log, gather_s
-        self._at_most, self._max_bytes, self._alone = at_most, max_bytes, alone
+        self._log, self._gather_s, self._at_most, self._max_bytes = log, gather_s, at_most, max_bytes
         self._waiting: deque[_Call] = deque()
         self._called = asyncio.Event()
         self._closed = False
@@ -103,7 +93,7 @@ class GroupCommit:
                     await self._called.wait()
                     await asyncio.sleep(0 if self._closed else self._gather_s)
                     continue
-                await self._store_fast(self._next_batch())
+                await self._store(self._next_batch())
         finally:
             for call in self._waiting:
                 call.fail(LogUnavailable("the group commit ended before this was stored; it may be tried again"))
@@ -131,12 +121,6 @@ class GroupCommit:
         later.extend(self._waiting)
         self._waiting = later
         return batch
-
-    async def _store_fast(self, calls: list[_Call]) -> None:
-        if len(calls) <= self._alone and all(len(call.appends) == 1 for call in calls):
-            await asyncio.gather(*(self._store([call]) for call in calls))
-        else:
-            await self._store(calls)
 
     async def _store(self, calls: list[_Call]) -> None:
         while calls:

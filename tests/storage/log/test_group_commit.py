@@ -57,29 +57,9 @@ async def test_batches_are_bounded() -> None:
         await asyncio.gather(*(commit.append([reward(log, f"{i}-{j}") for j in range(4)]) for i in range(5)))
     assert log.batches == [8, 8, 4]
     log = SlowLog()
-    async with GroupCommit(log, max_bytes=50_000, alone=0) as commit:
+    async with GroupCommit(log, max_bytes=50_000) as commit:
         await asyncio.gather(*(commit.append([chunk(log, f"s{i}", 0, tokens=2500)]) for i in range(5)))
     assert log.batches == [2, 2, 1]
-
-
-async def test_a_few_single_events_go_side_by_side_and_in_order() -> None:
-    log = SlowLog()
-    async with GroupCommit(log, alone=4) as commit:
-        positions = await asyncio.gather(*(commit.append([reward(log, f"s{i}")]) for i in range(4)))
-        await asyncio.gather(*(commit.append([reward(log, f"{i}-{j}") for j in range(2)]) for i in range(2)))
-    assert positions == [[1], [2], [3], [4]]
-    assert log.batches == [1, 1, 1, 1, 4], "calls of more than one event stay atomic"
-
-
-async def test_a_lost_single_event_is_the_loss_of_its_caller_alone(log: EventLog) -> None:
-    await log.append([chunk(log, "taken", 0)])
-    lost = chunk(log, "taken", 4, Fence(about(log.run, "rollout", "taken"), 0))
-    async with GroupCommit(log, alone=4) as commit:
-        results = await asyncio.gather(
-            commit.append([reward(log, "a")]), commit.append([lost]), commit.append([reward(log, "b")]),
-            return_exceptions=True,
-        )  # fmt: skip
-    assert results[0] == [2] and isinstance(results[1], Conflict) and results[2] == [3]
 
 
 async def test_a_lost_fence_is_the_loss_of_its_caller_alone(log: EventLog) -> None:
