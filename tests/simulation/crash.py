@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import json
+import string
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,7 @@ from serve_apps.generate.setup import GenerateSetup
 from serve_apps.rollout import ChunkRule
 from slime_events.conductor.accept import Judge
 from slime_events.conductor.plan import Plan
+from slime_events.incarnation import Incarnation
 from slime_events.worker import Worker
 from storage.log import Append, Delivery, Fence
 from storage.memory_log import MemoryLog
@@ -158,13 +160,13 @@ class Crashed:
         self._deaths: asyncio.Queue[tuple[MortalLine, Crash]] = asyncio.Queue()
         self._processes: dict[str, _Process] = {}
         self._born = 0
-        self._incarnation = 0
+        self._incarnation = Incarnation()
         engines = {f"engine{n}": self._engine(script) for n, script in enumerate(scene.scripts)}
         self._roles: dict[str, Callable[[MortalLine], Coroutine[Any, Any, Any]]] = {
             "conductor": self._conduct,
-            "grader": lambda line: run_grader(line, InstantPool(), whole_groups=scene.whole_groups),
+            "grader": self._grade,
             "trainer": self._train,
-            "archivist": lambda line: run_archivist(line, folder, SEGMENTS),
+            "archivist": lambda line: run_archivist(self._worker(line), folder, SEGMENTS),
             **engines,
         }
         self.feed = make_feed(folder, scene.prompts, scene.evaluations)
@@ -209,47 +211,55 @@ class Crashed:
             self._processes[role].line.is_cut = True
         for role in gone:
             await _end(self._processes[role])
-            await self._processes[role].line.leases_run_out()
-        if crash.scope is Scope.MACHINE and not await self._resume():
+        if crash.scope is Scope.ROLE:
+            await line.leases_run_out()
+        elif not await self._resume():
             self._processes = {}
             return
         for role in gone:
             self._start(role)
 
     async def _resume(self) -> bool:
-        """False where there is nothing to resume: the run is finished."""
+        """Begin the next incarnation, which waits for no lease. False where there is none: the run is finished."""
         subject = about(self.log.run, "run", "run")
         last = await self.log.last(subject)
         assert last is not None
         if isinstance(last.envelope.event, RunFinished):
             return False
-        self._incarnation += 1
-        resumed = RunResumed(incarnation=self._incarnation, code_version="")
-        await Worker(self.log, "launcher").say_again(resumed, Fence(subject, last.position))
+        before = self._incarnation
+        resumed = RunResumed(incarnation=before.number + 1, code_version="")
+        since = await Worker(self.log, "launcher").say_again(resumed, Fence(subject, last.position))
+        done = await self.log.done_up_to(before.queue)
+        self._incarnation = Incarnation(number=resumed.incarnation, since=since, requests_from=done + 1)
         return True
 
     def _start(self, role: str) -> None:
         line = MortalLine(self.log, role=role, fate=self.fate, deaths=self._deaths)
         self._processes[role] = _Process(line, asyncio.create_task(self._roles[role](line), name=role))
 
+    def _worker(self, line: MortalLine, name: str | None = None) -> Worker:
+        return Worker(line, line.role.rstrip(string.digits), name, incarnation=self._incarnation)
+
     async def _conduct(self, line: MortalLine) -> None:
-        worker = Worker(line, "conductor")
+        worker = self._worker(line)
         inbox = Inbox(worker, self.feed, "")
         for prompt in self.scene.inbox:  # their sender asks again until it has an answer
             assert (await inbox.accept(json.dumps(prompt).encode())).accepted
         await make_conductor(worker, self.scene.plan, self.feed, self.scene.judge).run()
 
+    async def _grade(self, line: MortalLine) -> None:
+        await run_grader(self._worker(line), InstantPool(), whole_groups=self.scene.whole_groups)
+
     async def _train(self, line: MortalLine) -> None:
         ranks = ScriptedRanks(disk=self.disk)
-        await make_trainer(Worker(line, "trainer"), self.scene.plan, ranks, self.folder).run()
+        await make_trainer(self._worker(line), self.scene.plan, ranks, self.folder).run()
 
     def _engine(self, script: Script) -> Callable[[MortalLine], Coroutine[Any, Any, None]]:
         def start(line: MortalLine) -> Coroutine[Any, Any, None]:
             self._born += 1
             return run_engine(
-                line,
+                self._worker(line, f"engine-{self._born}"),
                 ScriptedEngine(script),
-                f"engine-{self._born}",
                 room=64,
                 rule=CHUNKS,
                 lease_s=10.0,

@@ -29,7 +29,6 @@ from slime_events.sample_view import group_samples
 from slime_events.worker import Worker
 from storage.archive import ArchiveWriter
 from storage.group_commit import GroupCommit
-from storage.log import EventLog
 from storage.weights_store import WeightStore
 from tests.simulation.parts import Letters
 
@@ -90,22 +89,21 @@ def make_trainer(worker: Worker, plan: Plan, ranks: Any, folder: Path) -> Traine
     )
 
 
-async def run_grader(log: EventLog, pool: Any, *, whole_groups: bool = False) -> None:
+async def run_grader(worker: Worker, pool: Any, *, whole_groups: bool = False) -> None:
     """A grader to the end of the run."""
-    async with GroupCommit(log) as commit:
-        await Grader(Worker(log, "grader"), pool, commit, whole_groups=whole_groups).run()
+    async with GroupCommit(worker.log) as commit:
+        await Grader(worker, pool, commit, whole_groups=whole_groups).run()
 
 
-async def run_archivist(log: EventLog, folder: Path, policy: SealPolicy) -> None:
+async def run_archivist(worker: Worker, folder: Path, policy: SealPolicy) -> None:
     """An archivist to the end of the run."""
-    worker = Worker(log, "archivist")
-    await archive_run(log, ArchiveWriter(str(folder / "archive"), log.run), worker.id, policy=policy)
+    writer = ArchiveWriter(str(folder / "archive"), worker.log.run)
+    await archive_run(worker.log, writer, worker.id, policy=policy)
 
 
 async def run_engine(
-    log: EventLog,
+    worker: Worker,
     engine: Engine,
-    name: str,
     *,
     room: int,
     rule: ChunkRule,
@@ -115,11 +113,11 @@ async def run_engine(
 ) -> None:
     """A rollout worker to the end of the run. generate: the run's own generate function."""
     await engine.start(1.0)
-    custom = CustomGenerate(generate, Letters(), log, unpack) if generate else None
+    custom = CustomGenerate(generate, Letters(), worker.log, unpack) if generate else None
     try:
-        async with GroupCommit(log) as commit:
+        async with GroupCommit(worker.log) as commit:
             await RolloutWorker(
-                Worker(log, "engine", name),
+                worker,
                 engine,
                 commit,
                 unpack,
