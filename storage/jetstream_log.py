@@ -24,7 +24,7 @@ from storage.jetstream_consumer import JetStreamConsumer, done_up_to
 from storage.jetstream_lookup import standing
 from storage.jetstream_read import read_events, recorded_of
 from storage.jetstream_stream import Stream
-from storage.log import HEADER_BYTES, MAX_EVENT_BYTES, Append, Fence, Recorded
+from storage.log import HEADER_BYTES, MAX_EVENT_BYTES, Append, Fence, Recorded, not_the_end
 
 DUPLICATE_WINDOW_S = 600
 """Seconds for which the server itself knows an id again. Longer costs it memory (about 150 bytes an event); fences
@@ -123,7 +123,30 @@ class JetStreamLog:
     async def append(self, appends: Sequence[Append]) -> list[int]:
         """Store all or nothing; their positions in the given order. Raises Conflict, LogUnavailable, EventTooLarge."""
         limit = min(MAX_EVENT_BYTES, self.connection.max_payload - HEADER_BYTES)
-        pending = messages_of(appends, limit)
+        positions = await self._store(messages_of(appends, limit))
+        return [positions[(a.envelope.subject, a.envelope.id)] for a in appends]
+
+    async def restore(self, records: Sequence[Recorded]) -> None:
+        """Store records of another copy of this log as they are, at the positions that they have.
+
+        Raises Conflict where the log has something else there or does not end just before them, LogUnavailable.
+        """
+        if not records:
+            return
+        # One fence over the whole log for all of them: nobody else can write in between.
+        before = Fence(every_event(self.run), records[0].position - 1)
+        try:
+            positions = await self._store(
+                [Message(r.envelope.id, r.subject, r.data, before, r.envelope.type) for r in records]
+            )
+        except Conflict as error:
+            raise not_the_end(self.run, records[0], await self.position()) from error
+        for record in records:
+            if positions[(record.subject, record.envelope.id)] != record.position:
+                raise not_the_end(self.run, record, await self.position())
+
+    async def _store(self, pending: list[Message]) -> dict[tuple[str, str], int]:
+        """Where each stands then, by subject and id: all are stored together, but for those that are there already."""
         positions: dict[tuple[str, str], int] = {}
         patience = self.connection.patience()
         while pending:
@@ -138,7 +161,7 @@ class JetStreamLog:
             positions |= {message.key: position for position, message in enumerate(pending, first)}
             self._remember({message.subject: positions[message.key] for message in pending if message.fence is None})
             break
-        return [positions[(a.envelope.subject, a.envelope.id)] for a in appends]
+        return positions
 
     async def _send(self, messages: Sequence[Message]) -> int:
         """The position of the first. Raises _Refused, Contradiction, Away."""

@@ -24,7 +24,7 @@ from typing import Protocol
 
 from schemas.codec import encode
 from schemas.envelope import Envelope
-from schemas.errors import EventTooLarge
+from schemas.errors import Conflict, EventTooLarge
 
 MAX_EVENT_BYTES = 4 * 1024 * 1024
 """One encoded event. A server that takes less sets the limit; larger payloads belong into the blob store."""
@@ -132,6 +132,34 @@ class EventLog(Protocol):
 
     async def close(self) -> None:
         """Let go of connections; what was stored stays."""
+
+
+class Restorable(Protocol):
+    """A log that can be made from a copy of it. Back-ends have this; what wraps them has not."""
+
+    async def restore(self, records: Sequence[Recorded]) -> None:
+        """Store records as they are (subject, id, bytes), at the positions that they have: all or nothing.
+
+        At most what one atomic call holds. Where all of them stand there already nothing is stored again. Raises
+        Conflict where the log has something else there or does not end just before them, LogUnavailable.
+        """
+
+    async def position(self) -> int:
+        """The last position, 0 for an empty log."""
+
+    def read(self, start: int = 1, subject: str | None = None, *, follow: bool = False) -> AsyncIterator[Recorded]:
+        """As `EventLog.read`."""
+
+
+def not_the_end(run: str, record: Recorded, end: int) -> Conflict:
+    """The refusal of `restore`."""
+    return Conflict(
+        f"the log of run {run} ends at position {end} or has another event at {record.position}: what belongs at "
+        f"{record.position} cannot be restored there. Restore into an empty place",
+        subject=record.subject,
+        expected=record.position - 1,
+        actual=end,
+    )
 
 
 def check_size(append: Append, size: int, limit: int = MAX_EVENT_BYTES) -> None:

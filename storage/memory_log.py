@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from schemas.codec import decode
 from schemas.errors import Conflict, LogUnavailable
 from schemas.subjects import any_verb, every_event, matches
-from storage.log import Append, Delivery, Recorded, check_batch, check_size
+from storage.log import Append, Delivery, Recorded, check_batch, check_size, not_the_end
 
 
 @dataclass(slots=True)
@@ -131,6 +131,18 @@ class MemoryLog:
         if fresh:
             self.wake()
         return [self._ids[(a.envelope.subject, a.envelope.id)] for a in appends]
+
+    async def restore(self, records: Sequence[Recorded]) -> None:
+        """Store records of another copy of this log as they are, at the positions that they have."""
+        self._check_open()
+        keys = [(record.subject, record.envelope.id) for record in records]
+        if all(self._ids.get(key) == record.position for key, record in zip(keys, records, strict=True)):
+            return
+        for key, record in zip(keys, records, strict=True):
+            if record.position != len(self.records) + 1:
+                raise not_the_end(self.run, record, len(self.records))
+            self._ids[key] = self._store(record.subject, record.data)
+        self.wake()
 
     def _store(self, subject: str, data: bytes) -> int:
         position = len(self.records) + 1

@@ -12,6 +12,7 @@ from schemas.errors import Conflict, EventTooLarge, LogUnavailable
 from schemas.rewards import RewardFailed, RewardFailureKind
 from schemas.subjects import about, every_event, of_type
 from storage.log import MAX_BATCH, Append, EventLog, Fence, append_all, once
+from storage.memory_log import MemoryLog
 from tests.storage.log.conftest import Open
 from tests.storage.log.said import chunk, everything, failure, reward, said
 
@@ -389,3 +390,32 @@ async def test_a_closed_log_says_so(log: EventLog) -> None:
         await log.append([reward(log, "b")])
     with pytest.raises(LogUnavailable):
         await log.position()
+
+
+async def test_a_restored_log_is_the_log_it_was(opened: Open) -> None:
+    """Positions, ids and bytes are those of the other log, and so are its fences and its memory of what was said."""
+    was = MemoryLog((await opened()).run)
+    await was.append([chunk(was, f"s{i}", start) for i in range(3) for start in range(4)])
+    log = await opened()
+    await log.restore(was.records[:5])  # type: ignore[attr-defined]
+    await log.restore(was.records[5:])  # type: ignore[attr-defined]
+    await log.restore(was.records[5:])  # type: ignore[attr-defined]
+    assert await everything(log) == was.records
+    about_0 = about(log.run, "rollout", "s0")
+    with pytest.raises(Conflict):
+        await log.append([chunk(log, "s0", 9, Fence(about_0, 3))])
+    assert await log.append([chunk(log, "s0", 1)]) == [2]
+    assert await log.append([chunk(log, "s0", 9, Fence(about_0, 4))]) == [13]
+    assert await (await opened()).append([chunk(log, "s2", 3), chunk(log, "s2", 4)]) == [12, 14]
+
+
+async def test_nothing_is_restored_over_another_log_or_behind_a_gap(log: EventLog) -> None:
+    was = MemoryLog(log.run)
+    await was.append([chunk(was, "a", start) for start in range(3)])
+    with pytest.raises(Conflict, match="ends at position 0"):
+        await log.restore(was.records[1:])  # type: ignore[attr-defined]
+    await log.append([reward(log, "x")])
+    for records in (was.records, was.records[:1]):
+        with pytest.raises(Conflict, match="Restore into an empty place"):
+            await log.restore(records)  # type: ignore[attr-defined]
+    assert await log.position() == 1
