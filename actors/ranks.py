@@ -13,7 +13,7 @@ from torch import Tensor
 
 from actors.megatron.digest import DTYPES
 from actors.megatron.rank import StepResult, TrainerRank
-from schemas.errors import TrainerError
+from schemas.errors import RankLost
 from slime_events.batch import TrainBatch
 from slime_events.config.algorithm import AlgorithmSettings
 from slime_events.config.trainer import TrainerSettings
@@ -41,8 +41,9 @@ class RanksOfMegatron:
         others = [
             peer.start.remote(settings, algorithm, rank, world, master) for rank, peer in enumerate(self._peers, 1)
         ]
-        self._rank = await self._here(lambda: TrainerRank(settings, algorithm, 0, world, master))
-        await asyncio.gather(*others)
+        own = self._here(lambda: TrainerRank(settings, algorithm, 0, world, master))
+        # Together, so that a peer that is lost is noticed while rank 0 waits for it.
+        self._rank, *_ = await asyncio.gather(own, *others)
 
     async def train(self, batch: TrainBatch) -> StepResult:
         """One rollout step on all ranks."""
@@ -103,7 +104,7 @@ class RanksOfMegatron:
                 await asyncio.wait(peers, timeout=BLAME_S)
             for rank, peer in enumerate(peers, 1):
                 if peer.done() and isinstance(peer.exception(), RayActorError):
-                    raise TrainerError(f"rank {rank} is gone (killed, out of memory, or crashed)") from error
+                    raise RankLost(f"rank {rank} is gone (killed, out of memory, or crashed)") from error
             raise
         await asyncio.gather(*peers)
         return result

@@ -24,16 +24,21 @@ A caller can catch at the height it can act on: a shell retries `LogUnavailable`
     │   ├── UnknownFlag            with the nearest names
     │   ├── InvalidValue           a flag or field with a value it cannot have
     │   │   └── UnknownGrader      no grader of that name (a NotImplementedError too, as in slime)
-    │   └── ImpossibleCombination  two settings that exclude each other, and why
+    │   ├── ImpossibleCombination  two settings that exclude each other, and why
+    │   └── RunIsOn                another launcher has the run
     ├── DataError                  what was given cannot be used
     │   ├── MalformedPrompt        file, line and reason
     │   └── TooManyBadLines        more of them than --max-bad-lines
     ├── PlugPointError             a user's function that is missing, misnamed, or broke
     │   ├── PlugPointMissing
-    │   └── NameTaken              a user's module that bears one of our package names
+    │   ├── NameTaken              a user's module that bears one of our package names
+    │   ├── GenerateDiffers        a generate function that, run again, asks for something else than before
+    │   ├── ToolInterrupted        a tool call was in flight at a crash and may not be repeated
+    │   └── ToolFailed             a tool raised
     ├── CheckpointMismatch         a checkpoint that does not fit the model (which tensor, which shapes)
     ├── EngineError                the rollout engine failed
     ├── TrainerError               the trainer failed
+    │   └── RankLost               the process of a rank is gone
     ├── MissingPart                a binary or package is not there, and how to get it
     ├── DeadlineExceeded           a wait that ended without what it waited for
     └── RunNotFound                no such run folder, step, group, sample or version
@@ -142,6 +147,10 @@ class ImpossibleCombination(ConfigError):
     """Settings that exclude each other; the message says which and why."""
 
 
+class RunIsOn(ConfigError):
+    """The run is launched already: the message says by whom."""
+
+
 class DataError(SlimeEventsError):
     """What was given cannot be used."""
 
@@ -166,6 +175,18 @@ class NameTaken(PlugPointError):
     """A user's module bears the name of one of our packages."""
 
 
+class GenerateDiffers(PlugPointError):
+    """A generate function that was run again after a crash asks for something else than what the log says it did."""
+
+
+class ToolInterrupted(PlugPointError):
+    """A tool call was in flight when its engine was lost, and the tool does not say that it may be repeated."""
+
+
+class ToolFailed(PlugPointError):
+    """A tool raised: live and when the call is answered from the log, with the same message."""
+
+
 class CheckpointMismatch(SlimeEventsError):
     """A checkpoint does not fit the model: the message names the tensor and both shapes."""
 
@@ -176,6 +197,10 @@ class EngineError(SlimeEventsError):
 
 class TrainerError(SlimeEventsError):
     """The trainer failed."""
+
+
+class RankLost(TrainerError):
+    """The process of a trainer rank is gone; the others cannot go on without it."""
 
 
 class MissingPart(SlimeEventsError):

@@ -20,6 +20,7 @@ class RunFolder:
     logs/        a file per process
     traces/      spans, a file per process, where no OTLP endpoint is set
     address.json where the log answers while the run is on
+    run.lock     locked by the launcher as it lives
     settings.toml, summary.json
     """
 
@@ -87,6 +88,11 @@ class RunFolder:
     def traces(self) -> Path:
         """Span files."""
         return self.path / "traces"
+
+    @property
+    def lock(self) -> Path:
+        """Who launches the run."""
+        return self.path / "run.lock"
 
     @property
     def settings(self) -> Path:

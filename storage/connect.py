@@ -20,6 +20,8 @@ from storage.nats_server import FolderInUse, NatsServer
 
 NATS_FOLDER = "nats"
 URL_FILE = "nats-url"
+LAUNCH_S = 30.0
+"""Seconds for readers that are just stopping a server of theirs."""
 
 
 def record_url(run_folder: Path, url: str) -> None:
@@ -51,6 +53,17 @@ async def open_run_log(
         contextlib.aclosing(_Closing(await _open_embedded(nats_folder, name, deadline_s))) as closing,
     ):
         yield closing.log
+
+
+async def own_server(run_folder: Path) -> NatsServer:
+    """The run's server for whoever launches the run: the one that lives in its folder, or a new one.
+
+    One that readers have started is the run's own from here on: they do not stop it. Raises as `NatsServer.start`.
+    """
+    folder = run_folder / NATS_FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    async with _reader(folder, LAUNCH_S):
+        return NatsServer.adopt(folder) or await NatsServer.start(folder)
 
 
 class _Closing:

@@ -13,9 +13,12 @@ from collections.abc import Sequence
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("slime_events.cli.demo", "a real run on a tiny model that plainly learns, in minutes"),
     "train": ("slime_events.cli.train", "train with slime's flags, or the same as TOML"),
+    "resume": ("slime_events.cli.resume", "go on with a run that was interrupted, has failed or was killed"),
     "tail": ("slime_events.cli.tail", "follow the events of a run, with filters"),
     "show": ("slime_events.cli.show", "a run, step, group, sample, weight version or trace, out of the log"),
     "audit": ("slime_events.cli.audit", "is a run's whole history what it has to be: every check and its counts"),
+    "archive": ("slime_events.cli.archive", "bring a run's archive up to the end of its log, verify it, mend it"),
+    "restore": ("slime_events.cli.restore", "a run's folder and log again, from the archive alone"),
     "produce": ("slime_events.cli.produce", "send prompts from a file to a run that is on"),
     "doctor": ("slime_events.cli.doctor", "is everything here that a run needs, and how to mend what is not"),
 }

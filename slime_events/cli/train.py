@@ -5,12 +5,17 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from schemas.errors import ConfigError, SlimeEventsError
 from slime_events.config.combinations import require_paths
 from slime_events.config.flags import ParsedTrain, parse_train
 from slime_events.config.settings import TrainSettings
 from slime_events.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from slime_events.launch.standing import Standing
 
 INTERRUPTED = 130
 
@@ -27,7 +32,7 @@ def main(argv: Sequence[str] = ()) -> int:
     if summary is None or is_interrupted(summary, settings):
         return INTERRUPTED
     say(reached(summary))
-    say(where(settings))
+    say(where(RunFolder(settings.run.runs_dir, settings.run.run)))
     return 0
 
 
@@ -44,23 +49,34 @@ def resolve(parsed: ParsedTrain) -> TrainSettings:
     return settings
 
 
-def run_to_end(settings: TrainSettings) -> dict[str, Any] | None:
-    """The summary; None where it was interrupted by force. Either way the last words say how to go on."""
-    RunFolder.create(settings.run.runs_dir, settings.run.run)  # a taken name is said before anything heavy starts
+def run_to_end(
+    settings: TrainSettings, *, resumes: Standing | None = None, folder: RunFolder | None = None
+) -> dict[str, Any] | None:
+    """The summary; None where it was interrupted by force. Whatever ends it early, the last words say how to go on.
+
+    resumes: where the run stands that is to go on, in its folder; None for a new one.
+    """
+    # A taken name is said before anything heavy starts.
+    folder = folder or RunFolder.create(settings.run.runs_dir, settings.run.run)
     from slime_events.launch.live_view import make_view
     from slime_events.launch.run import launch
 
     view = make_view(settings.run.plain, _waits_for(settings))
     try:
-        summary = launch(settings, view)
+        summary = launch(settings, view, resumes=resumes, folder=folder)
     except KeyboardInterrupt:
         view.close()
-        say(stopped(settings))
+        say(stopped(folder))
         return None
+    except SlimeEventsError as error:
+        view.close()
+        if folder.settings.exists() and not isinstance(error, ConfigError):
+            say(f"everything that was acked is in the log; once the cause is gone, {goes_on(folder)}")
+        raise
     finally:
         view.close()
     if is_interrupted(summary, settings):
-        say(stopped(settings))
+        say(stopped(folder))
     return summary
 
 
@@ -78,10 +94,15 @@ def is_interrupted(summary: dict[str, Any], settings: TrainSettings) -> bool:
     return int(summary["steps"]) < (settings.rollout.num_rollout or 0)
 
 
-def stopped(settings: TrainSettings) -> str:
-    """What an interrupted run has kept, and how to look at it."""
-    show = f"slime-events show {_name(settings)}"
-    return f"stopped: everything that was acked is in the log; `{show}` shows how far it came"
+def stopped(folder: RunFolder) -> str:
+    """What an interrupted run has kept, and how to go on with it."""
+    return f"stopped: everything that was acked is in the log; {goes_on(folder)}"
+
+
+def goes_on(folder: RunFolder) -> str:
+    """How to go on."""
+    name = _name(folder)
+    return f"`slime-events resume {name}` goes on from there, `slime-events show {name}` shows how far it came"
 
 
 def reached(summary: dict[str, Any]) -> str:
@@ -92,10 +113,9 @@ def reached(summary: dict[str, Any]) -> str:
     return line + (f", eval {summary['eval_last']:.3f}" if summary.get("eval_last") is not None else "")
 
 
-def where(settings: TrainSettings) -> str:
+def where(folder: RunFolder) -> str:
     """Where everything lies, and what to look at."""
-    folder = RunFolder(settings.run.runs_dir, settings.run.run)
-    name = _name(settings)
+    name = _name(folder)
     return "\n".join([
         f"everything lies in {folder.path}: log, archive, weights, traces, process logs, summary.json",
         f"  slime-events show {name}             the run, step by step",
@@ -104,11 +124,11 @@ def where(settings: TrainSettings) -> str:
     ])  # fmt: skip
 
 
-def _name(settings: TrainSettings) -> str:
+def _name(folder: RunFolder) -> str:
     from slime_events.cli.locate import RUNS_DIR
 
-    own = settings.run.runs_dir != RUNS_DIR
-    return settings.run.run + (f" --runs-dir {settings.run.runs_dir}" if own else "")
+    runs_dir = folder.path.parent
+    return folder.run + (f" --runs-dir {runs_dir}" if runs_dir != Path(RUNS_DIR).absolute() else "")
 
 
 def say(text: str) -> None:

@@ -74,6 +74,12 @@ class Cluster:
         remote = ray.remote(num_cpus=0, num_gpus=gpus, max_restarts=0)(cls)
         return remote.options(name=name).remote(*args)
 
+    def kill(self, actor: Any) -> None:
+        """End an actor's process, if it has not ended yet."""
+        import ray
+
+        ray.kill(actor)
+
     def serve(self, app: Any, name: str) -> None:
         """Deploy without an HTTP proxy: rollouts come and go through the log. Blocks until the replicas run."""
         from ray import serve

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ray.exceptions import RayActorError
 
 from actors.trainer import Trainer
 from schemas.errors import TrainerError
@@ -134,12 +135,19 @@ class LocalCluster:
         self.has_gpus = False
         self._loop = asyncio.get_event_loop()
         self._calls: list[concurrent.futures.Future[Any]] = []
+        self.actors: list[_Handle] = []
 
     def start(self) -> None:
         """Nothing to start."""
 
     def actor(self, cls: type, name: str, *args: Any, gpus: float = 0) -> Any:
-        return _Handle(cls(*args), self)
+        self.actors.append(_Handle(cls(*args), self))
+        return self.actors[-1]
+
+    def kill(self, actor: _Handle) -> None:
+        """As kill -9 of its process: whoever waits for it is told."""
+        for call in actor.calls:
+            call.cancel()
 
     def serve(self, app: Any, name: str) -> None:
         self.call(app)
@@ -157,19 +165,32 @@ class LocalCluster:
 
 class _Handle:
     def __init__(self, target: Any, cluster: LocalCluster) -> None:
-        self._target, self._cluster = target, cluster
+        self.target, self.cluster = target, cluster
+        self.calls: list[asyncio.Task[Any]] = []
 
     def __getattr__(self, method: str) -> _Method:
-        return _Method(getattr(self._target, method), self._cluster)
+        return _Method(self, getattr(self.target, method))
 
 
 @dataclass(frozen=True, slots=True)
 class _Method:
-    call: Any
-    cluster: LocalCluster
+    actor: _Handle
+    function: Any
 
     def remote(self, *args: Any) -> _Ref:
-        return _Ref(self.cluster.call(self.call(*args)))
+        return _Ref(self.actor.cluster.call(self._run(*args)))
+
+    async def _run(self, *args: Any) -> Any:
+        """In a task of its own, so that its end can be told from that of the run."""
+        task = asyncio.ensure_future(self.function(*args))
+        self.actor.calls.append(task)
+        try:
+            await asyncio.wait([task])
+        finally:
+            task.cancel()
+        if task.cancelled():
+            raise RayActorError
+        return task.result()
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +206,8 @@ def cheap_parts(parts: Parts) -> Any:
     """While inside, `Launch` uses them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("slime_events.launch.run.Cluster", LocalCluster)
-        patch.setattr("slime_events.launch.run.TrainerActor", parts.trainer())
+        patch.setattr("slime_events.launch.roles.TrainerActor", parts.trainer())
         patch.setattr(
-            "slime_events.launch.run.rollout_app", lambda address, settings, gpus: parts.engine(address, settings)
+            "slime_events.launch.roles.rollout_app", lambda address, settings, **_: parts.engine(address, settings)
         )
         yield

@@ -209,7 +209,7 @@ def test_a_full_disk_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 async def test_a_log_that_is_full_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slime_events.launch.run.ARCHIVE_DEADLINE_S", 1.0)  # it cannot say what it sealed
+    monkeypatch.setattr("slime_events.launch.supervisor.ARCHIVE_DEADLINE_S", 1.0)  # it cannot say what it sealed
     server = await NatsServer.start(tmp_path / "nats", max_store_bytes=200_000)
     settings = given(tmp_path, [], run={"nats_url": server.url}, rollout={"num_rollout": 50})
     try:
@@ -224,7 +224,7 @@ def test_a_disk_that_fills_up_ends_the_run_while_the_log_can_still_say_why(
 ) -> None:
     async def fill(view: Watching) -> None:
         await view.until(lambda p: p.state.version == 1)
-        monkeypatch.setattr("slime_events.launch.run.LEAST_FREE_BYTES", 1 << 60)
+        monkeypatch.setattr("slime_events.launch.supervisor.LEAST_FREE_BYTES", 1 << 60)
 
     said = fail(given(tmp_path, [], rollout={"num_rollout": 1000}), kind=NoSpace, actions=(fill,))
     assert "MB free: make room" in said

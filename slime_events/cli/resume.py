@@ -1,0 +1,93 @@
+"""`slime-events resume`: a run that stopped, by whatever death, goes on from its log."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from schemas.errors import InvalidValue, RunIsOn
+from slime_events.cli.locate import RUNS_DIR, find_run, log_name
+from slime_events.cli.train import INTERRUPTED, is_interrupted, reached, resolve, run_to_end, say, where
+from slime_events.config.flags import ParsedTrain, parse_train
+from slime_events.config.settings import TrainSettings
+from slime_events.config.toml import to_toml
+from slime_events.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from slime_events.launch.standing import Standing
+
+HELP = """\
+usage: slime-events resume RUN [--runs-dir DIR] [flags]
+
+Goes on with a run that was interrupted, has failed or was killed: no acked token is lost, no sample is trained twice.
+The settings are those that it was started with. Flags may change what does not enter into what is trained:
+
+  --num-rollout N      more steps; also after the run has finished
+  --rollout-deadline, --max-attempts, --max-deaths, --rm-timeout, --rm-workers, --distributed-timeout-minutes
+  --rollout-num-gpus, --sglang-server-concurrency, --chunk-tokens, --chunk-seconds, --keep-weights
+  --ray-address, --otlp-endpoint, --trace-share, --plain
+
+A run that is on is not touched. One that has finished is left as it is.
+"""
+
+
+def main(argv: Sequence[str] = ()) -> int:
+    """Resume; 130 where it was stopped before its last step. Errors are raised."""
+    if "--help" in argv or "-h" in argv:
+        sys.stdout.write(HELP)
+        return 0
+    from slime_events.launch.run_lock import is_held
+    from slime_events.launch.standing import changes, check_changes
+
+    folder, flags = run_and_flags(argv)
+    if is_held(folder):
+        raise RunIsOn(
+            f"run {folder.run} is on: there is nothing to resume; `slime-events tail {folder.run}` follows it"
+        )
+    standing = asyncio.run(_look(folder))
+    before = standing.settings
+    settings = resolve(with_flags(before, flags))
+    check_changes(changes(before, settings), standing.steps)
+    steps = settings.rollout.num_rollout or 0
+    if standing.has_finished and standing.steps >= steps:
+        say(f"run {folder.run} has finished all its {standing.steps} steps: nothing to do (--num-rollout N for more)")
+        return 0
+    say(f"run {folder.run} goes on after {standing.steps} of {steps} steps (resumption {standing.incarnation})")
+    summary = run_to_end(settings, resumes=standing, folder=folder)
+    if summary is None or is_interrupted(summary, settings):
+        return INTERRUPTED
+    say(reached(summary))
+    say(where(folder))
+    return 0
+
+
+async def _look(folder: RunFolder) -> Standing:
+    from slime_events.launch.standing import read_standing
+    from storage.connect import open_run_log
+
+    async with open_run_log(folder.path, log_name(folder)) as log:
+        return await read_standing(log)
+
+
+def run_and_flags(argv: Sequence[str]) -> tuple[RunFolder, list[str]]:
+    """The run's folder, and the flags that are for its settings. Raises InvalidValue, RunNotFound."""
+    words, runs_dir, flags = list(argv), RUNS_DIR, []
+    if not words or words[0].startswith("-"):
+        raise InvalidValue("say which run is to go on: slime-events resume RUN (see --help)")
+    run = words.pop(0)
+    while words:
+        flag, equals, inline = words.pop(0).partition("=")
+        if flag != "--runs-dir":
+            flags.append(flag + equals + inline)
+        elif not equals and not words:
+            raise InvalidValue("--runs-dir needs a value.")
+        else:
+            runs_dir = inline if equals else words.pop(0)
+    return find_run(run, runs_dir), flags
+
+
+def with_flags(settings: TrainSettings, flags: Sequence[str]) -> ParsedTrain:
+    """The run's settings under the flags."""
+    return parse_train(["--config", "the run's settings", *flags], read=lambda _: to_toml(settings))

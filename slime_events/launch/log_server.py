@@ -1,0 +1,58 @@
+"""`LogServer`: the NATS server that holds a run's log: one of ours in the run's folder, or somebody else's."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+
+from slime_events.launch.orphans import end_orphans
+from slime_events.launch.run_lock import Holder
+from slime_events.run_folder import RunFolder
+from storage.connect import own_server, record_url
+from storage.nats_server import NatsServer
+
+
+class LogServer:
+    """url: of a server that is not ours; None for one of our own. note: says what happens to it."""
+
+    def __init__(self, folder: RunFolder, url: str | None, note: Callable[[str], None]) -> None:
+        self._folder, self._url, self._note = folder, url, note
+        self._server: NatsServer | None = None
+
+    @contextlib.asynccontextmanager
+    async def running(self, before: Holder | None) -> AsyncIterator[str]:
+        """Its address, while inside. before: the launcher that was killed; what it left is ended, and its server kept.
+
+        The server is the one that has the log: whatever else is left could still write to it.
+        """
+        if before is not None:
+            await self._end_orphans(before)
+        if self._url:
+            record_url(self._folder.path, self._url)
+            yield self._url
+            return
+        self._server = await own_server(self._folder.path)
+        try:
+            yield self._server.url
+        finally:
+            await self._server.stop()
+
+    async def _end_orphans(self, before: Holder) -> None:
+        server = NatsServer.attach(self._folder.nats)
+        count = await asyncio.to_thread(end_orphans, before.mark, (server.pid,) if server else ())
+        if count:
+            self._note(f"ended {count} processes that launcher {before.pid} had left when it was killed")
+
+    def stage_in_memory(self) -> None:
+        """See `NatsServer.stage_in_memory`; nothing for a server of somebody else."""
+        if self._server is not None:
+            self._server.stage_in_memory()
+
+    async def check(self) -> None:
+        """A server of ours that died is started again on its folder and port; everybody waits for it meanwhile."""
+        if self._server is None or self._server.alive:
+            return
+        self._note(f"the NATS server {self._server.pid} of this run has died: starting it again")
+        self._server = await NatsServer.start(self._folder.nats)
+        self._note(f"NATS is back at {self._server.url}; everything acked is there")

@@ -1,0 +1,72 @@
+"""`Roles`: the processes that take part in a run, started all at once, and one of them again when it is gone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from actors.processes import ArchivistActor, ConductorActor, GraderActor, RankActor, TrainerActor
+from serve_apps.deployment import rollout_app
+from serve_apps.generate.setup import generate_setup
+from slime_events.address import RunAddress
+from slime_events.config.settings import TrainSettings
+from slime_events.launch.cluster import Cluster
+
+ENGINES, TRAINER, CONDUCTOR, GRADER, ARCHIVIST = "engines", "trainer", "conductor", "grader", "archivist"
+
+
+class Roles:
+    """tasks: by role, what its process comes to. Serve replaces lost engines; any other role is `start`ed again."""
+
+    def __init__(self, cluster: Cluster, settings: TrainSettings, address: RunAddress) -> None:
+        self._cluster, self._settings, self._address = cluster, settings, address
+        self._starters: dict[str, Callable[[], Any]] = {
+            TRAINER: self._trainer,
+            CONDUCTOR: lambda: self._actor(ConductorActor, CONDUCTOR).run.remote(address, settings),
+            GRADER: lambda: self._actor(GraderActor, GRADER).run.remote(address, settings),
+            ARCHIVIST: lambda: self._actor(ArchivistActor, ARCHIVIST).run.remote(address),
+        }
+        self._actors: dict[str, list[Any]] = {}
+        self._starts: dict[str, int] = {}
+        self.tasks: dict[str, asyncio.Future[Any]] = {}
+
+    def start_all(self) -> None:
+        """All roles at once: each waits in the log for what it needs of the others."""
+        app = rollout_app(
+            self._address,
+            self._settings.engine,
+            gpus=self._gpus * self._settings.engine.rollout_num_gpus_per_engine,
+            generate=generate_setup(self._settings),
+        )
+        name = f"rollout-{self._address.run}"
+        self.tasks[ENGINES] = asyncio.create_task(asyncio.to_thread(self._cluster.serve, app, name))
+        for role in self._starters:
+            self.start(role)
+
+    def start(self, role: str) -> None:
+        """Start a role, after whatever is left of the one before it was ended."""
+        for actor in self._actors.pop(role, ()):
+            self._cluster.kill(actor)
+        self._starts[role] = self._starts.get(role, 0) + 1
+        self.tasks[role] = asyncio.wrap_future(self._starters[role]().future())
+
+    def stop(self, role: str) -> None:
+        """Ask the conductor for a clean end of the run, or the archivist for one of its work."""
+        self._actors[role][-1].stop.remote()
+
+    def _trainer(self) -> Any:
+        """Rank 0 and its peers, which cannot go on without each other."""
+        ranks = range(1, self._settings.trainer.world_size)
+        peers = [self._actor(RankActor, TRAINER, f"rank{r}", self._address.folder, r, gpus=self._gpus) for r in ranks]
+        return self._actor(TrainerActor, TRAINER, gpus=self._gpus).run.remote(self._address, self._settings, peers)
+
+    def _actor(self, cls: type, role: str, name: str = "", *args: Any, gpus: float = 0) -> Any:
+        place = f"{name or role}-{self._address.run}-{self._starts[role]}"
+        actor = self._cluster.actor(cls, place, *args, gpus=gpus)
+        self._actors.setdefault(role, []).append(actor)
+        return actor
+
+    @property
+    def _gpus(self) -> float:
+        return 1.0 if self._cluster.has_gpus and self._settings.engine.device != "cpu" else 0.0

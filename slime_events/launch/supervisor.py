@@ -1,0 +1,150 @@
+"""`Supervisor`: follows a run's log to its end, and its roles to theirs; starts again what died, fails what cannot be.
+
+A role whose process is gone is started again: all that it held is in the log. A role that ends with a reason of its own
+would do so again, and fails the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import time
+from collections.abc import Awaitable, Callable
+from typing import NoReturn
+
+from schemas.errors import DeadlineExceeded, NoSpace, SlimeEventsError, StorageError, TrainerError
+from schemas.runs import RunFailed
+from schemas.subjects import about
+from schemas.workers import WorkerLost
+from slime_events.config.settings import TrainSettings
+from slime_events.launch.engines import EngineWatch
+from slime_events.launch.restarts import Restarts
+from slime_events.launch.role_end import error_of, is_lost, reason_of
+from slime_events.launch.roles import ARCHIVIST, Roles
+from slime_events.launch.view import View
+from slime_events.progress import Progress, disagreement
+from slime_events.run_folder import RunFolder
+from slime_events.state.run import RunPhase
+from slime_events.worker import Worker
+from storage.follow import Follower
+from storage.log import Fence, Recorded
+
+LAUNCHER = "launcher"
+END_DEADLINE_S = 60.0
+ARCHIVE_DEADLINE_S = 10.0
+FAIL_DEADLINE_S = 5.0
+LEAST_FREE_BYTES = 16 * 1024 * 1024
+LOOK_S = 0.5
+
+
+class Supervisor:
+    """worker: the launcher's, of the incarnation that is watched. check_server: looks after a NATS server of ours."""
+
+    def __init__(
+        self,
+        worker: Worker,
+        roles: Roles,
+        progress: Progress,
+        view: View,
+        settings: TrainSettings,
+        folder: RunFolder,
+        check_server: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._worker, self._roles, self._progress, self._view = worker, roles, progress, view
+        self._settings, self._folder, self._check_server = settings, folder, check_server
+        self._engines = EngineWatch(settings.engine.replicas)
+        self._restarts = Restarts(settings.run.max_deaths)
+        self._over = False
+
+    async def watch(self) -> None:
+        """Until the run has finished and its roles have ended. Raises a SlimeEventsError that says why it failed."""
+        async with Follower(self._worker.log) as follower:
+            while not (self._over and follower.caught_up):
+                for recorded in await follower.next(wait_s=LOOK_S):
+                    self._take(recorded, is_news=not follower.is_history(recorded))
+                await self._check_server()
+                await self._check_room()
+                await self._check_roles()
+                if not follower.caught_up:
+                    continue
+                self._view.tick(self._progress, self._settings.rollout.num_rollout or 0)
+                if reason := self._engines.hopeless:
+                    await self._fail("engine", reason)
+        state = self._progress.state
+        if state.phase is RunPhase.FAILED:
+            await self._end(state.failure)
+        if state.phase is not RunPhase.FINISHED:
+            raise TrainerError(f"run {state.run} was resumed by another launcher: this one ends, the run goes on there")
+        await self._await_roles()
+
+    def _take(self, recorded: Recorded, *, is_news: bool) -> None:
+        line = self._progress.apply(recorded)
+        self._over = self._worker.is_over(self._over, recorded.envelope.event)
+        if not is_news:
+            return
+        if line is not None:
+            self._view.step(line, self._progress, self._settings.rollout.num_rollout or 0)
+            if warning := disagreement(line):
+                self._view.note(warning)
+        if news := self._engines.apply(recorded.envelope.event):
+            self._view.note(news)
+
+    async def _check_room(self) -> None:
+        """While the last of the disk is left, so that the log still takes the reason. NATS on a full disk is silent."""
+        free = shutil.disk_usage(self._folder.path).free
+        if free < LEAST_FREE_BYTES:
+            reason = f"{self._folder.path} has {free >> 20} MB free: make room, what is acked is in the log"
+            await self._fail(LAUNCHER, reason, NoSpace)
+
+    async def _check_roles(self) -> None:
+        for role, task in list(self._roles.tasks.items()):
+            error = error_of(task)
+            if error is None:
+                continue
+            if self._over and not is_lost(error):
+                return  # the log says why the run has ended, or `_await_roles` will
+            if not is_lost(error):
+                await self._fail(role, reason_of(error))
+            await self._start_again(role, reason_of(error))
+
+    async def _start_again(self, role: str, reason: str) -> None:
+        most = self._settings.run.max_deaths
+        if not self._restarts.allows(role, self._progress.state.moved):
+            await self._fail(role, f"its process died {most} times and the run did not move on meanwhile: {reason}")
+        self._view.note(f"the {role} is lost: {reason}; another one takes its place")
+        self._roles.start(role)
+        worker = next((one.worker for one in reversed(self._progress.workers) if one.role == role), None)
+        if worker is not None:
+            lost = WorkerLost(worker=worker, role=role, reason=reason)
+            with contextlib.suppress(StorageError):  # the news is not worth the run
+                await self._worker.say([lost])
+
+    async def _fail(self, role: str, reason: str, kind: type[SlimeEventsError] = TrainerError) -> NoReturn:
+        """End the run for what a role did: in the log, if it still answers, and here."""
+        state, life = self._progress.state, self._worker.incarnation
+        if state.phase in (RunPhase.NEW, RunPhase.RUNNING) and life is not None:
+            failed = RunFailed(role=role, reason=reason, at_events=state.events)
+            with contextlib.suppress(StorageError, TimeoutError):
+                async with asyncio.timeout(FAIL_DEADLINE_S):
+                    await self._worker.say_again(failed, Fence(about(state.run, "run", "run"), life.since))
+        await self._end(reason if role == LAUNCHER else f"the {role} ended: {reason}", kind)
+
+    async def _end(self, failure: str, kind: type[SlimeEventsError] = TrainerError) -> NoReturn:
+        """A failed run is archived as far as it came; what else its roles have to say adds nothing."""
+        self._roles.stop(ARCHIVIST)
+        await asyncio.wait([self._roles.tasks[ARCHIVIST]], timeout=ARCHIVE_DEADLINE_S)
+        raise kind(f"run {self._settings.run.run} failed (logs in {self._folder.logs}): {failure}")
+
+    async def _await_roles(self) -> None:
+        """All roles of a finished run to their ends. One that is lost on the way is started again, to end by itself."""
+        until = time.monotonic() + END_DEADLINE_S
+        while late := [role for role, task in self._roles.tasks.items() if not task.done()]:
+            if time.monotonic() > until:
+                raise DeadlineExceeded(f"the run is over, but {', '.join(late)} did not end in {END_DEADLINE_S:.0f} s")
+            tasks = [self._roles.tasks[role] for role in late]
+            await asyncio.wait(tasks, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+            await self._check_roles()
+        for role, task in self._roles.tasks.items():
+            if error := error_of(task):
+                raise TrainerError(f"the run is over, but the {role} ended badly: {reason_of(error)}")
