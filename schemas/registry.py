@@ -12,7 +12,8 @@ from schemas.prompts import PromptRejected, PromptSubmitted
 from schemas.rewards import RewardAssigned, RewardFailed
 from schemas.rollouts import RolloutCompleted, RolloutFailed, RolloutProgressed, RolloutRequested, RolloutSuspended
 from schemas.runs import RunFailed, RunFinished, RunResumed, RunStarted
-from schemas.steps import StepCommitted
+from schemas.steps import StepClaimed, StepCommitted
+from schemas.turns import TurnBegun, TurnRecorded
 from schemas.weights import WeightsActivated, WeightsPublished
 from schemas.workers import WorkerJoined, WorkerLost
 
@@ -28,11 +29,14 @@ EVENT_CLASSES: tuple[type[Event], ...] = (
     RolloutCompleted,
     RolloutSuspended,
     RolloutFailed,
+    TurnBegun,
+    TurnRecorded,
     RewardAssigned,
     RewardFailed,
     GroupAccepted,
     GroupRejected,
     BatchSealed,
+    StepClaimed,
     StepCommitted,
     WeightsPublished,
     WeightsActivated,

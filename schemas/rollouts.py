@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from typing import Any
 
 import msgspec
 
@@ -67,7 +68,8 @@ class RolloutRequested(Event, frozen=True, kw_only=True, tag="rollout.requested"
 
     sample: `<group>-s<index>`. prompt: int32 [prompt]. seed: with it and the weights the tokens are determined, where
     the engine is deterministic. min_version: the engine must run at least these weights before it starts.
-    attempt: 0, or higher after a failure; what earlier chunks hold is kept and gone on from.
+    attempt: 0, one more after each failure or suspension; what earlier chunks hold is kept and gone on from.
+    mask_older: tokens of older versions than the one that the rollout ends on get loss mask 0.
     """
 
     sample: str
@@ -79,6 +81,7 @@ class RolloutRequested(Event, frozen=True, kw_only=True, tag="rollout.requested"
     min_version: int = 0
     attempt: int = 0
     purpose: Purpose = Purpose.TRAIN
+    mask_older: bool = False
 
     def entity(self) -> str:
         return self.sample
@@ -91,7 +94,8 @@ class RolloutProgressed(Event, frozen=True, kw_only=True, tag="rollout.progresse
     """The engine, every K tokens or T seconds of a running rollout, fenced on all of the sample's rollout events.
 
     The chunk holds response tokens [start, start + n). tokens: int32 [n]; log_probs: float32 [n], of logits /
-    temperature; spans: weight versions over the chunk, in response positions.
+    temperature; spans: weight versions over the chunk, in response positions. turn: of a rollout that has turns, the
+    one it belongs to; positions are then those of the turn's tokens.
     """
 
     sample: str
@@ -101,13 +105,15 @@ class RolloutProgressed(Event, frozen=True, kw_only=True, tag="rollout.progresse
     log_probs: Array
     spans: tuple[WeightSpan, ...]
     engine: str
+    turn: int | None = None
 
     def entity(self) -> str:
         return self.sample
 
     def identity(self) -> tuple[str | int, ...]:
         # With its content: a chunk that two engines say of the same place is one event only where it is the same chunk.
-        return (self.sample, self.attempt, self.start, self.tokens.digest(), self.log_probs.digest())
+        place = (self.sample, self.attempt, self.start, self.tokens.digest(), self.log_probs.digest())
+        return place if self.turn is None else (*place, self.turn)
 
 
 class RolloutCompleted(Event, frozen=True, kw_only=True, tag="rollout.completed"):
@@ -115,6 +121,11 @@ class RolloutCompleted(Event, frozen=True, kw_only=True, tag="rollout.completed"
 
     Holds response tokens [start, length): what no chunk holds yet. spans, text, stop and loss_mask (int8 [length],
     absent = all ones) are of the whole response. digest: sha256 over all response tokens and log-probs, hex.
+
+    A rollout that a generate function made in turns starts at 0 and stands whole, whatever its turns hold: log-probs
+    are 0 where the mask is, spans cover generated tokens only. prompt: int32, where it is not the request's. metadata:
+    what the function added to the sample's. A function that returns several samples completes them in one append, the
+    others first: their ids are `<sample>-1`, `<sample>-2`, ..., and `rollout` names the sample that was asked for.
     """
 
     sample: str
@@ -132,6 +143,9 @@ class RolloutCompleted(Event, frozen=True, kw_only=True, tag="rollout.completed"
     log_probs: Array = EMPTY_LOG_PROBS
     loss_mask: Array | None = None
     timings: Timings = Timings()
+    rollout: str = ""
+    prompt: Array | None = None
+    metadata: dict[str, Any] = {}
 
     def entity(self) -> str:
         return self.sample
@@ -141,7 +155,10 @@ class RolloutCompleted(Event, frozen=True, kw_only=True, tag="rollout.completed"
 
 
 class RolloutSuspended(Event, frozen=True, kw_only=True, tag="rollout.suspended"):
-    """The engine, when a rollout rests: its chunks so far stay and are gone on from. length: tokens there are."""
+    """The engine, when a rollout rests: its chunks so far stay, and are gone on from once it is asked for again.
+
+    length: response tokens in the log. reason step_boundary: a `batch.sealed` that suspends came after its request.
+    """
 
     sample: str
     attempt: int

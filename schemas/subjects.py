@@ -44,6 +44,11 @@ def any_verb(subject: str) -> str:
     return ".".join((*tokens[:3], "*", tokens[4])) if len(tokens) == 5 else subject
 
 
+def everything_about(run: str, entity: str) -> str:
+    """Everything said about one entity, with whatever noun: the fence of a rollout that has turns."""
+    return f"slime.{run}.*.*.{entity}"
+
+
 def stream_subjects(run: str) -> list[str]:
     """What the run's stream stores: the nouns, and so neither the inbox nor replies."""
     check_token(run, "run name")

@@ -9,6 +9,7 @@ import numpy as np
 from schemas.batches import BatchSealed
 from schemas.errors import StorageError
 from schemas.rollouts import StopReason
+from schemas.sample_ids import group_of
 from slime_events.batch import TrainBatch, TrainSample
 from slime_events.conductor.seal import batch_digest
 from slime_events.trajectory import Fetch, Trajectory
@@ -36,8 +37,8 @@ def _train_sample(trajectory: Trajectory, fetch: Fetch, *, reward: float, raw: f
     mask = trajectory.loss_mask
     return TrainSample(
         sample=trajectory.sample,
-        group=trajectory.sample.rpartition("-s")[0],
-        rollout=trajectory.sample,
+        group=group_of(trajectory.sample),
+        rollout=trajectory.rollout or trajectory.sample,
         tokens=np.concatenate([fetch(trajectory.prompt), trajectory.tokens]).astype(np.int32, copy=False),
         response_length=trajectory.length,
         loss_mask=np.ones(trajectory.length, np.int8) if mask is None else mask,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from schemas.rollouts import RolloutCompleted, StopReason
+from schemas.sample_ids import place_of
 from slime_events.sample import Sample, Status
 from slime_events.state.group import GroupState, SampleState
 from slime_events.trajectory import Trajectory
@@ -13,12 +14,19 @@ from slime_events.trajectory import Trajectory
 STATUS = {StopReason.STOP: Status.COMPLETED, StopReason.LENGTH: Status.TRUNCATED, StopReason.ABORT: Status.ABORTED}
 
 
-def group_samples(group: GroupState, trajectories: Mapping[str, Trajectory] | None = None) -> list[Sample]:
-    """The samples of a decided group, in index order; with tokens and log-probs where trajectories are given."""
-    return [
-        _with_tokens(_from_state(group, state, index), (trajectories or {}).get(state.sample))
-        for index, state in enumerate(group.samples.values())
-    ]
+def group_samples(
+    group: GroupState, trajectories: Mapping[str, Trajectory] | None = None
+) -> list[Sample | list[Sample]]:
+    """The rollouts of a decided group, in index order; with tokens and log-probs where trajectories are given.
+
+    A rollout that became several samples is a list of them, as in slime.
+    """
+    rollouts: dict[int, list[Sample]] = {}
+    for state in group.samples.values():
+        index, _ = place_of(state.sample)
+        sample = _with_tokens(_from_state(group, state, index), (trajectories or {}).get(state.sample))
+        rollouts.setdefault(index, []).append(sample)
+    return [samples if len(samples) > 1 else samples[0] for samples in rollouts.values()]
 
 
 def _from_state(group: GroupState, state: SampleState, index: int) -> Sample:

@@ -27,7 +27,13 @@ SLIME_MODULES: dict[str, dict[str, str]] = {
     "slime": {},
     "slime.utils": {},
     "slime.utils.types": {"Sample": "slime_events.sample:Sample"},
+    "slime.utils.http_utils": {"post": "serve_apps.generate.slime_face:post"},
+    "slime.utils.misc": {"load_function": "slime_events.plug_points:load_function"},
     "slime.rollout": {},
+    "slime.rollout.sglang_rollout": {
+        "GenerateState": "serve_apps.generate.slime_face:GenerateState",
+        "get_model_url": "serve_apps.generate.slime_face:get_model_url",
+    },
     "slime.rollout.filter_hub": {},
     "slime.rollout.filter_hub.base_types": {
         "DynamicFilterOutput": "slime_events.filters.base_types:DynamicFilterOutput",
@@ -52,7 +58,10 @@ SLIME_MODULES: dict[str, dict[str, str]] = {
     "slime.rollout.rm_hub.f1": {"f1_score": "slime_events.rewards.f1:f1_score"},
     "slime.rollout.rm_hub.gpqa": {"compute_gpqa_reward": "slime_events.rewards.gpqa:compute_gpqa_reward"},
 }
-"""What a plug-in written for slime may import, by module and name, and where it is here."""
+"""What a plug-in written for slime may import, by module and name, and where it is here.
+
+By name only: a file that holds a reward beside its generate function is imported where nothing is served.
+"""
 
 
 class _SlimeAliases(importlib.abc.MetaPathFinder, importlib.abc.Loader):

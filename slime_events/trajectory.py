@@ -30,7 +30,8 @@ Fetch = Callable[[Array], npt.NDArray[Any]]
 class Trajectory:
     """One rollout so far. prompt: int32 [prompt]; tokens: int32 [response]; log_probs: float32 [response].
 
-    position: of the newest event folded in, the fence of the next. attempt: of the newest request.
+    position: of the newest event folded in, the fence of the next. attempt: of the newest request. rollout: the sample
+    that was asked for, where this is a further one of its rollout.
     """
 
     sample: str
@@ -44,6 +45,7 @@ class Trajectory:
     stop: StopReason | None = None
     text: str = ""
     digest: str = ""
+    rollout: str = ""
 
     @property
     def length(self) -> int:
@@ -73,6 +75,8 @@ class Trajectory:
         self.spans, self.stop, self.text, self.digest = event.spans, event.stop, event.text, event.digest
         if event.loss_mask is not None:
             self.loss_mask = fetch(event.loss_mask)
+        if event.prompt is not None:
+            self.prompt = event.prompt
 
     def _join(self, start: int, tokens: Array, log_probs: Array, fetch: Fetch) -> None:
         if start != self.length or tokens.n != log_probs.n:
@@ -98,14 +102,24 @@ class Trajectories:
             found = self.by_sample.setdefault(event.sample, Trajectory(event.sample, event.prompt))
             found.attempt, found.position = event.attempt, position
         elif isinstance(event, RolloutProgressed | RolloutCompleted | RolloutFailed | RolloutSuspended):
-            known = self.by_sample.get(event.sample)
+            known = self.by_sample.get(event.sample) or self._sibling(event)
             if known is None:
                 return
             if isinstance(event, RolloutProgressed):
-                known.progress(event, self._fetch)
+                if event.turn is None:  # a rollout that has turns stands whole in its end
+                    known.progress(event, self._fetch)
             elif isinstance(event, RolloutCompleted):
                 known.complete(event, self._fetch)
             known.position = position
+
+    def _sibling(self, event: object) -> Trajectory | None:
+        """A further sample of a rollout that one is told of."""
+        asked_for = self.by_sample.get(event.rollout) if isinstance(event, RolloutCompleted) else None
+        if asked_for is None or not isinstance(event, RolloutCompleted):
+            return None
+        sibling = Trajectory(event.sample, asked_for.prompt, attempt=event.attempt, rollout=event.rollout)
+        self.by_sample[event.sample] = sibling
+        return sibling
 
     def forget(self, samples: tuple[str, ...]) -> None:
         """Let go of samples that nobody will ask for again."""
@@ -122,6 +136,17 @@ def merge_spans(spans: tuple[WeightSpan, ...], more: tuple[WeightSpan, ...]) -> 
         elif span.end > span.start:
             merged.append(span)
     return tuple(merged)
+
+
+def mask_older_versions(spans: tuple[WeightSpan, ...], length: int) -> npt.NDArray[np.int8] | None:
+    """Loss mask int8 [length]: 0 on tokens of older versions than the last span's; None where there are none."""
+    older = [span for span in spans if span.version < spans[-1].version]
+    if not older:
+        return None
+    mask = np.ones(length, np.int8)
+    for span in older:
+        mask[span.start : span.end] = 0
+    return mask
 
 
 def content_digest(tokens: npt.NDArray[np.int32], log_probs: npt.NDArray[np.float32]) -> str:

@@ -10,6 +10,7 @@ from schemas.groups import GroupAccepted, GroupRejected
 from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned, RewardFailed
 from schemas.rollouts import RolloutCompleted, RolloutRequested
+from schemas.sample_ids import place_of
 from slime_events.sample import Sample
 from slime_events.sample_view import sample_to_grade
 from storage.log import Recorded
@@ -58,7 +59,7 @@ class Ungraded:
         for group in looked_at:
             completed = self._completed[group]
             fresh = {s: r for s, r in completed.items() if s not in self._taken}
-            if not fresh or (self._whole_groups and len(completed) < len(self._asked.get(group, ()))):
+            if not fresh or (self._whole_groups and not self._asked.get(group, set()) <= completed.keys()):
                 continue
             self._taken |= fresh.keys()
             yield group, fresh
@@ -77,10 +78,10 @@ class Ungraded:
             shown.append(
                 sample_to_grade(
                     event,
-                    index=int(sample.rpartition("-s")[2]),
+                    index=place_of(sample)[0],
                     prompt=prompt.messages or prompt.text,
                     label=prompt.label,
-                    metadata=prompt.metadata,
+                    metadata=prompt.metadata | event.metadata,
                 )
             )
         return shown

@@ -35,7 +35,8 @@ from schemas.rollouts import (
     WeightSpan,
 )
 from schemas.runs import FinishReason, RunFailed, RunFinished, RunResumed, RunStarted
-from schemas.steps import StepCommitted
+from schemas.steps import StepClaimed, StepCommitted
+from schemas.turns import ToolCall, TurnBegun, TurnRecorded, TurnRole
 from schemas.weights import WeightsActivated, WeightsPublished
 from schemas.workers import WorkerJoined, WorkerLost
 from tests.golden.log_file import FOLDER, rendered_file, write_records
@@ -56,6 +57,7 @@ def a_run() -> Iterator[Event]:
     yield PromptRejected(source=Source(path="file:///p.jsonl", row=1, offset=1, line=2), reason="no field 'input'")
     yield from _trained_group()
     yield from _rejected_group()
+    yield from _rollout_in_turns()
     yield from _step()
     yield WorkerLost(worker="engine-1", role="engine", reason="its process ended")
     yield RunFailed(role="conductor", reason="no engine is left", waited_for="an engine", at_events=30)
@@ -167,6 +169,73 @@ def _rejected_group() -> Iterator[Event]:
     yield GroupRejected(group=group, cause=RejectionCause.ROLLOUT_FAILED, reason="one of two failed")
 
 
+def _rollout_in_turns() -> Iterator[Event]:
+    """A generation in two parts, a tool, and two samples that came of them."""
+    sample, engine = "train-0-2-s0", "engine-1"
+    yield TurnBegun(sample=sample, index=0, role=TurnRole.ASSISTANT, asked=DIGEST, engine=engine)
+    yield RolloutProgressed(
+        sample=sample,
+        attempt=0,
+        start=0,
+        tokens=pack_tokens([7]),
+        log_probs=pack_log_probs([-0.5]),
+        spans=(WeightSpan(0, 1, 0),),
+        engine=engine,
+        turn=0,
+    )
+    yield TurnRecorded(
+        sample=sample,
+        index=0,
+        role=TurnRole.ASSISTANT,
+        asked=DIGEST,
+        engine=engine,
+        observed=pack_tokens([1, 5]),
+        start=1,
+        length=2,
+        tokens=pack_tokens([8]),
+        log_probs=pack_log_probs([-1.0]),
+        spans=(WeightSpan(0, 2, 0),),
+        stop=StopReason.STOP,
+        text="add(2, 3)",
+        seconds=0.5,
+    )
+    call = ToolCall("add", {"a": 2, "b": 3}, may_repeat=True)
+    yield TurnBegun(
+        sample=sample, index=1, role=TurnRole.TOOL, asked=DIGEST, engine=engine, call=call, overlapping=True
+    )
+    yield TurnRecorded(
+        sample=sample,
+        index=1,
+        role=TurnRole.TOOL,
+        asked=DIGEST,
+        engine=engine,
+        call=call,
+        result={"sum": 5},
+        overlapping=True,
+        seconds=0.01,
+    )
+    for name, origin in ((f"{sample}-1", sample), (sample, "")):
+        yield RolloutCompleted(
+            sample=name,
+            group="train-0-2",
+            attempt=0,
+            start=0,
+            length=3,
+            prompt_length=2,
+            stop=StopReason.STOP,
+            text="add(2, 3)5",
+            spans=(WeightSpan(0, 2, 0),),
+            digest=DIGEST,
+            engine=engine,
+            tokens=pack_tokens([7, 8, 9]),
+            log_probs=pack_log_probs([-0.5, -1.0, 0.0]),
+            loss_mask=pack([1, 1, 0], "int8"),
+            rollout=origin,
+            prompt=pack_tokens([1, 5]),
+            metadata={"calls": 1},
+        )
+
+
 def _step() -> Iterator[Event]:
     samples = ("train-0-0-s0", "train-0-0-s1")
     yield BatchSealed(
@@ -178,6 +247,7 @@ def _step() -> Iterator[Event]:
         digest=DIGEST,
         oldest_version=0,
     )
+    yield StepClaimed(step=0, trainer="trainer-1")
     yield StepCommitted(
         step=0,
         batch_digest=DIGEST,

@@ -131,7 +131,7 @@ def test_plug_ins_written_for_slime_import_ours(folder: Path) -> None:
         "def keep(args, samples: list[Sample], **kwargs): return DynamicFilterOutput(keep=True, reason='x')\n"
     )
     assert load_function("proj_slime:keep", user_dir=folder)(None, []).reason == "x"
-    (folder / "proj_more.py").write_text("from slime.utils.http_utils import post\n")
+    (folder / "proj_more.py").write_text("from slime.utils.wandb_utils import init\n")
     with pytest.raises(PlugPointError, match=r"slime\.utils\.types"):
         load_function("proj_more:f", user_dir=folder)
     for module, names in SLIME_MODULES.items():

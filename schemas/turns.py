@@ -1,0 +1,96 @@
+"""A turn of a rollout that a user's generate function makes: one generation, or one call of a tool."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import msgspec
+
+from schemas.arrays import EMPTY_LOG_PROBS, EMPTY_TOKENS, Array
+from schemas.event import Event
+from schemas.rollouts import StopReason, WeightSpan
+
+
+class TurnRole(enum.StrEnum):
+    """Who speaks in a turn."""
+
+    ASSISTANT = "assistant"
+    TOOL = "tool"
+
+
+class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is asked of a tool. arguments: JSON values. may_repeat: calling it twice does no harm."""
+
+    name: str
+    arguments: dict[str, Any] = {}
+    may_repeat: bool = False
+
+
+class TurnBegun(Event, frozen=True, kw_only=True, tag="turn.begun"):
+    """The engine, before it calls a tool, and with the first chunk of a generation: what is under way.
+
+    Fenced on all that is said of the sample, as every event of such a rollout. Where no `turn.recorded` of the index
+    follows, the turn was in flight when its engine was lost: a generation goes on from its chunks, a tool is called
+    again only if it may be. asked: sha256 of what is asked for (prompt and sampling, or tool and arguments), hex.
+    overlapping: another turn of the sample was under way.
+    Example: index 1, role tool, call {name: calculator, arguments: {expression: 2+3}}.
+    """
+
+    sample: str
+    index: int
+    role: TurnRole
+    asked: str
+    engine: str
+    call: ToolCall | None = None
+    overlapping: bool = False
+
+    def entity(self) -> str:
+        return self.sample
+
+    def identity(self) -> tuple[str | int, ...]:
+        # With the engine: of two that begin the same turn, the fence lets only one.
+        return (self.sample, self.index, self.engine)
+
+
+class TurnRecorded(Event, frozen=True, kw_only=True, tag="turn.recorded"):
+    """The engine, when a turn has ended. A generate function that is run again is answered with it.
+
+    index: counts the sample's turns in the order they were asked for. asked: as in `turn.begun`. seconds: it took.
+
+    Of the assistant: its prompt is that of turn `extends` with that turn's tokens, then `observed` (int32, what a tool
+    or the environment said, loss mask 0); where it extends none, `observed` is the whole prompt. Then come the
+    generated tokens [0, length), loss mask 1: those from `start` on in `tokens` (int32) and `log_probs` (float32, of
+    logits / temperature), those before in the turn's chunks. spans: weight versions over all of them. text: of them.
+
+    Of a tool: call, and either result (a JSON value) or error (what it raised; empty where it did not).
+
+    overlapping: another turn of the sample was under way at the same time.
+    Example: index 1, role tool, call {name: calculator, arguments: {expression: 2+3}}, result 5, seconds 0.02.
+    """
+
+    sample: str
+    index: int
+    role: TurnRole
+    asked: str
+    engine: str
+    extends: int | None = None
+    observed: Array = EMPTY_TOKENS
+    start: int = 0
+    length: int = 0
+    tokens: Array = EMPTY_TOKENS
+    log_probs: Array = EMPTY_LOG_PROBS
+    spans: tuple[WeightSpan, ...] = ()
+    stop: StopReason | None = None
+    text: str = ""
+    call: ToolCall | None = None
+    result: Any = None
+    error: str = ""
+    overlapping: bool = False
+    seconds: float = 0.0
+
+    def entity(self) -> str:
+        return self.sample
+
+    def identity(self) -> tuple[str | int, ...]:
+        return (self.sample, self.index, self.engine)

@@ -1,0 +1,191 @@
+"""`Session`: what a user's generate function does its turns with. Every turn is in the log when its call returns.
+
+    async def generate(args, sample, sampling_params, *, session):
+        sample.tokens = session.tokenize(sample.prompt)
+        for _ in range(args.max_turns):
+            turn = await session.generate(sample.tokens)
+            turn.add_to(sample)
+            ...
+            result = await session.call(calculator, {"expression": "2+3"}, may_repeat=True)
+            said = f"<result>{result}</result>"
+            sample.append_response_tokens(tokens=session.tokenize(said), text=said, trainable=False)
+        return sample
+
+After a crash the function is run again from its start, and its calls are answered from the log until the log ends. So
+it has to do the same for the same answers: what looks at the outside world goes through `call`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+
+from schemas.errors import PlugPointError
+from schemas.rollouts import Sampling, StopReason
+from schemas.turns import ToolCall
+from serve_apps.generate.journal import Calling, Journal, result_of
+from serve_apps.generate.record import Ended
+from serve_apps.generate.sampling import read_sampling, read_seed
+from slime_events.args_view import ArgsView
+from slime_events.plug_points import name_of
+from slime_events.rewards.outcome import plain
+from slime_events.sample import Sample
+
+T = TypeVar("T")
+Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
+"""A text, token ids, or chat messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One generation. log_probs: natural, of logits / temperature, one per token. versions: weights that made it."""
+
+    index: int
+    prompt_tokens: list[int]
+    tokens: list[int]
+    log_probs: list[float]
+    text: str
+    stop: StopReason
+    versions: tuple[int, ...]
+
+    @property
+    def meta_info(self) -> dict[str, Any]:
+        """As SGLang's answer has it."""
+        return {
+            "finish_reason": {"type": self.stop.value},
+            "prompt_tokens": len(self.prompt_tokens),
+            "completion_tokens": len(self.tokens),
+            "cached_tokens": 0,
+            "weight_version": str(max(self.versions, default=0)),
+        }
+
+    def add_to(self, sample: Sample) -> None:
+        """Append it to a sample's response, as trained tokens."""
+        sample.append_response_tokens(
+            tokens=self.tokens, log_probs=self.log_probs, text=self.text, meta_info=self.meta_info
+        )
+
+
+class Session:
+    """One rollout's. It may be used by several tasks of the function at once."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        home: asyncio.AbstractEventLoop,
+        tokenizer: Any,
+        sampling: Sampling,
+        args: ArgsView,
+        tools: list[dict[str, Any]] | None = None,
+    ) -> None:
+        self._journal, self._home, self._tools = journal, home, tools
+        self.sampling = sampling
+        self.tokenizer, self.args = tokenizer, args
+
+    def tokenize(self, prompt: Prompt) -> list[int]:
+        """Token ids of a text, or of chat messages after the model's template, without special tokens added."""
+        if isinstance(prompt, str):
+            return list(self.tokenizer.encode(prompt, add_special_tokens=False))
+        if all(isinstance(part, Mapping) for part in prompt):
+            extra = {
+                **({"tools": self._tools} if self._tools else {}),
+                **getattr(self.args, "apply_chat_template_kwargs", {}),
+            }
+            text = self.tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True, **extra)
+            return self.tokenize(text)
+        return [int(token) for token in prompt]  # type: ignore[arg-type]
+
+    async def generate(self, prompt: Prompt, sampling_params: Mapping[str, Any] | None = None) -> Turn:
+        """The model's next words. sampling_params: slime's names, over those of the run.
+
+        Raises PlugPointError for parameters that mean nothing here, EngineError, GenerateDiffers.
+        """
+        tokens = self.tokenize(prompt)
+        if not tokens:
+            raise PlugPointError("session.generate was given an empty prompt")
+        sampling, seed = read_sampling(self.sampling, sampling_params or {}), read_seed(sampling_params or {})
+        ended = await self._at_home(self._journal.generate(np.array(tokens, np.int32), sampling, seed))
+        return _turn(tokens, ended)
+
+    async def call(
+        self,
+        tool: Callable[..., Any],
+        arguments: Mapping[str, Any],
+        *,
+        may_repeat: bool = False,
+        timeout_s: float | None = None,
+    ) -> Any:
+        """What `tool(**arguments)` returns, as JSON holds it; awaited, or run in a thread where it is no coroutine.
+
+        It is called once, however often the function is run again. may_repeat: it may be called a second time where an
+        engine was lost in the midst of it; else such a rollout fails. Raises ToolFailed with what the tool raised, or
+        after `timeout_s`.
+        """
+        call = ToolCall(name_of(tool), _plain_arguments(tool, arguments), may_repeat)
+        answer = await self._at_home(self._journal.begin_call(call))
+        if isinstance(answer, Calling):
+            begun = time.perf_counter()
+            result, error = await _called(tool, call.arguments, timeout_s)
+            seconds = time.perf_counter() - begun
+            answer = await self._at_home(self._journal.end_call(answer, result, error, seconds))
+        return result_of(answer)
+
+    async def _at_home(self, work: Coroutine[Any, Any, T]) -> T:
+        """Done on the worker's loop; the function's own is another thread's, so that it cannot hold the engine."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._home))
+
+
+CURRENT: ContextVar[Session] = ContextVar("session")
+
+
+def current_session() -> Session:
+    """The session of the rollout that calls, for functions with slime's signature. Raises PlugPointError elsewhere."""
+    session = CURRENT.get(None)
+    if session is None:
+        raise PlugPointError("there is no session here: only a generate function that is making a rollout has one")
+    return session
+
+
+def _turn(prompt: list[int], ended: Ended) -> Turn:
+    event = ended.event
+    return Turn(
+        index=event.index,
+        prompt_tokens=prompt,
+        tokens=ended.tokens.tolist(),
+        log_probs=ended.log_probs.tolist(),
+        text=event.text,
+        stop=event.stop or StopReason.STOP,
+        versions=tuple(span.version for span in event.spans),
+    )
+
+
+def _plain_arguments(tool: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """As the log gives them back. Raises PlugPointError for what is no JSON: a repr is no argument."""
+    try:
+        encoded = msgspec.msgpack.encode(dict(arguments))
+        return msgspec.msgpack.decode(encoded, type=dict[str, Any])
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
+        raise PlugPointError(f"arguments of {name_of(tool)} have to be JSON values: {error}") from error
+
+
+async def _called(tool: Callable[..., Any], arguments: dict[str, Any], timeout_s: float | None) -> tuple[Any, str]:
+    """(result, error) of a call: one of them says something."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            returned = tool(**arguments) if inspect.iscoroutinefunction(tool) else asyncio.to_thread(tool, **arguments)
+            result = await returned
+            if inspect.isawaitable(result):
+                result = await result
+    except Exception as error:
+        late = timeout_s is not None and isinstance(error, TimeoutError)
+        reason = f"took longer than {timeout_s:g} s" if late else f"raised {type(error).__name__}: {error}"
+        return None, f"{name_of(tool)} {reason}"
+    return plain(result), ""

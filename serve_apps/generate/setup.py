@@ -1,0 +1,47 @@
+"""`GenerateSetup`: what a replica needs to run a user's generate function."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from serve_apps.generate.slime_face import ROUTER
+from slime_events.args_view import ArgsView
+from slime_events.config.settings import TrainSettings
+
+
+class GenerateSetup(msgspec.Struct, frozen=True, kw_only=True):
+    """path: of the function. user_dir: the folder that it is looked for in. timeout_s: seconds that one rollout's
+    function may take. args: what it sees on `args`. tokenizer: an HF folder.
+    """
+
+    path: str
+    user_dir: str
+    timeout_s: float
+    args: dict[str, Any]
+    tokenizer: str
+
+
+def generate_setup(settings: TrainSettings) -> GenerateSetup | None:
+    """What the settings ask for; None where engines answer each prompt in one turn, without a function."""
+    path = settings.rollout.custom_generate_function_path
+    if path is None:
+        return None
+    view = ArgsView.of(
+        settings.data,
+        settings.evaluation,
+        settings.trainer,
+        settings.engine,
+        settings.algorithm,
+        settings.reward,
+        settings.rollout,
+    )
+    return GenerateSetup(
+        path=path,
+        user_dir=str(Path.cwd()),
+        timeout_s=settings.rollout.generate_timeout,
+        args=view.as_dict() | ROUTER,
+        tokenizer=settings.engine.hf_checkpoint,
+    )

@@ -1,0 +1,99 @@
+"""slime's own helpers for generate functions, led to the rollout's session: `post`, `GenerateState`, `get_model_url`.
+
+A function written for slime posts to its router's `/generate`; here that is a turn of the rollout's own engine, and
+nothing goes over a network. What it posts elsewhere is a tool call that may be repeated, as slime's own retries do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.error
+import urllib.request
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Any
+from urllib.parse import urlsplit
+
+from schemas.errors import PlugPointError
+from serve_apps.generate.sampling import sampling_params
+from serve_apps.generate.session import Session, Turn, current_session
+
+ROUTER = {"sglang_router_ip": "127.0.0.1", "sglang_router_port": 0}
+"""The address on `args`. Nothing listens at port 0: who asks there without `post` is refused at once."""
+REQUEST_S = 60.0
+_KEYS = {"input_ids", "text", "sampling_params", "return_logprob", "stream", "rid"}
+
+
+class GenerateState:
+    """slime's global state of generation, as far as a generate function may know it."""
+
+    def __init__(self, args: Any) -> None:
+        session = current_session()
+        self.args = args
+        self.tokenizer = session.tokenizer
+        self.processor = None
+        self.aborted = False
+        self.sampling_params = sampling_params(session.sampling)
+
+    @property
+    def semaphore(self) -> AbstractAsyncContextManager[None]:
+        """Open: the engine bounds its own concurrency."""
+        return nullcontext()
+
+
+def get_model_url(args: Any, model_name: str, endpoint: str = "/generate") -> str:
+    """The URL that `post` takes for this rollout's engine; there is one model."""
+    return f"http://{args.sglang_router_ip}:{args.sglang_router_port}{endpoint}"
+
+
+async def post(url: str, payload: dict[str, Any] | None, max_retries: int = 60, headers: Any = None) -> Any:
+    """A turn where the URL is the router's, else a recorded POST of JSON. Raises PlugPointError, ToolFailed."""
+    session = current_session()
+    parts = urlsplit(url)
+    if (parts.hostname, parts.port) != (ROUTER["sglang_router_ip"], ROUTER["sglang_router_port"]):
+        arguments = {"url": url, "payload": payload or {}, "max_retries": max_retries}
+        return await session.call(post_json, arguments, may_repeat=True)
+    if parts.path != "/generate":
+        raise PlugPointError(f"the engine answers /generate here, not {parts.path}")
+    return await _generate(session, payload or {})
+
+
+async def _generate(session: Session, payload: dict[str, Any]) -> dict[str, Any]:
+    """SGLang's /generate, of one prompt."""
+    if unknown := sorted(payload.keys() - _KEYS):
+        raise PlugPointError(f"/generate takes {', '.join(sorted(_KEYS))} here, not {', '.join(unknown)}")
+    prompt = payload.get("input_ids", payload.get("text"))
+    if prompt is None or payload.get("stream"):
+        raise PlugPointError("/generate needs input_ids or text here, and does not stream")
+    turn = await session.generate(prompt, payload.get("sampling_params"))
+    meta: dict[str, Any] = {"id": str(turn.index), **turn.meta_info}
+    if payload.get("return_logprob"):
+        meta["output_token_logprobs"] = _log_probs(turn)
+    return {"text": turn.text, "output_ids": turn.tokens, "meta_info": meta}
+
+
+def _log_probs(turn: Turn) -> list[tuple[float, int, None]]:
+    """(log-prob, token, None) each, as SGLang gives them."""
+    return [(log_prob, token, None) for log_prob, token in zip(turn.log_probs, turn.tokens, strict=True)]
+
+
+async def post_json(url: str, payload: dict[str, Any], max_retries: int) -> Any:
+    """What a server answers to JSON, as JSON or else as text; tried again each second, as slime does."""
+    for tried in range(1, max_retries + 1):
+        try:
+            return await asyncio.to_thread(_post_json, url, payload)
+        except (urllib.error.URLError, OSError):
+            if tried == max_retries:
+                raise
+        await asyncio.sleep(1.0)
+    raise PlugPointError(f"max_retries is {max_retries}: {url} was never asked")
+
+
+def _post_json(url: str, payload: dict[str, Any]) -> Any:
+    request = urllib.request.Request(url, json.dumps(payload).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=REQUEST_S) as answer:
+        body = answer.read().decode()
+    try:
+        return json.loads(body)
+    except ValueError:
+        return body

@@ -1,0 +1,111 @@
+"""Generate functions for the tests: with slime's signature, with ours, and such that do wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from typing import Any
+
+from serve_apps.generate.session import Session, current_session
+from slime_events.plug_points import load_function
+from slime_events.sample import Sample
+
+CALLS: Counter[str] = Counter()
+"""How often a tool was really called, by what it was asked."""
+
+
+def look_up(rollout: str, word: int) -> str:
+    """A tool with an effect: it counts."""
+    CALLS[f"{rollout} {word}"] += 1
+    return f"<{word} is odd>" if word % 2 else f"<{word} is even>"
+
+
+async def _converse(sample: Sample, session: Session, turns: int, *, may_repeat: bool) -> Sample:
+    sample.tokens = session.tokenize(sample.prompt)
+    for left in reversed(range(turns)):
+        turn = await session.generate(sample.tokens, {"max_new_tokens": 10})
+        turn.add_to(sample)
+        if left:
+            question = {"rollout": sample.session_id, "word": turn.tokens[0]}
+            said = await session.call(look_up, question, may_repeat=may_repeat)
+            sample.append_response_tokens(tokens=session.tokenize(said), text=said, trainable=False)
+    return sample
+
+
+async def two_turns(args: Any, sample: Sample, sampling_params: dict[str, Any], *, session: Session) -> Sample:
+    return await _converse(sample, session, 2, may_repeat=True)
+
+
+async def two_careful_turns(args: Any, sample: Sample, sampling_params: dict[str, Any], *, session: Session) -> Sample:
+    return await _converse(sample, session, 2, may_repeat=False)
+
+
+async def three_slow_turns(args: Any, sample: Sample, sampling_params: dict[str, Any], *, session: Session) -> Sample:
+    return await _converse(sample, session, 3, may_repeat=False)
+
+
+async def fan_out(
+    args: Any, sample: Sample, sampling_params: dict[str, Any], evaluation: bool, session: Session
+) -> Sample | list[Sample]:
+    """A solver twice side by side and a judge of both: samples with prompts of their own. An evaluation has one."""
+    prompt = session.tokenize(sample.prompt)
+    solved = await asyncio.gather(*(session.generate(prompt, {"max_new_tokens": 6}) for _ in range(2)))
+    question = session.tokenize(f"which? {solved[0].text} | {solved[1].text}")
+    judged = await session.generate(question, {"max_new_tokens": 4})
+    samples = []
+    for tokens, turn in ((prompt, solved[0]), (prompt, solved[1]), (question, judged)):
+        one = Sample(
+            prompt=sample.prompt, label=sample.label, metadata={"role": "judge" if turn is judged else "solver"}
+        )
+        one.tokens = list(tokens)
+        turn.add_to(one)
+        samples.append(one)
+    return samples[0] if evaluation else samples
+
+
+async def graded(args: Any, sample: Sample, sampling_params: dict[str, Any]) -> Sample:
+    """Knows its reward itself."""
+    session = current_session()
+    sample.tokens = session.tokenize(sample.prompt)
+    turn = await session.generate(sample.tokens)
+    turn.add_to(sample)
+    sample.reward = {"score": turn.tokens[0] / 256, "why": "first token"}
+    return sample
+
+
+async def raises(args: Any, sample: Sample, sampling_params: dict[str, Any]) -> Sample:
+    return 1 / 0  # type: ignore[return-value]
+
+
+async def sleeps(args: Any, sample: Sample, sampling_params: dict[str, Any]) -> Sample:
+    await asyncio.sleep(1000)
+    return sample
+
+
+async def blocks(args: Any, sample: Sample, sampling_params: dict[str, Any], *, session: Session) -> Sample:
+    """Holds its own loop for as long as two leases last."""
+    time.sleep(0.4)  # noqa: ASYNC251
+    return await _converse(sample, session, 1, may_repeat=False)
+
+
+async def returns_nothing(args: Any, sample: Sample, sampling_params: dict[str, Any]) -> None:
+    return None
+
+
+async def no_response(args: Any, sample: Sample, sampling_params: dict[str, Any]) -> Sample:
+    return sample
+
+
+async def hides_a_failed_tool(
+    args: Any, sample: Sample, sampling_params: dict[str, Any], *, session: Session
+) -> Sample:
+    """Goes on without the tool."""
+    sample.tokens = session.tokenize(sample.prompt)
+    try:
+        await session.call(load_function, {"path": "nowhere:nothing"})
+    except Exception as error:
+        sample.metadata["tool"] = str(error)
+    turn = await session.generate(sample.tokens)
+    turn.add_to(sample)
+    return sample

@@ -1,0 +1,74 @@
+"""Rollouts of several turns, without trouble."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from schemas.arrays import unpack
+from schemas.rollouts import RolloutCompleted, RolloutProgressed, StopReason
+from schemas.steps import StepCommitted
+from schemas.turns import TurnBegun, TurnRecorded, TurnRole
+from tests.generate import functions
+from tests.generate.scene import ONE, a_run, events
+
+
+@pytest.fixture(autouse=True)
+def _no_calls() -> None:
+    functions.CALLS.clear()
+
+
+async def test_a_rollout_of_two_turns_and_a_tool(tmp_path: Path) -> None:
+    run = a_run(tmp_path, "two_turns")
+    await run.run()
+    (committed,) = events(run, StepCommitted)
+    first, tool, second = events(run, TurnRecorded)
+    assert [turn.role for turn in (first, tool, second)] == [TurnRole.ASSISTANT, TurnRole.TOOL, TurnRole.ASSISTANT]
+    assert [turn.index for turn in (first, tool, second)] == [0, 1, 2]
+    assert (first.extends, second.extends) == (None, 0)
+    said = str(tool.result)
+    assert unpack(second.observed).tolist() == [ord(letter) for letter in said]
+    (done,) = events(run, RolloutCompleted)
+    made, observed = 10, len(said)
+    assert done.length == made + observed + made
+    assert done.loss_mask is not None
+    mask = unpack(done.loss_mask)
+    assert mask.tolist() == [1] * made + [0] * observed + [1] * made
+    assert (unpack(done.log_probs)[mask == 0] == 0).all()
+    assert (unpack(done.log_probs)[mask == 1] < 0).all()
+    assert [(span.start, span.end) for span in done.spans] == [(0, made), (made + observed, done.length)]
+    assert done.stop is StopReason.LENGTH
+    assert said in done.text
+    assert functions.CALLS.total() == 1
+    assert committed.tokens == done.prompt_length + done.length
+
+
+async def test_what_is_trained_on_is_what_was_generated(tmp_path: Path) -> None:
+    run = a_run(tmp_path, "two_turns")
+    await run.run()
+    (done,) = events(run, RolloutCompleted)
+    tokens, log_probs = unpack(done.tokens), unpack(done.log_probs)
+    assert done.loss_mask is not None
+    mask = unpack(done.loss_mask)
+    chunks = {turn: [] for turn in (0, 2)}
+    for chunk in events(run, RolloutProgressed):
+        assert chunk.turn is not None
+        chunks[chunk.turn].append((unpack(chunk.tokens), unpack(chunk.log_probs)))
+    for turn in events(run, TurnRecorded, role=TurnRole.ASSISTANT):
+        chunks[turn.index].append((unpack(turn.tokens), unpack(turn.log_probs)))
+    pieces = [piece for turn in (0, 2) for piece in chunks[turn]]
+    np.testing.assert_array_equal(np.concatenate([piece for piece, _ in pieces]), tokens[mask == 1])
+    np.testing.assert_array_equal(np.concatenate([piece for _, piece in pieces]), log_probs[mask == 1])
+    assert {begun.index for begun in events(run, TurnBegun)} == {0, 1, 2}
+
+
+async def test_the_same_run_twice_ends_on_the_same_weights(tmp_path: Path) -> None:
+    plan = ONE.__class__(steps=2, groups=2, samples=2, sampling=ONE.sampling)
+    digests = []
+    for number in range(2):
+        run = a_run(tmp_path / str(number), "two_turns", plan)
+        await run.run()
+        digests.append([event.weights_digest for event in events(run, StepCommitted)])
+    assert digests[0] == digests[1]
