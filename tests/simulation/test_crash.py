@@ -16,7 +16,7 @@ from schemas.arrays import unpack
 from schemas.batches import BatchSealed
 from schemas.evals import EvalCompleted
 from schemas.groups import GroupRejected
-from schemas.rollouts import RolloutFailed, Sampling
+from schemas.rollouts import RolloutFailed, RolloutSuspended, Sampling
 from serve_apps.engine.scripted_engine import Script
 from slime_events.filters.decide import run_filter
 from slime_events.sample_view import group_samples
@@ -52,6 +52,16 @@ TWO_ENGINES = Scene(
 ASYNCHRONOUS = Scene(
     plan=make_plan(**SMALL, max_staleness=2, in_prompt_order=False, publish_every=2),
     scripts=(Script(chunk=4, eos=0, stop_chance=0.2), Script(chunk=1)),
+)
+PARTIAL = Scene(
+    plan=make_plan(
+        **SMALL | {"steps": 2, "sampling": Sampling(max_new_tokens=12)},
+        draw=4,
+        in_prompt_order=False,
+        partial_rollout=True,
+        mask_offpolicy=True,
+    ),
+    scripts=(Script(chunk=12, eos=0, stop_chance=0.2), Script(chunk=1, seconds_per_chunk=0.002)),
 )
 
 
@@ -172,6 +182,11 @@ async def test_one_of_several_engines_and_graders_of_groups(tmp_path: Path, role
 
 async def test_every_process_dies_at_each_append_of_an_asynchronous_run(tmp_path: Path) -> None:
     assert await at_every_append(ASYNCHRONOUS, tmp_path, invariants) > 20
+
+
+async def test_every_process_dies_at_each_append_while_rollouts_rest(tmp_path: Path) -> None:
+    assert events_of(await run_scene(PARTIAL, tmp_path / "rests", Fate()), RolloutSuspended)
+    assert await at_every_append(PARTIAL, tmp_path, invariants) > 20
 
 
 async def test_a_turn_of_the_conductor_is_cut_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
