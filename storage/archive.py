@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from schemas.arrays import BlobRef
 from schemas.errors import ArchiveDamaged, Conflict
 from storage.archive_manifest import (
+    BLOBS,
     CLOSED,
     Closed,
     ManifestChain,
@@ -17,22 +20,30 @@ from storage.archive_manifest import (
     to_json,
 )
 from storage.archive_segment import frame, pack_segment
+from storage.blobs import BlobStore
 from storage.log import Recorded
 from storage.objects import ObjectFolder
+from storage.payloads import blob_refs
 
 
 class ArchiveWriter:
     """Collects events of `run` with `add` and writes them with `seal`; a new one goes on after the last sealed segment.
 
     Everything lies in the folder `run` under `url` (a path, `file://`, `memory://`, `s3://`; `options` go to fsspec).
+    blobs: where the payloads lie that events name. Given it, they are copied too, each before the segment that names
+    it is sealed, so that the archive alone is enough; without, the archive has the events only.
 
     Synchronous: an event loop calls `seal` and `close` in a thread. A failed `seal` may be called again; nothing that
     was added is forgotten before its segment is verified and its manifest written.
     """
 
-    def __init__(self, url: str, run: str, options: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, url: str, run: str, options: Mapping[str, Any] | None = None, *, blobs: BlobStore | None = None
+    ) -> None:
         self._objects = ObjectFolder(f"{url.rstrip('/')}/{run}", options)
         self._chain = ManifestChain(self._objects).load()
+        self._blobs, self._copies = blobs, BlobStore(f"{self._objects.url}/{BLOBS}", options)
+        self._refs: dict[BlobRef, None] = {}
         self._frames: list[bytes] = []
         self._attempt: tuple[SegmentManifest, bytes] | None = None
         self.pending_bytes = 0
@@ -71,15 +82,19 @@ class ArchiveWriter:
         framed = frame(recorded)
         self._frames.append(framed)
         self.pending_bytes += len(framed)
+        if self._blobs is not None:
+            self._refs |= dict.fromkeys(blob_refs(recorded.envelope.event))
 
     def seal(self) -> SegmentManifest | None:
         """Write what was added as one segment, read it back, commit its manifest; None where nothing was added.
 
         Raises StoreUnavailable, NoSpace (try again: it is the same segment, whatever was added since), ArchiveDamaged
-        (what was read back is not what was written), Conflict (another writer sealed it first: open the archive anew).
+        (what was read back is not what was written), Conflict (another writer sealed it first: open the archive anew),
+        BlobMissing, BlobDamaged (a blob that is to be copied).
         """
         if not self._frames:
             return None
+        self._copy_blobs()
         # A failed attempt may have been stored all the same, so a retry must be the same bytes.
         self._attempt = manifest, data = self._attempt or self._describe(pack_segment(self._frames))
         self._write_verified(manifest, data)
@@ -96,6 +111,13 @@ class ArchiveWriter:
         if self._chain.manifests:
             closed = Closed(segments=len(self._chain.manifests), last=self._chain.last, head=self._chain.head)
             self._objects.replace(CLOSED, to_json(closed))
+
+    def _copy_blobs(self) -> None:
+        while self._blobs is not None and self._refs:
+            ref = next(iter(self._refs))
+            if not self._copies.has(ref):
+                self._copies.put(self._blobs.get(ref))
+            del self._refs[ref]
 
     def _describe(self, data: bytes) -> tuple[SegmentManifest, bytes]:
         segment, digest = len(self._chain.manifests) + 1, digest_of(data)
@@ -135,3 +157,15 @@ class ArchiveWriter:
                 f"segment {manifest.segment} (positions {manifest.first} to {manifest.last}) reads back differently "
                 f"from {self.locate(manifest)}: the store does not keep what it is given, use another"
             )
+
+
+def blobs_to_archive(blob_url: str, archive_url: str, run_folder: str | Path) -> BlobStore | None:
+    """The store whose blobs go into the archive; None where they stay.
+
+    An archive outside of the run's folder must do when that folder is gone. So blobs on a local disk go with it, while
+    those in an object store stay where they are, and an archive within the folder is not filled with copies.
+    """
+    blobs = BlobStore(blob_url)
+    archive = ObjectFolder(archive_url).local
+    inside = archive is not None and archive.absolute().is_relative_to(Path(run_folder).absolute())
+    return blobs if blobs.is_local and not inside else None

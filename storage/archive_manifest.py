@@ -5,6 +5,7 @@ Under `<archive URL>/<run>/`:
     segments/00000001-<sha256, 16 digits>.zst    the records (storage/archive_segment.py)
     manifest/00000001.json                       `SegmentManifest`: written once, after the segment was verified
     closed.json                                  `Closed`: how many segments there are, when a run has ended
+    blobs/                                       large payloads by sha256, where the run's own store is not as lasting
 
 Nothing is appended to or rewritten, so it works the same on files and on object stores. Creating a segment's manifest
 is the commit: a segment without one (a writer that died) is no part of the archive, and of two writers one is refused.
@@ -22,6 +23,7 @@ from storage.objects import ObjectFolder
 
 CLOSED = "closed.json"
 MANIFESTS = "manifest"
+BLOBS = "blobs"
 NO_PARENT = ""
 
 

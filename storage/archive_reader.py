@@ -8,8 +8,9 @@ from typing import Any
 
 from schemas.codec import decode
 from schemas.errors import ArchiveDamaged
-from storage.archive_manifest import ManifestChain, SegmentManifest, digest_of
+from storage.archive_manifest import BLOBS, ManifestChain, SegmentManifest, digest_of
 from storage.archive_segment import SegmentRecord, unpack_segment
+from storage.blobs import BlobStore
 from storage.log import Recorded
 from storage.objects import ObjectFolder
 
@@ -34,6 +35,13 @@ class ArchiveReader:
         self._objects = ObjectFolder(f"{url.rstrip('/')}/{run}", options)
         self._chain = ManifestChain(self._objects).load()
         self.closed = self._chain.closed()
+        self.blobs = BlobStore(f"{self._objects.url}/{BLOBS}", options)
+        """Payloads that were archived with the events; the store is empty where they lie elsewhere."""
+
+    @property
+    def url(self) -> str:
+        """Where the archive lies."""
+        return self._objects.url
 
     @property
     def segments(self) -> list[SegmentManifest]:
@@ -65,6 +73,17 @@ class ArchiveReader:
         stored = sum(manifest.bytes for manifest in self._chain.manifests)
         return ArchiveSummary(len(self._chain.manifests), events, stored, self.closed)
 
+    def damaged(self) -> list[SegmentManifest]:
+        """The segments that are missing or not what their manifests say."""
+        found = []
+        for manifest in self._chain.manifests:
+            try:
+                for _ in self._segment(manifest):
+                    pass
+            except ArchiveDamaged:
+                found.append(manifest)
+        return found
+
     def _segment(self, manifest: SegmentManifest) -> Iterator[SegmentRecord]:
         try:
             data = self._objects.read(manifest.name)
@@ -92,6 +111,6 @@ class ArchiveReader:
     def _damaged(self, manifest: SegmentManifest, what: str) -> ArchiveDamaged:
         return ArchiveDamaged(
             f"archive segment {manifest.segment} (positions {manifest.first} to {manifest.last}) at "
-            f"{self._objects.locate(manifest.name)} is damaged: {what}. Restore it from a copy, or archive the log "
-            "anew into an empty folder"
+            f"{self._objects.locate(manifest.name)} is damaged: {what}. `slime-events archive RUN --repair` makes it "
+            "again from the log where that is still there; else restore it from a copy"
         )

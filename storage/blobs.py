@@ -26,6 +26,11 @@ class BlobStore:
         """Where blobs lie."""
         return self._objects.url
 
+    @property
+    def is_local(self) -> bool:
+        """Whether it is on a disk of this machine."""
+        return self._objects.local is not None
+
     def put(self, data: bytes) -> BlobRef:
         """Keep `data`; the same bytes are kept once. Raises NoSpace, StoreUnavailable."""
         digest = hashlib.sha256(data).hexdigest()

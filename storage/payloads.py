@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import msgspec
 import numpy.typing as npt
 
-from schemas.arrays import INLINE_LIMIT, Array, unpack
+from schemas.arrays import INLINE_LIMIT, Array, BlobRef, unpack
 from storage.blobs import BlobStore
 
 StructT = TypeVar("StructT", bound=msgspec.Struct)
@@ -48,6 +49,19 @@ def needs_offload(value: object, limit: int = INLINE_LIMIT) -> bool:
     if isinstance(value, msgspec.Struct):
         return any(needs_offload(getattr(value, name), limit) for name in value.__struct_fields__)
     return isinstance(value, tuple) and any(needs_offload(item, limit) for item in value)
+
+
+def blob_refs(value: object) -> Iterator[BlobRef]:
+    """The blobs that an event names, however deep in it."""
+    if isinstance(value, Array):
+        if value.blob is not None:
+            yield value.blob
+    elif isinstance(value, msgspec.Struct):
+        for name in value.__struct_fields__:
+            yield from blob_refs(getattr(value, name))
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from blob_refs(item)
 
 
 def fetch(array: Array, blobs: BlobStore) -> npt.NDArray[Any]:

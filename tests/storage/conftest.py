@@ -1,7 +1,8 @@
-"""Where the storage tests keep things: a folder, memory, and an S3 server in this process."""
+"""Where the storage tests keep things: NATS servers, a folder, memory, and an S3 server in this process."""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +12,25 @@ import fsspec
 import pytest
 from moto.server import ThreadedMotoServer
 
+from storage.nats_cluster import NatsCluster
+from storage.nats_server import NatsServer
 from tests.storage.stores import StoreUrl
 
 _numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+    server = asyncio.run(NatsServer.start(tmp_path_factory.mktemp("nats")))
+    yield server
+    asyncio.run(server.stop())
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsCluster]:
+    cluster = asyncio.run(NatsCluster.start(tmp_path_factory.mktemp("cluster")))
+    yield cluster
+    asyncio.run(cluster.stop())
 
 
 @pytest.fixture(scope="session")

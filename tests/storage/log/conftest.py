@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
 import pytest
@@ -12,25 +11,10 @@ import pytest
 from storage.jetstream_log import JetStreamLog
 from storage.log import EventLog
 from storage.memory_log import MemoryLog
-from storage.nats_cluster import NatsCluster
 from storage.nats_server import NatsServer
 
 _runs = itertools.count()
 Open = Callable[[], Awaitable[EventLog]]
-
-
-@pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
-    server = asyncio.run(NatsServer.start(tmp_path_factory.mktemp("nats")))
-    yield server
-    asyncio.run(server.stop())
-
-
-@pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsCluster]:
-    cluster = asyncio.run(NatsCluster.start(tmp_path_factory.mktemp("cluster")))
-    yield cluster
-    asyncio.run(cluster.stop())
 
 
 @dataclass(frozen=True)
