@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from tests.history.finding import Finding, Kind
 from tests.history.record import Blob, Record, array_bytes
 from tests.history.story import Group, Sample, Spans, Story
+from tests.history.turns import chunk_of_turn, place, turn
 
 NUMBER_BYTES = 4
 
@@ -20,19 +22,32 @@ class Rollouts:
     def apply(self, record: Record) -> Iterator[Finding]:
         """Look at a record."""
         noun, _, verb = record.type.partition(".")
-        if noun != "rollout":
+        if noun not in ("rollout", "turn"):
             return
         if verb == "requested":
             yield from self._requested(record)
             return
+        if verb == "completed" and record.event.get("rollout"):
+            self._join_group(record.event)
         name = record.event["sample"]
         sample = self._story.samples.get(name)
         if sample is None:
             yield Finding(Kind.NOT_REQUESTED, record.position, f"{record.type} of {name}, which nobody asked for")
         elif sample.completed:
             yield Finding(Kind.AFTER_COMPLETION, record.position, f"{record.type} of {name}, which is completed")
+        elif noun == "turn":
+            yield from turn(record, name, sample)
         else:
             yield from self._of_sample(record, verb, name, sample)
+
+    def _join_group(self, event: dict[str, Any]) -> None:
+        """A further sample of a rollout: nobody asked for it by its name, but for the rollout."""
+        asked_for = self._story.samples.get(event["rollout"])
+        if asked_for is None or asked_for.completed or event["sample"] in self._story.samples:
+            return
+        self._story.samples[event["sample"]] = Sample(asked_for.group, asked_for.attempt, turns={0: 0})
+        self._story.groups[asked_for.group].samples.append(event["sample"])
+        self._story.groups[asked_for.group].samples.sort(key=place)
 
     def _requested(self, record: Record) -> Iterator[Finding]:
         event = record.event
@@ -60,6 +75,9 @@ class Rollouts:
                 f"{record.type} of {name} in attempt {event['attempt']}, asked for was {sample.attempt}"
                 + (" and that has ended" if sample.failed or sample.resting else ""),
             )
+        if event.get("turn") is not None:
+            yield from chunk_of_turn(record, name, sample)
+            return
         if verb in ("progressed", "completed"):
             yield from self._join(record, name, sample)
         if verb == "completed":
@@ -104,9 +122,8 @@ class Rollouts:
             yield Finding(
                 Kind.TORN, record.position, f"{name} ends with {event['length']} tokens, there are {sample.length}"
             )
-        if not covers(said, event["length"]) or any(
-            version_at(said, position) != version for position, version in each_end(sample.spans)
-        ):
+        whole = in_order(said, event["length"]) if sample.turns else covers(said, event["length"])
+        if not whole or any(version_at(said, position) != version for position, version in each_end(sample.spans)):
             yield Finding(Kind.WRONG_SPANS, record.position, f"{name} says spans {said}, its chunks {sample.spans}")
         sample.spans, sample.digest = said, event["digest"]
         if sample.readable and sample.content_digest() != event["digest"]:
@@ -134,6 +151,12 @@ def covers(spans: Spans, length: int) -> bool:
     """Whether they lie end to end over [0, length)."""
     ends = [0, *(end for _, end, _ in spans)]
     return ends[-1] == length and all(start == end for (start, _, _), end in zip(spans, ends, strict=False))
+
+
+def in_order(spans: Spans, length: int) -> bool:
+    """Whether they lie one after the other in [0, length), with what nobody generated between them."""
+    ends = [0, *(end for _, end, _ in spans)]
+    return ends[-1] <= length and all(end <= start < own for (start, own, _), end in zip(spans, ends, strict=False))
 
 
 def version_at(spans: Spans, position: int) -> int | None:

@@ -11,7 +11,9 @@ Spans = list[tuple[int, int, int]]
 
 @dataclass(slots=True)
 class Sample:
-    """length: response tokens there are. content: of their bytes, None once a part of it could not be read."""
+    """length: response tokens there are. turns: tokens that chunks hold of each turn, where it is made of turns;
+    recorded: turns that have ended. readable: no part of its content lies where it cannot be read.
+    """
 
     group: str
     attempt: int = 0
@@ -20,6 +22,8 @@ class Sample:
     spans: Spans = field(default_factory=list)
     tokens: list[bytes] = field(default_factory=list)
     log_probs: list[bytes] = field(default_factory=list)
+    turns: dict[int, int] = field(default_factory=dict)
+    recorded: set[int] = field(default_factory=set)
     readable: bool = True
     completed: bool = False
     failed: bool = False

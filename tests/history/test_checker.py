@@ -14,6 +14,7 @@ from schemas.steps import StepCommitted
 from serve_apps.engine.scripted_engine import Script
 from slime_events.state.run import RunPhase
 from storage.memory_log import MemoryLog
+from tests.generate.scene import a_run
 from tests.golden.log_file import FOLDER, read_records
 from tests.history.__main__ import main
 from tests.history.checker import check
@@ -21,6 +22,7 @@ from tests.history.doctor import Doctored
 from tests.history.finding import Kind
 from tests.history.life import staleness_bound
 from tests.history.record import Raw, read_record
+from tests.simulation.crash import Crash, Fate, Half
 from tests.simulation.simulation import Simulation, make_plan
 
 BOUND = 1
@@ -222,6 +224,30 @@ async def test_after_a_resumption_decisions_are_right_again(tmp_path: Path) -> N
     assert Kind.AFTER_THE_END in {finding.kind for finding in check(log.records(), bound=0)}
     log.repeat(0, log.places("run.finished")[0] + 1, type="run.resumed", incarnation=1)
     assert Kind.AFTER_THE_END not in {finding.kind for finding in check(log.records(), bound=0)}
+
+
+async def in_turns(folder: Path) -> list[Raw]:
+    """Rollouts of several turns and samples, with an engine that dies in the middle of a turn."""
+    plan = make_plan(steps=2, groups=1, samples=2)
+    run = a_run(folder, "fan_out", plan, Fate([Crash(3, Half.AFTER, role="engine0")]))
+    await run.run()
+    assert run.fate.exhausted
+    return raw_records(run.log)
+
+
+async def test_rollouts_of_several_turns_and_samples(tmp_path: Path) -> None:
+    records = await in_turns(tmp_path)
+    assert check(records, bound=0) == []
+    chunk = Doctored(records)
+    chunk.drop(chunk.places("rollout.progressed")[0])
+    assert Kind.TORN in {finding.kind for finding in check(chunk.records(), bound=0)}
+    twice = Doctored(records)
+    ended = twice.places("turn.recorded")[0]
+    twice.repeat(ended, ended + 1)
+    assert Kind.REPEATED in {finding.kind for finding in check(twice.records(), bound=0)}
+    stranger = Doctored(records)
+    stranger.event("rollout.completed")["rollout"] = "train-0-000009-s9"
+    assert Kind.NOT_REQUESTED in {finding.kind for finding in check(stranger.records(), bound=0)}
 
 
 def test_the_bound_follows_from_the_settings() -> None:
