@@ -21,6 +21,7 @@ from schemas.rollouts import (
     WeightSpan,
 )
 from schemas.runs import RunFailed, RunFinished, RunResumed, RunStarted
+from schemas.sample_ids import place_of
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsPublished
 from slime_events.audit.rules import Rules, rules_of
@@ -164,11 +165,24 @@ def _progressed(ledger: Ledger, event: RolloutProgressed, position: int) -> None
 
 
 def _completed(ledger: Ledger, event: RolloutCompleted, position: int) -> None:
-    sample = ledger.samples.get(event.sample)
+    sample = ledger.samples.get(event.sample) or _sibling(ledger, event)
     if sample is not None:
+        sample.prompt_length = sample.prompt_length if event.prompt is None else event.prompt.n
         sample.fate, sample.ended = Fate.COMPLETED, position
         sample.length, sample.digest = event.length, event.digest
         sample.saw(event.spans)
+
+
+def _sibling(ledger: Ledger, event: RolloutCompleted) -> SampleFacts | None:
+    """A further sample of a rollout joins its group, at its place."""
+    asked_for = ledger.samples.get(event.rollout)
+    if asked_for is None:
+        return None
+    group, prompt_length = asked_for.group, asked_for.prompt_length
+    sample = SampleFacts(event.sample, group, event.attempt, prompt_length, asked_for.min_version, event.rollout)
+    ledger.samples[event.sample] = group.samples[event.sample] = sample
+    group.samples = dict(sorted(group.samples.items(), key=lambda item: place_of(item[0])))
+    return sample
 
 
 def _suspended(ledger: Ledger, event: RolloutSuspended, position: int) -> None:

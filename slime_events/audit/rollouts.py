@@ -65,7 +65,8 @@ class Rollouts(Check):
             self.find(recorded, wrong, "two engines may make the same rollout")
 
     def _said(self, recorded: Recorded, event: Said) -> None:
-        known = self.ledger.samples.get(event.sample)
+        asked_for = (isinstance(event, RolloutCompleted) and event.rollout) or event.sample
+        known = self.ledger.samples.get(asked_for)
         if known is None:
             self.find(recorded, "no rollout of this sample was requested", "it was made without a decision")
             return

@@ -44,18 +44,19 @@ class Verdicts(Check):
             return
         self._members(recorded, event, group)
         self._inputs(recorded, event, group)
-        self._figures(recorded, event)
+        self._figures(recorded, event, group)
         self._in_order(recorded, group)
 
     def _members(self, recorded: Recorded, event: Verdict, group: GroupFacts) -> None:
         if not event.samples and isinstance(event, GroupRejected):
             return
         if event.samples != tuple(group.samples):
-            wrong = f"it names {len(event.samples)} samples, and not the {len(group.samples)} that were requested"
+            wrong = f"it names {len(event.samples)} samples, and not the {len(group.samples)} of the group in order"
             self.find(recorded, wrong, "a sample was left out or added")
         plan = self.ledger.rules.plan
-        if plan is not None and len(group.samples) != plan.samples:
-            wrong = f"{len(group.samples)} samples were requested, and {plan.samples} are set"
+        requested = sum(1 for sample in group.samples.values() if not sample.rollout)
+        if plan is not None and requested != plan.samples:
+            wrong = f"{requested} samples were requested, and {plan.samples} are set"
             self.find(recorded, wrong, "its advantages are of another group size")
 
     def _inputs(self, recorded: Recorded, event: Verdict, group: GroupFacts) -> None:
@@ -72,8 +73,10 @@ class Verdicts(Check):
         if event.cause is RejectionCause.REWARD_FAILED and not any(s.graded and s.reward is None for s in members):
             self.find(recorded, "none of its rewards had failed", "the decision does not follow from the log")
 
-    def _figures(self, recorded: Recorded, event: Verdict) -> None:
-        found = figures(event.rewards)
+    def _figures(self, recorded: Recorded, event: Verdict, group: GroupFacts) -> None:
+        """Of rollouts: the further samples of one are not counted beside it."""
+        members = zip(group.samples.values(), event.rewards, strict=False)
+        found = figures([reward for sample, reward in members if not sample.rollout])
         for name, value in event.figures.items():
             if name in found and not math.isclose(value, found[name], rel_tol=1e-9, abs_tol=1e-12):
                 wrong = f"its {name} is {value!r}, and its rewards give {found[name]!r}"
