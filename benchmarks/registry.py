@@ -15,6 +15,9 @@ NAMES = (
     "prompts",
     "trainer",
     "engine",
+    "chunk_cost",
+    "trainer_idle",
+    "length_bias",
     "step",
     "control_plane",
     "memory",
@@ -22,6 +25,7 @@ NAMES = (
     "recovery",
     "effective_time",
     "replay",
+    "resume",
     "trl",
 )
 """In the order in which they run. From `step` on they share the runs of the demo that the first of them makes."""

@@ -10,6 +10,7 @@ class BatchSealed(Event, frozen=True, kw_only=True, tag="batch.sealed"):
 
     samples: in training order; rewards: normalised over their groups (the advantages' input), same order.
     oldest_version: the oldest weight version in it. digest: sha256 over step, samples, their digests and rewards.
+    suspends: training rollouts that were asked for before this event and have not ended rest until asked for again.
     """
 
     step: int
@@ -19,6 +20,7 @@ class BatchSealed(Event, frozen=True, kw_only=True, tag="batch.sealed"):
     raw_rewards: tuple[float, ...]
     digest: str
     oldest_version: int = 0
+    suspends: bool = False
 
     def entity(self) -> str:
         return str(self.step)

@@ -12,16 +12,18 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from schemas.arrays import pack_log_probs, pack_tokens
+from schemas.arrays import pack, pack_log_probs, pack_tokens
 from schemas.rollouts import (
     RolloutCompleted,
     RolloutProgressed,
     RolloutRequested,
+    RolloutSuspended,
     StopReason,
+    SuspendReason,
     Timings,
     WeightSpan,
 )
-from slime_events.trajectory import Trajectory, content_digest, merge_spans
+from slime_events.trajectory import Trajectory, content_digest, mask_older_versions, merge_spans
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,8 @@ class Rollout:
         """The whole, with what no chunk holds yet."""
         tokens, log_probs = self._new()
         whole = np.concatenate([self.known.tokens, tokens])
+        spans = merge_spans(self.known.spans, self.new_spans)
+        mask = mask_older_versions(spans, len(whole)) if self.request.mask_older else None
         return RolloutCompleted(
             sample=self.request.sample,
             group=self.request.group,
@@ -96,12 +100,23 @@ class Rollout:
             prompt_length=self.request.prompt.n,
             stop=stop,
             text=text,
-            spans=merge_spans(self.known.spans, self.new_spans),
+            spans=spans,
             digest=content_digest(whole, np.concatenate([self.known.log_probs, log_probs])),
             engine=self.engine,
             tokens=pack_tokens(tokens),
             log_probs=pack_log_probs(log_probs),
+            loss_mask=None if mask is None else pack(mask, "int8"),
             timings=Timings(queued=self.queued, generating=time.perf_counter() - self.begun),
+        )
+
+    def rest(self) -> RolloutSuspended:
+        """That it rests at a step boundary with what the log holds. Say the last chunk first."""
+        return RolloutSuspended(
+            sample=self.request.sample,
+            attempt=self.request.attempt,
+            length=self.known.length,
+            reason=SuspendReason.STEP_BOUNDARY,
+            engine=self.engine,
         )
 
     def said(self, position: int) -> None:

@@ -2,6 +2,7 @@
 
     take requests when there is room -> run at least `min_version` -> generate -> append chunks and the end -> ack
     weights.published -> verify -> retract, load, go on -> append weights.activated
+    batch.sealed that suspends -> append the chunk and rollout.suspended of what is under way -> ack
 
 There is no router and no push: an engine pulls what it has room for. The ack comes after the end is in the log, so the
 work of a lost engine is delivered again and goes on from its last chunk.
@@ -15,6 +16,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
+from schemas.batches import BatchSealed
 from schemas.errors import (
     Conflict,
     DeadlineExceeded,
@@ -24,14 +26,24 @@ from schemas.errors import (
     SlimeEventsError,
     StoreUnavailable,
 )
-from schemas.event import Event
-from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed, RolloutRequested, StopReason
-from schemas.subjects import about, of_type
+from schemas.event import Event, Purpose
+from schemas.rollouts import (
+    FailureKind,
+    RolloutCompleted,
+    RolloutFailed,
+    RolloutRequested,
+    RolloutSuspended,
+    StopReason,
+)
+from schemas.subjects import about, everything_about, of_type
 from schemas.weights import WeightsActivated, WeightsPublished
 from serve_apps.engine.engine import Engine, GenerateRequest
+from serve_apps.generate.custom import CustomGenerate
+from serve_apps.generate.journal import Desk
 from serve_apps.rollout import ChunkRule, Rollout
+from slime_events.incarnation import Incarnation
 from slime_events.trajectory import Fetch, Trajectories
-from slime_events.worker import Worker, is_over
+from slime_events.worker import Worker
 from storage.follow import Follower
 from storage.group_commit import GroupCommit
 from storage.log import Append, Delivery, Fence
@@ -55,7 +67,7 @@ NOT_THE_SAMPLES_FAULT = (LogUnavailable, StoreUnavailable, NoSpace)
 class RolloutWorker:
     """One engine's work. `run` ends with the run, or raises what went wrong.
 
-    room: samples in flight at most. at_once: requests taken in one go.
+    room: samples in flight at most. at_once: requests taken in one go. custom: makes the rollouts in place of one turn.
     lease_s: seconds until the work of a worker that is gone comes to others.
     weights_deadline_s: how long a request may wait for the weights that it asks for.
     """
@@ -71,21 +83,24 @@ class RolloutWorker:
         room: int,
         rule: ChunkRule,
         at_once: int = TAKE_AT_ONCE,
+        custom: CustomGenerate | None = None,
         lease_s: float = LEASE_S,
         weights_deadline_s: float = WEIGHTS_DEADLINE_S,
     ) -> None:
         self._worker, self._engine, self._commit = worker, engine, commit
         self._fetch, self._offload, self._room, self._rule = fetch, offload, room, rule
-        self._at_once = at_once
+        self._at_once, self._custom = at_once, custom
         self._lease_s, self._weights_deadline_s = lease_s, weights_deadline_s
+        self._life = worker.incarnation or Incarnation()
         self._version = -1
+        self._boundary = 0
         self._version_changed = asyncio.Condition()
         self._active: dict[asyncio.Task[None], Delivery] = {}
         self._failed: asyncio.Queue[BaseException] = asyncio.Queue()
 
     async def run(self) -> None:
         """Work until the run is over. What is under way then goes back to the queue at once."""
-        parts = [self._follow_weights, self._follow_end, self._take, self._renew, self._watch]
+        parts = [self._follow_weights, self._follow_boundaries, self._follow_end, self._take, self._renew, self._watch]
         tasks = [asyncio.create_task(part(), name=part.__name__) for part in parts]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -102,7 +117,7 @@ class RolloutWorker:
         async with Follower(self._worker.log, subject=about(self._worker.log.run, "run", "run")) as follower:
             while not (over and follower.caught_up):
                 for recorded in await follower.next(wait_s=60.0):
-                    over = is_over(over, recorded.envelope.event)
+                    over = self._worker.is_over(over, recorded.envelope.event)
 
     async def _watch(self) -> None:
         raise await self._failed.get()
@@ -136,9 +151,27 @@ class RolloutWorker:
         )
         await self._commit.append([Append(self._worker.enclose(activated))])
 
+    async def _follow_boundaries(self) -> None:
+        """What is under way when a batch is sealed that suspends says what it has, and rests."""
+        subject = of_type(self._worker.log.run, "batch.sealed")
+        async with Follower(self._worker.log, subject=subject) as follower:
+            while True:
+                for recorded in await follower.next(wait_s=60.0):
+                    if isinstance(recorded.envelope.event, BatchSealed) and recorded.envelope.event.suspends:
+                        self._boundary = recorded.position
+                resting = [_rid(delivery) for delivery in self._active.values() if self._rests(delivery)]
+                await asyncio.gather(*map(self._engine.abort, resting))
+
+    def _rests(self, delivery: Delivery) -> bool:
+        """Whether a batch that suspends was sealed after the request. Evaluations never rest."""
+        request = delivery.recorded.envelope.event
+        assert isinstance(request, RolloutRequested)
+        return request.purpose is Purpose.TRAIN and delivery.recorded.position < self._boundary
+
     async def _take(self) -> None:
         log_ = self._worker.log
-        consumer = await log_.consume("engines", of_type(log_.run, "rollout.requested"), lease_s=self._lease_s)
+        subject, life = of_type(log_.run, "rollout.requested"), self._life
+        consumer = await log_.consume(life.queue, subject, lease_s=self._lease_s, start=life.requests_from)
         try:
             while True:
                 free = self._room - len(self._active)
@@ -198,19 +231,19 @@ class RolloutWorker:
 
     async def _begin(self, request: RolloutRequested, delivery: Delivery) -> Rollout | None:
         """The rollout with what the log holds of it already; None where it has ended."""
-        log_, run = self._worker.log, self._worker.log.run
-        trajectories = Trajectories(self._fetch)
-        trajectories.apply(request, delivery.recorded.position)
-        if delivery.attempt > 1 or request.attempt > 0:
-            subject = about(run, "rollout", request.sample)
-            async for recorded in log_.read(1, subject):
+        trajectories, position = Trajectories(self._fetch), delivery.recorded.position
+        trajectories.apply(request, position)
+        if delivery.attempt > 1 or request.attempt > 0 or position < self._life.since:
+            async for recorded in self._worker.log.read(1, self._scope(request.sample)):
                 event = recorded.envelope.event
                 if isinstance(event, RolloutCompleted) or (
-                    isinstance(event, RolloutFailed) and event.attempt >= request.attempt
+                    isinstance(event, RolloutFailed | RolloutSuspended) and event.attempt >= request.attempt
                 ):
                     return None
                 trajectories.apply(event, recorded.position)
+                position = recorded.position
         rollout = Rollout(request, trajectories.by_sample[request.sample], self._worker.id)
+        rollout.known.position = position
         rollout.queued = max(0.0, (time.time_ns() - delivery.recorded.envelope.at) / 1e9)
         return rollout
 
@@ -228,8 +261,14 @@ class RolloutWorker:
     async def _generate(self, rollout: Rollout, delivery: Delivery) -> None:
         request = rollout.request
         await self._await_version(request.min_version)
+        if self._rests(delivery):
+            await self._append(rollout, rollout.rest(), delivery)
+            return
+        if self._custom is not None:
+            await self._custom.make(rollout, self._desk(rollout, delivery))
+            return
         generate = GenerateRequest(
-            rid=f"{request.sample}-{request.attempt}-{delivery.attempt}",
+            rid=_rid(delivery),
             prompt=self._fetch(request.prompt),
             sampling=request.sampling,
             seed=request.seed,
@@ -243,20 +282,38 @@ class RolloutWorker:
                 if delta.finish is not None and not aborted:
                     await self._append(rollout, rollout.end(delta.finish, delta.text or ""), delivery)
                     return
-                if rollout.due(self._rule) or (aborted and rollout.new_length):
+                rests = self._rests(delivery)
+                if rollout.due(self._rule) or ((aborted or rests) and rollout.new_length):
                     rollout.said(await self._append(rollout, rollout.chunk(), delivery))
+                if rests:
+                    await self._append(rollout, rollout.rest(), delivery)
+                    return
                 if aborted:
                     raise EngineError(f"the engine aborted {request.sample} after {rollout.length} tokens")
         raise EngineError(f"the engine ended {request.sample} without a finish reason")
 
-    async def _append(self, rollout: Rollout, event: Event, delivery: Delivery) -> int:
-        return await self._say(event, rollout.request, rollout.known.position, delivery)
+    def _desk(self, rollout: Rollout, delivery: Delivery) -> Desk:
+        async def say(events: Sequence[Event]) -> None:
+            rollout.known.position = await self._say(events, rollout.request, rollout.known.position, delivery)
 
-    async def _say(self, event: Event, request: RolloutRequested, position: int, delivery: Delivery) -> int:
-        """Append, fenced on all that is said of the sample's rollout: `position` is the last that we know of."""
-        fence = Fence(about(self._worker.log.run, "rollout", request.sample), position)
-        envelope = self._worker.enclose(await self._offload(event), cause=delivery.recorded.envelope.id)
-        return (await self._commit.append([Append(envelope, fence)]))[0]
+        return Desk(self._engine, self._rule, _rid(delivery), say, lambda: self._rests(delivery))
+
+    async def _append(self, rollout: Rollout, event: Event, delivery: Delivery) -> int:
+        return await self._say([event], rollout.request, rollout.known.position, delivery)
+
+    async def _say(self, events: Sequence[Event], request: RolloutRequested, position: int, delivery: Delivery) -> int:
+        """Append in one call, fenced on all that is said of the sample: `position` is the last that we know of.
+
+        The position of the last event.
+        """
+        fence, cause = Fence(self._scope(request.sample), position), delivery.recorded.envelope.id
+        appends = [Append(self._worker.enclose(await self._offload(event), cause=cause), fence) for event in events]
+        return (await self._commit.append(appends))[-1]
+
+    def _scope(self, sample: str) -> str:
+        """What is said of a sample while it is made: its rollout, and its turns where there may be some."""
+        run = self._worker.log.run
+        return about(run, "rollout", sample) if self._custom is None else everything_about(run, sample)
 
     async def _give_up(self, request: RolloutRequested, position: int, error: Exception, delivery: Delivery) -> bool:
         """Say why, so that the conductor can ask again or reject the group. False where another engine has it now."""
@@ -272,14 +329,21 @@ class RolloutWorker:
             engine=self._worker.id,
         )
         try:
-            await self._say(failed, request, position, delivery)
+            await self._say([failed], request, position, delivery)
         except Conflict:
             return False
         return True
 
     async def _last_position(self, request: RolloutRequested) -> int:
-        last = await self._worker.log.last(about(self._worker.log.run, "rollout", request.sample))
+        last = await self._worker.log.last(self._scope(request.sample))
         return last.position if last else 0
+
+
+def _rid(delivery: Delivery) -> str:
+    """A name that no other delivery of any request has."""
+    request = delivery.recorded.envelope.event
+    assert isinstance(request, RolloutRequested)
+    return f"{request.sample}-{request.attempt}-{delivery.attempt}"
 
 
 async def _end(tasks: Sequence[asyncio.Task[None]]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from schemas.batches import BatchSealed
+from schemas.checkpoints import CheckpointSaved
 from schemas.evals import EvalCompleted
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsActivated, WeightsPublished
@@ -64,7 +65,8 @@ class Progress:
         self.started_at = 0
         self.first_version_at = 0
         self.ended_at = 0
-        self._sealed: dict[int, tuple[BatchSealed, int, float]] = {}
+        self._sealed: dict[int, tuple[BatchSealed, float]] = {}
+        self._saving_s = 0.0
         self._last_commit = 0
         self._tokens_at_commit = 0
         self._recent: deque[float] = deque(maxlen=10)
@@ -76,9 +78,11 @@ class Progress:
         self.started_at = self.started_at or at
         self.ended_at = at
         if isinstance(event, BatchSealed):
-            self._sealed[event.step] = (event, at, self._mean_length(event))
+            self._sealed[event.step] = (event, self._mean_length(event))
         elif isinstance(event, StepCommitted):
             return self._commit(event, at)
+        elif isinstance(event, CheckpointSaved):
+            self._saving_s += event.seconds
         elif isinstance(event, EvalCompleted):
             self.evals.append(event)
         elif isinstance(event, WeightsPublished) and event.version == 0:
@@ -91,10 +95,10 @@ class Progress:
         return None
 
     def _commit(self, event: StepCommitted, at: int) -> StepLine:
-        batch, sealed_at, mean_length = self._sealed.pop(event.step)
+        batch, mean_length = self._sealed.pop(event.step)
         counts = self.state.counts
         seconds = max(at - self._last_commit, 1) * NANO
-        busy = min(seconds, max(at - sealed_at, 0) * NANO)
+        busy = min(seconds, sum(event.seconds.values()) + self._saving_s)
         decided = counts.groups_accepted + counts.groups_rejected
         tokens = counts.response_tokens - self._tokens_at_commit
         line = StepLine(
@@ -109,7 +113,7 @@ class Progress:
             idle=1.0 - busy / seconds,
             metrics=event.metrics,
         )
-        self._last_commit, self._tokens_at_commit = at, counts.response_tokens
+        self._last_commit, self._tokens_at_commit, self._saving_s = at, counts.response_tokens, 0.0
         self._recent.append(seconds)
         self.steps.append(line)
         return line
@@ -122,6 +126,12 @@ class Progress:
     def in_flight(self) -> int:
         """Samples that are asked for and have no reward yet."""
         return sum(1 for g in self.state.groups.values() for s in g.samples.values() if s.reward is None)
+
+    @property
+    def trainer_idle(self) -> float | None:
+        """Share of the time from the first commit to the last in which the trainer had nothing to train or save."""
+        lines = self.steps[1:]
+        return sum(line.idle * line.seconds for line in lines) / sum(line.seconds for line in lines) if lines else None
 
     def eta_s(self, steps: int) -> float | None:
         """Seconds to go for `steps` in all, by the last ten."""
@@ -153,7 +163,7 @@ class Progress:
             "seconds": (self.ended_at - self.started_at) * NANO,
             "seconds_per_step": statistics.median(seconds) if seconds else None,
             "tokens_per_s": statistics.fmean([s.tokens_per_s for s in self.steps]) if rewards else None,
-            "trainer_idle": statistics.fmean([s.idle for s in self.steps]) if rewards else None,
+            "trainer_idle": self.trainer_idle,
             "staleness_max": max((s.staleness for s in self.steps), default=None),
             "logprob_agreement_max": max(differences, default=None),
             "activation_lag_median": statistics.median(self.activation_lags) if self.activation_lags else None,

@@ -29,6 +29,7 @@ def run_facts(history: History, progress: Progress) -> dict[str, Any]:
         "events": history.events,
         "steps": [plain(line) for line in progress.steps],
         "steps_wanted": (history.settings.get("rollout") or {}).get("num_rollout"),
+        "trainer_idle": progress.trainer_idle,
         "version": state.version,
         "weights_digest": state.weights_digest,
         "evals": [plain(said.event) for said in history.evals],
@@ -76,6 +77,7 @@ def _head(facts: dict[str, Any]) -> str:
         ("phase", facts["phase"] + why),
         ("started", f"{moment(facts['started_at'])}, {duration(facts['seconds'])}, {facts['events']:,} events"),
         ("steps", f"{len(steps)}{wanted}, weight version {facts['version']} {facts['weights_digest'][:12]}"),
+        ("trainer", _idle(facts["trainer_idle"])),
         ("reward", _reward(rewards)),
         ("prompts", f"{counts['prompts_submitted']} submitted, {counts['prompts_rejected']} refused"),
         ("groups", f"{counts['groups_accepted']} of {decided} accepted, {counts['groups_trained']} trained on, "
@@ -84,6 +86,10 @@ def _head(facts: dict[str, Any]) -> str:
                     f"{counts['rewards_failed']} ungraded, {facts['in_flight']} in flight"),
         ("tokens", f"{counts['response_tokens']:,} generated"),
     ])  # fmt: skip
+
+
+def _idle(share: float | None) -> str | None:
+    return None if share is None else f"idle {share:.1%} of the time from its first commit to its last"
 
 
 def _reward(rewards: list[float]) -> str | None:

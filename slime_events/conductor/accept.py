@@ -10,6 +10,7 @@ from schemas.errors import PlugPointError
 from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
 from slime_events.conductor.draw import may_retry
 from slime_events.conductor.plan import Plan
+from slime_events.conductor.staleness import stale
 from slime_events.filters.decide import FilterDecision
 from slime_events.state.group import GroupPhase, GroupState, SamplePhase, SampleState
 from slime_events.state.run import RunState
@@ -39,29 +40,48 @@ def _failed_for_good(sample: SampleState, plan: Plan) -> bool:
 
 
 def verdicts(state: RunState, plan: Plan, judge: Judge) -> list[Verdict]:
-    """A verdict for each decidable group; in prompt order a group waits for those that were asked for before it."""
+    """A verdict for each decidable group; in prompt order a group waits for those that were asked for before it.
+
+    Where verdicts are not said at once, acceptances wait until they fill a batch: nothing follows from one alone.
+    """
     found: list[Verdict] = []
+    accepted = [state.groups[name] for name in state.accepted]
     remaining = state.unsealed_groups
     for group in state.in_phase(GroupPhase.REQUESTED):
         if not has_ended(group, plan):
             if plan.in_prompt_order:
                 break
             continue
-        verdict = judge_group(group, judge, insufficient=remaining <= plan.groups)
-        remaining -= isinstance(verdict, GroupRejected)
+        insufficient = remaining <= plan.groups
+        verdict = (
+            _broken(group) or stale(group, accepted, state, plan) or _judged(group, judge, insufficient=insufficient)
+        )
+        if isinstance(verdict, GroupAccepted):
+            accepted.append(group)
+        else:
+            remaining -= 1
         found.append(verdict)
-    return found
+    rejected: list[Verdict] = [verdict for verdict in found if isinstance(verdict, GroupRejected)]
+    return found if plan.verdicts_at_once or len(accepted) >= plan.groups else rejected
 
 
-def judge_group(group: GroupState, judge: Judge, *, insufficient: bool) -> Verdict:
-    """The verdict on one group. insufficient: dropping it would leave too few for the step (slime's fallback)."""
-    samples = tuple(group.samples)
+def _broken(group: GroupState) -> GroupRejected | None:
+    """The verdict on a group that a rollout or a reward is missing of."""
     for sample in group.samples.values():
-        if sample.phase is SamplePhase.FAILED:
-            return _broken(group, RejectionCause.ROLLOUT_FAILED, sample)
-        if sample.phase is SamplePhase.UNGRADED:
-            return _broken(group, RejectionCause.REWARD_FAILED, sample)
-    rewards = tuple(float(s.reward) for s in group.samples.values() if s.reward is not None)
+        if sample.phase in (SamplePhase.FAILED, SamplePhase.UNGRADED):
+            failed = sample.phase is SamplePhase.FAILED
+            return GroupRejected(
+                group=group.group,
+                cause=RejectionCause.ROLLOUT_FAILED if failed else RejectionCause.REWARD_FAILED,
+                reason=f"{sample.sample}: {sample.failure}",
+                samples=tuple(group.samples),
+            )
+    return None
+
+
+def _judged(group: GroupState, judge: Judge, *, insufficient: bool) -> Verdict:
+    """The filter's verdict. insufficient: dropping it would leave too few for the step (slime's fallback)."""
+    samples, rewards = tuple(group.samples), group.graded
     try:
         decision = judge(group)
     except PlugPointError as error:
@@ -96,9 +116,3 @@ def judge_group(group: GroupState, judge: Judge, *, insufficient: bool) -> Verdi
 
 def _figures(decision: FilterDecision) -> dict[str, float]:
     return {name: float(value) for name, value in msgspec.structs.asdict(decision.figures).items() if value is not None}
-
-
-def _broken(group: GroupState, cause: RejectionCause, sample: SampleState) -> GroupRejected:
-    return GroupRejected(
-        group=group.group, cause=cause, reason=f"{sample.sample}: {sample.failure}", samples=tuple(group.samples)
-    )

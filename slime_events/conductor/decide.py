@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from schemas.event import Event
+from schemas.prompts import PromptRejected, PromptSubmitted
 from slime_events.conductor.accept import Judge, verdicts
-from slime_events.conductor.draw import groups_to_request, retries, training_requests
+from slime_events.conductor.boundary import may_decide, rests
+from slime_events.conductor.draw import groups_needed, groups_to_request, requests_again, training_requests
 from slime_events.conductor.evaluate import evals_completed, evals_due
 from slime_events.conductor.plan import Plan
 from slime_events.conductor.seal import Normalise, seal
@@ -15,12 +18,13 @@ from slime_events.state.run import RunPhase, RunState
 
 
 def decide(state: RunState, plan: Plan, judge: Judge, normalise: Normalise) -> list[Event]:
-    """Verdicts, a sealed batch, retries, completed evaluations and requests for prompts that wait (the inbox's)."""
-    if state.phase is not RunPhase.RUNNING or state.published < 0:
+    """Verdicts, a sealed batch, what is asked for again, completed evaluations and requests for prompts that wait."""
+    if not may_decide(state, plan):
         return []
     decided = verdicts(state, plan, judge)
-    events: list[Event] = [*decided, *seal(state, plan, decided, normalise)]
-    events += retries(state, plan)
+    sealed = seal(state, plan, decided, normalise)
+    events: list[Event] = [*decided, *sealed]
+    events += requests_again(state, plan, training=not rests(state.next_step + len(sealed), state, plan))
     events += evals_completed(state, plan)
     for group in state.waiting[: groups_to_request(state, plan)]:
         events += training_requests(group, state.groups[group].prompt, state, plan)
@@ -28,10 +32,27 @@ def decide(state: RunState, plan: Plan, judge: Judge, normalise: Normalise) -> l
 
 
 def prompts_to_draw(state: RunState, plan: Plan) -> int:
-    """Prompts to take from the source now: what is asked for beyond those that wait."""
-    if state.phase is not RunPhase.RUNNING or state.published < 0:
+    """Prompts to take from the source now: what is asked for beyond those that wait, and while the trainer works what
+    the next step will ask for, so that the requests alone have to follow its commit.
+    """
+    if not may_decide(state, plan):
         return 0
-    return max(0, groups_to_request(state, plan) - len(state.waiting))
+    wanted = groups_to_request(state, plan)
+    if state.sealed and plan.draw is None:
+        wanted = max(wanted, min(plan.groups, groups_needed(state, plan)))
+    return max(0, wanted - len(state.waiting))
+
+
+def with_requests(drawn: Sequence[PromptSubmitted | PromptRejected], state: RunState, plan: Plan) -> list[Event]:
+    """The prompts that were drawn, each with its requests as long as there is room; the others wait."""
+    room = groups_to_request(state, plan) - len(state.waiting)
+    events: list[Event] = []
+    for prompt in drawn:
+        events.append(prompt)
+        if isinstance(prompt, PromptSubmitted) and room > 0:
+            events += training_requests(prompt.group, prompt.tokens, state, plan)
+            room -= 1
+    return events
 
 
 def is_complete(state: RunState, plan: Plan) -> bool:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import hashlib
 import math
 
+import msgspec
+
 from schemas.arrays import Array
 from schemas.event import Purpose
 from schemas.rollouts import FailureKind, RolloutRequested, Sampling
+from schemas.sample_ids import place_of, sample_id
+from slime_events.conductor.boundary import rests
 from slime_events.conductor.plan import Plan
-from slime_events.state.group import GroupState, SamplePhase, SampleState
+from slime_events.state.group import GroupPhase, GroupState, SamplePhase, SampleState
 from slime_events.state.run import RunState
 
 RETRYABLE = (FailureKind.ENGINE,)
@@ -19,20 +23,21 @@ def groups_to_request(state: RunState, plan: Plan) -> int:
     """Groups to ask for now.
 
     Nothing while `open = requested - (trained + rejected)` fills `plan.room`; otherwise what is missing, or slime's
-    rule where a draw size was given: whole draws until there is enough. Never more than the run still needs.
+    rule where a draw size was given: whole draws until there is enough. Never more than the run still needs, and
+    nothing while rollouts rest.
     """
     missing = plan.room - state.open_groups
-    needed = plan.steps * plan.groups - state.counts.groups_trained - state.open_groups
-    if missing <= 0 or needed <= 0:
+    needed = groups_needed(state, plan)
+    if missing <= 0 or needed <= 0 or rests(state.next_step, state, plan):
         return 0
     if plan.draw is None:
         return min(missing, needed)
     return math.ceil(missing / plan.draw) * plan.draw
 
 
-def sample_id(group: str, index: int) -> str:
-    """`<group>-s<index>`."""
-    return f"{group}-s{index}"
+def groups_needed(state: RunState, plan: Plan) -> int:
+    """Groups that the run still has to ask for, if all that are open are trained."""
+    return plan.steps * plan.groups - state.counts.groups_trained - state.open_groups
 
 
 def sample_seed(seed: int, sample: str) -> int:
@@ -73,31 +78,46 @@ def training_requests(group: str, prompt: Array, state: RunState, plan: Plan) ->
     )
 
 
-def retries(state: RunState, plan: Plan) -> list[RolloutRequested]:
-    """Failed rollouts that may be tried again; what they had stays."""
+def requests_missing(state: RunState, plan: Plan) -> list[RolloutRequested]:
+    """Of groups that a conductor had asked for in part when it was lost: the other requests, for the same weights."""
+    found: list[RolloutRequested] = []
+    for group in state.in_phase(GroupPhase.REQUESTED):
+        requests = training_requests(group.group, group.prompt, state, plan)
+        missing = [one for one in requests if one.sample not in group.samples]
+        found += [msgspec.structs.replace(one, min_version=group.version) for one in missing]
+    return found
+
+
+def requests_again(state: RunState, plan: Plan, *, training: bool) -> list[RolloutRequested]:
+    """Rollouts that rest, and failed ones that may be tried again; what they had stays. training: not only evals."""
     found = []
     for group in state.groups.values():
-        for index, sample in enumerate(group.samples.values()):
-            if sample.phase is SamplePhase.FAILED and may_retry(sample, plan):
-                found.append(_again(group, sample, index, plan))
+        if group.purpose is Purpose.TRAIN and not training:
+            continue
+        for sample in group.samples.values():
+            if sample.phase is SamplePhase.SUSPENDED:
+                found.append(_again(group, sample, plan, min_version=state.published))
+            elif sample.phase is SamplePhase.FAILED and may_retry(sample, plan):
+                found.append(_again(group, sample, plan, min_version=max(sample.min_version, 0)))
     return found
 
 
 def may_retry(sample: SampleState, plan: Plan) -> bool:
-    """Whether a failure was the engine's and tries are left."""
-    return sample.failed_as in RETRYABLE and sample.attempt + 1 < plan.max_attempts
+    """Whether a failure was the engine's and tries are left. A rest is no try."""
+    return sample.failed_as in RETRYABLE and sample.failures < plan.max_attempts
 
 
-def _again(group: GroupState, sample: SampleState, index: int, plan: Plan) -> RolloutRequested:
+def _again(group: GroupState, sample: SampleState, plan: Plan, *, min_version: int) -> RolloutRequested:
     training = group.purpose is Purpose.TRAIN
     return RolloutRequested(
         sample=sample.sample,
         group=group.group,
-        index=index,
+        index=place_of(sample.sample)[0],
         prompt=group.prompt,
         sampling=plan.sampling if training else (plan.eval_sampling or plan.sampling),
         seed=sample_seed(plan.seed, sample.sample),
-        min_version=max(group.version, 0),
+        min_version=min_version,
         attempt=sample.attempt + 1,
         purpose=group.purpose,
+        mask_older=plan.mask_offpolicy and sample.suspensions > 0,
     )

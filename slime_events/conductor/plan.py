@@ -15,6 +15,9 @@ from slime_events.config.trainer import TrainerSettings
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """steps: training steps of the run. groups, samples: per step and per group. draw: groups drawn at each top-up
     (None: what is missing). in_prompt_order: groups are decided in the order they were asked for.
+    verdicts_at_once: each verdict is said as soon as it stands; else, where no filter can make room, with its batch.
+    partial_rollout: unfinished rollouts rest at step boundaries. mask_offpolicy: those that rested are trained on their
+    newest version's tokens only.
     """
 
     steps: int
@@ -25,6 +28,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     draw: int | None = None
     max_staleness: int = 0
     in_prompt_order: bool = True
+    verdicts_at_once: bool = True
+    partial_rollout: bool = False
+    mask_offpolicy: bool = False
     max_attempts: int = 3
     publish_every: int = 1
     checkpoint_every: int | None = None
@@ -75,7 +81,10 @@ def make_plan(rollout: RolloutSettings, evaluation: EvalSettings, trainer: Train
         seed=rollout.rollout_seed,
         draw=rollout.over_sampling_batch_size,
         max_staleness=rollout.max_staleness,
+        verdicts_at_once=rollout.dynamic_sampling_filter_path is not None,
         in_prompt_order=order == "prompt" or (order == "auto" and rollout.max_staleness == 0),
+        partial_rollout=rollout.partial_rollout,
+        mask_offpolicy=rollout.mask_offpolicy_in_partial_rollout,
         max_attempts=rollout.max_attempts,
         publish_every=trainer.update_weights_interval,
         checkpoint_every=trainer.save_interval,

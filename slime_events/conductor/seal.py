@@ -12,8 +12,10 @@ from collections.abc import Callable, Sequence
 from schemas.batches import BatchSealed
 from schemas.groups import GroupAccepted
 from slime_events.conductor.accept import Verdict
+from slime_events.conductor.boundary import at_boundary, rests
 from slime_events.conductor.plan import Plan
-from slime_events.state.group import GroupPhase, GroupState
+from slime_events.conductor.staleness import in_time
+from slime_events.state.group import GroupPhase, GroupState, SamplePhase
 from slime_events.state.run import RunState
 
 Normalise = Callable[[Sequence[float], Sequence[int]], list[float]]
@@ -23,7 +25,7 @@ Normalise = Callable[[Sequence[float], Sequence[int]], list[float]]
 def seal(state: RunState, plan: Plan, decided: Sequence[Verdict], normalise: Normalise) -> list[BatchSealed]:
     """The next batch, if it is full and sealing it leaves nobody behind. `decided`: verdicts of this turn."""
     step = state.next_step
-    if step >= plan.steps or step > state.version + plan.max_staleness:
+    if step >= plan.steps or at_boundary(step, state, plan):
         return []
     fresh = {verdict.group: verdict for verdict in decided}
     candidates = [state.groups[g] for g in state.accepted]
@@ -33,22 +35,19 @@ def seal(state: RunState, plan: Plan, decided: Sequence[Verdict], normalise: Nor
     if not plan.in_prompt_order:
         candidates.sort(key=lambda group: group.oldest)
     undecided = [g for g in state.in_phase(GroupPhase.REQUESTED) if g.group not in fresh]
-    if undecided and not _in_time([*candidates[plan.groups :], *undecided], step + 1, plan):
+    if undecided and not in_time([*candidates[plan.groups :], *undecided], step + 1, plan):
         return []
-    return [_batch(step, candidates[: plan.groups], normalise)]
+    suspends = rests(step + 1, state, plan) and any(map(_is_under_way, undecided))
+    return [_batch(step, candidates[: plan.groups], normalise, suspends=suspends)]
 
 
-def _in_time(left: Sequence[GroupState], step: int, plan: Plan) -> bool:
-    """Whether steps from `step` on can train all that is left, each group within its bound: oldest first, as many as
-    a step takes.
-    """
-    last_steps = sorted(group.oldest + plan.staleness_bound for group in left)
-    return all(step + place // plan.groups <= last for place, last in enumerate(last_steps))
+def _is_under_way(group: GroupState) -> bool:
+    return any(sample.phase in (SamplePhase.REQUESTED, SamplePhase.RUNNING) for sample in group.samples.values())
 
 
-def _batch(step: int, groups: Sequence[GroupState], normalise: Normalise) -> BatchSealed:
+def _batch(step: int, groups: Sequence[GroupState], normalise: Normalise, *, suspends: bool) -> BatchSealed:
     samples = [sample for group in groups for sample in group.samples.values()]
-    raw = [float(sample.reward) for sample in samples if sample.reward is not None]
+    raw = [reward for group in groups for reward in group.graded]
     rewards = normalise(raw, [len(group.samples) for group in groups])
     return BatchSealed(
         step=step,
@@ -58,6 +57,7 @@ def _batch(step: int, groups: Sequence[GroupState], normalise: Normalise) -> Bat
         raw_rewards=tuple(raw),
         digest=batch_digest(step, [(s.sample, s.digest, r) for s, r in zip(samples, rewards, strict=True)]),
         oldest_version=min(group.oldest for group in groups),
+        suspends=suspends,
     )
 
 

@@ -34,6 +34,8 @@ def derive(settings: TrainSettings, given: Collection[tuple[str, str]] = ()) -> 
         rollout = replace(rollout, max_staleness=lag)
     if rollout.rollout_max_prompt_len is None and rollout.rollout_max_context_len is not None:
         rollout = replace(rollout, rollout_max_prompt_len=rollout.rollout_max_context_len - 1)
+    if rollout.mask_offpolicy_in_partial_rollout and not rollout.partial_rollout:
+        notes.append("mask_offpolicy_in_partial_rollout has no effect: partial_rollout is not set.")
     evaluation = _evaluation(settings.evaluation, settings)
     if evaluation.eval_prompt_data and evaluation.eval_interval is None:
         notes.append("eval_prompt_data is never used: eval_interval is not set.")

@@ -22,6 +22,13 @@ class RolloutSettings(Settings, frozen=True, kw_only=True):
     dynamic_sampling_filter_path: Annotated[
         str | None, Meta(description="keep or drop a group: module:func, a.b.func or file.py:func")
     ] = None
+    custom_generate_function_path: Annotated[
+        str | None, Meta(description="own generate function, for several turns and tools: module:func or file.py:func")
+    ] = None
+    generate_timeout: Annotated[
+        float, Meta(description="seconds that the generate function may take for a rollout")
+    ] = 1800.0
+    max_turns: Annotated[int | None, Meta(description="turns of a rollout, for generate functions that ask")] = None
     max_staleness: Annotated[
         int, Meta(description="versions a sample may be behind the weights it trains; 0 synchronous, 1 slime's async")
     ] = 0
@@ -29,6 +36,12 @@ class RolloutSettings(Settings, frozen=True, kw_only=True):
         Literal["auto", "prompt", "completion"],
         Meta(description="order groups are accepted in; auto: prompt at staleness 0, else completion"),
     ] = "auto"
+    partial_rollout: Annotated[
+        bool, Meta(description="unfinished rollouts rest at step boundaries and go on under the next weights")
+    ] = False
+    mask_offpolicy_in_partial_rollout: Annotated[
+        bool, Meta(description="rollouts that rested are trained on the tokens of their newest version only")
+    ] = False
     rollout_temperature: Annotated[float, Meta(description="sampling temperature, above 0")] = 1.0
     rollout_top_p: Annotated[float, Meta(description="nucleus p")] = 1.0
     rollout_top_k: Annotated[int, Meta(description="top k; -1 is off")] = -1

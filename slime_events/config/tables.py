@@ -101,8 +101,6 @@ ONLY_VALUE: dict[str, OnlyValue] = {
 }
 
 _CRITIC = "it needs a critic model and its value loss in the trainer"
-_PARTIAL = "it needs the recycling of unfinished groups in the conductor"
-_GENERATE = "it needs multi-turn rollouts (turn events) in the engine"
 _TRAINER_HOOK = "it needs a plug point in the trainer"
 _PLUG = "its plug point does not exist; graders (--custom-rm-path) and --dynamic-sampling-filter-path do"
 _OPD = "on-policy distillation needs a teacher model"
@@ -130,10 +128,6 @@ NOT_YET: dict[str, str] = {
     "--critic-lr-warmup-iters": _CRITIC,
     "--num-critic-only-steps": _CRITIC,
     "--value-clip": _CRITIC,
-    "--partial-rollout": _PARTIAL,
-    "--mask-offpolicy-in-partial-rollout": _PARTIAL,
-    "--custom-generate-function-path": _GENERATE,
-    "--max-turns": _GENERATE,
     "--rollout-sample-hook-path": _PLUG,
     "--custom-rollout-log-function-path": _PLUG,
     "--custom-eval-rollout-log-function-path": _PLUG,

@@ -14,9 +14,17 @@ from schemas.event import Event, Purpose
 from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
 from schemas.prompts import PromptRejected, PromptSubmitted
 from schemas.rewards import RewardAssigned, RewardFailed
-from schemas.rollouts import RolloutCompleted, RolloutFailed, RolloutProgressed, RolloutRequested
+from schemas.rollouts import (
+    RolloutCompleted,
+    RolloutFailed,
+    RolloutProgressed,
+    RolloutRequested,
+    RolloutSuspended,
+)
 from schemas.runs import RunFailed, RunFinished, RunResumed, RunStarted
+from schemas.sample_ids import group_of, place_of
 from schemas.steps import StepCommitted
+from schemas.turns import TurnBegun, TurnRecorded
 from schemas.weights import WeightsActivated, WeightsPublished
 from schemas.workers import WorkerLost
 from slime_events.state.group import GroupPhase, GroupState, SamplePhase, SampleState
@@ -27,6 +35,8 @@ MOVES = (
     RolloutProgressed,
     RolloutCompleted,
     RolloutFailed,
+    TurnBegun,
+    TurnRecorded,
     RewardAssigned,
     RewardFailed,
     GroupAccepted,
@@ -116,11 +126,23 @@ def _rollout_requested(state: RunState, event: RolloutRequested, at: int) -> Non
             state.waiting.remove(event.group)
     sample = group.samples.setdefault(event.sample, SampleState(sample=event.sample))
     sample.attempt, sample.phase, sample.requested_at = event.attempt, SamplePhase.REQUESTED, at
+    sample.min_version = event.min_version
 
 
-def _sample(state: RunState, sample_id: str) -> SampleState | None:
-    group = state.groups.get(sample_id.rpartition("-s")[0])
-    return group.samples.get(sample_id) if group else None
+def _sample(state: RunState, sample: str) -> SampleState | None:
+    group = state.groups.get(group_of(sample))
+    return group.samples.get(sample) if group else None
+
+
+def _sibling(state: RunState, event: RolloutCompleted) -> None:
+    """A further sample of a rollout joins its group, at its place."""
+    asked_for = _sample(state, event.rollout)
+    if asked_for is not None:
+        samples = state.groups[event.group].samples
+        samples[event.sample] = SampleState(
+            sample=event.sample, attempt=event.attempt, min_version=asked_for.min_version
+        )
+        state.groups[event.group].samples = dict(sorted(samples.items(), key=lambda item: place_of(item[0])))
 
 
 def _rollout_progressed(state: RunState, event: RolloutProgressed, at: int) -> None:
@@ -132,6 +154,8 @@ def _rollout_progressed(state: RunState, event: RolloutProgressed, at: int) -> N
 
 
 def _rollout_completed(state: RunState, event: RolloutCompleted, at: int) -> None:
+    if event.rollout:
+        _sibling(state, event)
     sample = _sample(state, event.sample)
     if sample is None:
         return
@@ -145,10 +169,19 @@ def _rollout_completed(state: RunState, event: RolloutCompleted, at: int) -> Non
         state.counts.response_tokens += event.length
 
 
+def _rollout_suspended(state: RunState, event: RolloutSuspended, at: int) -> None:
+    sample = _sample(state, event.sample)
+    if sample is not None:
+        sample.phase, sample.length = SamplePhase.SUSPENDED, event.length
+        sample.suspensions += 1
+        state.counts.suspensions += 1
+
+
 def _rollout_failed(state: RunState, event: RolloutFailed, at: int) -> None:
     sample = _sample(state, event.sample)
     if sample is not None:
         sample.phase, sample.failed_as, sample.failure = SamplePhase.FAILED, event.kind, event.message
+        sample.failures += 1
         state.counts.samples_failed += 1
 
 
@@ -240,6 +273,7 @@ _HANDLERS: dict[type[Event], Callable[[RunState, Any, int], None]] = {
     RolloutRequested: _rollout_requested,
     RolloutProgressed: _rollout_progressed,
     RolloutCompleted: _rollout_completed,
+    RolloutSuspended: _rollout_suspended,
     RolloutFailed: _rollout_failed,
     RewardAssigned: _reward_assigned,
     RewardFailed: _reward_failed,

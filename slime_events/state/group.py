@@ -26,6 +26,7 @@ class SamplePhase(enum.StrEnum):
 
     REQUESTED = "requested"
     RUNNING = "running"
+    SUSPENDED = "suspended"
     COMPLETED = "completed"
     GRADED = "graded"
     FAILED = "failed"
@@ -33,12 +34,15 @@ class SamplePhase(enum.StrEnum):
 
 
 class SampleState(msgspec.Struct, kw_only=True):
-    """One sample. length: response tokens in the log. oldest, newest: weight versions over them."""
+    """One sample. min_version: the weights that were asked for last. length: response tokens in the log. oldest,
+    newest: weight versions over them. failures, suspensions: how often it failed, and rested.
+    """
 
     sample: str
     attempt: int = 0
     phase: SamplePhase = SamplePhase.REQUESTED
     requested_at: int = 0
+    min_version: int = -1
     length: int = 0
     oldest: int | None = None
     newest: int | None = None
@@ -46,8 +50,10 @@ class SampleState(msgspec.Struct, kw_only=True):
     text: str = ""
     digest: str = ""
     reward: float | None = None
+    failures: int = 0
     failed_as: FailureKind | None = None
     failure: str = ""
+    suspensions: int = 0
 
     def saw(self, versions: tuple[int, ...]) -> None:
         """Widen the range of weight versions."""
@@ -77,7 +83,12 @@ class GroupState(msgspec.Struct, kw_only=True):
     rewards: tuple[float, ...] = ()
 
     @property
+    def graded(self) -> tuple[float, ...]:
+        """The rewards there are, in index order."""
+        return tuple(float(sample.reward) for sample in self.samples.values() if sample.reward is not None)
+
+    @property
     def oldest(self) -> int:
         """The oldest weight version that is or may come to be in it: a sample without tokens may get the requested."""
-        versions = (self.version if s.oldest is None else s.oldest for s in self.samples.values())
+        versions = (s.min_version if s.oldest is None else s.oldest for s in self.samples.values())
         return min(versions, default=self.version)

@@ -10,7 +10,7 @@ import msgspec
 from schemas.event import Purpose
 from slime_events.state.group import GroupPhase, GroupState
 
-FOLD = 2
+FOLD = 3
 """Version of the state and its rules: raised with every change that gives a log another state digest."""
 
 
@@ -34,6 +34,7 @@ class Counts(msgspec.Struct, kw_only=True):
     groups_trained: int = 0
     samples_completed: int = 0
     samples_failed: int = 0
+    suspensions: int = 0
     rewards_failed: int = 0
     response_tokens: int = 0
     eval_samples: int = 0

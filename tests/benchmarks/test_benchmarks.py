@@ -11,6 +11,8 @@ import pytest
 
 from benchmarks.critical_path import Work, covered, merge, step_times
 from benchmarks.figure import Better, Figure, Row
+from benchmarks.length_bias import fastest_of_each_draw, ks_distance
+from benchmarks.long_tail import length_of
 from benchmarks.processes import Watch, proportional_bytes
 from benchmarks.registry import NAMES
 from benchmarks.table import HEAD, cells, markdown, text
@@ -99,7 +101,33 @@ def test_cpu_and_memory_are_those_of_the_process() -> None:
     assert watch.cpu_between(5, 15) == {"engine": 1.5, "nats": 0.5}
 
 
-TINY = [("durable_append", {"rollouts": 20, "rewards": 50}), ("prompts", {"lines": 500, "takes": 5})]
+def test_the_distance_of_two_distributions() -> None:
+    assert ks_distance([1, 2, 3], [3, 2, 1]) == 0
+    assert ks_distance([1, 2], [3, 4]) == 1
+    assert ks_distance([1, 2, 3, 4], [1, 2]) == 0.5
+
+
+def test_lengths_have_a_long_tail() -> None:
+    lengths = sorted(length_of(seed, 100, 1 << 20) for seed in range(4000))
+    assert lengths[2000] == pytest.approx(100, rel=0.06)
+    assert lengths[3960] == pytest.approx(1000, rel=0.2)
+    assert length_of(1, 100, 3) <= 3
+
+
+def test_the_rule_that_throws_surplus_away_keeps_the_short_groups() -> None:
+    """Two draws of 16 groups of 4, of lengths 1 to 16 and 17 to 32."""
+    lengths = [length for length in range(1, 33) for _ in range(4)]
+    assert sorted(set(fastest_of_each_draw(lengths))) == [*range(1, 9), *range(17, 25)]
+
+
+TINY = [
+    ("durable_append", {"rollouts": 20, "rewards": 50}),
+    ("prompts", {"lines": 500, "takes": 5}),
+    ("chunk_cost", {"responses": 4, "length": 64, "turns": 1}),
+    ("trainer_idle", {"steps": 3, "train_s": 0.01}),
+    ("length_bias", {"steps": 4}),
+    ("resume", {"events": 500}),
+]
 
 
 @pytest.mark.parametrize(("name", "sizes"), [*TINY, ("trainer", {"steps": 1})])

@@ -21,16 +21,18 @@ from schemas.rollouts import (
     RolloutFailed,
     RolloutProgressed,
     RolloutRequested,
+    RolloutSuspended,
     Sampling,
     StopReason,
+    SuspendReason,
     WeightSpan,
 )
 from schemas.runs import RunStarted
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsPublished
 from slime_events.conductor.accept import Judge
-from slime_events.conductor.decide import decide, is_broken, is_complete, prompts_to_draw
-from slime_events.conductor.draw import requests_for, training_requests
+from slime_events.conductor.decide import decide, is_broken, is_complete, prompts_to_draw, with_requests
+from slime_events.conductor.draw import requests_for
 from slime_events.conductor.evaluate import evals_due
 from slime_events.conductor.plan import Plan
 from slime_events.filters.base_types import DynamicFilterOutput
@@ -66,7 +68,9 @@ def dropping(share: float) -> Judge:
 
 
 class Driver:
-    """One run. `requests`: of samples that have not ended, by sample id, in the order they were asked for."""
+    """One run. `requests`: of samples that have not ended, by sample id, in the order they were asked for; `asked`:
+    where in the log. `begun`: versions of the tokens in chunks. `boundary`: where a batch that suspends was sealed.
+    """
 
     def __init__(self, plan: Plan, judge: Judge = keep_all, eval_prompts: int = 2) -> None:
         self.plan, self.judge, self.eval_prompts = plan, judge, eval_prompts
@@ -74,7 +78,9 @@ class Driver:
         self.log: list[Recorded] = []
         self.requests: dict[str, RolloutRequested] = {}
         self.ungraded: dict[str, str] = {}
+        self.asked: dict[str, int] = {}
         self.begun: dict[str, list[int]] = {}
+        self.boundary = 0
         self.drawn = 0
         self.say(RunStarted(settings={}, code_version=""))
         self.say(WeightsPublished(version=0, parent=None, url="", digest="d0", bytes=0))
@@ -88,6 +94,9 @@ class Driver:
         apply(self.state, self.log[-1])
         if isinstance(event, RolloutRequested):
             self.requests[event.sample] = event
+            self.asked[event.sample] = len(self.log)
+        elif isinstance(event, BatchSealed) and event.suspends:
+            self.boundary = len(self.log)
 
     def settle(self) -> None:
         """Let the conductor speak until it has nothing to say."""
@@ -100,14 +109,14 @@ class Driver:
                 self.say(event)
 
     def _draw(self) -> list[Event]:
-        events: list[Event] = []
+        drawn = []
         for _ in range(prompts_to_draw(self.state, self.plan)):
             prompt = PromptSubmitted(
                 group=f"g{self.drawn:04d}", text="", tokens=pack_tokens([1]), source=Source(path="f", offset=self.drawn)
             )
             self.drawn += 1
-            events += [prompt, *training_requests(prompt.group, prompt.tokens, self.state, self.plan)]
-        return events
+            drawn.append(prompt)
+        return with_requests(drawn, self.state, self.plan)
 
     def _evals(self) -> list[Event]:
         events: list[Event] = []
@@ -137,17 +146,35 @@ class Driver:
         return events
 
     def begin(self, sample: str, version: int | None = None) -> None:
-        """A first chunk of a token, by the newest weights or the given ones."""
+        """A chunk of a token, by the newest weights or the given ones."""
         request = self.requests[sample]
-        self.begun[sample] = [self.state.published if version is None else version]
+        versions = self.begun.setdefault(sample, [])
+        versions.append(self.state.published if version is None else version)
         self.say(
             RolloutProgressed(
                 sample=sample,
                 attempt=request.attempt,
-                start=0,
+                start=len(versions) - 1,
                 tokens=pack_tokens([1]),
                 log_probs=pack_log_probs([0.0]),
-                spans=(WeightSpan(0, 1, self.begun[sample][0]),),
+                spans=(WeightSpan(len(versions) - 1, len(versions), versions[-1]),),
+                engine="e",
+            )
+        )
+
+    def must_rest(self, sample: str) -> bool:
+        """Whether an engine that looks at the log lets the rollout rest."""
+        return self.requests[sample].purpose is Purpose.TRAIN and self.asked[sample] < self.boundary
+
+    def rest(self, sample: str) -> None:
+        """The rollout rests with the tokens that its chunks hold."""
+        request = self.requests.pop(sample)
+        self.say(
+            RolloutSuspended(
+                sample=sample,
+                attempt=request.attempt,
+                length=len(self.begun.get(sample, ())),
+                reason=SuspendReason.STEP_BOUNDARY,
                 engine="e",
             )
         )
@@ -155,14 +182,15 @@ class Driver:
     def complete(self, sample: str) -> None:
         """The rollout ends, by the newest weights; its reward is still to come."""
         request = self.requests.pop(sample)
-        versions = [*self.begun.pop(sample, []), self.state.published]
+        said = self.begun.pop(sample, [])
+        versions = [*said, self.state.published]
         self.ungraded[sample] = request.group
         self.say(
             RolloutCompleted(
                 sample=sample,
                 group=request.group,
                 attempt=request.attempt,
-                start=0,
+                start=len(said),
                 length=len(versions),
                 prompt_length=1,
                 stop=StopReason.STOP,
@@ -233,17 +261,21 @@ class Driver:
         engine_fails: float = 0.0,
         invalid: float = 0.0,
         ungraded: float = 0.0,
+        older: float = 0.0,
         check: Callable[[Driver], None] = lambda driver: None,
         most: int = 20_000,
     ) -> None:
-        """Let the world act in random order until the run is complete or broken; AssertionError where nobody can."""
+        """Let the world act in random order until the run is complete or broken; AssertionError where nobody can.
+
+        older: share of chunks by weights that are older than what was asked for, which no engine should give.
+        """
         for _ in range(most):
             check(self)
             if is_complete(self.state, self.plan) or is_broken(self.state, self.plan):
                 return
             moves: list[Callable[[], None]] = [self.commit] if self.state.sealed else []
             if self.requests:
-                moves += [lambda: self._move(chance, engine_fails, invalid)] * 3
+                moves += [lambda: self._move(chance, engine_fails, invalid, older)] * 3
             if self.ungraded:
                 value = None if chance.random() < ungraded else chance.random()
                 moves += [partial(self._grade_any, chance, value)] * 2
@@ -256,14 +288,23 @@ class Driver:
     def _grade_any(self, chance: random.Random, value: float | None) -> None:
         self.grade(chance.choice(list(self.ungraded)), value)
 
-    def _move(self, chance: random.Random, engine_fails: float, invalid: float) -> None:
+    def _move(self, chance: random.Random, engine_fails: float, invalid: float, older: float) -> None:
         sample = chance.choice(list(self.requests))
+        said = self.begun.get(sample, [])
         drawn = chance.random()
         if drawn < engine_fails:
             self.fail(sample)
         elif drawn < engine_fails + invalid:
             self.fail(sample, FailureKind.INVALID)
-        elif sample not in self.begun and chance.random() < 0.5:
-            self.begin(sample, chance.randint(self.requests[sample].min_version, self.state.published))
+        elif self.must_rest(sample) and chance.random() < 0.8:
+            self.rest(sample)
+        elif len(said) < chunks_of(sample) and chance.random() < 0.8:
+            oldest = 0 if chance.random() < older else max(self.requests[sample].min_version, *said, 0)
+            self.begin(sample, chance.randint(oldest, self.state.published))
         else:
             self.complete(sample)
+
+
+def chunks_of(sample: str) -> int:
+    """How many chunks a rollout has before its end: most have none or one, some have five."""
+    return (0, 0, 1, 1, 1, 2, 2, 5)[hashlib.sha256(sample.encode()).digest()[0] % 8]

@@ -1,0 +1,40 @@
+"""The bound on staleness, group by group: who can still be trained in time, and the verdict on who cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from schemas.groups import GroupRejected, RejectionCause
+from slime_events.conductor.plan import Plan
+from slime_events.state.group import GroupState
+from slime_events.state.run import RunState
+
+
+def in_time(groups: Sequence[GroupState], step: int, plan: Plan) -> bool:
+    """Whether steps from `step` on can train all these groups, each within its bound: oldest first, as many as a step
+    takes.
+    """
+    last_steps = sorted(group.oldest + plan.staleness_bound for group in groups)
+    return all(step + place // plan.groups <= last for place, last in enumerate(last_steps))
+
+
+def stale(group: GroupState, accepted: Sequence[GroupState], state: RunState, plan: Plan) -> GroupRejected | None:
+    """The verdict on a group that cannot be trained within the bound beside those that are accepted already.
+
+    Sealing waits for groups that are still being made, so this is met only where an engine gave tokens of older
+    versions than it was asked for. What is accepted is in time, and stays so.
+    """
+    step = state.next_step + len(accepted) // plan.groups
+    behind, bound = step - group.oldest, plan.staleness_bound
+    fits = behind <= bound if plan.in_prompt_order else in_time([*accepted, group], state.next_step, plan)
+    if fits:
+        return None
+    return GroupRejected(
+        group=group.group,
+        cause=RejectionCause.STALE,
+        reason=f"step {step} is the first with a place for it, {behind} versions after its oldest token; {bound} is "
+        "the most",
+        samples=tuple(group.samples),
+        rewards=group.graded,
+        figures={"oldest_version": group.oldest, "step": step, "behind": behind, "bound": bound},
+    )
