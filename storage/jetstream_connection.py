@@ -269,8 +269,11 @@ class Connection:
         if self.client.is_connected:
             with contextlib.suppress(nats.errors.Error, OSError):
                 await self.client.flush(timeout=2)
-        with contextlib.suppress(OSError):  # the server has just died: nats-py still drains the socket
-            await self.client.close()
+        # A task of its own: where the server has just died, nats-py fails on the socket that it drains, or cancels itself.
+        closing = asyncio.ensure_future(self.client.close())
+        await asyncio.wait({closing})
+        if not closing.cancelled() and not isinstance(closing.exception(), OSError):
+            closing.result()
 
 
 async def _until_ended(answers: _Answers) -> None:

@@ -258,10 +258,13 @@ class NatsServer:
 
     async def stop(self, deadline_s: float = 15.0) -> None:
         """End it in order, by force after the deadline. What was acked is on disk either way."""
+        lived = is_locked(self.folder)
         for number in (signal.SIGTERM, signal.SIGKILL):
             self.signal(number)
             if await self._ended(deadline_s):
-                if number is signal.SIGTERM:
+                code = self._process.returncode if self._process else 0
+                if lived and number is signal.SIGTERM and code == 0:
+                    # After any other end, batches whose commit was cut stay staged: the next start completes them.
                     batch_staging.unlink(self.folder)
                 return
         raise StorageError(f"nats-server {self.pid} in {self.folder} does not end, not even by SIGKILL")

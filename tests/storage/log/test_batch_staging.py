@@ -72,3 +72,16 @@ def test_without_a_tmpfs_a_link_that_leads_nowhere_goes(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "memory")
     assert batch_staging.stage_in_memory(tmp_path, tmp_path / "memory") == []
     assert not staging(tmp_path)
+
+
+async def test_a_killed_server_that_is_stopped_afterwards_keeps_what_it_had_staged(tmp_path: Path) -> None:
+    server = await NatsServer.start(tmp_path)
+    log = await JetStreamLog.open(server.url, "staged")
+    server.stage_in_memory()
+    server.signal(signal.SIGKILL)
+    assert await server._ended(5.0)
+    await log.close()
+    await server.stop()
+    assert [link.is_symlink() for link in staging(tmp_path)] == [True]
+    async with await NatsServer.start(tmp_path):
+        pass
