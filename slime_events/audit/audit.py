@@ -21,7 +21,7 @@ from storage.log import Recorded
 
 
 class Audit:
-    """rules: by default those that run.started says. fetch: arrays out of the blob store; None leaves blobs unseen.
+    """rules: of a run whose run.started has no settings. fetch: arrays out of the blob store; None: blobs are not seen.
     weights: where weight folders lie if not where the log says; files: whether to look at them.
     """
 

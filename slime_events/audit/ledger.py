@@ -93,12 +93,14 @@ class GroupFacts:
 
 @dataclass(slots=True)
 class Ledger:
-    """rules: given, or those of run.started. ended: position of the run's end, 0 while it is on. position: the last."""
+    """rules: those in force, of the settings in run.started as run.resumed changed them; those given where it has none.
+    position: of the last event. ended: position of the run's end, 0 while it is on.
+    """
 
     run: str
     rules: Rules = field(default_factory=Rules)
+    settings: dict[str, Any] = field(default_factory=dict)
     position: int = 0
-    started: int = 0
     ended: int = 0
     incarnation: int = 0
     groups: dict[str, GroupFacts] = field(default_factory=dict)
@@ -124,13 +126,16 @@ class Ledger:
 
 
 def _started(ledger: Ledger, event: RunStarted, position: int) -> None:
-    ledger.started = ledger.started or position
-    if ledger.rules == Rules():
-        ledger.rules = rules_of(event.settings)
+    if event.settings:
+        ledger.settings, ledger.rules = event.settings, rules_of(event.settings)
 
 
 def _resumed(ledger: Ledger, event: RunResumed, position: int) -> None:
     ledger.ended, ledger.incarnation = 0, event.incarnation
+    if ledger.settings and event.settings:
+        changed = {part: {**ledger.settings.get(part, {}), **fields} for part, fields in event.settings.items()}
+        ledger.settings = {**ledger.settings, **changed}
+        ledger.rules = rules_of(ledger.settings)
 
 
 def _ended(ledger: Ledger, event: RunFinished | RunFailed, position: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from schemas.batches import BatchSealed
-from schemas.steps import StepCommitted
+from schemas.steps import StepClaimed, StepCommitted
 from slime_events.audit.check import Check, Counts
 from slime_events.audit.ledger import Ledger
 from storage.log import Recorded
@@ -14,15 +14,25 @@ class Steps(Check):
 
     name = "steps"
     promise = "each batch committed once, in order, with its digest and counts"
-    hears = (StepCommitted,)
+    hears = (StepClaimed, StepCommitted)
 
     def __init__(self, ledger: Ledger) -> None:
         super().__init__(ledger)
         self._tokens = 0
+        self._claims: list[StepClaimed] = []
 
     def apply(self, recorded: Recorded) -> None:
-        event, ledger = recorded.envelope.event, self.ledger
-        assert isinstance(event, StepCommitted)
+        event = recorded.envelope.event
+        if isinstance(event, StepClaimed):
+            self._claims.append(event)
+        elif isinstance(event, StepCommitted):
+            self._committed(recorded, event)
+
+    def _committed(self, recorded: Recorded, event: StepCommitted) -> None:
+        ledger, claim = self.ledger, self._claims[-1] if self._claims else None
+        if claim is not None and claim.trainer != recorded.envelope.producer:
+            wrong = f"{recorded.envelope.producer} said it after {claim.trainer} had claimed step {claim.step}"
+            self.find(recorded, wrong, "a trainer that was replaced still commits")
         if event.step in ledger.steps:
             self.find(recorded, f"step {event.step} was committed before", "its samples trained twice")
         elif event.step != len(ledger.steps):
@@ -51,4 +61,9 @@ class Steps(Check):
 
     def counts(self) -> Counts:
         waiting = len(self.ledger.batches.keys() - self.ledger.steps.keys())
-        return {"steps": len(self.ledger.steps), "tokens": self._tokens, "batches waiting for the trainer": waiting}
+        return {
+            "steps": len(self.ledger.steps),
+            "tokens": self._tokens,
+            "trainers": len(self._claims),
+            "batches waiting for the trainer": waiting,
+        }

@@ -14,6 +14,7 @@ from schemas.errors import BlobMissing
 from slime_events.audit.audit import Audit, audit
 from slime_events.audit.report import Report, report_text
 from slime_events.audit.rules import Rules, rules_of
+from slime_events.config.rollout import RolloutSettings
 from slime_events.config.settings import TrainSettings
 from storage.log import Recorded
 from storage.memory_log import MemoryLog
@@ -87,6 +88,22 @@ def test_the_rules_are_in_the_settings() -> None:
     assert (rules.plan.steps, rules.plan.staleness_bound) == (7, 3)
     assert rules.algorithm == settings.algorithm
     assert rules_of({"rollout": {"of": "another version"}}) == Rules()
+
+
+async def test_what_a_resumption_changes_holds_from_there_on(synchronous: Run) -> None:
+    """The steps that it adds, and no other run's."""
+    given = TrainSettings(rollout=RolloutSettings(num_rollout=3, rollout_batch_size=2, n_samples_per_prompt=3))
+    log = synchronous.doctored()
+    log.find("run.started").event["settings"] = msgspec.to_builtins(given)
+    resumed = log.insert(log.records[0], after=log.find("run.started"))
+    resumed.subject = "slime.sim.run.resumed.run"
+    resumed.body["event"] = {
+        "type": "run.resumed", "incarnation": 1, "code_version": "", "settings": {"rollout": {"num_rollout": 9}},
+    }  # fmt: skip
+    log.renumber()
+    report = await log.audit(Audit("sim", fetch=unpack, files=False))
+    (finding,) = [f for f in report.findings if "all steps" in str(f)]
+    assert "it says all steps, and 5 of 9 are committed, so the run ended before it was done" in str(finding)
 
 
 async def test_a_changed_weight_file(synchronous: Run, tmp_path: Path) -> None:

@@ -265,6 +265,15 @@ def a_step_on_another_version(log: Doctored) -> tuple[str, str]:
     )
 
 
+def a_step_of_a_trainer_that_was_replaced(log: Doctored) -> tuple[str, str]:
+    claimed, commit = log.find("step.claimed"), log.find("step.committed", nth=2)
+    commit.body["producer"] = "trainer-late"
+    return "steps", (
+        f"position {commit.position}, step.committed of 2: trainer-late said it after {claimed.event['trainer']} had "
+        "claimed step 0, so a trainer that was replaced still commits"
+    )
+
+
 def a_step_taken_out(log: Doctored) -> tuple[str, str]:
     log.delete(log.find("step.committed", nth=1))
     log.renumber()
@@ -402,6 +411,7 @@ DOCTORS: tuple[Doctor, ...] = (
     a_group_trained_twice,
     an_undecided_group_trained,
     a_step_on_another_version,
+    a_step_of_a_trainer_that_was_replaced,
     a_step_taken_out,
     other_weights_published,
     other_weights_activated,
