@@ -8,28 +8,31 @@ conductor that is killed at any point is replaced by one that reads the same log
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
 
+from actors.state_keeper import StateKeeper
 from schemas.archives import ArchiveSealed
 from schemas.errors import Conflict, DataError, SlimeEventsError
 from schemas.event import Event, Purpose
 from schemas.prompts import PromptSubmitted
 from schemas.rollouts import RolloutProgressed
-from schemas.runs import FinishReason, RunFailed, RunFinished
-from schemas.subjects import every_event
+from schemas.runs import FinishReason, RunEvent, RunFailed, RunFinished
+from schemas.subjects import about, every_event
 from schemas.workers import WorkerJoined
 from slime_events.conductor.accept import Judge
-from slime_events.conductor.decide import decide, is_broken, is_complete, prompts_to_draw, waits_for
-from slime_events.conductor.draw import requests_for, training_requests
+from slime_events.conductor.decide import decide, is_broken, is_complete, prompts_to_draw, waits_for, with_requests
+from slime_events.conductor.draw import requests_for, requests_missing
 from slime_events.conductor.evaluate import evals_due
 from slime_events.conductor.plan import Plan
 from slime_events.conductor.prompts import PromptFeed
 from slime_events.conductor.seal import Normalise
+from slime_events.conductor.stall import Stall
 from slime_events.state.apply import apply
 from slime_events.state.run import FOLD, RunPhase, RunState, state_digest
-from slime_events.worker import Worker
+from slime_events.worker import Worker, run_events_before
 from storage.follow import Follower
 from storage.log import Append, Fence, Recorded, append_all, once
 
@@ -41,12 +44,15 @@ Offload = Callable[[Event], Awaitable[Event]]
 NOTHING_TO_DECIDE = (RolloutProgressed, ArchiveSealed, WorkerJoined)
 """Most events of a run are these; they change no decision that the end of their rollout will not change too."""
 TICK_S = 0.5
+AT_MOST = 64
+"""Events in one append: engines begin on the first requests of a step while the others are being stored."""
 
 
 class Conductor:
     """The shell around `slime_events.conductor.decide`.
 
-    deadline_s: seconds without progress after which the run is failed with what it waited for.
+    deadline_s: seconds without progress after which the run is failed with what it waited for. keeper: where the state
+    of a conductor before this one may be found.
     """
 
     def __init__(
@@ -59,15 +65,18 @@ class Conductor:
         offload: Offload,
         *,
         deadline_s: float,
+        keeper: StateKeeper | None = None,
     ) -> None:
         self._worker, self._plan, self._feed = worker, plan, feed
         self._judge, self._normalise, self._offload = judge, normalise, offload
-        self._deadline_s = deadline_s
+        self._stall = Stall(deadline_s, time.monotonic())
+        self._keeper = keeper or StateKeeper(None)
+        self._chain_before = ""
         self._said = 0
         self._stop_asked = False
-        self._begun = False
-        self._mark = -1
-        self._moved_at = self._looked_at = time.monotonic()
+        self._begun = self._over = False
+        self._run_at = 0
+        self._looked_at = time.monotonic()
         self.state = RunState(run=worker.log.run)
 
     def stop(self) -> None:
@@ -76,27 +85,50 @@ class Conductor:
 
     async def run(self) -> RunPhase:
         """Conduct until the run is finished or failed."""
-        async with Follower(self._worker.log) as follower:
-            while not follower.caught_up or self.state.phase in (RunPhase.NEW, RunPhase.RUNNING):
-                due = self._fold(await follower.next(wait_s=TICK_S))
-                if not follower.caught_up or self.state.events < self._said or not (due or self._tick()):
-                    continue
-                try:
-                    await self._turn()
-                except Conflict as conflict:
-                    log.warning("lost a race and looks again: %s", conflict)
-                except SlimeEventsError as error:
-                    await self._fail(str(error), waited_for=None)
-                    raise
+        await self._load()
+        try:
+            async with Follower(self._worker.log, self.state.events + 1) as follower:
+                await self._conduct(follower)
+        finally:
+            await self._keeper.close(self.state, self._chain_before)
         return self.state.phase
+
+    async def _load(self) -> None:
+        """Begin with the state that was put away last, and with what the run had said of itself by then."""
+        self.state = await self._keeper.load(self._worker.log)
+        for recorded in await run_events_before(self.state.events + 1, self._worker.log):
+            self._take_run_event(recorded)
+
+    async def _conduct(self, follower: Follower) -> None:
+        while not (self._over and follower.caught_up):
+            due = self._fold(await follower.next(wait_s=TICK_S))
+            self._keeper.look(self.state, self._chain_before)
+            if not follower.caught_up or self.state.events < self._said or not (due or self._tick()):
+                continue
+            try:
+                await self._turn()
+            except Conflict as conflict:
+                log.warning("lost a race and looks again: %s", conflict)
+                self._begun, self._looked_at = False, 0.0  # a part may have been said; whatever comes next
+            except SlimeEventsError as error:
+                with contextlib.suppress(Conflict):  # the run was resumed without this one, or has ended
+                    await self._fail(str(error), waited_for=None)
+                raise
 
     def _fold(self, events: list[Recorded]) -> bool:
         """Whether there may be something to decide now."""
         due = False
         for recorded in events:
+            self._chain_before = self.state.chain
             apply(self.state, recorded)
+            self._take_run_event(recorded)
             due = due or not isinstance(recorded.envelope.event, NOTHING_TO_DECIDE)
         return due
+
+    def _take_run_event(self, recorded: Recorded) -> None:
+        self._over = self._worker.is_over(self._over, recorded.envelope.event)
+        if isinstance(recorded.envelope.event, RunEvent):
+            self._run_at = recorded.position
 
     def _tick(self) -> bool:
         return self._stop_asked or time.monotonic() - self._looked_at >= TICK_S
@@ -104,7 +136,7 @@ class Conductor:
     async def _turn(self) -> None:
         state, plan = self.state, self._plan
         self._looked_at = time.monotonic()
-        if state.phase is not RunPhase.RUNNING:
+        if self._over or state.phase is not RunPhase.RUNNING:
             return
         if is_complete(state, plan) or self._stop_asked:
             await self._finish()
@@ -113,31 +145,25 @@ class Conductor:
         if reason:
             await self._fail(reason, waited_for=waits_for(state, plan))
             return
+        if not self._begun:
+            self._said = await self._append(self._first_words())
+            self._begun = True
+            if self._said > state.events:
+                return  # nothing is decided on what was said in part
         events = decide(state, plan, self._judge, self._normalise)
         events += self._draw() + self._begin_evals()
-        if not self._begun:
-            events += self._first_words()
-        if events:
-            self._said = await self._append(events)
-        self._begun = True
+        self._said = await self._append(events)
 
     async def _append(self, events: list[Event]) -> int:
         appends = []
         for event in events:
             envelope = self._worker.enclose(await self._offload(event))
             appends.append(Append(envelope) if getattr(event, "attempt", 0) else once(envelope))
-        return max(await append_all(self._worker.log, appends))
+        return max(await append_all(self._worker.log, appends, at_most=AT_MOST), default=self._said)
 
     def _draw(self) -> list[Event]:
         count = prompts_to_draw(self.state, self._plan)
-        if not count:
-            return []
-        events: list[Event] = []
-        for prompt in self._feed.take(self.state.cursors, count):
-            events.append(prompt)
-            if isinstance(prompt, PromptSubmitted):
-                events += training_requests(prompt.group, prompt.tokens, self.state, self._plan)
-        return events
+        return with_requests(self._feed.take(self.state.cursors, count), self.state, self._plan) if count else []
 
     def _begin_evals(self) -> list[Event]:
         due = evals_due(self.state, self._plan)
@@ -145,7 +171,7 @@ class Conductor:
 
     def _first_words(self) -> list[Event]:
         """What a conductor before this one may have said in part or not at all; what it did say is the same event."""
-        events: list[Event] = list(self._feed.malformed())
+        events: list[Event] = [*self._feed.malformed(), *requests_missing(self.state, self._plan)]
         for evaluation in self.state.evals.values():
             events += self._evaluation(evaluation.dataset, evaluation.version)
         return events
@@ -169,10 +195,8 @@ class Conductor:
         return events
 
     def _stalled(self) -> str | None:
-        if self.state.moved != self._mark:
-            self._mark, self._moved_at = self.state.moved, time.monotonic()
-        idle = time.monotonic() - self._moved_at
-        if idle < self._deadline_s:
+        idle = self._stall.seconds(self.state.moved, time.monotonic())
+        if idle is None:
             return None
         return f"no progress for {idle:.0f} s while waiting for {waits_for(self.state, self._plan)}"
 
@@ -191,4 +215,4 @@ class Conductor:
     async def _fail(self, reason: str, waited_for: str | None) -> None:
         log.error("the run failed: %s", reason)
         event = RunFailed(role="conductor", reason=reason, waited_for=waited_for, at_events=self.state.events)
-        self._said = await self._worker.say_again(event)
+        self._said = await self._worker.say_again(event, Fence(about(self.state.run, "run", "run"), self._run_at))

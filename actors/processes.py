@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from actors.archivist import archive_run
 from actors.conductor import Conductor
 from actors.grader import Grader
 from actors.inbox import Inbox
+from actors.state_keeper import StateKeeper
 from slime_events.address import RunAddress
 from slime_events.algorithms.reward_norm import normalize_rewards
 from slime_events.args_view import ArgsView
@@ -25,11 +26,14 @@ from slime_events.config.settings import TrainSettings
 from slime_events.config.trainer import TrainerSettings
 from slime_events.filters.judge import make_judge
 from slime_events.rewards.pool import GraderPool
+from slime_events.state.snapshot import low_water, training_start
+from slime_events.state.snapshots import Snapshots
 from slime_events.taking_part import taking_part
 from slime_events.telemetry.process_log import setup_logging
-from storage.archive import ArchiveWriter
+from storage.archive import ArchiveWriter, blobs_to_archive
 from storage.blobs import BlobStore
 from storage.group_commit import GroupCommit
+from storage.log import EventLog
 from storage.payloads import fetch, offload_async
 from storage.weights_retention import Retention
 from storage.weights_store import WeightStore
@@ -56,6 +60,7 @@ class ConductorActor:
                 lambda rewards, sizes: normalize_rewards(rewards, sizes, settings.algorithm),
                 offload,
                 deadline_s=settings.rollout.rollout_deadline,
+                keeper=StateKeeper(_snapshots(address)),
             )
             async with Inbox(worker, feed, address.nats_url, offload):
                 await worker.join({"ready": time.perf_counter() - begun})
@@ -79,8 +84,9 @@ class GraderActor:
             shown = ArgsView.of(settings.rollout, settings.algorithm, settings.reward).as_dict()
             output = Path(address.folder) / "logs" / "graders.log"
             async with GraderPool(settings.reward, args=shown, log=output) as pool, GroupCommit(worker.log) as commit:
+                start = await _grading_start(address, worker.log)
                 await worker.join({"ready": time.perf_counter() - begun})
-                await Grader(worker, pool, commit, whole_groups=settings.reward.group_rm).run()
+                await Grader(worker, pool, commit, whole_groups=settings.reward.group_rm, start=start).run()
 
 
 class ArchivistActor:
@@ -92,7 +98,8 @@ class ArchivistActor:
     async def run(self, address: RunAddress) -> None:
         """Archive to the end of the run, its last event included, or until `stop`."""
         async with taking_part(address, "archivist") as worker:
-            writer = ArchiveWriter(address.archive_url, address.run)
+            blobs = blobs_to_archive(address.blob_url, address.archive_url, address.folder)
+            writer = ArchiveWriter(address.archive_url, address.run, blobs=blobs)
             await worker.join({})
             await archive_run(worker.log, writer, worker.id, stop=self._stop)
 
@@ -131,6 +138,7 @@ class TrainerActor:
                     retention=Retention(trainer.keep_weights, trainer.save_interval or 0)
                     if trainer.keep_weights
                     else None,
+                    start_of=await _training_start(address, worker.log),
                 ).run()
             finally:
                 await ranks.close()
@@ -175,6 +183,20 @@ class RankActor:
     def reset(self) -> None:
         """Build this rank anew."""
         self._rank.reset()
+
+
+def _snapshots(address: RunAddress) -> Snapshots:
+    return Snapshots(Path(address.folder) / "snapshots")
+
+
+async def _training_start(address: RunAddress, events: EventLog) -> Callable[[int], int]:
+    known = await _snapshots(address).newest(events)
+    return partial(training_start, known.state) if known else lambda version: 1
+
+
+async def _grading_start(address: RunAddress, events: EventLog) -> int:
+    known = await _snapshots(address).newest(events)
+    return low_water(known.state) if known else 1
 
 
 def free_port() -> int:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 from actors.checkpoint_folders import CheckpointFolders
@@ -49,7 +50,9 @@ class _Digests(NamedTuple):
 
 
 class Trainer:
-    """The shell around the ranks. temperature: the rollout's, which log-probs are taken at."""
+    """The shell around the ranks. temperature: the rollout's, which log-probs are taken at. start_of: where in the log
+    a trainer that goes on from a version has to begin to read.
+    """
 
     def __init__(
         self,
@@ -64,12 +67,13 @@ class Trainer:
         checkpoints: str,
         steps: int,
         retention: Retention | None = None,
+        start_of: Callable[[int], int] = lambda version: 1,
     ) -> None:
         self._worker, self._ranks, self._store, self._fetch = worker, ranks, store, fetch
         self._temperature, self._steps = temperature, steps
         self._publish_every, self._checkpoint_every = publish_every, checkpoint_every
         self._folders = CheckpointFolders(checkpoints)
-        self._retention = retention
+        self._retention, self._start_of = retention, start_of
         self._trajectories = Trajectories(fetch)
         self._sealed: dict[int, BatchSealed] = {}
         self._trained = Trained()
@@ -84,7 +88,7 @@ class Trainer:
         if self._trained.over:
             return self._trained.version
         await self._begin()
-        async with Follower(self._worker.log) as follower:
+        async with Follower(self._worker.log, self._start_of(self._version)) as follower:
             while not (self._over and follower.caught_up):
                 for recorded in await follower.next(wait_s=1.0):
                     await self._take(recorded)

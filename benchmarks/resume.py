@@ -1,0 +1,144 @@
+"""How soon a conductor decides again on a log of 10^6 events, and how fast such a log is folded and audited."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from actors.conductor import Conductor
+from actors.state_keeper import EVERY, StateKeeper
+from benchmarks.figure import Better, Figure
+from benchmarks.long_log import PER_STEP, long_log, long_plan, sealed, trained, undecided
+from schemas.arrays import unpack
+from schemas.envelope import enclose
+from schemas.event import Event
+from slime_events.algorithms.reward_norm import normalize_rewards
+from slime_events.audit.audit import Audit, audit
+from slime_events.audit.rules import Rules
+from slime_events.conductor.prompts import PromptFeed
+from slime_events.config.algorithm import AlgorithmSettings
+from slime_events.config.data import DataSettings
+from slime_events.filters.decide import run_filter
+from slime_events.sample_view import group_samples
+from slime_events.state.apply import apply
+from slime_events.state.run import RunState
+from slime_events.state.snapshot import take
+from slime_events.state.snapshots import Snapshots
+from slime_events.worker import Worker
+from storage.jetstream_log import JetStreamLog
+from storage.log import MAX_BATCH, Append
+from storage.nats_server import NatsServer
+
+EVENTS = 1_000_000
+RUN = "bench"
+DEADLINE_S = 600.0
+
+
+def measure(events: int = EVENTS) -> list[Figure]:
+    """On a real server, in this process: the start of a process and its imports are not in it."""
+    with tempfile.TemporaryDirectory() as folder:
+        return asyncio.run(_measure(Path(folder), max(1, events // PER_STEP)))
+
+
+async def _measure(folder: Path, steps: int) -> list[Figure]:
+    async with await NatsServer.start(folder / "nats") as server:
+        log = await JetStreamLog.open(server.url, RUN)
+        try:
+            await _fill(log, long_log(steps))
+            count = await log.position()
+            fold = await _fold(log, Snapshots(folder / "snapshots"), snapshot_at=max(1, count - EVERY))
+            with_snapshot = await _first_decision(log, steps, Snapshots(folder / "snapshots"))
+            await _fill(log, [*sealed(steps), *trained(steps), *undecided(steps + 1)])
+            without = await _first_decision(log, steps + 1, None)
+            audited = await _audit(log, steps)
+        finally:
+            await log.close()
+    note = f"{count} events on a NATS server; from the conductor's start to its first append"
+    return [
+        Figure(
+            name="resume with a snapshot",
+            value=with_snapshot,
+            unit="s",
+            target=10.0,
+            better=Better.LOWER,
+            note=f"{note}; the snapshot is {EVERY} events old, the oldest it can be",
+        ),
+        Figure(name="resume without one", value=without, unit="s", better=Better.LOWER, note=note),
+        Figure(name="fold from position 1", value=count / fold, unit="events/s", target=50_000.0, note="with reading"),
+        Figure(name="audit from position 1", value=count / audited, unit="events/s", note="with reading, all checks"),
+    ]
+
+
+async def _fill(log: JetStreamLog, events: Iterable[Event]) -> None:
+    """Append what is not there yet, as many in a call as it takes."""
+    said = iter(events)
+    while batch := list(islice(said, MAX_BATCH)):
+        await log.append([Append(enclose(RUN, event, at=time.time_ns(), producer="bench")) for event in batch])
+
+
+async def _fold(log: JetStreamLog, snapshots: Snapshots, *, snapshot_at: int) -> float:
+    """Seconds, with reading and decoding. Leaves a snapshot of one position."""
+    state, before = RunState(run=RUN), ""
+    begun, paused = time.perf_counter(), 0.0
+    async for recorded in log.read():
+        before = state.chain
+        apply(state, recorded)
+        if recorded.position == snapshot_at:
+            begins = time.perf_counter()
+            snapshots.write(snapshot_at, take(state, before))
+            paused = time.perf_counter() - begins
+    return time.perf_counter() - begun - paused
+
+
+async def _first_decision(log: JetStreamLog, steps: int, snapshots: Snapshots | None) -> float:
+    """Seconds from the start of a conductor until something new is in the log."""
+    end = await log.position()
+    conductor = Conductor(
+        Worker(log, "conductor"),
+        long_plan(steps + 10),
+        PromptFeed(None, {}, DataSettings(), _NoTokenizer(), None),
+        lambda group: run_filter(None, None, group_samples(group)),
+        lambda rewards, sizes: normalize_rewards(rewards, sizes, AlgorithmSettings()),
+        _as_it_is,
+        deadline_s=DEADLINE_S,
+        keeper=StateKeeper(snapshots),
+    )
+    begun = time.perf_counter()
+    conducting = asyncio.create_task(conductor.run())
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            async for _ in log.read(end + 1, follow=True):
+                return time.perf_counter() - begun
+    finally:
+        conducting.cancel()
+        await asyncio.gather(conducting, return_exceptions=True)
+    raise AssertionError("a log that is followed does not end")
+
+
+async def _audit(log: JetStreamLog, steps: int) -> float:
+    auditor = Audit(RUN, rules=Rules(long_plan(steps + 10), AlgorithmSettings()), fetch=unpack, files=False)
+    begun = time.perf_counter()
+    report = await audit(log.read(), auditor)
+    seconds = time.perf_counter() - begun
+    if not report.clean:
+        raise AssertionError(f"the log was to be clean: {report.findings[0]}")
+    return seconds
+
+
+async def _as_it_is(event: Event) -> Event:
+    return event
+
+
+class _NoTokenizer:
+    """For a feed without prompts."""
+
+    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
+        raise NotImplementedError
+
+    def apply_chat_template(self, conversation: Any, **kwargs: Any) -> str:
+        raise NotImplementedError
