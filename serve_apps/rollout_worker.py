@@ -261,11 +261,11 @@ class RolloutWorker:
     async def _generate(self, rollout: Rollout, delivery: Delivery) -> None:
         request = rollout.request
         await self._await_version(request.min_version)
-        if self._rests(delivery):
-            await self._append(rollout, rollout.rest(), delivery)
-            return
         if self._custom is not None:
             await self._custom.make(rollout, self._desk(rollout, delivery))
+            return
+        if self._rests(delivery):
+            await self._append(rollout, rollout.rest(), delivery)
             return
         generate = GenerateRequest(
             rid=_rid(delivery),

@@ -60,7 +60,7 @@ class CustomGenerate:
             returned = await self._run(request, prompt, journal)
             record.check_all_claimed()
         except Rests:
-            await desk.say([msgspec.structs.replace(rollout.rest(), length=journal.generated)])
+            await desk.say([msgspec.structs.replace(rollout.rest(), length=record.generated)])
             return
         finally:
             journal.close()

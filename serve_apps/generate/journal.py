@@ -70,11 +70,6 @@ class Journal:
         self.turns: list[tuple[Tokens, Ended]] = []
         self.failure: BaseException | None = None
 
-    @property
-    def generated(self) -> int:
-        """Tokens of the generations that have ended."""
-        return sum(len(ended.tokens) for _, ended in self.turns)
-
     async def generate(self, prompt: Tokens, sampling: Sampling, seed: int | None) -> Ended:
         """One generation, from the log or live. seed: default, one that depends on the sample and the prompt."""
         with self._keeping_failures():
@@ -222,6 +217,7 @@ class Journal:
             seconds=time.perf_counter() - begun,
         )
         await self._say([event])
+        self._record.generated += event.tokens.n
         return Ended(
             event,
             np.concatenate([turn.known.tokens, unpack(done.tokens)]),
@@ -245,6 +241,7 @@ class Journal:
                     chunk = msgspec.structs.replace(turn.chunk(), turn=index)
                     beginning = [] if said else [self._begun(index, TurnRole.ASSISTANT, asked)]
                     await self._say([*beginning, chunk])
+                    self._record.generated += chunk.tokens.n
                     turn.said(0)
                     said = True
                 if rests:

@@ -41,14 +41,17 @@ class InFlight:
 
 
 class Record:
-    """The fold of a sample's turn events. Each turn answers once, to whoever asks for the same as before."""
+    """The fold of a sample's turn events. Each turn answers once, to whoever asks for the same as before.
+
+    generated: tokens that the log holds, of all its turns. next_index: of a turn that is new.
+    """
 
     def __init__(self, sample: str, fetch: Fetch) -> None:
         self._sample, self._fetch = sample, fetch
         self._begun: dict[int, TurnBegun] = {}
         self._drafts: dict[int, Draft] = {}
         self._ended: dict[int, Ended] = {}
-        self.next_index = 0
+        self.generated = self.next_index = 0
 
     def apply(self, event: object) -> None:
         """Fold one event in; what is said of other things is passed over."""
@@ -67,6 +70,7 @@ class Record:
         draft.tokens = np.concatenate([draft.tokens, self._fetch(event.tokens)])
         draft.log_probs = np.concatenate([draft.log_probs, self._fetch(event.log_probs)])
         draft.spans = merge_spans(draft.spans, event.spans)
+        self.generated += event.tokens.n
 
     def _end(self, event: TurnRecorded) -> None:
         self._forget_begun(event.asked)
@@ -75,6 +79,7 @@ class Record:
         tokens = np.concatenate([draft.tokens, self._fetch(event.tokens)])
         log_probs = np.concatenate([draft.log_probs, self._fetch(event.log_probs)])
         self._ended[event.index] = Ended(event, tokens, log_probs)
+        self.generated += event.tokens.n
 
     def _forget_begun(self, asked: str) -> None:
         """One that was begun again and again, by engines that were lost in turn, is one turn."""

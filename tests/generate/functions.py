@@ -15,9 +15,9 @@ CALLS: Counter[str] = Counter()
 """How often a tool was really called, by what it was asked."""
 
 
-def look_up(rollout: str, word: int) -> str:
+def look_up(rollout: str, turn: int, word: int) -> str:
     """A tool with an effect: it counts."""
-    CALLS[f"{rollout} {word}"] += 1
+    CALLS[f"{rollout} {turn}"] += 1
     return f"<{word} is odd>" if word % 2 else f"<{word} is even>"
 
 
@@ -27,7 +27,7 @@ async def _converse(sample: Sample, session: Session, turns: int, *, may_repeat:
         turn = await session.generate(sample.tokens, {"max_new_tokens": 10})
         turn.add_to(sample)
         if left:
-            question = {"rollout": sample.session_id, "word": turn.tokens[0]}
+            question = {"rollout": sample.session_id, "turn": turn.index, "word": turn.tokens[0]}
             said = await session.call(look_up, question, may_repeat=may_repeat)
             sample.append_response_tokens(tokens=session.tokenize(said), text=said, trainable=False)
     return sample
@@ -109,3 +109,12 @@ async def hides_a_failed_tool(
     turn = await session.generate(sample.tokens)
     turn.add_to(sample)
     return sample
+
+
+async def uneven(args: Any, sample: Sample, sampling_params: dict[str, Any], *, session: Session) -> list[Sample]:
+    """Two samples of each rollout, after many turns for every second prompt."""
+    long = await _converse(sample, session, 6 if int(str(sample.prompt).split()[-1]) % 2 else 1, may_repeat=False)
+    short = Sample(prompt=sample.prompt, label=sample.label)
+    short.tokens = session.tokenize(f"in short: {sample.prompt}")
+    (await session.generate(short.tokens, {"max_new_tokens": 4})).add_to(short)
+    return [long, short]

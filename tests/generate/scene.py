@@ -6,12 +6,15 @@ import asyncio
 from pathlib import Path
 from typing import Any, TypeVar
 
+from schemas.arrays import unpack
 from schemas.event import Event
 from serve_apps.engine.scripted_engine import Script
 from serve_apps.generate.setup import GenerateSetup
 from serve_apps.generate.slime_face import ROUTER
+from slime_events.audit.audit import Audit
 from slime_events.conductor.plan import Plan
 from storage.follow import Follower
+from tests.history.checker import check
 from tests.simulation.crash import Crashed, Fate, Scene
 from tests.simulation.simulation import make_plan
 
@@ -48,6 +51,15 @@ async def run_until(run: Crashed, kind: type[Event]) -> None:
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+def check_log(run: Crashed) -> None:
+    """What both judges of a log have to say: nothing."""
+    assert check([(recorded.position, recorded.subject, recorded.data) for recorded in run.log.records]) == []
+    auditor = Audit("sim", fetch=unpack, files=False)
+    for recorded in run.log.records:
+        auditor.apply(recorded)
+    assert auditor.finish().findings == []
 
 
 def events(run: Crashed, kind: type[EventT], **fields: Any) -> list[EventT]:

@@ -12,7 +12,7 @@ from schemas.runs import RunFailed
 from schemas.steps import StepCommitted
 from schemas.turns import TurnBegun, TurnRecorded, TurnRole
 from tests.generate import functions
-from tests.generate.scene import a_run, events
+from tests.generate.scene import a_run, check_log, events
 from tests.simulation.crash import Crash, Crashed, Fate, Half
 
 APPENDS = 9
@@ -47,6 +47,7 @@ async def test_a_rollout_goes_on_after_its_last_turn(tmp_path: Path, at: int, ha
     untouched = await whole(tmp_path / "whole", "two_turns")
     run = a_run(tmp_path / "crashed", "two_turns", fate=engine_dies(at, half))
     await run.run()
+    check_log(run)
     assert run.fate.exhausted, "the engine has fewer appends than that"
     assert not events(run, RolloutFailed)
     assert events(run, RolloutCompleted)[0].digest == events(untouched, RolloutCompleted)[0].digest
@@ -77,6 +78,7 @@ async def test_dying_again_while_the_log_answers(tmp_path: Path) -> None:
     untouched = await whole(tmp_path / "whole", "two_turns")
     run = a_run(tmp_path / "crashed", "two_turns", fate=engine_dies(6, Half.AFTER, again=2))
     await run.run()
+    check_log(run)
     assert run.fate.exhausted
     assert events(run, StepCommitted)[0].weights_digest == events(untouched, StepCommitted)[0].weights_digest
     assert 1 <= functions.CALLS.total() <= 1 + in_flight(run)

@@ -18,7 +18,7 @@ from schemas.turns import TurnRecorded
 from slime_events.log_batch import make_batch
 from slime_events.state.group import GroupState
 from slime_events.trajectory import Trajectories
-from tests.generate.scene import a_run, events
+from tests.generate.scene import a_run, check_log, events
 from tests.simulation.crash import Crash, Crashed, Fate, Half, Scope
 from tests.simulation.roles import keep_all
 from tests.simulation.simulation import make_plan
@@ -30,6 +30,7 @@ SAMPLES = ("s0", "s0-1", "s0-2", "s1", "s1-1", "s1-2")
 async def fan_out(folder: Path, fate: Fate | None = None, **scene) -> Crashed:
     run = a_run(folder, "fan_out", PLAN, fate, **scene)
     await run.run()
+    check_log(run)
     return run
 
 

@@ -12,7 +12,7 @@ from schemas.rollouts import RolloutCompleted, RolloutProgressed, StopReason
 from schemas.steps import StepCommitted
 from schemas.turns import TurnBegun, TurnRecorded, TurnRole
 from tests.generate import functions
-from tests.generate.scene import ONE, a_run, events
+from tests.generate.scene import ONE, a_run, check_log, events
 
 
 @pytest.fixture(autouse=True)
@@ -23,6 +23,7 @@ def _no_calls() -> None:
 async def test_a_rollout_of_two_turns_and_a_tool(tmp_path: Path) -> None:
     run = a_run(tmp_path, "two_turns")
     await run.run()
+    check_log(run)
     (committed,) = events(run, StepCommitted)
     first, tool, second = events(run, TurnRecorded)
     assert [turn.role for turn in (first, tool, second)] == [TurnRole.ASSISTANT, TurnRole.TOOL, TurnRole.ASSISTANT]

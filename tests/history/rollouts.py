@@ -84,9 +84,10 @@ class Rollouts:
             yield from self._complete(record, name, sample)
         elif verb == "suspended":
             sample.resting = True
-            if event["length"] != sample.length:
+            there = sample.length + sum(sample.turns.values())
+            if event["length"] != there:
                 yield Finding(
-                    Kind.TORN, record.position, f"{name} rests at {event['length']} tokens, there are {sample.length}"
+                    Kind.TORN, record.position, f"{name} rests at {event['length']} tokens, there are {there}"
                 )
         elif verb == "failed":
             sample.failed = True

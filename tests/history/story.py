@@ -11,7 +11,7 @@ Spans = list[tuple[int, int, int]]
 
 @dataclass(slots=True)
 class Sample:
-    """length: response tokens there are. turns: tokens that chunks hold of each turn, where it is made of turns;
+    """length: response tokens there are. turns: tokens that the log holds of each turn, where there are turns;
     recorded: turns that have ended. readable: no part of its content lies where it cannot be read.
     """
 

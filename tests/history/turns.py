@@ -39,6 +39,7 @@ def turn(record: Record, name: str, sample: Sample) -> Iterator[Finding]:
             f"turn {number} of {name} says {event.get('length', 0)} tokens, {count} of them from "
             f"{event.get('start', 0)}; its chunks hold {there}",
         )
+    sample.turns[number] = there + count
 
 
 def place(sample: str) -> tuple[int, int]:
