@@ -125,7 +125,8 @@ def _time(seconds: float) -> str:
     return f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"
 
 
-def make_view(plain: bool, waits_for: WaitsFor | None = None, out: TextIO = sys.stderr) -> View:
-    """Lines where `plain` says so or where nobody watches a terminal, else the live picture."""
+def make_view(plain: bool, waits_for: WaitsFor | None = None, out: TextIO | None = None) -> View:
+    """Lines where `plain` says so or where nobody watches a terminal, else the live picture. out: stderr by default."""
+    out = out or sys.stderr
     watched = out.isatty() and sys.stdout.isatty()
     return LiveView(out, waits_for) if watched and not plain else PlainView(out)

@@ -40,6 +40,7 @@ from slime_events.launch.supervisor import LAUNCHER, Supervisor
 from slime_events.launch.view import View
 from slime_events.progress import Progress
 from slime_events.run_folder import RunFolder
+from slime_events.state.run import RunPhase
 from slime_events.worker import Worker
 from storage.jetstream_log import JetStreamLog
 from storage.log import EventLog, Fence
@@ -205,6 +206,7 @@ class Launch:
         progress, joined = self._progress, {worker.role: worker.seconds for worker in self._progress.workers}
         active = (progress.first_version_at - progress.started_at) / 1e9 if progress.first_version_at else None
         summary = progress.summary() | {
+            **({"phase": RunPhase.FAILED.value} if failure else {}),
             "failure": failure,
             "seconds_total": time.perf_counter() - self._begun,
             "seconds_startup": None if active is None else active + self._seconds["nats"],
@@ -220,7 +222,11 @@ def launch(
     settings: TrainSettings, view: View, *, resumes: Standing | None = None, folder: RunFolder | None = None
 ) -> dict[str, Any]:
     """Run `settings` to the end and return the summary. KeyboardInterrupt where a signal ended it at once."""
+
+    async def run() -> dict[str, Any]:
+        return await Launch(settings, view, resumes=resumes, folder=folder).run()
+
     try:
-        return asyncio.run(Launch(settings, view, resumes=resumes, folder=folder).run())
+        return asyncio.run(run())
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None

@@ -74,7 +74,7 @@ class CountingRanks:
         self.state = (Path(folder) / "state").read_bytes()
 
     async def reset(self) -> None:
-        self.state = b"\0" * 32
+        self.state, self.step = b"\0" * 32, 0
 
 
 @dataclass(slots=True)
@@ -91,6 +91,7 @@ class Parts:
 
         class ScriptedTrainer:
             async def run(self, address: RunAddress, settings: TrainSettings, peers: Any) -> int:
+                await parts.ranks.reset()
                 async with taking_part(address, "trainer") as worker:
                     await worker.join({})
                     store = WeightStore(address.weights_url, base=settings.trainer.hf_checkpoint)

@@ -112,19 +112,27 @@ def of(events: list[Recorded], kind: type) -> list[Any]:
 def left_behind(mark: str, wait_s: float = 10.0) -> list[str]:
     """Command lines of processes that carry the mark and have not ended after `wait_s`; ours is none of them."""
     end = time.monotonic() + wait_s
-    while found := _marked(mark):
+    while found := marked(mark):
         if time.monotonic() > end:
             break
         time.sleep(0.2)
-    return found
+    return [_line(process) for process in found]
 
 
-def _marked(mark: str) -> list[str]:
+def marked(mark: str) -> list[psutil.Process]:
+    """Processes that carry the mark and live; ours is none of them."""
     found = []
     for process in psutil.process_iter():
         try:
             if process.pid != os.getpid() and process.environ().get(MARK) == mark:
-                found.append(f"{process.pid} {process.status()} {' '.join(process.cmdline())[:200]}")
+                found.append(process)
         except (psutil.Error, OSError):
             continue  # it has just ended
-    return [line for line in found if " zombie " not in line]
+    return [process for process in found if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+
+
+def _line(process: psutil.Process) -> str:
+    try:
+        return f"{process.pid} {process.status()} {' '.join(process.cmdline())[:200]}"
+    except psutil.Error:
+        return f"{process.pid} ended just now"

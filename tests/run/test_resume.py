@@ -1,0 +1,177 @@
+"""Runs that stop, by an order or by a death, and go on: to the weights that they would have had."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas.errors import InvalidValue, RunIsOn, SlimeEventsError
+from schemas.runs import FinishReason, RunFinished, RunResumed
+from schemas.steps import StepCommitted
+from slime_events.cli.resume import main as resume
+from slime_events.cli.resume import run_and_flags
+from slime_events.launch.run import Launch
+from slime_events.launch.run_lock import holding, is_held
+from slime_events.launch.standing import Standing, read_standing
+from slime_events.run_folder import RunFolder
+from slime_events.verify import verify
+from storage.archive_reader import ArchiveReader
+from storage.connect import open_run_log
+from tests.run.cheap import CountingRanks, Parts, cheap_parts
+from tests.run.tiny import Watching, events_of, of, run_with, tiny
+
+STEPS = 4
+
+
+def settings_of(folder: Path, name: str = "stopped", /, **components: Any) -> Any:
+    return tiny(folder, name, **({"rollout": {"num_rollout": STEPS}} | components))
+
+
+@pytest.fixture(scope="module")
+def digest(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The last weights of the run that nothing stops."""
+    with cheap_parts(Parts()):
+        return str(asyncio.run(run_with(settings_of(tmp_path_factory.mktemp("through"))))["weights_digest"])
+
+
+class Cut(Exception):
+    """Ends a launch without a word in the log."""
+
+
+def stop(folder: Path, *, at_once: bool) -> None:
+    """A run that ends in the middle of its third step: in order, or without a word in the log."""
+
+    async def strike(view: Watching) -> None:
+        await view.until(lambda p: p.state.version == 2 and p.in_flight > 0)
+        if at_once:
+            raise Cut
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with cheap_parts(Parts()), contextlib.suppress(Cut):
+        asyncio.run(run_with(settings_of(folder), strike))
+
+
+def words(folder: Path, *flags: str) -> list[str]:
+    return ["stopped", "--runs-dir", str(folder / "runs"), "--plain", *flags]
+
+
+def check_whole(folder: Path, digest: str, steps: int = STEPS) -> list[Any]:
+    """What holds of a run that was resumed and came to its end."""
+    events = events_of(folder / "runs" / "stopped")
+    committed = of(events, StepCommitted)
+    assert [one.step for one in committed] == list(range(steps))
+    assert committed[STEPS - 1].weights_digest == digest
+
+    async def fold() -> None:
+        async with open_run_log(folder / "runs" / "stopped") as log:
+            await verify(log)
+
+    asyncio.run(fold())
+    end = max(recorded.position for recorded in events if isinstance(recorded.envelope.event, RunFinished))
+    assert ArchiveReader(str(folder / "runs" / "stopped" / "archive"), "stopped").last >= end
+    return events
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_stopped_run_goes_on_to_the_same_weights(
+    tmp_path: Path, digest: str, at_once: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stop(tmp_path, at_once=at_once)
+    with cheap_parts(Parts()):
+        assert resume(words(tmp_path)) == 0
+    events = check_whole(tmp_path, digest)
+    reasons = [FinishReason.ALL_STEPS] if at_once else [FinishReason.INTERRUPTED, FinishReason.ALL_STEPS]
+    assert [one.reason for one in of(events, RunFinished)] == reasons
+    assert [(one.incarnation, one.settings) for one in of(events, RunResumed)] == [(1, {"run": {"plain": True}})]
+    said = capsys.readouterr().err
+    assert "goes on after 2 of 4 steps" in said
+    assert "step 1/4" not in said, "what was told before is not told again"
+    assert "step 3/4" in said
+
+
+def test_a_failed_run_goes_on_once_the_cause_is_gone(tmp_path: Path, digest: str) -> None:
+    with cheap_parts(Parts(ranks=CountingRanks(fail_at=2))), pytest.raises(SlimeEventsError, match="lost its device"):
+        asyncio.run(run_with(settings_of(tmp_path)))
+    with cheap_parts(Parts()):
+        assert resume(words(tmp_path)) == 0
+    check_whole(tmp_path, digest)
+
+
+def test_a_finished_run_is_left_alone_unless_more_steps_are_asked_for(
+    tmp_path: Path, digest: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with cheap_parts(Parts()):
+        asyncio.run(run_with(settings_of(tmp_path)))
+        before = events_of(tmp_path / "runs" / "stopped")
+        assert resume(words(tmp_path)) == 0
+        assert "has finished all its 4 steps: nothing to do" in capsys.readouterr().err
+        assert events_of(tmp_path / "runs" / "stopped") == before
+        assert resume(words(tmp_path, "--num-rollout", "6")) == 0
+    events = check_whole(tmp_path, digest, steps=6)
+    assert of(events, RunResumed)[0].settings == {"rollout": {"num_rollout": 6}, "run": {"plain": True}}
+    with cheap_parts(Parts()):
+        assert resume(words(tmp_path)) == 0
+    assert "has finished all its 6 steps" in capsys.readouterr().err, "what was changed stays so"
+
+
+def test_what_is_trained_cannot_be_changed(tmp_path: Path) -> None:
+    stop(tmp_path, at_once=False)
+    for flags, said in (
+        (["--lr", "1"], "--lr: a run that goes on cannot change"),
+        (["--num-rollout", "1"], "2 steps are committed already"),
+    ):
+        with pytest.raises(InvalidValue, match=said):
+            resume(words(tmp_path, *flags))
+
+
+def test_a_run_that_is_on_is_refused(tmp_path: Path) -> None:
+    async def again(view: Watching) -> None:
+        await view.until(lambda p: p.state.version == 1)
+        folder, _ = run_and_flags(words(tmp_path))
+        assert is_held(folder)
+        with pytest.raises(RunIsOn, match="is on: there is nothing to resume"):
+            resume(words(tmp_path))
+        with pytest.raises(RunIsOn, match=f"is on, launched by process {os.getpid()}"), holding(folder):
+            pass
+
+    with cheap_parts(Parts()):
+        asyncio.run(run_with(settings_of(tmp_path), again))
+    assert not is_held(RunFolder(tmp_path / "runs", "stopped"))
+
+
+def test_of_two_launchers_that_see_the_same_log_one_resumes_it(tmp_path: Path) -> None:
+    """As on two machines with one NATS, where no file lock reaches."""
+    stop(tmp_path, at_once=True)
+    folder, _ = run_and_flags(words(tmp_path))
+
+    async def race() -> list[Any]:
+        async with open_run_log(folder.path) as log:
+            standing = await read_standing(log)
+            launches = [Launch(standing.settings, Watching(), resumes=standing, folder=folder) for _ in range(2)]
+            return await asyncio.gather(*(one._begin(log) for one in launches), return_exceptions=True)
+
+    with cheap_parts(Parts()):
+        outcomes = asyncio.run(race())
+    lives = [one for one in outcomes if not isinstance(one, BaseException)]
+    assert [life.number for life in lives] == [1]
+    (refused,) = (one for one in outcomes if isinstance(one, BaseException))
+    assert isinstance(refused, RunIsOn)
+    assert len(of(events_of(folder.path), RunResumed)) == 1
+
+
+def test_settings_are_those_of_the_start_with_what_was_changed_since(tmp_path: Path) -> None:
+    stop(tmp_path, at_once=True)
+
+    async def look() -> Standing:
+        async with open_run_log(tmp_path / "runs" / "stopped") as log:
+            return await read_standing(log)
+
+    standing = asyncio.run(look())
+    assert standing.settings == settings_of(tmp_path)
+    assert (standing.steps, standing.incarnation, standing.has_finished) == (2, 1, False)

@@ -1,0 +1,89 @@
+"""Roles that are lost in the middle of a run: another takes the place, and the training is the same."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas.errors import TrainerError
+from schemas.runs import RunFailed
+from schemas.workers import WorkerJoined, WorkerLost
+from slime_events.launch.restarts import Restarts
+from tests.run.cheap import LocalCluster, Parts, cheap_parts
+from tests.run.tiny import Watching, events_of, of, run_with, tiny
+
+STEPS = 3
+
+
+def undisturbed(folder: Path) -> str:
+    with cheap_parts(Parts()):
+        settings = tiny(folder, "undisturbed", rollout={"num_rollout": STEPS})
+        return str(asyncio.run(run_with(settings))["weights_digest"])
+
+
+def lose(cluster: LocalCluster, role: str) -> None:
+    """As kill -9 of the role's newest process, where there is one."""
+    for actor in [actor for actor in cluster.actors if role in type(actor.target).__name__.lower()][-1:]:
+        cluster.kill(actor)
+
+
+@pytest.fixture
+def clusters(monkeypatch: pytest.MonkeyPatch) -> list[LocalCluster]:
+    """Those that launches have made."""
+    made: list[LocalCluster] = []
+    begin = LocalCluster.__init__
+
+    def remember(self: LocalCluster, *args: Any) -> None:
+        begin(self, *args)
+        made.append(self)
+
+    monkeypatch.setattr(LocalCluster, "__init__", remember)
+    return made
+
+
+@pytest.mark.parametrize("role", ["conductor", "grader", "archivist", "trainer"])
+def test_a_lost_role_is_started_again(tmp_path: Path, clusters: list[LocalCluster], role: str) -> None:
+    async def strike(view: Watching) -> None:
+        await view.until(lambda p: p.state.version == 1 and p.in_flight > 0)
+        lose(clusters[-1], role)
+
+    digest, view = undisturbed(tmp_path), Watching()
+    with cheap_parts(Parts()):
+        settings = tiny(tmp_path, "struck", rollout={"num_rollout": STEPS})
+        summary = asyncio.run(run_with(settings, strike, view=view))
+    assert summary["weights_digest"] == digest
+    assert [note for note in view.notes if f"the {role} is lost" in note]
+    events = events_of(tmp_path / "runs" / "struck")
+    (lost,) = of(events, WorkerLost)
+    first, second = (one for one in of(events, WorkerJoined) if one.role == role)
+    assert (lost.worker, lost.role) == (first.worker, role) != (second.worker, role)
+
+
+def test_a_role_that_is_lost_again_and_again_fails_the_run(tmp_path: Path, clusters: list[LocalCluster]) -> None:
+    async def strike(view: Watching) -> None:
+        while True:
+            await asyncio.sleep(0.1)
+            lose(clusters[-1], "trainer")
+
+    settings = tiny(tmp_path, "doomed", run={"runs_dir": str(tmp_path / "runs"), "max_deaths": 3})
+    with (
+        cheap_parts(Parts()),
+        pytest.raises(TrainerError, match="its process died 3 times and the run did not move on"),
+    ):
+        asyncio.run(run_with(settings, strike))
+    folder = tmp_path / "runs" / "doomed"
+    (failed,) = of(events_of(folder), RunFailed)
+    assert failed.role == "trainer"
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["phase"] == "failed"
+    assert "died 3 times" in summary["failure"]
+
+
+def test_deaths_count_while_the_run_does_not_move_on() -> None:
+    restarts = Restarts(most=3)
+    assert [restarts.allows("grader", moved) for moved in (7, 7, 9, 9, 9)] == [True, True, True, True, False]
+    assert restarts.allows("trainer", 9)
