@@ -18,6 +18,7 @@ from schemas.rollouts import RolloutCompleted
 from schemas.runs import FinishReason, RunFinished
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsActivated, WeightsPublished
+from slime_events.cli.main import main
 from slime_events.telemetry.ids import trace_id
 from slime_events.telemetry.read import SpanTree, read_spans, trace_of
 from slime_events.verify import verify
@@ -56,6 +57,15 @@ def test_the_log_folds_to_the_state_it_ended_with(finished: Finished) -> None:
     verified = asyncio.run(check())
     assert verified.digest == of(finished.events, RunFinished)[0].state_digest
     assert verified.events == len(finished.events) - 1
+
+
+def test_the_audit_finds_nothing(finished: Finished, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["audit", str(finished.folder), "--json"]) == 0
+    checks = {check["name"]: check["counts"] for check in json.loads(capsys.readouterr().out)["checks"]}
+    assert checks["training"]["trained"] == STEPS * GROUPS * SAMPLES
+    assert checks["batches"]["rewards not renormalised"] == 0
+    assert checks["staleness"]["allowed"] == 0
+    assert checks["files"]["verified"] > 0
 
 
 def test_the_archive_is_the_log_byte_for_byte(finished: Finished) -> None:
