@@ -10,11 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.arrays import pack_tokens
-from schemas.envelope import enclose
 from schemas.errors import ArchiveDamaged, BlobMissing, Conflict, StorageError
-from schemas.prompts import PromptSubmitted, Source
-from schemas.runs import FinishReason, RunFinished
 from serve_apps.engine.scripted_engine import Script
 from slime_events.state.apply import apply
 from slime_events.state.run import RunState, state_digest
@@ -24,33 +20,16 @@ from storage.archive_reader import ArchiveReader
 from storage.archive_repair import repair_archive
 from storage.blobs import BlobStore
 from storage.jetstream_log import JetStreamLog
-from storage.log import Append, EventLog, append_all
+from storage.log import Append, EventLog
 from storage.memory_log import MemoryLog
 from storage.nats_server import NatsServer
-from storage.payloads import offload
 from storage.restore import restore_log
 from tests.simulation.simulation import Simulation, make_plan
+from tests.storage.archived import a_log, all_there
 from tests.storage.fs_faults import Died, die_at
 from tests.storage.stores import StoreUrl
 
 _numbers = itertools.count()
-
-
-def prompt(i: int, tokens: int = 20) -> PromptSubmitted:
-    return PromptSubmitted(
-        group=f"g{i}", text="what?", tokens=pack_tokens(range(i, i + tokens)), source=Source("f", row=i)
-    )
-
-
-async def a_log(blobs: BlobStore, sizes: list[int], *, finished: bool = False) -> MemoryLog:
-    """A prompt for each size; those above 50 tokens lie in blobs."""
-    log = MemoryLog("r")
-    events = [offload(prompt(i, size), blobs, limit=200) for i, size in enumerate(sizes)]
-    await append_all(log, [Append(enclose("r", event, at=1, producer="test")) for event in events])
-    if finished:
-        end = RunFinished(reason=FinishReason.ALL_STEPS, steps=0, events=len(sizes), state_digest="d")
-        await log.append([Append(enclose("r", end, at=1, producer="test"))])
-    return log
 
 
 async def restored(store: StoreUrl, blobs: BlobStore) -> MemoryLog:
@@ -61,13 +40,6 @@ async def restored(store: StoreUrl, blobs: BlobStore) -> MemoryLog:
 
 def fresh() -> StoreUrl:
     return StoreUrl(f"memory://restore-{next(_numbers)}")
-
-
-def all_there(log: MemoryLog, blobs: BlobStore) -> None:
-    for record in log.records:
-        array = record.envelope.event.tokens  # type: ignore[attr-defined]
-        if array.blob is not None:
-            assert len(blobs.get(array.blob)) == array.blob.size
 
 
 @settings(deadline=None, max_examples=40)

@@ -1,0 +1,35 @@
+"""Logs to archive, some of whose payloads lie in blobs."""
+
+from __future__ import annotations
+
+from schemas.arrays import pack_tokens
+from schemas.envelope import enclose
+from schemas.prompts import PromptSubmitted, Source
+from schemas.runs import FinishReason, RunFinished
+from storage.blobs import BlobStore
+from storage.log import Append, append_all
+from storage.memory_log import MemoryLog
+from storage.payloads import blob_refs, offload
+
+
+def prompt(i: int, tokens: int = 20) -> PromptSubmitted:
+    return PromptSubmitted(
+        group=f"g{i}", text="what?", tokens=pack_tokens(range(i, i + tokens)), source=Source("f", row=i)
+    )
+
+
+async def a_log(blobs: BlobStore, sizes: list[int], *, finished: bool = False) -> MemoryLog:
+    """A prompt for each size; those above 50 tokens lie in blobs."""
+    log = MemoryLog("r")
+    events = [offload(prompt(i, size), blobs, limit=200) for i, size in enumerate(sizes)]
+    await append_all(log, [Append(enclose("r", event, at=1, producer="test")) for event in events])
+    if finished:
+        end = RunFinished(reason=FinishReason.ALL_STEPS, steps=0, events=len(sizes), state_digest="d")
+        await log.append([Append(enclose("r", end, at=1, producer="test"))])
+    return log
+
+
+def all_there(log: MemoryLog, blobs: BlobStore) -> None:
+    for record in log.records:
+        for ref in blob_refs(record.envelope.event):
+            assert len(blobs.get(ref)) == ref.size

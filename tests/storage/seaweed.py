@@ -1,0 +1,156 @@
+"""A real S3 server, SeaweedFS, on loopback; and a proxy before it that answers badly."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import http.server
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+
+HOST = "127.0.0.1"
+READY_S = 90.0
+PORTS = (
+    "master.port",
+    "master.port.grpc",
+    "volume.port",
+    "volume.port.grpc",
+    "filer.port",
+    "filer.port.grpc",
+    "s3.port",
+    "s3.port.grpc",
+)
+
+
+class Seaweed:
+    """One process. `kill` and `start` again on the same folder and ports."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._ports = dict(zip(PORTS, _free_ports(len(PORTS)), strict=True))
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def port(self) -> int:
+        return self._ports["s3.port"]
+
+    def start(self) -> None:
+        """Returns when it takes an object."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        binary = Path(sys.executable).parent / "weed"
+        with (self._folder / "weed.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    str(binary), "server", f"-dir={self._folder}", f"-ip={HOST}", f"-ip.bind={HOST}", "-filer", "-s3",
+                    "-s3.port.iceberg=0", "-s3.port.lance=0", "-master.volumeSizeLimitMB=64", "-volume.max=20",
+                    *(f"-{name}={port}" for name, port in self._ports.items()),
+                ],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            )  # fmt: skip
+        self._wait()
+
+    def _wait(self) -> None:
+        end = time.monotonic() + READY_S
+        files = fsspec.filesystem("s3", **options_of(self.port), skip_instance_cache=True)
+        while True:
+            try:
+                with contextlib.suppress(FileExistsError):
+                    files.mkdir("slime")
+                files.pipe_file("slime/ready", b"yes")
+                return
+            except Exception as error:
+                if time.monotonic() > end:
+                    raise TimeoutError(f"SeaweedFS took no object in {READY_S:.0f} s: {error}") from error
+                time.sleep(0.2)
+
+    def kill(self) -> None:
+        """SIGKILL: its orderly end takes half a minute."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+
+
+def options_of(port: int, **client: Any) -> dict[str, Any]:
+    """fsspec options of an S3 server on loopback. client: for botocore's Config, e.g. `read_timeout`."""
+    endpoint = {"client_kwargs": {"endpoint_url": f"http://{HOST}:{port}"}}
+    return {"key": "k", "secret": "s", **endpoint, **({"config_kwargs": client} if client else {})}
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as probes:
+        sockets = [probes.enter_context(socket.socket()) for _ in range(count)]
+        for probe in sockets:
+            probe.bind((HOST, 0))
+        return [int(probe.getsockname()[1]) for probe in sockets]
+
+
+Fault = Callable[[str, int], str | None]
+"""(method, number of the request) -> "refuse" (503), "cut" (half an answer), "slow" (2 s), "lose" (it is done, and the
+answer is a 500), or None."""
+SLOW_S = 2.0
+
+
+@contextlib.contextmanager
+def faulty(target: int, fault: Fault) -> Iterator[int]:
+    """The port of a proxy to the server at port `target`."""
+    numbers = iter(range(1, 1 << 30))
+
+    class Proxy(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def _pass_on(self) -> None:
+            what = fault(self.command, next(numbers))
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            if what == "refuse":
+                self._answer(503, b"")
+                return
+            if what == "slow":
+                time.sleep(SLOW_S)
+            upstream = http.client.HTTPConnection(HOST, target, timeout=30)
+            upstream.request(self.command, self.path, body, dict(self.headers.items()))
+            answer = upstream.getresponse()
+            data = answer.read()
+            upstream.close()
+            if what == "lose":
+                self._answer(500, b"")
+                return
+            kept = {"Content-Length", "Connection", "Transfer-Encoding", "Date", "Server"}
+            headers = {k: v for k, v in answer.getheaders() if k not in kept}
+            length = int(answer.getheader("Content-Length") or 0) if self.command == "HEAD" else len(data)
+            self._answer(answer.status, data, headers, length=length, cut=what == "cut")
+
+        def _answer(
+            self, status: int, data: bytes, headers: dict[str, str] | None = None, *, length: int = 0, cut: bool = False
+        ) -> None:
+            self.send_response(status)
+            for name, value in (headers or {}).items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(length))
+            self.end_headers()
+            self.wfile.write(data[: len(data) // 2] if cut else data)
+            if cut:
+                self.close_connection = True
+
+        do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = _pass_on  # noqa: N815
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer((HOST, 0), Proxy)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield int(server.server_address[1])
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

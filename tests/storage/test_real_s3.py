@@ -1,0 +1,134 @@
+"""The archive on a real S3 server that refuses, dawdles, loses answers and dies."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from actors.archivist import ArchiveOutcome, Patience, SealPolicy, archive_run
+from schemas.errors import ArchiveDamaged, DeadlineExceeded
+from storage.archive import ArchiveWriter
+from storage.archive_reader import ArchiveReader
+from storage.archive_repair import repair_archive
+from storage.blobs import BlobStore
+from storage.memory_log import MemoryLog
+from storage.objects import ObjectFolder
+from storage.restore import restore_log
+from tests.storage.archived import a_log, all_there
+from tests.storage.seaweed import Seaweed, faulty, options_of
+
+EAGER = SealPolicy(max_bytes=1500, max_age_s=0.05)
+BRISK = Patience(first_s=0.05, most_s=0.5, deadline_s=60.0)
+ONCE = {"retries": {"max_attempts": 0}, "read_timeout": 1, "connect_timeout": 1}
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seaweed]:
+    server = Seaweed(tmp_path_factory.mktemp("seaweed"))
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()
+
+
+def url() -> str:
+    return f"s3://slime/{next(_numbers)}"
+
+
+def blob_store() -> BlobStore:
+    return BlobStore(f"memory://real-s3-{next(_numbers)}")
+
+
+async def archive(log: MemoryLog, where: str, options: dict[str, Any], blobs: BlobStore) -> ArchiveOutcome:
+    writer = await asyncio.to_thread(ArchiveWriter, where, "r", options, blobs=blobs)
+    return await archive_run(log, writer, "archivist", policy=EAGER, patience=BRISK)
+
+
+async def check(log: MemoryLog, where: str, options: dict[str, Any]) -> None:
+    """Restored from the archive alone it is the same log, with its blobs."""
+    reader, again, blobs = await asyncio.to_thread(ArchiveReader, where, "r", options), MemoryLog("r"), blob_store()
+    await restore_log(reader, again, blobs)
+    assert again.records == log.records
+    assert reader.closed
+    all_there(again, blobs)
+
+
+async def test_a_run_is_archived_and_restored(seaweed: Seaweed) -> None:
+    here, where, options = blob_store(), url(), options_of(seaweed.port)
+    log = await a_log(here, [5, 90] * 20, finished=True)
+    assert await archive(log, where, options, here) is ArchiveOutcome.FINISHED
+    await check(log, where, options)
+
+
+async def test_refusals_cuts_lost_and_late_answers(seaweed: Seaweed) -> None:
+    """Every third request or so goes wrong, in every way."""
+    dice, here, where = random.Random(3), blob_store(), url()
+    log = await a_log(here, [5, 90] * 4, finished=True)
+    wrong: list[str] = []
+
+    def fault(method: str, number: int) -> str | None:
+        kind = dice.choice(["refuse", "cut", "lose", "refuse", "lose", "slow"]) if dice.random() < 0.35 else None
+        wrong.extend([kind] if kind else [])
+        return kind
+
+    with faulty(seaweed.port, fault) as port:
+        opened = await _opened(where, options_of(port, **ONCE), here)
+        assert await archive_run(log, opened, "a", policy=EAGER, patience=BRISK) is ArchiveOutcome.FINISHED
+    assert set(wrong) == {"refuse", "cut", "lose", "slow"}
+    await check(log, where, options_of(seaweed.port))
+
+
+async def _opened(where: str, options: dict[str, Any], blobs: BlobStore) -> ArchiveWriter:
+    while True:
+        try:
+            return await asyncio.to_thread(ArchiveWriter, where, "r", options, blobs=blobs)
+        except Exception:
+            await asyncio.sleep(0.05)
+
+
+async def test_a_store_that_stays_broken_ends_with_a_reason(seaweed: Seaweed) -> None:
+    here = blob_store()
+    log = await a_log(here, [5, 5], finished=True)
+    writer = await asyncio.to_thread(ArchiveWriter, where := url(), "r", options_of(seaweed.port), blobs=here)
+    with faulty(seaweed.port, lambda *_: "refuse") as port:
+        writer._objects = ObjectFolder(writer.url, options_of(port, **ONCE))
+        short = Patience(first_s=0.05, deadline_s=1.0)
+        begin = time.monotonic()
+        with pytest.raises(DeadlineExceeded, match=rf"waited \d+ s for the archive's store: {where}/r/segments"):
+            await archive_run(log, writer, "a", policy=EAGER, patience=short)
+        assert time.monotonic() - begin < 60
+
+
+async def test_a_server_that_is_killed_is_waited_for(seaweed: Seaweed) -> None:
+    here, where, options = blob_store(), url(), options_of(seaweed.port, **ONCE)
+    log = await a_log(here, [5] * 60, finished=True)
+    writer = await asyncio.to_thread(ArchiveWriter, where, "r", options, blobs=here)
+    archiving = asyncio.create_task(archive_run(log, writer, "a", policy=EAGER, patience=BRISK))
+    while not writer.segments:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    await asyncio.to_thread(seaweed.kill)
+    await asyncio.to_thread(seaweed.start)
+    assert await archiving is ArchiveOutcome.FINISHED
+    await check(log, where, options_of(seaweed.port))
+
+
+async def test_a_flipped_bit_is_named_refused_and_mended(seaweed: Seaweed) -> None:
+    here, where, options = blob_store(), url(), options_of(seaweed.port)
+    log = await a_log(here, [5] * 40, finished=True)
+    await archive(log, where, options, here)
+    reader = await asyncio.to_thread(ArchiveReader, where, "r", options)
+    bad, objects = reader.segments[1], ObjectFolder(reader.url, options)
+    good = await asyncio.to_thread(objects.read, bad.name)
+    await asyncio.to_thread(objects.replace, bad.name, good[:-9] + bytes([good[-9] ^ 4]) + good[-8:])
+    with pytest.raises(ArchiveDamaged, match=rf"segment 2 \(positions {bad.first} to {bad.last}\)"):
+        await check(log, where, options)
+    assert await repair_archive(log, where, "r", options) == [bad]
+    await check(log, where, options)
