@@ -17,11 +17,14 @@ from schemas.errors import DeadlineExceeded, NoSpace, SlimeEventsError, StorageE
 from schemas.runs import RunFailed
 from schemas.subjects import about
 from schemas.workers import WorkerLost
+from slime_events.conductor.decide import waits_for
+from slime_events.conductor.plan import make_plan
+from slime_events.conductor.stall import Stall
 from slime_events.config.settings import TrainSettings
 from slime_events.launch.engines import EngineWatch
 from slime_events.launch.restarts import Restarts
 from slime_events.launch.role_end import error_of, is_lost, reason_of
-from slime_events.launch.roles import ARCHIVIST, Roles
+from slime_events.launch.roles import ARCHIVIST, CONDUCTOR, Roles
 from slime_events.launch.view import View
 from slime_events.progress import Progress, disagreement
 from slime_events.run_folder import RunFolder
@@ -34,6 +37,8 @@ LAUNCHER = "launcher"
 END_DEADLINE_S = 60.0
 ARCHIVE_DEADLINE_S = 10.0
 FAIL_DEADLINE_S = 5.0
+CONDUCTOR_GRACE_S = 60.0
+"""The conductor has the same deadline for the run's progress. It is given this much longer to start and to say so."""
 LEAST_FREE_BYTES = 16 * 1024 * 1024
 LOOK_S = 0.5
 
@@ -55,6 +60,8 @@ class Supervisor:
         self._settings, self._folder, self._check_server = settings, folder, check_server
         self._engines = EngineWatch(settings.engine.replicas)
         self._restarts = Restarts(settings.run.max_deaths)
+        self._plan = make_plan(settings.rollout, settings.evaluation, settings.trainer)
+        self._stall = self._new_stall()
         self._over = False
 
     async def watch(self) -> None:
@@ -71,6 +78,7 @@ class Supervisor:
                 self._view.tick(self._progress, self._settings.rollout.num_rollout or 0)
                 if reason := self._engines.hopeless:
                     await self._fail("engine", reason)
+                await self._check_conductor()
         state = self._progress.state
         if state.phase is RunPhase.FAILED:
             await self._end(state.failure)
@@ -97,6 +105,18 @@ class Supervisor:
             reason = f"{self._folder.path} has {free >> 20} MB free: make room, what is acked is in the log"
             await self._fail(LAUNCHER, reason, NoSpace)
 
+    def _new_stall(self) -> Stall:
+        return Stall(self._settings.rollout.rollout_deadline + CONDUCTOR_GRACE_S, time.monotonic())
+
+    async def _check_conductor(self) -> None:
+        """It fails a run that does not move on. Where it does not, it hangs itself."""
+        state = self._progress.state
+        idle = self._stall.seconds(state.moved, time.monotonic())
+        if idle is not None and not self._over:
+            waited_for = waits_for(state, self._plan)
+            reason = f"no progress for {idle:.0f} s while waiting for {waited_for}, and it does not say so: it hangs"
+            await self._fail(CONDUCTOR, reason, waited_for=waited_for)
+
     async def _check_roles(self) -> None:
         for role, task in list(self._roles.tasks.items()):
             error = error_of(task)
@@ -114,17 +134,26 @@ class Supervisor:
             await self._fail(role, f"its process died {most} times and the run did not move on meanwhile: {reason}")
         self._view.note(f"the {role} is lost: {reason}; another one takes its place")
         self._roles.start(role)
+        if role == CONDUCTOR:
+            self._stall = self._new_stall()
         worker = next((one.worker for one in reversed(self._progress.workers) if one.role == role), None)
         if worker is not None:
             lost = WorkerLost(worker=worker, role=role, reason=reason)
             with contextlib.suppress(StorageError):  # the news is not worth the run
                 await self._worker.say([lost])
 
-    async def _fail(self, role: str, reason: str, kind: type[SlimeEventsError] = TrainerError) -> NoReturn:
+    async def _fail(
+        self,
+        role: str,
+        reason: str,
+        kind: type[SlimeEventsError] = TrainerError,
+        *,
+        waited_for: str | None = None,
+    ) -> NoReturn:
         """End the run for what a role did: in the log, if it still answers, and here."""
         state, life = self._progress.state, self._worker.incarnation
         if state.phase in (RunPhase.NEW, RunPhase.RUNNING) and life is not None:
-            failed = RunFailed(role=role, reason=reason, at_events=state.events)
+            failed = RunFailed(role=role, reason=reason, waited_for=waited_for, at_events=state.events)
             with contextlib.suppress(StorageError, TimeoutError):
                 async with asyncio.timeout(FAIL_DEADLINE_S):
                     await self._worker.say_again(failed, Fence(about(state.run, "run", "run"), life.since))
