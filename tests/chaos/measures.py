@@ -6,6 +6,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,7 @@ from tests.chaos.killer import ROLES, Struck
 from tests.chaos.schedule import Kind
 from tests.chaos.watcher import Sighting, tokens_in
 
+ScalarT = TypeVar("ScalarT", bound=np.generic)
 NANO = 1e-9
 BACK = ROLES | {Kind.SCHEDULER: "engine", Kind.RANK: "trainer", Kind.DRIVER: "conductor", Kind.MACHINE: "conductor"}
 """The role whose `worker.joined` shows that what was killed is replaced."""
@@ -77,7 +79,7 @@ def _join(one: _Acked, event: RolloutProgressed | RolloutCompleted, fetch: Fetch
         one.in_chunks += event.tokens.n if isinstance(event, RolloutProgressed) else 0
 
 
-def _joined(parts: Sequence[npt.NDArray[np.generic]], dtype: type) -> npt.NDArray[np.generic]:
+def _joined(parts: Sequence[npt.NDArray[ScalarT]], dtype: type[ScalarT]) -> npt.NDArray[ScalarT]:
     return np.concatenate(parts) if parts else np.zeros(0, dtype)
 
 
@@ -157,30 +159,40 @@ def tokens_in_log(events: Iterable[Event]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """Of one kill: seconds until the first new token was seen, and until the killed role had joined again."""
+    """Of one kill: seconds until the first new token was seen, and until the killed role had joined again.
+
+    alone: no other kill fell in between, so that both are owed to this one.
+    """
 
     struck: Struck
     first_token_s: float | None
     back_s: float | None
+    alone: bool
 
 
 def recoveries(struck: Sequence[Struck], sightings: Sequence[Sighting]) -> list[Recovery]:
-    """A token is new where it was stamped after the kill: what was on its way when it struck does not count."""
-    return [
-        Recovery(
-            one,
-            _seconds_to(one, (s for s in sightings if s.tokens and s.at > one.at)),
-            _seconds_to(one, (s for s in sightings if s.joined == BACK[one.kind] and s.at > one.at))
-            if one.kind in BACK
-            else None,
-        )
-        for one in struck
-    ]
+    """A token is new where it was stamped after the kill: what was on its way when it struck does not count.
+
+    A dead driver's engines work on for a moment; what they bring does not count before the run was resumed.
+    """
+    nexts = [*struck[1:], None]
+    return [_recovery(one, after, sightings) for one, after in zip(struck, nexts, strict=True)]
 
 
-def _seconds_to(struck: Struck, after: Iterable[Sighting]) -> float | None:
-    first = next(iter(after), None)
-    return None if first is None else (first.seen_at - struck.at) * NANO
+def _recovery(struck: Struck, after: Struck | None, sightings: Sequence[Sighting]) -> Recovery:
+    later = [sighting for sighting in sightings if sighting.at > struck.at]
+    if struck.kind in (Kind.DRIVER, Kind.MACHINE):
+        resumed = next((index for index, sighting in enumerate(later) if sighting.resumed), len(later))
+        later = later[resumed:]
+    token = next((sighting for sighting in later if sighting.tokens), None)
+    joined = next((sighting for sighting in later if sighting.joined == BACK.get(struck.kind, "-")), None)
+    ends = [sighting.seen_at for sighting in (token, joined) if sighting]
+    return Recovery(
+        struck,
+        (token.seen_at - struck.at) * NANO if token else None,
+        (joined.seen_at - struck.at) * NANO if joined else None,
+        alone=after is None or max(ends, default=after.at) < after.at,
+    )
 
 
 def middle_and_worst(seconds: Iterable[float | None]) -> dict[str, float | int]:

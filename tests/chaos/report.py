@@ -76,9 +76,12 @@ def _first_difference(digests: dict[int, str], expected: dict[int, str]) -> int 
 
 
 def _by_kind(recoveries: Sequence[measures.Recovery], field: str) -> dict[str, dict[str, float | int]]:
+    """Over all kills, and by kind over those that no other kill fell into."""
     kinds = [kind for kind in Kind if any(one.struck.kind is kind for one in recoveries)]
     if field == "back_s":
         kinds = [kind for kind in kinds if kind in measures.BACK]
-    given = {kind.value: [getattr(one, field) for one in recoveries if one.struck.kind is kind] for kind in kinds}
-    whole = [seconds for each in given.values() for seconds in each]
-    return {"all": measures.middle_and_worst(whole)} | {k: measures.middle_and_worst(v) for k, v in given.items()}
+    table = {"all": measures.middle_and_worst(getattr(one, field) for one in recoveries if one.struck.kind in kinds)}
+    for kind in kinds:
+        alone = [one for one in recoveries if one.struck.kind is kind and one.alone]
+        table[kind.value] = measures.middle_and_worst(getattr(one, field) for one in alone)
+    return table

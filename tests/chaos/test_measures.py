@@ -135,10 +135,23 @@ def test_seconds_count_from_the_kill_to_what_was_stamped_after_it() -> None:
         _sight(13, seen=13.5, joined="trainer"),
     ]
     first, second = measures.recoveries(struck, sightings)
-    assert (first.first_token_s, first.back_s) == (pytest.approx(2.0), pytest.approx(3.5))
-    assert (second.first_token_s, second.back_s) == (None, None)
+    assert [first.first_token_s, first.back_s] == [pytest.approx(2.0), pytest.approx(3.5)]
+    assert first.alone
+    assert (second.first_token_s, second.back_s, second.alone) == (None, None, True)
+    (overlapped, _) = measures.recoveries([struck[0], _kill(Kind.NATS, 13)], sightings)
+    assert not overlapped.alone
     assert measures.middle_and_worst([3.0, None, 1.0]) == {"count": 2, "open": 1, "median": 2.0, "worst": 3.0}
     assert measures.middle_and_worst([None]) == {"count": 0, "open": 1}
+
+
+def test_a_dead_drivers_engines_do_not_count_as_recovery() -> None:
+    sightings = [
+        _sight(10.2, seen=10.3, tokens=4),
+        Sighting(1, "", 12 * SECOND, 12 * SECOND, 0, resumed=True),
+        _sight(15, seen=16, tokens=4),
+    ]
+    (driver,) = measures.recoveries([_kill(Kind.DRIVER, 10)], sightings)
+    assert driver.first_token_s == pytest.approx(6.0)
 
 
 def _kill(kind: Kind, at: float) -> Struck:

@@ -26,7 +26,7 @@ ANSWER_S = 5.0
 class Sighting:
     """An event as it was seen. at: its own stamp; seen_at: when it came here; both UTC ns. tokens: that it brought.
 
-    joined: the role of the worker whose `worker.joined` it is.
+    joined: the role of the worker whose `worker.joined` it is. resumed: it is `run.resumed`.
     """
 
     position: int
@@ -35,6 +35,7 @@ class Sighting:
     seen_at: int
     tokens: int
     joined: str = ""
+    resumed: bool = False
 
 
 def tokens_in(event: Event) -> int:
@@ -100,7 +101,10 @@ class Watcher:
         """Fold one event in."""
         envelope, event = recorded.envelope, recorded.envelope.event
         joined = event.role if isinstance(event, WorkerJoined) else ""
-        self.sightings.append(Sighting(recorded.position, envelope.id, envelope.at, now, tokens_in(event), joined))
+        resumed = isinstance(event, RunResumed)
+        self.sightings.append(
+            Sighting(recorded.position, envelope.id, envelope.at, now, tokens_in(event), joined, resumed)
+        )
         if isinstance(event, WorkerJoined):
             self._joined.setdefault(event.role, []).append(event.pid)
         elif isinstance(event, StepCommitted):
