@@ -16,7 +16,6 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
-from schemas.batches import BatchSealed
 from schemas.errors import (
     Conflict,
     DeadlineExceeded,
@@ -26,7 +25,7 @@ from schemas.errors import (
     SlimeEventsError,
     StoreUnavailable,
 )
-from schemas.event import Event, Purpose
+from schemas.event import Event
 from schemas.rollouts import (
     FailureKind,
     RolloutCompleted,
@@ -41,6 +40,7 @@ from serve_apps.engine.engine import Engine, GenerateRequest
 from serve_apps.generate.custom import CustomGenerate
 from serve_apps.generate.journal import Desk
 from serve_apps.rollout import ChunkRule, Rollout
+from serve_apps.step_boundary import StepBoundary
 from slime_events.incarnation import Incarnation
 from slime_events.trajectory import Fetch, Trajectories
 from slime_events.worker import Worker
@@ -93,14 +93,14 @@ class RolloutWorker:
         self._lease_s, self._weights_deadline_s = lease_s, weights_deadline_s
         self._life = worker.incarnation or Incarnation()
         self._version = -1
-        self._boundary = 0
+        self._boundary = StepBoundary(worker.log)
         self._version_changed = asyncio.Condition()
         self._active: dict[asyncio.Task[None], Delivery] = {}
         self._failed: asyncio.Queue[BaseException] = asyncio.Queue()
 
     async def run(self) -> None:
         """Work until the run is over. What is under way then goes back to the queue at once."""
-        parts = [self._follow_weights, self._follow_boundaries, self._follow_end, self._take, self._renew, self._watch]
+        parts = [self._follow_weights, self._follow_boundary, self._follow_end, self._take, self._renew, self._watch]
         tasks = [asyncio.create_task(part(), name=part.__name__) for part in parts]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -151,22 +151,13 @@ class RolloutWorker:
         )
         await self._commit.append([Append(self._worker.enclose(activated))])
 
-    async def _follow_boundaries(self) -> None:
-        """What is under way when a batch is sealed that suspends says what it has, and rests."""
-        subject = of_type(self._worker.log.run, "batch.sealed")
-        async with Follower(self._worker.log, subject=subject) as follower:
-            while True:
-                for recorded in await follower.next(wait_s=60.0):
-                    if isinstance(recorded.envelope.event, BatchSealed) and recorded.envelope.event.suspends:
-                        self._boundary = recorded.position
-                resting = [_rid(delivery) for delivery in self._active.values() if self._rests(delivery)]
-                await asyncio.gather(*map(self._engine.abort, resting))
+    async def _follow_boundary(self) -> None:
+        await self._boundary.follow(self._abort_resting)
 
-    def _rests(self, delivery: Delivery) -> bool:
-        """Whether a batch that suspends was sealed after the request. Evaluations never rest."""
-        request = delivery.recorded.envelope.event
-        assert isinstance(request, RolloutRequested)
-        return request.purpose is Purpose.TRAIN and delivery.recorded.position < self._boundary
+    async def _abort_resting(self) -> None:
+        """What is under way and is to rest ends at the engine, and then says what it has."""
+        resting = [_rid(delivery) for delivery in self._active.values() if self._boundary.rests(delivery.recorded)]
+        await asyncio.gather(*map(self._engine.abort, resting))
 
     async def _take(self) -> None:
         log_ = self._worker.log
@@ -264,7 +255,7 @@ class RolloutWorker:
         if self._custom is not None:
             await self._custom.make(rollout, self._desk(rollout, delivery))
             return
-        if self._rests(delivery):
+        if self._boundary.rests(delivery.recorded):
             await self._append(rollout, rollout.rest(), delivery)
             return
         generate = GenerateRequest(
@@ -282,7 +273,7 @@ class RolloutWorker:
                 if delta.finish is not None and not aborted:
                     await self._append(rollout, rollout.end(delta.finish, delta.text or ""), delivery)
                     return
-                rests = self._rests(delivery)
+                rests = self._boundary.rests(delivery.recorded)
                 if rollout.due(self._rule) or ((aborted or rests) and rollout.new_length):
                     rollout.said(await self._append(rollout, rollout.chunk(), delivery))
                 if rests:
@@ -296,7 +287,7 @@ class RolloutWorker:
         async def say(events: Sequence[Event]) -> None:
             rollout.known.position = await self._say(events, rollout.request, rollout.known.position, delivery)
 
-        return Desk(self._engine, self._rule, _rid(delivery), say, lambda: self._rests(delivery))
+        return Desk(self._engine, self._rule, _rid(delivery), say, lambda: self._boundary.rests(delivery.recorded))
 
     async def _append(self, rollout: Rollout, event: Event, delivery: Delivery) -> int:
         return await self._say([event], rollout.request, rollout.known.position, delivery)

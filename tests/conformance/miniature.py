@@ -13,7 +13,16 @@ from schemas.event import Event
 from schemas.groups import GroupRejected
 from schemas.prompts import PromptSubmitted, Source
 from schemas.rewards import RewardAssigned
-from schemas.rollouts import RolloutCompleted, RolloutProgressed, RolloutRequested, Sampling, StopReason, WeightSpan
+from schemas.rollouts import (
+    RolloutCompleted,
+    RolloutProgressed,
+    RolloutRequested,
+    RolloutSuspended,
+    Sampling,
+    StopReason,
+    SuspendReason,
+    WeightSpan,
+)
 from schemas.runs import RunStarted
 from schemas.weights import WeightsPublished
 from slime_events.conductor.decide import decide, prompts_to_draw
@@ -32,8 +41,24 @@ Filter = Callable[..., object]
 class Miniature:
     """A run of one step at staleness 0. Groups are numbered as they are drawn; `rewards[g]` are those of group g."""
 
-    def __init__(self, groups: int, samples: int, draw: int, rewards: Sequence[Sequence[float]], keep: Filter) -> None:
-        self.plan = Plan(steps=1, groups=groups, samples=samples, sampling=Sampling(max_new_tokens=8), draw=draw)
+    def __init__(
+        self,
+        groups: int,
+        samples: int,
+        draw: int,
+        rewards: Sequence[Sequence[float]],
+        keep: Filter,
+        *,
+        partial_rollout: bool = False,
+    ) -> None:
+        self.plan = Plan(
+            steps=1,
+            groups=groups,
+            samples=samples,
+            sampling=Sampling(max_new_tokens=8),
+            draw=draw,
+            partial_rollout=partial_rollout,
+        )
         self.rewards, self.keep = rewards, keep
         self.log: list[Recorded] = []
         self.state = RunState(run="mini")
@@ -96,6 +121,16 @@ class Miniature:
             )
             self.say(
                 RewardAssigned(sample=event.sample, group=event.group, value=reward, grader="test", grader_digest="")
+            )
+
+    def rest(self, group: int) -> None:
+        """Where the sealed batch suspends, as engines do: the samples of a group rest with the token they have."""
+        assert any(isinstance(event, BatchSealed) and event.suspends for event in self._events())
+        for event in self._requests(group):
+            self.say(
+                RolloutSuspended(
+                    sample=event.sample, attempt=0, length=1, reason=SuspendReason.STEP_BOUNDARY, engine="test"
+                )
             )
 
     def sealed(self) -> list[int] | None:
