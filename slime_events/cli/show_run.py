@@ -83,9 +83,13 @@ def _head(facts: dict[str, Any]) -> str:
         ("groups", f"{counts['groups_accepted']} of {decided} accepted, {counts['groups_trained']} trained on, "
                    f"{facts['open_groups']} open"),
         ("samples", f"{counts['samples_completed']} completed, {counts['samples_failed']} failed, "
-                    f"{counts['rewards_failed']} ungraded, {facts['in_flight']} in flight"),
+                    f"{counts['rewards_failed']} ungraded, {facts['in_flight']} in flight" + _rests(counts)),
         ("tokens", f"{counts['response_tokens']:,} generated"),
     ])  # fmt: skip
+
+
+def _rests(counts: dict[str, Any]) -> str:
+    return f", {counts['suspensions']} rests at step boundaries" if counts["suspensions"] else ""
 
 
 def _idle(share: float | None) -> str | None:

@@ -27,8 +27,13 @@ from schemas.weights import WeightsPublished
 from serve_apps.engine.engine import Delta, GenerateRequest
 from serve_apps.engine.scripted_engine import Script, ScriptedEngine
 from serve_apps.rollout import ChunkRule
+from slime_events.audit.audit import Audit
+from slime_events.audit.report import report_text
+from slime_events.audit.rules import Rules
 from slime_events.conductor.plan import Plan
+from slime_events.config.algorithm import AlgorithmSettings
 from slime_events.state.run import RunPhase
+from tests.history.checker import check
 from tests.simulation.simulation import Simulation, make_plan
 from tests.simulation.test_run import check_run
 
@@ -51,8 +56,20 @@ def partial_plan(**changes: Any) -> Plan:
     return make_plan(**(fields | changes))
 
 
+def check_history(sim: Simulation) -> None:
+    """What the audit says of the log, and who reads its raw records."""
+    audited = Audit("sim", rules=Rules(sim.plan, AlgorithmSettings()), fetch=unpack)
+    for recorded in sim.log.records:
+        audited.apply(recorded)
+    report = audited.finish()
+    assert report.clean, report_text(report, 0)
+    raw = [(recorded.position, recorded.subject, recorded.data) for recorded in sim.log.records]
+    assert check(raw, bound=sim.plan.staleness_bound) == []
+
+
 def check_rests(sim: Simulation) -> int:
     """What holds of every rest, in log order; how many ended."""
+    check_history(sim)
     asked: dict[str, tuple[int, int]] = {}
     resting: dict[str, int] = {}
     boundary = next_step = version = published = ended = 0
@@ -113,6 +130,7 @@ async def test_rollouts_that_rested_are_masked_by_span_and_no_others(tmp_path: P
         sim.start_engine(LongTail(SCRIPT), rule=CHUNKS)
         await sim.finish()
     check_run(sim)
+    check_history(sim)
     rested = {event.sample for event in sim.events(RolloutSuspended)}
     masked = 0
     for event in sim.events(RolloutCompleted):
