@@ -26,8 +26,7 @@ def stale(group: GroupState, accepted: Sequence[GroupState], state: RunState, pl
     """
     step = state.next_step + len(accepted) // plan.groups
     behind, bound = step - group.oldest, plan.staleness_bound
-    fits = behind <= bound if plan.in_prompt_order else in_time([*accepted, group], state.next_step, plan)
-    if fits:
+    if behind <= bound or (not plan.in_prompt_order and in_time([*accepted, group], state.next_step, plan)):
         return None
     return GroupRejected(
         group=group.group,

@@ -163,10 +163,15 @@ def test_tokens_of_older_weights_than_asked_for_never_pass_the_bound(
 
 
 @settings(max_examples=40, deadline=None)
-@given(SEEDS, st.sampled_from([None, 2, 5]))
-def test_batches_at_staleness_0_do_not_depend_on_the_order_of_ends(seed: int, draw: int | None) -> None:
+@given(SEEDS, STALENESS, st.sampled_from([None, 2, 5]), st.booleans())
+def test_batches_in_prompt_order_do_not_depend_on_the_order_of_ends(
+    seed: int, staleness: int, draw: int | None, partial: bool
+) -> None:
+    """Neither luck nor length decides what is trained on, nor in which step."""
+
     def batches(seed: int) -> list[tuple[str, ...]]:
-        driver = Driver(make_plan(draw=draw, max_attempts=99), dropping(0.4))
+        plan = make_plan(draw=draw, max_staleness=staleness, partial_rollout=partial, max_attempts=99)
+        driver = Driver(plan, dropping(0.4))
         driver.play(random.Random(seed), engine_fails=0.1)
         return [batch.samples for batch in driver.batches]
 
