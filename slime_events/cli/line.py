@@ -70,7 +70,8 @@ def _accepted(e: GroupAccepted) -> str:
 
 def _sealed(e: BatchSealed) -> str:
     mean = sum(e.raw_rewards) / len(e.raw_rewards) if e.raw_rewards else 0.0
-    return f"{len(e.groups)} groups {len(e.samples)} samples reward {mean:.3f} oldest v{e.oldest_version}"
+    rest = ", what is under way rests" if e.suspends else ""
+    return f"{len(e.groups)} groups {len(e.samples)} samples reward {mean:.3f} oldest v{e.oldest_version}{rest}"
 
 
 def _committed(e: StepCommitted) -> str:

@@ -1,0 +1,74 @@
+"""What rests at a step boundary, until when, and what a commit that is half read does."""
+
+from __future__ import annotations
+
+from schemas.groups import GroupRejected, RejectionCause
+from schemas.steps import StepCommitted
+from slime_events.conductor.decide import prompts_to_draw
+from slime_events.state.apply import apply
+from slime_events.state.run import RunState
+from tests.conductor.driver import Driver, make_plan
+
+
+def resting_driver() -> Driver:
+    """Step 0 is sealed with g0002's two rollouts under way, one of them with a token of version 0."""
+    driver = Driver(make_plan(groups=2, draw=3, max_attempts=1, in_prompt_order=False, partial_rollout=True))
+    driver.begin("g0002-s0")
+    for group in ("g0000", "g0001"):
+        driver.finish_group(group)
+    driver.settle()
+    return driver
+
+
+def test_unfinished_rollouts_rest_at_the_boundary() -> None:
+    driver = resting_driver()
+    assert driver.batches[0].suspends
+    assert all(map(driver.must_rest, ("g0002-s0", "g0002-s1")))
+    driver.rest("g0002-s0")
+    driver.complete("g0002-s1")  # it ended before its engine knew
+    driver.settle()
+    assert not driver.requests, "nothing is asked for while the trainer works"
+    driver.commit()
+    driver.settle()
+    again = driver.requests["g0002-s0"]
+    assert (again.attempt, again.min_version, again.mask_older) == (1, 1, False)
+    assert "g0002-s1" not in driver.requests, "what has ended is left alone"
+    assert not driver.must_rest("g0002-s0")
+
+
+def test_a_rest_is_no_failed_attempt() -> None:
+    driver = resting_driver()
+    driver.rest("g0002-s0")
+    driver.rest("g0002-s1")
+    driver.commit()
+    driver.settle()
+    driver.fail("g0002-s0")
+    driver.complete("g0002-s1")
+    driver.settle()
+    assert [event.cause for event in driver.events(GroupRejected)] == [RejectionCause.ROLLOUT_FAILED]
+    assert driver.state.counts.suspensions == 2
+
+
+def test_a_rest_that_is_said_late_ends_at_once() -> None:
+    driver = resting_driver()
+    driver.commit()
+    driver.settle()
+    driver.rest("g0002-s0")
+    driver.settle()
+    assert driver.requests["g0002-s0"].attempt == 1
+
+
+def test_between_the_halves_of_a_commit_nothing_is_decided() -> None:
+    """step.committed and weights.published are one append, and a reader may still get the first of them alone."""
+    driver = Driver(make_plan(groups=1, samples=1))
+    driver.finish_group("g0000")
+    driver.settle()
+    position = len(driver.log)
+    driver.commit()
+    state = RunState(run="drive")
+    for recorded in driver.log[: position + 1]:
+        apply(state, recorded)
+    assert isinstance(driver.log[position].envelope.event, StepCommitted)
+    assert prompts_to_draw(state, driver.plan) == 0
+    apply(state, driver.log[position + 1])
+    assert prompts_to_draw(state, driver.plan) + len(state.waiting) > 0
