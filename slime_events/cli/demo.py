@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import sys
@@ -130,8 +131,7 @@ def make_room(folder: RunFolder, *, force: bool) -> None:
     other = f"choose another name with --run, or remove {folder.path}"
     if not _is_demo(folder):
         raise ConfigError(f"{folder.path} holds a run that is no demo: {other}")
-    if (pid := _server(folder)) is not None:
-        raise ConfigError(f"run {folder.run} is on, or is being read (NATS server {pid}): wait, or {other}")
+    _check_unused(folder, other, force=force)
     if not force and folder.run not in DEFAULT_RUNS:
         raise ConfigError(
             f"{folder.path} holds an earlier demo: --force replaces it, or choose another name with --run"
@@ -150,11 +150,24 @@ def _is_demo(folder: RunFolder) -> bool:
     return Path(prompts).parent == folder.path / DATA
 
 
-def _server(folder: RunFolder) -> int | None:
+def _check_unused(folder: RunFolder, other: str, *, force: bool) -> None:
+    """Raises ConfigError where the run is on or is read; a server that a killed launcher left is stopped by force."""
+    from slime_events.launch.run_lock import is_held
     from storage.nats_server import NatsServer
 
     server = NatsServer.attach(folder.nats)
-    return None if server is None else server.pid
+    if is_held(folder):
+        raise ConfigError(f"run {folder.run} is on: wait for its end, or {other}")
+    if server is None:
+        return
+    if server.facts.temporary:
+        raise ConfigError(f"run {folder.run} is being read (NATS server {server.pid}): wait, or {other}")
+    if not force:
+        raise ConfigError(
+            f"run {folder.run} was killed, and its NATS server {server.pid} lives: `slime-events resume` goes on with "
+            f"it, --force replaces it, or {other}"
+        )
+    asyncio.run(server.stop())
 
 
 def facts(summary: dict[str, Any], settings: TrainSettings, model: str) -> dict[str, Any]:
