@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from actors.archivist import archive_run
+from actors.archivist import SealPolicy, archive_run
 from actors.conductor import Conductor
 from actors.grader import Grader
 from actors.inbox import Inbox
@@ -101,7 +101,8 @@ class ArchivistActor:
             blobs = blobs_to_archive(address.blob_url, address.archive_url, address.folder)
             writer = ArchiveWriter(address.archive_url, address.run, blobs=blobs)
             await worker.join({})
-            await archive_run(worker.log, writer, worker.id, stop=self._stop)
+            policy = SealPolicy(max_age_s=address.archive_seconds)
+            await archive_run(worker.log, writer, worker.id, stop=self._stop, policy=policy)
 
     async def stop(self) -> None:
         """Seal what there is until now, and end."""

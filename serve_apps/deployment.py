@@ -106,6 +106,7 @@ async def _work(
             rule=ChunkRule(settings.chunk_tokens, settings.chunk_seconds),
             at_once=TAKE_AT_ONCE if settings.replicas > 1 else settings.sglang_server_concurrency,
             custom=custom,
+            weights_url=address.weights_url,
         ).run()
 
 

@@ -47,7 +47,7 @@ from slime_events.worker import Worker
 from storage.follow import Follower
 from storage.group_commit import GroupCommit
 from storage.log import Append, Delivery, Fence
-from storage.weights_store import verify
+from storage.weights_store import WeightStore, local_folder, verify
 
 log = logging.getLogger(__name__)
 
@@ -86,11 +86,13 @@ class RolloutWorker:
         custom: CustomGenerate | None = None,
         lease_s: float = LEASE_S,
         weights_deadline_s: float = WEIGHTS_DEADLINE_S,
+        weights_url: str | None = None,
     ) -> None:
         self._worker, self._engine, self._commit = worker, engine, commit
         self._fetch, self._offload, self._room, self._rule = fetch, offload, room, rule
         self._at_once, self._custom = at_once, custom
         self._lease_s, self._weights_deadline_s = lease_s, weights_deadline_s
+        self._weights_url = weights_url
         self._life = worker.incarnation or Incarnation()
         self._version = -1
         self._boundary = StepBoundary(worker.log)
@@ -132,12 +134,19 @@ class RolloutWorker:
                     assert isinstance(newest.event, WeightsPublished)
                     await self._activate(newest.event, newest.at)
 
+    def _folder_of(self, published: WeightsPublished) -> str:
+        """Where a version lies: as published, or with this run's weights where the run was restored elsewhere."""
+        if self._weights_url is None or local_folder(published.url).is_dir():
+            return published.url
+        return WeightStore(self._weights_url).folder(published.version, published.digest)
+
     async def _activate(self, published: WeightsPublished, published_at: int) -> None:
         """Verify the files, load them under the running requests, and say so."""
         begun = time.perf_counter()
-        await asyncio.to_thread(verify, published.url, published.digest)
+        folder = self._folder_of(published)
+        await asyncio.to_thread(verify, folder, published.digest)
         resumed = len(self._active)
-        await self._engine.update_weights(published.url, published.version)
+        await self._engine.update_weights(folder, published.version)
         async with self._version_changed:
             self._version = published.version
             self._version_changed.notify_all()

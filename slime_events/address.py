@@ -15,6 +15,7 @@ class RunAddress(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     blob_url: str
     archive_url: str
+    archive_seconds: float = 10.0
     weights_url: str
     otlp_endpoint: str | None = None
     trace_share: float = 1.0

@@ -83,8 +83,9 @@ class ManifestChain:
 
     def load(self) -> ManifestChain:
         """Read those that came since the last call. Raises ArchiveDamaged, StoreUnavailable."""
-        for name in self._objects.names(MANIFESTS)[len(self.manifests) :]:
-            self._add(name, self._objects.read(name))
+        names = self._objects.names(MANIFESTS)[len(self.manifests) :]
+        for name, stored in zip(names, self._objects.read_all(names), strict=True):
+            self._add(name, stored)
         return self
 
     @property

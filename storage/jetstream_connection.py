@@ -269,7 +269,7 @@ class Connection:
         if self.client.is_connected:
             with contextlib.suppress(nats.errors.Error, OSError):
                 await self.client.flush(timeout=2)
-        # A task of its own: where the server has just died, nats-py fails on the socket that it drains, or cancels itself.
+        # A task of its own: where the server has just died, nats-py fails on its socket, or cancels itself.
         closing = asyncio.ensure_future(self.client.close())
         await asyncio.wait({closing})
         if not closing.cancelled() and not isinstance(closing.exception(), OSError):

@@ -27,7 +27,7 @@ The settings are those that it was started with. Flags may change what does not 
   --num-rollout N      more steps; also after the run has finished
   --rollout-deadline, --max-attempts, --max-deaths, --rm-timeout, --rm-workers, --distributed-timeout-minutes
   --rollout-num-gpus, --sglang-server-concurrency, --chunk-tokens, --chunk-seconds, --keep-weights
-  --ray-address, --otlp-endpoint, --trace-share, --plain
+  --nats-url, --archive-seconds, --ray-address, --otlp-endpoint, --trace-share, --plain
 
 A run that is on is not touched. One that has finished is left as it is.
 """

@@ -41,6 +41,8 @@ def _run(run: RunSettings) -> Iterator[str]:
         )
     if not 0 <= run.trace_share <= 1:
         yield f"trace_share is {run.trace_share}: it is a share of groups, from 0 to 1."
+    if run.archive_seconds <= 0:
+        yield f"archive_seconds is {run.archive_seconds}: a segment of the archive has to hold something."
     if run.nats_replicas not in (1, 3, 5):
         yield f"nats_replicas is {run.nats_replicas}: a majority of the copies decides, so there are 1, 3 or 5."
     if run.nats_replicas > 1 and not run.nats_url:

@@ -23,6 +23,9 @@ class RunSettings(Settings, frozen=True, kw_only=True):
     ] = 1
     blob_url: Annotated[str | None, Meta(description="fsspec URL of large payloads; default: the run folder")] = None
     archive_url: Annotated[str | None, Meta(description="fsspec URL of the archive; default: the run folder")] = None
+    archive_seconds: Annotated[
+        float, Meta(description="seconds that the archive may lag behind the log: what is lost with the log's disk")
+    ] = 10.0
     ray_address: Annotated[str | None, Meta(description="join this Ray cluster; default: a local one")] = None
     otlp_endpoint: Annotated[
         str | None, Meta(description="OTLP/HTTP endpoint for spans; default: a file in the run folder")

@@ -175,6 +175,7 @@ class Launch:
             folder=str(folder.path),
             blob_url=run.blob_url or str(folder.blobs),
             archive_url=run.archive_url or str(folder.archive),
+            archive_seconds=run.archive_seconds,
             weights_url=str(folder.weights),
             otlp_endpoint=run.otlp_endpoint,
             trace_share=run.trace_share,

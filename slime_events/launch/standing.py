@@ -19,7 +19,7 @@ Changes = dict[str, dict[str, Any]]
 """Component to field to new value."""
 
 MAY_CHANGE = {
-    "run": ("ray_address", "otlp_endpoint", "trace_share", "max_deaths", "plain"),
+    "run": ("nats_url", "archive_seconds", "ray_address", "otlp_endpoint", "trace_share", "max_deaths", "plain"),
     "rollout": ("num_rollout", "rollout_deadline", "max_attempts"),
     "reward": ("rm_timeout", "rm_workers"),
     "engine": ("rollout_num_gpus", "sglang_server_concurrency", "chunk_tokens", "chunk_seconds"),

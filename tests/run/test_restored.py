@@ -1,0 +1,107 @@
+"""The disk is gone, the archive on an S3 server is not: restored and resumed, a run ends as if nothing had been."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas.errors import RunIsOn
+from schemas.runs import RunResumed
+from schemas.steps import StepCommitted
+from slime_events.cli.archive import main as archive
+from slime_events.cli.restore import main as restore
+from slime_events.cli.resume import main as resume
+from slime_events.config.settings import TrainSettings
+from slime_events.verify import verify
+from storage.archive_reader import ArchiveReader
+from storage.connect import open_run_log
+from tests.run.cheap import Parts, cheap_parts
+from tests.run.tiny import Watching, events_of, of, run_with, tiny
+from tests.storage.seaweed import HOST, Seaweed
+
+STEPS = 4
+BUCKET = "s3://slime/archive"
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What fsspec opens as `s3://`, here and in every process of a run, is this server."""
+    server = Seaweed(tmp_path_factory.mktemp("seaweed"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", f"http://{HOST}:{server.port}")
+        patch.setenv("AWS_ACCESS_KEY_ID", "k")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "s")
+        try:
+            server.start()
+            yield
+        finally:
+            server.kill()
+
+
+def settings_of(folder: Path, **run: Any) -> TrainSettings:
+    return tiny(folder, "gone", rollout={"num_rollout": STEPS}, run={"runs_dir": str(folder / "runs")} | run)
+
+
+@pytest.fixture(scope="module")
+def digest(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The last weights of the run that nothing happens to."""
+    with cheap_parts(Parts()):
+        return str(asyncio.run(run_with(settings_of(tmp_path_factory.mktemp("through"))))["weights_digest"])
+
+
+class Cut(Exception):
+    """Ends a launch without a word in the log."""
+
+
+def cut(settings: TrainSettings, url: str) -> None:
+    """A run that dies in its third step, with some of its log in the archive."""
+
+    async def strike(view: Watching) -> None:
+        await view.until(lambda p: p.state.version == 2 and p.in_flight > 0)
+        while await asyncio.to_thread(lambda: ArchiveReader(url, "gone").last) < 20:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        raise Cut
+
+    with cheap_parts(Parts()), contextlib.suppress(Cut):
+        asyncio.run(run_with(settings, strike))
+
+
+def check(folder: Path, digest: str) -> None:
+    events = events_of(folder)
+    assert [one.step for one in of(events, StepCommitted)] == list(range(STEPS))
+    assert of(events, StepCommitted)[-1].weights_digest == digest
+    assert len(of(events, RunResumed)) == 1
+
+    async def fold() -> None:
+        async with open_run_log(folder, "gone") as log:
+            await verify(log)
+
+    asyncio.run(fold())
+
+
+@pytest.mark.parametrize("lost", ["nats", "everything"])
+def test_a_restored_run_goes_on_to_the_same_weights(
+    tmp_path: Path, digest: str, s3: None, lost: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url, runs = f"{BUCKET}/{lost}", tmp_path / "runs"
+    cut(settings_of(tmp_path, archive_url=url, archive_seconds=0.2), url)
+    with pytest.raises(RunIsOn, match="nothing is restored over it"):
+        restore(["gone", url, "--runs-dir", str(runs)])
+    shutil.rmtree(runs / "gone" / "nats" if lost == "nats" else runs)
+    if lost == "everything":
+        runs = tmp_path / "elsewhere"
+    assert restore(["gone", url, "--runs-dir", str(runs)]) == 0
+    said = capsys.readouterr().out
+    assert f"next: slime-events resume gone --runs-dir {runs}" in said
+    assert ("weight versions are not in an archive" in said) == (lost == "everything")
+    with cheap_parts(Parts()):
+        assert resume(["gone", "--runs-dir", str(runs), "--plain"]) == 0
+    check(runs / "gone", digest)
+    assert archive(["gone", "--runs-dir", str(runs), "--verify"]) == 0
+    assert "closed: the run has finished" in capsys.readouterr().out
