@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import tempfile
 import time
 from collections.abc import Iterable
@@ -46,10 +47,10 @@ def measure(events: int = EVENTS) -> list[Figure]:
 
 
 async def _measure(folder: Path, steps: int) -> list[Figure]:
+    restarted = await _fill_and_kill(folder / "nats", steps)
     async with await NatsServer.start(folder / "nats") as server:
         log = await JetStreamLog.open(server.url, RUN)
         try:
-            await _fill(log, long_log(steps))
             count = await log.position()
             fold = await _fold(log, Snapshots(folder / "snapshots"), snapshot_at=max(1, count - EVERY))
             with_snapshot = await _first_decision(log, steps, Snapshots(folder / "snapshots"))
@@ -69,9 +70,36 @@ async def _measure(folder: Path, steps: int) -> list[Figure]:
             note=f"{note}; the snapshot is {EVERY} events old, the oldest it can be",
         ),
         Figure(name="resume without one", value=without, unit="s", better=Better.LOWER, note=note),
+        Figure(
+            name="NATS on such a log after kill -9",
+            value=restarted,
+            unit="s",
+            better=Better.LOWER,
+            note="until it answers for the log's last position",
+        ),
         Figure(name="fold from position 1", value=count / fold, unit="events/s", target=50_000.0, note="with reading"),
         Figure(name="audit from position 1", value=count / audited, unit="events/s", note="with reading, all checks"),
     ]
+
+
+async def _fill_and_kill(folder: Path, steps: int) -> float:
+    """Seconds from the start of a server, on the log that another was filled with and killed over, to its answer."""
+    server = await NatsServer.start(folder)
+    log = await JetStreamLog.open(server.url, RUN)
+    await _fill(log, long_log(steps))
+    count = await log.position()
+    await log.close()
+    server.signal(signal.SIGKILL)
+    await server.stop()
+    begun = time.perf_counter()
+    async with await NatsServer.start(folder) as server:
+        log = await JetStreamLog.open(server.url, RUN, create=False)
+        found = await log.position()
+        seconds = time.perf_counter() - begun
+        await log.close()
+    if found != count:
+        raise AssertionError(f"{count - found} acked events were lost")
+    return seconds
 
 
 async def _fill(log: JetStreamLog, events: Iterable[Event]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from schemas.errors import LogDamaged, SchemaError
+from schemas.errors import ArchiveDamaged, LogDamaged, SchemaError
 from schemas.event import Event
 from schemas.registry import EVENT_CLASSES
 from slime_events.audit.check import Check
@@ -62,6 +62,6 @@ async def audit(records: AsyncIterator[Recorded], auditor: Audit) -> Report:
     try:
         async for recorded in records:
             auditor.apply(recorded)
-    except (SchemaError, LogDamaged) as error:
+    except (SchemaError, LogDamaged, ArchiveDamaged) as error:
         return auditor.finish(f"reading stopped: {error}, so nothing after it could be audited")
     return auditor.finish()

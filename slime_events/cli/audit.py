@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
@@ -14,14 +14,17 @@ from slime_events.audit.audit import Audit, audit
 from slime_events.audit.report import Report, report_text
 from slime_events.cli.locate import add_run, blob_url, find_run, log_name
 from slime_events.run_folder import RunFolder
+from storage.log import Recorded
 
 
 def main(argv: Sequence[str] = ()) -> int:
     """Print the report. Errors are raised."""
     said = _parser().parse_args(argv)
-    folder = find_run(said.run, said.runs_dir)
     begun = time.perf_counter()
-    report = asyncio.run(_audit(folder, files=not said.no_files))
+    if said.archive is not None:
+        report = asyncio.run(_audit_archive(said.run, said.archive, files=not said.no_files))
+    else:
+        report = asyncio.run(_audit_run(find_run(said.run, said.runs_dir), files=not said.no_files))
     seconds = time.perf_counter() - begun
     if said.json:
         facts = msgspec.to_builtins(report) | {"clean": report.clean, "seconds": seconds}
@@ -34,7 +37,7 @@ def main(argv: Sequence[str] = ()) -> int:
     return 0 if report.clean else 1
 
 
-async def _audit(folder: RunFolder, *, files: bool) -> Report:
+async def _audit_run(folder: RunFolder, *, files: bool) -> Report:
     from storage.blobs import BlobStore
     from storage.connect import open_run_log
     from storage.payloads import fetch
@@ -44,6 +47,21 @@ async def _audit(folder: RunFolder, *, files: bool) -> Report:
         blobs = BlobStore(blob_url(folder)) if files else None
         read = None if blobs is None else lambda array: fetch(array, blobs)
         return await audit(log.read(), Audit(name, fetch=read, weights=folder.weights, files=files))
+
+
+async def _audit_archive(run: str, url: str, *, files: bool) -> Report:
+    """The log's copy and the blobs that went with it, without the run's folder and so without its weights."""
+    from storage.archive_reader import ArchiveReader
+    from storage.payloads import fetch
+
+    reader = ArchiveReader(url, run)
+
+    async def records() -> AsyncIterator[Recorded]:
+        for recorded in reader.read():
+            yield recorded
+
+    read = (lambda array: fetch(array, reader.blobs)) if files else None
+    return await audit(records(), Audit(run, fetch=read, files=False))
 
 
 def _verdict(report: Report, seconds: float) -> str:
@@ -57,6 +75,7 @@ def _verdict(report: Report, seconds: float) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="slime-events audit", description=__doc__)
     add_run(parser)
+    parser.add_argument("--archive", metavar="URL", help="read this archive of RUN (its name) instead of its log")
     parser.add_argument("--no-files", action="store_true", help="the log alone: neither blobs nor weight folders")
     parser.add_argument("--most", type=int, default=20, metavar="N", help="findings shown per check, 0 for all [20]")
     parser.add_argument("--json", action="store_true", help="JSON instead of text")

@@ -11,6 +11,7 @@ import pytest
 from slime_events.cli.main import main
 from slime_events.config.settings import TrainSettings
 from slime_events.config.toml import to_toml
+from storage.archive import ArchiveWriter
 from storage.jetstream_log import JetStreamLog
 from storage.log import Append, append_all
 from storage.nats_server import NatsServer
@@ -61,3 +62,20 @@ def test_a_doctored_run_ends_with_1(synchronous: Run, tmp_path: Path, capsys: py
     sentences = [finding["sentence"] for check in facts["checks"] for finding in check["findings"]]
     assert all(sentence in out for sentence in sentences)
     assert not facts["clean"]
+
+
+def test_an_archive_needs_no_run_folder(synchronous: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    writer = ArchiveWriter(str(tmp_path), "sim")
+    for number, recorded in enumerate(synchronous.records):
+        writer.add(recorded)
+        if number == 100:
+            writer.seal()
+    writer.close()
+    assert main(["audit", "sim", "--archive", str(tmp_path)]) == 0
+    assert f"run sim is clean: 15 checks, {len(synchronous.records)} events in" in capsys.readouterr().out
+    first = min((tmp_path / "sim" / "segments").iterdir())
+    first.write_bytes(first.read_bytes()[:-1])
+    assert main(["audit", "sim", "--archive", str(tmp_path)]) == 1
+    out = capsys.readouterr().out
+    assert "reading stopped: archive segment 1 (positions 1 to 101)" in out
+    assert "and was not read to its end" in out.splitlines()[-1]
