@@ -26,6 +26,7 @@ async def present(log: JetStreamLog) -> AsyncIterator[None]:
         await message.respond(here)
 
     subscription = await log.connection.client.subscribe(inbox(log.run, "launcher"), cb=answer)
+    await log.connection.client.flush()  # from here on the server knows
     try:
         yield
     finally:
