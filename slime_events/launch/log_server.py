@@ -6,11 +6,14 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
+from schemas.errors import SlimeEventsError
 from slime_events.launch.orphans import end_orphans
 from slime_events.launch.run_lock import Holder
 from slime_events.run_folder import RunFolder
 from storage.connect import own_server, record_url
 from storage.nats_server import NatsServer
+
+LOOK_S = 0.2
 
 
 class LogServer:
@@ -19,6 +22,7 @@ class LogServer:
     def __init__(self, folder: RunFolder, url: str | None, note: Callable[[str], None]) -> None:
         self._folder, self._url, self._note = folder, url, note
         self._server: NatsServer | None = None
+        self._starting = asyncio.Lock()
 
     @contextlib.asynccontextmanager
     async def running(self, before: Holder | None) -> AsyncIterator[str]:
@@ -33,9 +37,12 @@ class LogServer:
             yield self._url
             return
         self._server = await own_server(self._folder.path)
+        keeping = asyncio.create_task(self._keep(), name="keep-nats")
         try:
             yield self._server.url
         finally:
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)
             await self._server.stop()
 
     async def _end_orphans(self, before: Holder) -> None:
@@ -51,8 +58,16 @@ class LogServer:
 
     async def check(self) -> None:
         """A server of ours that died is started again on its folder and port; everybody waits for it meanwhile."""
-        if self._server is None or self._server.alive:
-            return
-        self._note(f"the NATS server {self._server.pid} of this run has died: starting it again")
-        self._server = await NatsServer.start(self._folder.nats)
-        self._note(f"NATS is back at {self._server.url}; everything acked is there")
+        async with self._starting:
+            if self._server is None or self._server.alive:
+                return
+            self._note(f"the NATS server {self._server.pid} of this run has died: starting it again")
+            self._server = await NatsServer.start(self._folder.nats)
+            self._note(f"NATS is back at {self._server.url}; everything acked is there")
+
+    async def _keep(self) -> None:
+        """Whatever waits for the log, the launcher itself too, has it back. Why a start fails, `check` says as well."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            with contextlib.suppress(SlimeEventsError):
+                await self.check()

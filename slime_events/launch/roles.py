@@ -33,15 +33,7 @@ class Roles:
 
     def start_all(self) -> None:
         """All roles at once: each waits in the log for what it needs of the others."""
-        app = rollout_app(
-            self._address,
-            self._settings.engine,
-            gpus=self._gpus * self._settings.engine.rollout_num_gpus_per_engine,
-            generate=generate_setup(self._settings),
-        )
-        name = f"rollout-{self._address.run}"
-        self.tasks[ENGINES] = asyncio.create_task(asyncio.to_thread(self._cluster.serve, app, name))
-        for role in self._starters:
+        for role in (ENGINES, *self._starters):
             self.start(role)
 
     def start(self, role: str) -> None:
@@ -49,11 +41,24 @@ class Roles:
         for actor in self._actors.pop(role, ()):
             self._cluster.kill(actor)
         self._starts[role] = self._starts.get(role, 0) + 1
+        if role == ENGINES:
+            self.tasks[role] = asyncio.create_task(asyncio.to_thread(self._serve))
+            return
         self.tasks[role] = asyncio.wrap_future(self._starters[role]().future())
 
     def stop(self, role: str) -> None:
         """Ask the conductor for a clean end of the run, or the archivist for one of its work."""
         self._actors[role][-1].stop.remote()
+
+    def _serve(self) -> None:
+        """Until the replicas run. What is lost later is Serve's to replace."""
+        app = rollout_app(
+            self._address,
+            self._settings.engine,
+            gpus=self._gpus * self._settings.engine.rollout_num_gpus_per_engine,
+            generate=generate_setup(self._settings),
+        )
+        self._cluster.serve(app, f"rollout-{self._address.run}")
 
     def _trainer(self) -> Any:
         """Rank 0 and its peers, which cannot go on without each other."""

@@ -139,8 +139,9 @@ class Supervisor:
         worker = next((one.worker for one in reversed(self._progress.workers) if one.role == role), None)
         if worker is not None:
             lost = WorkerLost(worker=worker, role=role, reason=reason)
-            with contextlib.suppress(StorageError):  # the news is not worth the run
-                await self._worker.say([lost])
+            with contextlib.suppress(StorageError, TimeoutError):  # the news is not worth the run, nor a long wait
+                async with asyncio.timeout(FAIL_DEADLINE_S):
+                    await self._worker.say([lost])
 
     async def _fail(
         self,

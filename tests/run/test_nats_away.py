@@ -21,7 +21,7 @@ from storage.jetstream_log import JetStreamLog
 from storage.log import Recorded
 from storage.nats_cluster import NatsCluster
 from storage.nats_server import NatsServer
-from tests.run.cheap import Parts, cheap_parts
+from tests.run.cheap import LocalCluster, Parts, cheap_parts
 from tests.run.tiny import GROUPS, SAMPLES, Watching, events_of, of, run_with, tiny
 
 STEPS = 4
@@ -104,3 +104,21 @@ async def test_a_cluster_that_loses_its_leader_goes_on(tmp_path: Path, digest: s
         check([recorded async for recorded in log.read()])
         await verify(log)
         await log.close()
+
+
+def test_a_server_of_ours_that_dies_before_anything_runs_is_started_again(
+    tmp_path: Path, digest: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever starts waits for the log without an end in sight, so that nobody is left to look after its server."""
+
+    def kill(_: LocalCluster) -> None:
+        server = NatsServer.attach(tmp_path / "away" / "nats")
+        assert server is not None
+        os.kill(server.pid, signal.SIGKILL)
+
+    monkeypatch.setattr(LocalCluster, "start", kill)
+    view = Watching()
+    with cheap_parts(Parts()):
+        summary = asyncio.run(run_with(settings_of(tmp_path), view=view))
+    assert summary["weights_digest"] == digest
+    assert [note for note in view.notes if "has died: starting it again" in note]
