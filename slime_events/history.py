@@ -32,8 +32,10 @@ from schemas.rollouts import (
     WeightSpan,
 )
 from schemas.runs import RunFailed, RunFinished, RunResumed, RunStarted
+from schemas.sample_ids import group_of, place_of, sample_id
 from schemas.steps import StepCommitted
 from schemas.subjects import about
+from schemas.turns import TurnRecorded
 from schemas.weights import WeightsActivated, WeightsPublished
 from schemas.workers import WorkerJoined, WorkerLost
 from slime_events.config.nearest import nearest
@@ -55,7 +57,7 @@ class Said(Generic[T]):
 
 @dataclass(slots=True)
 class SampleHistory:
-    """One sample. spans: weight versions over the tokens so far; chunks: rollout.progressed events."""
+    """One sample. spans: weight versions over its tokens; chunks: rollout.progressed events; turns: that ended."""
 
     sample: str
     group: str
@@ -63,6 +65,7 @@ class SampleHistory:
     requests: list[Said[RolloutRequested]] = field(default_factory=list)
     chunks: int = 0
     length: int = 0
+    turns: list[Said[TurnRecorded]] = field(default_factory=list)
     spans: tuple[WeightSpan, ...] = ()
     interruptions: list[Said[RolloutFailed] | Said[RolloutSuspended]] = field(default_factory=list)
     completed: Said[RolloutCompleted] | None = None
@@ -162,7 +165,7 @@ class History:
 
     def members(self, group: GroupHistory) -> list[SampleHistory]:
         """The samples of a group, in index order."""
-        return sorted((self.samples[sample] for sample in group.samples), key=lambda sample: sample.index)
+        return [self.samples[sample] for sample in sorted(group.samples, key=place_of)]
 
     def version_of_step(self, step: int | None) -> int | None:
         """The weight version that a step made, once it is committed."""
@@ -183,8 +186,10 @@ async def read_history(log: EventLog, also: Callable[[Recorded], object] | None 
 async def trajectory(log: EventLog, sample: str, fetch: Fetch) -> Trajectory:
     """Tokens, log-probs, spans and text of one sample so far. Raises RunNotFound, BlobMissing, StorageError."""
     folded = Trajectories(fetch)
-    async for recorded in log.read(subject=about(log.run, "rollout", sample)):
-        folded.apply(recorded.envelope.event, recorded.position)
+    asked_for = sample_id(group_of(sample), place_of(sample)[0])
+    for name in dict.fromkeys((asked_for, sample)):
+        async for recorded in log.read(subject=about(log.run, "rollout", name)):
+            folded.apply(recorded.envelope.event, recorded.position)
     if sample not in folded.by_sample:
         raise RunNotFound(f"run {log.run} has no rollout of sample {sample!r}")
     return folded.by_sample[sample]
@@ -192,7 +197,7 @@ async def trajectory(log: EventLog, sample: str, fetch: Fetch) -> Trajectory:
 
 def _light(event: Event) -> Event:
     """The event without its arrays' bytes: their types and lengths stay."""
-    if not isinstance(event, RolloutRequested | RolloutProgressed | RolloutCompleted | PromptSubmitted):
+    if not isinstance(event, RolloutRequested | RolloutProgressed | RolloutCompleted | TurnRecorded | PromptSubmitted):
         return event
     arrays = {name: getattr(event, name) for name in event.__struct_fields__}
     empty = {name: Array(dtype=a.dtype, n=a.n) for name, a in arrays.items() if isinstance(a, Array)}
@@ -254,9 +259,21 @@ def _progressed(history: History, said: Said[RolloutProgressed]) -> None:
 
 
 def _completed(history: History, said: Said[RolloutCompleted]) -> None:
-    sample = history.samples.get(said.event.sample)
+    event = said.event
+    sample = history.samples.get(event.sample)
+    if sample is None and event.rollout in history.samples:
+        sample = history.samples[event.sample] = SampleHistory(event.sample, event.group, place_of(event.sample)[0])
+        asked_for = history.samples[event.rollout]
+        sample.requests, sample.turns = asked_for.requests, asked_for.turns
+        _group(history, event.group).samples.append(event.sample)
     if sample is not None:
         sample.completed, sample.length, sample.spans = said, said.event.length, said.event.spans
+
+
+def _turn(history: History, said: Said[TurnRecorded]) -> None:
+    sample = history.samples.get(said.event.sample)
+    if sample is not None:
+        sample.turns.append(said)
 
 
 def _interrupted(history: History, said: Said[Any]) -> None:
@@ -329,6 +346,7 @@ _HANDLERS: dict[type[Event], Callable[[History, Said[Any]], None]] = {
     RolloutRequested: _requested,
     RolloutProgressed: _progressed,
     RolloutCompleted: _completed,
+    TurnRecorded: _turn,
     RolloutSuspended: _interrupted,
     RolloutFailed: _interrupted,
     RewardAssigned: _rewarded,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from schemas.turns import TurnRecorded
 from slime_events.cli.line import spans_text
 from slime_events.cli.plain import plain
 from slime_events.cli.show_group import decision_facts, decision_text, fate_text
@@ -29,6 +30,7 @@ def sample_facts(
         "requests": [_request(said) for said in sample.requests],
         "interruptions": [plain(said.event) for said in sample.interruptions],
         "chunks": sample.chunks,
+        "turns": [_turn(said.event) for said in sample.turns],
         "prompt": prompt.text if prompt else "",
         "label": prompt.label if prompt else None,
         "text": done.event.text if done else "",
@@ -60,8 +62,39 @@ def _request(said: Any) -> dict[str, Any]:
     }
 
 
+def _turn(event: TurnRecorded) -> dict[str, Any]:
+    call = plain(event.call) if event.call else None
+    return {
+        "turn": event.index,
+        "role": event.role.value,
+        "seconds": event.seconds,
+        "tokens": event.length,
+        "text": event.text,
+        "call": call,
+        "result": event.result,
+        "error": event.error,
+    }
+
+
+def _turns_text(turns: list[dict[str, Any]]) -> str:
+    rows = [
+        [
+            turn["turn"],
+            turn["role"],
+            duration(turn["seconds"]),
+            turn["tokens"] or "-",
+            shorten(f"{turn['call']['name']} {turn['call']['arguments']}" if turn["call"] else turn["text"], 60),
+            shorten(str(turn["error"] or turn["result"]) if turn["call"] else "", 40),
+        ]
+        for turn in turns
+    ]
+    return table(["turn", "role", "took", "tokens", "said or asked", "answer"], rows) if rows else ""
+
+
 def _tokens(made: Trajectory, decode: Decode | None) -> list[dict[str, Any]]:
-    versions = [span.version for span in made.spans for _ in range(span.start, span.end)]
+    versions: list[int | None] = [None] * made.length  # what nobody generated has none
+    for span in made.spans:
+        versions[span.start : span.end] = [span.version] * (span.end - span.start)
     mask = made.loss_mask.tolist() if made.loss_mask is not None else [1] * made.length
     return [
         {"token": token, "text": decode(token) if decode else None, "log_prob": log_prob, "version": version,
@@ -76,6 +109,7 @@ def sample_text(facts: dict[str, Any], tokens: int = TOKENS) -> str:
     """The same, for people; `tokens`: at most so many rows of the token table, 0 for all."""
     parts = [
         _head(facts),
+        _turns_text(facts["turns"]),
         f"prompt\n{block(facts['prompt'])}",
         f"response\n{block(facts['text'])}",
         _token_table(facts["tokens"], tokens),
@@ -132,7 +166,7 @@ def _token_table(tokens: list[dict[str, Any]], limit: int) -> str:
             token["token"],
             *([shorten(repr(token["text"])[1:-1], 24)] if named else []),
             f"{token['log_prob']:.4f}",
-            f"v{token['version']}",
+            "-" if token["version"] is None else f"v{token['version']}",
             *(["yes" if token["trained"] else "no"] if masked else []),
         ]
         for number, token in shown

@@ -6,7 +6,7 @@ from typing import Any
 
 from slime_events.filters.base_types import MetricGatherer
 from slime_events.filters.dynamic_sampling import check_reward_nonzero_std, check_reward_nonzero_std_with_fallback
-from tests.conformance.case import NotThere
+from tests.conformance.fan_out import fan_out_at_a_boundary
 from tests.conformance.miniature import Miniature
 
 Input = dict[str, Any]
@@ -46,13 +46,16 @@ def dynamic_sampling(case: Input) -> Any:
 
 def partial_rollout(case: Input) -> Any:
     if "drawn_groups" not in case:
-        raise NotThere("a custom generate function that returns several samples")
+        return fan_out_at_a_boundary()
     drawn, target = case["drawn_groups"], case["target"]
-    mini = Miniature(target, 1, drawn, [[1.0]] * drawn, lambda args, samples: True)
+    rewards = [[1.0]] * drawn
+    mini = Miniature(target, 1, drawn, rewards, lambda *_: True, partial_rollout=case["partial_rollout"])
     for group in range(case["completing_in_same_batch"], drawn):
         mini.begin(group)
     for group in range(case["completing_in_same_batch"]):
         mini.end(group)
     mini.settle()
+    for group in range(case["completing_in_same_batch"], drawn):
+        mini.rest(group)
     kept, recycled = mini.sealed() or [], mini.carried_over()
     return {"kept": len(kept), "recycled": len(recycled), "lost": drawn - len(kept) - len(recycled)}

@@ -1,0 +1,29 @@
+"""A rollout that becomes several samples and is under way when the step ends: a whole run over the log in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from schemas.rollouts import RolloutCompleted, RolloutSuspended
+from schemas.sample_ids import sibling_id
+from serve_apps.engine.scripted_engine import Script
+from tests.generate.scene import a_run, events
+from tests.simulation.simulation import make_plan
+
+
+def fan_out_at_a_boundary() -> dict[str, Any]:
+    """What became of the rollouts that rested and then ended: how many samples each gave."""
+    plan = make_plan(steps=3, groups=1, samples=2, draw=2, in_prompt_order=False, partial_rollout=True)
+    with tempfile.TemporaryDirectory() as folder:
+        run = a_run(Path(folder), "uneven", plan, scripts=(Script(chunk=2, seconds_per_chunk=0.004),))
+        asyncio.run(run.run())
+    rested = {event.sample for event in events(run, RolloutSuspended)}
+    ended = {event.sample for event in events(run, RolloutCompleted)}
+    continued = sorted(rested & ended)
+    return {
+        "recycled": bool(continued),
+        "samples_of_each": sorted({sum(sibling_id(one, n) in ended for n in range(3)) for one in continued}),
+    }
