@@ -10,7 +10,7 @@ import pytest
 
 from schemas.errors import Conflict, EventTooLarge, LogUnavailable
 from schemas.rewards import RewardFailed, RewardFailureKind
-from schemas.subjects import about, every_event, of_type
+from schemas.subjects import about, every_event, everything_about, of_type
 from storage.log import MAX_BATCH, Append, EventLog, Fence, append_all, once
 from storage.memory_log import MemoryLog
 from tests.storage.log.conftest import Open
@@ -81,6 +81,22 @@ async def test_a_wildcard_fence_is_over_every_verb_of_one_entity(log: EventLog) 
         await log.append([chunk(log, "a", 4, Fence(rollout, 1))])
     assert (caught.value.expected, caught.value.actual) == (1, 3)
     assert await log.append([chunk(log, "a", 4, Fence(rollout, 3))]) == [4]
+
+
+async def test_a_fence_over_every_noun_of_one_entity(log: EventLog) -> None:
+    """As a rollout that has turns needs it: its turns, chunks, end and reward exclude each other."""
+    all_of = everything_about(log.run, "a")
+    await log.append([chunk(log, "a", 0), reward(log, "b")])
+    together = [
+        failure(log, "c", Fence(all_of, 1)),
+        chunk(log, "a", 4, Fence(all_of, 1)),
+        once(reward(log, "a").envelope),
+    ]
+    assert await log.append(together) == [3, 4, 5]
+    with pytest.raises(Conflict) as caught:
+        await log.append([chunk(log, "a", 8, Fence(all_of, 4))])
+    assert (caught.value.expected, caught.value.actual) == (4, 5)
+    assert await log.append([chunk(log, "a", 8, Fence(all_of, 5))]) == [6]
 
 
 async def test_a_fence_may_be_over_another_entity(log: EventLog) -> None:
