@@ -35,7 +35,7 @@ def measure(kills: int = KILLS, steps: int = STEPS) -> list[Figure]:
         if survived.failure:
             raise TrainerError(f"the run of the benchmark did not survive: {survived.failure}")
         events = read_back(Path(name) / RUN).events
-    found = [one for one in recoveries(survived.struck, survived.sightings) if one.alone]
+    found = recoveries(survived.struck, survived.sightings)
     return [_figure(kind, [one for one in found if one.struck.kind is kind], events) for kind in STRUCK]
 
 

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import psutil
 
@@ -55,14 +56,17 @@ class Killer:
     async def carry_out(self, strikes: Sequence[Strike]) -> None:
         """All of them, or as many as the run's end leaves room for. Raises NoRecovery, which names what is missing."""
         for strike in strikes:
-            await self._until(lambda s=strike: self._watcher.version >= s.after_version, "the next step", strike)
+            await self._until(partial(self._has_come_to, strike), "the next step", strike)
             if strike.waits:
                 await self._until(self._moved, "a new token", strike)
             await asyncio.sleep(strike.delay_s)
-            await self._until(lambda s=strike: self._strike(s), f"a living {strike.kind}", strike)
+            await self._until(partial(self._strike, strike), f"a living {strike.kind}", strike)
             if self._watcher.over:
                 return
         await self._until(self._moved, "a new token", strikes[-1])
+
+    def _has_come_to(self, strike: Strike) -> bool:
+        return self._watcher.position > 0 and self._watcher.version >= strike.after_version
 
     def _moved(self) -> bool:
         """Whether tokens were made since the last kill."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -159,15 +160,15 @@ def tokens_in_log(events: Iterable[Event]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """Of one kill: seconds until the first new token was seen, and until the killed role had joined again.
+    """Of one kill: seconds to the first new token, to the `worker.joined` of a successor, and to the next kill.
 
-    alone: no other kill fell in between, so that both are owed to this one.
+    What took longer than the next kill took to come is not owed to this one alone.
     """
 
     struck: Struck
     first_token_s: float | None
     back_s: float | None
-    alone: bool
+    next_s: float
 
 
 def recoveries(struck: Sequence[Struck], sightings: Sequence[Sighting]) -> list[Recovery]:
@@ -186,12 +187,11 @@ def _recovery(struck: Struck, after: Struck | None, sightings: Sequence[Sighting
         later = later[resumed:]
     token = next((sighting for sighting in later if sighting.tokens), None)
     joined = next((sighting for sighting in later if sighting.joined == BACK.get(struck.kind, "-")), None)
-    ends = [sighting.seen_at for sighting in (token, joined) if sighting]
     return Recovery(
         struck,
         (token.seen_at - struck.at) * NANO if token else None,
         (joined.seen_at - struck.at) * NANO if joined else None,
-        alone=after is None or max(ends, default=after.at) < after.at,
+        (after.at - struck.at) * NANO if after else math.inf,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -82,6 +83,7 @@ def _by_kind(recoveries: Sequence[measures.Recovery], field: str) -> dict[str, d
         kinds = [kind for kind in kinds if kind in measures.BACK]
     table = {"all": measures.middle_and_worst(getattr(one, field) for one in recoveries if one.struck.kind in kinds)}
     for kind in kinds:
-        alone = [one for one in recoveries if one.struck.kind is kind and one.alone]
-        table[kind.value] = measures.middle_and_worst(getattr(one, field) for one in alone)
+        own = [(getattr(one, field), one.next_s) for one in recoveries if one.struck.kind is kind]
+        alone = [seconds for seconds, next_s in own if (math.inf if seconds is None else seconds) <= next_s]
+        table[kind.value] = measures.middle_and_worst(alone)
     return table

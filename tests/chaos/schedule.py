@@ -35,7 +35,10 @@ ONE_RANK = tuple(kind for kind in Kind if kind is not Kind.RANK)
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """One kill: `delay_s` after weight version `after_version` is there and, if `waits`, the last kill is got over."""
+    """One kill: `delay_s` after weight version `after_version` is there and, if `waits`, the last kill is got over.
+
+    after_version -1: as soon as the run has said that it was started, while everything else is being started.
+    """
 
     number: int
     kind: Kind
@@ -50,12 +53,12 @@ def schedule(kills: int, seed: int, steps: int, kinds: Sequence[Kind] = ONE_RANK
     order: list[Kind] = []
     while len(order) < kills:
         order += drawn.sample(list(kinds), len(kinds))
-    last = max(0, steps - 2)
+    moments = max(1, steps - 1)
     return tuple(
         Strike(
             number=number,
             kind=order[number],
-            after_version=number * last // kills,
+            after_version=number * moments // kills - 1,
             delay_s=drawn.uniform(0.0, LONGEST_DELAY_S),
             waits=number == 0 or drawn.random() >= OVERLAPPING,
         )

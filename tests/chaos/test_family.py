@@ -29,7 +29,7 @@ found = family.find(Kind.ENGINE)
 facts["adopted"] = found.pid == orphan and found.ppid() == os.getpid()
 facts["joined"] = family.find(Kind.TRAINER, [orphan]).pid == orphan
 facts["not of the family"] = family.find(Kind.TRAINER, [stranger]) is None
-facts["killed"] = family.kill(found) and not family.kill(found)
+facts["killed"] = family.kill(found) and family.left(10.0) == [] and not family.kill(found)
 other = subprocess.Popen(sleeper("something"))
 facts["left"] = [line.split()[-1] for line in family.left(0.2)]
 family.end()

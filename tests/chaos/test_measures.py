@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -136,10 +137,8 @@ def test_seconds_count_from_the_kill_to_what_was_stamped_after_it() -> None:
     ]
     first, second = measures.recoveries(struck, sightings)
     assert [first.first_token_s, first.back_s] == [pytest.approx(2.0), pytest.approx(3.5)]
-    assert first.alone
-    assert (second.first_token_s, second.back_s, second.alone) == (None, None, True)
-    (overlapped, _) = measures.recoveries([struck[0], _kill(Kind.NATS, 13)], sightings)
-    assert not overlapped.alone
+    assert first.next_s == pytest.approx(4.0)
+    assert (second.first_token_s, second.back_s, second.next_s) == (None, None, math.inf)
     assert measures.middle_and_worst([3.0, None, 1.0]) == {"count": 2, "open": 1, "median": 2.0, "worst": 3.0}
     assert measures.middle_and_worst([None]) == {"count": 0, "open": 1}
 

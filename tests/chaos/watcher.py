@@ -12,6 +12,7 @@ from schemas.event import Event
 from schemas.rollouts import RolloutCompleted, RolloutProgressed
 from schemas.runs import RunFailed, RunFinished, RunResumed
 from schemas.steps import StepCommitted
+from schemas.weights import WeightsPublished
 from schemas.workers import WorkerJoined
 from storage.follow import Follower
 from storage.jetstream_log import JetStreamLog
@@ -107,7 +108,7 @@ class Watcher:
         )
         if isinstance(event, WorkerJoined):
             self._joined.setdefault(event.role, []).append(event.pid)
-        elif isinstance(event, StepCommitted):
+        elif isinstance(event, StepCommitted | WeightsPublished):
             self.version = max(self.version, event.version)
         elif isinstance(event, RunFinished | RunFailed):
             self.over = True
