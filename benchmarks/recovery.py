@@ -15,7 +15,7 @@ from schemas.workers import WorkerJoined
 from tests.chaos.aftermath import read_back
 from tests.chaos.measures import BACK, Recovery, recoveries
 from tests.chaos.run import log_on, survive
-from tests.chaos.schedule import ONE_RANK, Kind, schedule
+from tests.chaos.schedule import USUAL, Kind, schedule
 from tests.chaos.settings import RUN, ChaosSettings
 
 KILLS = 24
@@ -24,7 +24,7 @@ STEPS = 30
 TARGET_S = 5.0
 AT_ONCE = (Kind.CONDUCTOR, Kind.GRADER, Kind.ARCHIVIST, Kind.NATS)
 """What holds no model must be back within TARGET_S; the others as fast as their start is."""
-STRUCK = tuple(kind for kind in ONE_RANK if kind is not Kind.GRADER_CHILD)
+STRUCK = tuple(kind for kind in USUAL if kind is not Kind.GRADER_CHILD)
 
 
 def measure(kills: int = KILLS, steps: int = STEPS) -> list[Figure]:

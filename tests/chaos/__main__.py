@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.chaos.reference import reference
 from tests.chaos.run import chaos
-from tests.chaos.schedule import ONE_RANK, Kind, schedule
+from tests.chaos.schedule import ASKED_FOR, USUAL, Kind, schedule
 from tests.chaos.settings import ChaosSettings
 
 
@@ -23,16 +23,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the kinds and the moments [1]")
     parser.add_argument("--steps", type=int, help="training steps [as many as kills, 4 at least]")
     parser.add_argument("--max-staleness", type=int, default=0, help="0: synchronous, weights must be equal [0]")
-    parser.add_argument("--kinds", help=f"comma between some of {','.join(Kind)} [all that there are]")
+    parser.add_argument(
+        "--kinds", help=f"comma between some of {','.join(Kind)} [all but rank, raylet, serve_controller]"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
     parser.add_argument("--cluster", action="store_true", help="the log on three NATS servers, killed one at a time")
     parser.add_argument("--keep", action="store_true", help="leave the run's folder also where all held")
     parser.add_argument("flags", nargs="*", help="after --: further flags of slime-events train")
     options = parser.parse_args(argv)
-    kinds = tuple(map(Kind, options.kinds.split(","))) if options.kinds else ONE_RANK
+    struck = tuple(map(Kind, options.kinds.split(","))) if options.kinds else USUAL
     steps = options.steps or max(4, options.kills)
     settings = ChaosSettings(steps=steps, max_staleness=options.max_staleness, extra=tuple(options.flags))
-    strikes = schedule(options.kills, options.seed, steps, kinds)
+    strikes = schedule(options.kills, options.seed, steps, struck)
     facts = {"seed": options.seed}
     facts |= chaos(settings, strikes, reference(settings), clustered=options.cluster, keep=options.keep)
     text = json.dumps(facts, indent=2)

@@ -28,6 +28,8 @@ TITLES = {
     Kind.TRAINER: "ray::TrainerActor",
     Kind.RANK: "ray::RankActor",
     Kind.ARCHIVIST: "ray::ArchivistActor",
+    Kind.RAYLET: "raylet/raylet",
+    Kind.SERVE_CONTROLLER: "ray::ServeController",
 }
 _HOST = "serve_apps.engine.host"
 _GRADER = "slime_events.rewards.worker"

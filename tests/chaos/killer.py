@@ -28,6 +28,7 @@ ROLES = {
     Kind.ARCHIVIST: "archivist",
 }
 """Roles that say `worker.joined`."""
+ENDS_THE_DRIVER = (Kind.DRIVER, Kind.MACHINE, Kind.RAYLET)
 
 
 class NoRecovery(Exception):
@@ -76,8 +77,8 @@ class Killer:
         process = self._target(strike)
         if process is None:
             return False
-        if strike.kind in (Kind.DRIVER, Kind.MACHINE):
-            self._supervisor.expect_kill()
+        if strike.kind in ENDS_THE_DRIVER:
+            self._supervisor.expect_death()
         position, version = self._watcher.position, self._watcher.version
         if not self._family.kill(process):
             return False

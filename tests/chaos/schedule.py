@@ -27,10 +27,13 @@ class Kind(enum.StrEnum):
     ARCHIVIST = "archivist"
     DRIVER = "driver"
     MACHINE = "machine"
+    RAYLET = "raylet"
+    SERVE_CONTROLLER = "serve_controller"
 
 
-ONE_RANK = tuple(kind for kind in Kind if kind is not Kind.RANK)
-"""What a run with a single trainer rank has."""
+ASKED_FOR = (Kind.RANK, Kind.RAYLET, Kind.SERVE_CONTROLLER)
+"""Struck only where they are named: not every run has further ranks, and the others are Ray's own."""
+USUAL = tuple(kind for kind in Kind if kind not in ASKED_FOR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,7 @@ class Strike:
     waits: bool
 
 
-def schedule(kills: int, seed: int, steps: int, kinds: Sequence[Kind] = ONE_RANK) -> tuple[Strike, ...]:
+def schedule(kills: int, seed: int, steps: int, kinds: Sequence[Kind] = USUAL) -> tuple[Strike, ...]:
     """`kills` strikes spread over a run of `steps` steps, all before its last one. Every kind comes about as often."""
     drawn = random.Random(seed)
     order: list[Kind] = []

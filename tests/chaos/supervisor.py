@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,7 +24,7 @@ class Supervisor:
     def __init__(self, start: Sequence[str], resume: Sequence[str], output: Path) -> None:
         self._start, self._resume, self._output = list(start), list(resume), output
         self._process: subprocess.Popen[bytes] | None = None
-        self._to_be_killed = False
+        self._may_die = False
         self.starts = 0
 
     @property
@@ -33,9 +32,9 @@ class Supervisor:
         """Of the driver that runs now, 0 between two."""
         return self._process.pid if self._process is not None and self._process.poll() is None else 0
 
-    def expect_kill(self) -> None:
-        """The next death by SIGKILL is ours."""
-        self._to_be_killed = True
+    def expect_death(self) -> None:
+        """Something was done of which the command may die: its next bad end is not its own."""
+        self._may_die = True
 
     async def run(self, look: Callable[[], None] = lambda: None) -> None:
         """Until the command ends well. look: called again and again meanwhile. Raises RunBroke."""
@@ -43,9 +42,9 @@ class Supervisor:
             code = await self._once(self._resume if self.starts else self._start, look)
             if code == 0:
                 return
-            if code != -signal.SIGKILL or not self._to_be_killed:
+            if not self._may_die:
                 raise RunBroke(f"the run's command ended with {code}: {self.last_words()}")
-            self._to_be_killed = False
+            self._may_die = False
             await asyncio.sleep(AGAIN_S)
 
     async def _once(self, command: Sequence[str], look: Callable[[], None]) -> int:
