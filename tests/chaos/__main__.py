@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.chaos.reference import reference
 from tests.chaos.run import chaos
-from tests.chaos.schedule import ASKED_FOR, USUAL, Kind, schedule
+from tests.chaos.schedule import USUAL, Kind, schedule
 from tests.chaos.settings import ChaosSettings
 
 
