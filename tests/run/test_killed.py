@@ -23,17 +23,17 @@ from schemas.runs import RunFinished, RunResumed
 from schemas.weights import WeightsPublished
 from slime_events.config.toml import to_toml
 from slime_events.state.apply import apply
-from slime_events.state.run import RunState
+from slime_events.state.run import RunPhase, RunState
 from storage.connect import open_run_log
 from storage.follow import Follower
 from tests.run.test_engine_lost import _running
 from tests.run.tiny import MARK, events_of, left_behind, marked, of
 from tests.run.whole import Finished, whole_settings
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
 STEPS = 2
-DEADLINE_S = 240.0
+DEADLINE_S = 120.0
 
 
 def start(*words: str) -> subprocess.Popen[bytes]:
@@ -42,18 +42,29 @@ def start(*words: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
 
 
-async def reaches(folder: Path, holds: Callable[[RunState], bool]) -> None:
-    """Wait for a state of the run that is on."""
+async def reaches(folder: Path, incarnation: int, holds: Callable[[RunState], bool]) -> None:
+    """Wait until something new is said in this incarnation of the run, in a state that `holds` is true of."""
     async with asyncio.timeout(DEADLINE_S):
         while True:
-            with contextlib.suppress(SlimeEventsError):  # it is just starting
-                async with open_run_log(folder) as log, Follower(log) as follower:
-                    state = RunState(run=log.run)
-                    while not (follower.caught_up and holds(state)):
-                        for recorded in await follower.next(1.0):
-                            apply(state, recorded)
-                    return
+            if await _follow(folder, incarnation, holds):
+                return
             await asyncio.sleep(0.2)
+
+
+async def _follow(folder: Path, incarnation: int, holds: Callable[[RunState], bool]) -> bool:
+    """False where the run is just starting, and its log does not answer yet."""
+    with contextlib.suppress(SlimeEventsError):
+        async with open_run_log(folder) as log, Follower(log) as follower:
+            state, lives = RunState(run=log.run), 0
+            while True:
+                for recorded in await follower.next(1.0):
+                    apply(state, recorded)
+                    lives += isinstance(recorded.envelope.event, RunResumed)
+                    if lives == incarnation and not follower.is_history(recorded):
+                        if holds(state):
+                            return True
+                        assert state.phase is RunPhase.RUNNING, f"{state.phase}: {state.failure}"
+    return False
 
 
 def test_a_killed_run_goes_on_to_the_same_weights(
@@ -67,7 +78,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(
     resume = ["resume", "whole", "--runs-dir", str(tmp_path / "runs")]
 
     launcher = start("train", "--config", str(settings), "--plain")
-    asyncio.run(reaches(folder, lambda state: state.published == 0 and _running(state) > 4))
+    asyncio.run(reaches(folder, 0, lambda state: state.published == 0 and _running(state) > 4))
     second = subprocess.run([sys.executable, "-m", "slime_events.cli.main", *resume], capture_output=True, text=True)
     assert (second.returncode, second.stderr.count("\n")) == (2, 1)
     assert "is on: there is nothing to resume" in second.stderr
@@ -75,7 +86,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(
     launcher.wait()
 
     launcher = start(*resume)
-    asyncio.run(reaches(folder, lambda state: state.version == 1 and _running(state) > 4))
+    asyncio.run(reaches(folder, 1, lambda state: state.version == 1 and _running(state) > 4))
     for process in marked(mark):
         process.kill()
     launcher.wait()
