@@ -25,9 +25,7 @@ async def taking_part(address: RunAddress, role: str) -> AsyncIterator[Worker]:
     telemetry = Telemetry.start(role, address.run, address.otlp_endpoint, spans, address.trace_share)
     log = await JetStreamLog.open(address.nats_url, address.run, create=False)
     try:
-        yield Worker(
-            TracedLog(log, telemetry), role, trace_share=address.trace_share, incarnation=address.incarnation
-        )
+        yield Worker(TracedLog(log, telemetry), role, trace_share=address.trace_share, incarnation=address.incarnation)
     finally:
         await log.close()
         await asyncio.to_thread(telemetry.shutdown)
