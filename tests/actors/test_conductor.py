@@ -16,6 +16,8 @@ from schemas.prompts import PromptSubmitted
 from schemas.rollouts import RolloutProgressed, RolloutRequested
 from schemas.runs import RunFinished
 from serve_apps.engine.scripted_engine import Script
+from slime_events.algorithms.reward_norm import normalize_rewards
+from slime_events.config.algorithm import AlgorithmSettings
 from slime_events.filters.decide import run_filter
 from slime_events.sample_view import group_samples
 from slime_events.state.run import RunPhase
@@ -31,7 +33,7 @@ def successor(sim: Simulation, offload: Any = inline, deadline_s: float = 10.0) 
         sim.plan,
         sim.feed,
         lambda group: run_filter(None, None, group_samples(group)),
-        lambda rewards, sizes: list(rewards),
+        lambda rewards, sizes: normalize_rewards(rewards, sizes, AlgorithmSettings()),
         offload,
         deadline_s=deadline_s,
     )

@@ -22,6 +22,10 @@ from schemas.steps import StepCommitted
 from schemas.weights import WeightsActivated, WeightsPublished
 from serve_apps.engine.scripted_engine import Script
 from serve_apps.rollout import ChunkRule
+from slime_events.audit.audit import Audit
+from slime_events.audit.report import report_text
+from slime_events.audit.rules import Rules
+from slime_events.config.algorithm import AlgorithmSettings
 from slime_events.state.run import RunPhase, state_digest
 from slime_events.trajectory import Trajectories, content_digest
 from tests.simulation.simulation import Simulation, make_plan
@@ -44,6 +48,16 @@ def check_run(sim: Simulation) -> None:
     for event in committed:
         assert event.parent_version - sealed[event.step].oldest_version <= sim.plan.staleness_bound
     check_tokens(sim)
+    check_audit(sim)
+
+
+def check_audit(sim: Simulation) -> None:
+    """By the run's own rules, which a simulated run.started does not say."""
+    auditor = Audit("sim", rules=Rules(sim.plan, AlgorithmSettings()), fetch=unpack)
+    for recorded in sim.log.records:
+        auditor.apply(recorded)
+    report = auditor.finish()
+    assert report.clean, report_text(report, 0)
 
 
 def check_tokens(sim: Simulation) -> None:
