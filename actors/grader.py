@@ -14,8 +14,8 @@ from schemas.errors import Conflict
 from schemas.event import Event
 from schemas.rewards import RewardAssigned, RewardFailed
 from schemas.subjects import about
+from slime_events.rewards.graders import Graders
 from slime_events.rewards.outcome import Graded, Outcome
-from slime_events.rewards.pool import GraderPool
 from slime_events.ungraded import Ungraded
 from slime_events.worker import Worker, run_events_before
 from storage.follow import Follower
@@ -29,7 +29,7 @@ class Grader:
     """The shell around the pool. start: a position before which the log holds nothing that is still to be graded."""
 
     def __init__(
-        self, worker: Worker, pool: GraderPool, commit: GroupCommit, *, whole_groups: bool, start: int = 1
+        self, worker: Worker, pool: Graders, commit: GroupCommit, *, whole_groups: bool, start: int = 1
     ) -> None:
         self._worker, self._pool, self._commit, self._start_at = worker, pool, commit, start
         self._whole_groups = whole_groups

@@ -25,7 +25,7 @@ from slime_events.config.algorithm import AlgorithmSettings
 from slime_events.config.settings import TrainSettings
 from slime_events.config.trainer import TrainerSettings
 from slime_events.filters.judge import make_judge
-from slime_events.rewards.pool import GraderPool
+from slime_events.rewards.graders import Graders
 from slime_events.state.snapshot import low_water, training_start
 from slime_events.state.snapshots import Snapshots
 from slime_events.taking_part import taking_part
@@ -83,7 +83,7 @@ class GraderActor:
         async with taking_part(address, "grader") as worker:
             shown = ArgsView.of(settings.rollout, settings.algorithm, settings.reward).as_dict()
             output = Path(address.folder) / "logs" / "graders.log"
-            async with GraderPool(settings.reward, args=shown, log=output) as pool, GroupCommit(worker.log) as commit:
+            async with Graders(settings.reward, args=shown, log=output) as pool, GroupCommit(worker.log) as commit:
                 start = await _grading_start(address, worker.log)
                 await worker.join({"ready": time.perf_counter() - begun})
                 await Grader(worker, pool, commit, whole_groups=settings.reward.group_rm, start=start).run()

@@ -186,6 +186,10 @@ def _grading(settings: TrainSettings) -> Iterator[str]:
         yield "group_rm excludes eval_interval: a group's grader cannot grade the single samples of an evaluation."
     if reward.group_rm and not reward.custom_rm_path:
         yield "group_rm needs custom_rm_path: the built-in graders grade one sample at a time."
+    if "remote_rm" in (reward.rm_type or "") and not reward.custom_rm_path and not reward.rm_url:
+        yield "rm_type remote_rm needs rm_url: the address that is asked for rewards."
+    if reward.rm_url and not reward.rm_url.startswith(("http://", "https://")):
+        yield f"rm_url {reward.rm_url} is no http:// or https:// address."
     yield from _positive(reward, "rm_timeout", "rm_workers")
 
 

@@ -13,7 +13,11 @@ class RewardSettings(Settings, frozen=True, kw_only=True):
     """A built-in grader by `rm_type` or the user's own by path, in a process pool with a time limit."""
 
     rm_type: Annotated[
-        str | None, Meta(description="built-in grader: math, deepscaler, dapo, f1, gpqa, exact, reasoning_gym, boxed_X")
+        str | None,
+        Meta(description="built-in grader: math, deepscaler, dapo, f1, gpqa, exact, reasoning_gym, remote_rm, boxed_X"),
+    ] = None
+    rm_url: Annotated[
+        str | None, Meta(description="of remote_rm: POST {prompt, response, label}, the answer is the reward as JSON")
     ] = None
     custom_rm_path: Annotated[
         str | None, Meta(description="own grader, sync or async: (args, sample) or, with group-rm, (args, samples)")

@@ -224,7 +224,6 @@ NOT_YET: dict[str, str] = {
     "--profile-target": _PROFILE,
     "--memory-recorder": _PROFILE,
     "--record-memory-history": _PROFILE,
-    "--rm-url": "a remote grader is a function of your own that asks it (--custom-rm-path)",
     "--rollout-buffer-url": _BUFFER_SERVICE,
     "--fetch-trajectory-retry-times": _BUFFER_SERVICE,
     "--min-batch-collection-ratio": _BUFFER_SERVICE,
@@ -251,7 +250,6 @@ NOT_YET: dict[str, str] = {
 
 NOT_YET_VALUES: dict[tuple[str, str], str] = {
     ("--advantage-estimator", "ppo"): _CRITIC,
-    ("--rm-type", "remote_rm"): NOT_YET["--rm-url"],
     ("--rm-type", "ifbench"): "the IFBench package is not built in; a grader of your own is (--custom-rm-path)",
 }
 """Values of honoured flags that slime has and this does not."""

@@ -19,6 +19,8 @@ DEFAULT_NAMES = ("reward_func", "custom_rm")
 """Looked for where --custom-rm-path names a file only."""
 
 BOXED = "boxed_"
+REMOTE = "remote_rm"
+"""A judge behind HTTP (`remote.py`): no process of the pool loads it."""
 
 
 class Grader(NamedTuple):
@@ -50,8 +52,15 @@ def resolve(
     key = reward_key(settings, evaluation=evaluation)
     if path := sample.custom_rm_path or settings.custom_rm_path:
         return load_own(path, key, user_dir)
+    return built_in(grader_name(settings, sample), key)
+
+
+def grader_name(settings: RewardSettings, sample: Sample) -> str:
+    """The name of the built-in grader that a sample gets; empty where a user's own grades it, or none is named."""
+    if sample.custom_rm_path or settings.custom_rm_path:
+        return ""
     about = sample.metadata if isinstance(sample.metadata, dict) else {}
-    return built_in(about.get("rm_type") or settings.rm_type, key)
+    return str(about.get("rm_type") or settings.rm_type or "").strip()
 
 
 def resolve_group(settings: RewardSettings, *, evaluation: bool = False, user_dir: Path | None = None) -> Grader | None:
@@ -80,7 +89,9 @@ def built_in(rm_type: str | None, key: str | None = None) -> Grader:
     So `boxed_math` and `boxed_deepscaler`, which look for a box themselves, are always 0, as in slime.
     """
     name = (rm_type or "").strip()
-    known = f"--rm-type takes {', '.join(sorted(GRADERS))} or boxed_ before one; --custom-rm-path takes your own"
+    known = (
+        f"--rm-type takes {', '.join(sorted([*GRADERS, REMOTE]))} or boxed_ before one; --custom-rm-path takes your own"
+    )
     if not name:
         raise UnknownGrader(f"no grader: {known}")
     base = name.removeprefix(BOXED)

@@ -55,6 +55,8 @@ LEAST = "--hf-checkpoint model --num-rollout 2 --rm-type math"
         ("--tis-clip-low 3", "tis_clip_low 3.0|tis_clip 2.0"),
         ("--trace-share 2", "trace_share"),
         ("--rm-workers 0", "rm_workers is 0"),
+        ("--rm-type remote_rm", "rm_type remote_rm|rm_url"),
+        ("--rm-url judge:8000", "rm_url judge:8000"),
     ],
 )
 def test_one_sentence_names_both_sides(line: str, both: str) -> None:
