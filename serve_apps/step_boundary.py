@@ -20,8 +20,13 @@ class StepBoundary:
         self._position = 0
 
     async def follow(self, moved: Callable[[], Awaitable[object]]) -> None:
-        """Read on for ever, and call `moved` after each look that found something new."""
-        async with Follower(self._log, subject=of_type(self._log.run, "batch.sealed")) as follower:
+        """Read on for ever, and call `moved` after each look that found something new.
+
+        From the newest batch on: a run has many, and what an older one should have stopped may as well go on.
+        """
+        subject = of_type(self._log.run, "batch.sealed")
+        newest = await self._log.last(subject)
+        async with Follower(self._log, newest.position if newest else 1, subject) as follower:
             while True:
                 before = self._position
                 for recorded in await follower.next(wait_s=60.0):
