@@ -37,14 +37,18 @@ class WeightFiles(Check):
             event = recorded.envelope.event
             assert isinstance(event, WeightsPublished)
             folder = self._folder(event.url)
-            if folder is None:
-                continue
-            self._verified += 1
-            try:
-                verify(folder, event.digest)
-            except WeightsDamaged as error:
-                self.find(recorded, str(error), "engines and exports would take damaged weights")
+            if folder is not None:
+                self._verify(recorded, folder, event.digest)
         return self.findings
+
+    def _verify(self, recorded: Recorded, folder: Path, digest: str) -> None:
+        try:
+            verify(folder, digest)
+        except (WeightsDamaged, OSError) as error:
+            if not folder.is_dir():
+                return  # removed while it was read
+            self.find(recorded, str(error), "engines and exports would take damaged weights")
+        self._verified += 1
 
     def _folder(self, url: str) -> Path | None:
         try:

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 from schemas.arrays import Array, BlobRef, unpack
 from schemas.codec import decode
 from schemas.errors import BlobMissing
+from slime_events.audit import weight_files
 from slime_events.audit.audit import Audit, audit
 from slime_events.audit.report import Report, report_text
 from slime_events.audit.rules import Rules, rules_of
@@ -126,6 +128,27 @@ async def test_a_changed_weight_file(synchronous: Run, tmp_path: Path) -> None:
     assert finding.position == published.position
     assert str(finding).endswith("so engines and exports would take damaged weights")
     assert "tensor 'w'" in str(finding)
+
+
+async def test_a_version_that_is_removed_while_it_is_read(
+    synchronous: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a run does that is on."""
+    weights = tmp_path / "weights"
+    shutil.copytree(synchronous.folder / "weights", weights)
+    log = synchronous.doctored()
+    for record in log.records:
+        if record.type == "weights.published":
+            record.event["url"] = record.event["url"].replace(str(synchronous.folder), str(tmp_path))
+
+    def removed(folder: Path, digest: str) -> None:
+        shutil.rmtree(folder)
+        raise FileNotFoundError(folder)
+
+    monkeypatch.setattr(weight_files, "verify", removed)
+    report = await log.audit(synchronous.auditor())
+    assert counts(report, "files") == {"verified": 0, "removed since": 6}
+    assert "files" not in {finding.check for finding in report.findings}
 
 
 async def test_blobs_are_looked_at_or_counted(synchronous: Run) -> None:
