@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from schemas.errors import DeadlineExceeded
+from schemas.errors import DeadlineExceeded, WeightsDamaged
 from schemas.subjects import of_type
 from schemas.weights import WeightsActivated, WeightsPublished
 from serve_apps.engine.engine import Engine
@@ -18,6 +18,9 @@ from storage.follow import Follower
 from storage.group_commit import GroupCommit
 from storage.log import Append
 from storage.weights_store import WeightStore, local_folder, verify
+
+LOOK_S = 0.2
+"""Seconds between looks for files that are not there yet."""
 
 
 class EngineWeights:
@@ -52,16 +55,26 @@ class EngineWeights:
                     assert isinstance(newest.event, WeightsPublished)
                     await self._activate(newest.event, newest.at)
 
-    def _folder_of(self, published: WeightsPublished) -> str:
-        """Where a version lies: as published, or with this run's weights where the run was restored elsewhere."""
-        if self._url is None or local_folder(published.url).is_dir():
-            return published.url
-        return WeightStore(self._url).folder(published.version, published.digest)
+    async def _find(self, published: WeightsPublished) -> str:
+        """Where a version lies: as published, or with this run's weights where the run was restored elsewhere.
+
+        A trainer that takes over writes again what is missing, so it is waited for. Raises WeightsDamaged.
+        """
+        there = local_folder(published.url)
+        store, end = WeightStore(self._url or str(there.parent)), time.monotonic() + self._deadline_s
+        while not there.is_dir():
+            try:
+                return store.folder(published.version, published.digest)
+            except WeightsDamaged:
+                if time.monotonic() > end:
+                    raise
+            await asyncio.sleep(LOOK_S)
+        return published.url
 
     async def _activate(self, published: WeightsPublished, published_at: int) -> None:
         """Verify the files, load them under the running requests, and say so."""
         begun = time.perf_counter()
-        folder = self._folder_of(published)
+        folder = await self._find(published)
         await asyncio.to_thread(verify, folder, published.digest)
         resumed = self._under_way()
         await self._engine.update_weights(folder, published.version)

@@ -126,6 +126,7 @@ class Parts:
                     room=settings.sglang_server_concurrency,
                     rule=ChunkRule(settings.chunk_tokens, settings.chunk_seconds),
                     lease_s=self.lease_s,
+                    weights_url=address.weights_url,
                 ).run()
 
 
