@@ -1,0 +1,137 @@
+"""`slime-events archive` and `slime-events restore`, from the command line to the folder."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from schemas.arrays import pack_tokens
+from schemas.envelope import enclose
+from schemas.errors import ArchiveDamaged, RunIsOn, StorageError
+from schemas.prompts import PromptSubmitted, Source
+from schemas.runs import RunStarted
+from slime_events.cli.archive import main as archive
+from slime_events.cli.restore import MARK
+from slime_events.cli.restore import main as restore
+from slime_events.config.run import RunSettings
+from slime_events.config.settings import TrainSettings
+from slime_events.config.toml import to_toml
+from slime_events.launch.run_lock import holding
+from slime_events.run_folder import RunFolder
+from storage.blobs import BlobStore
+from storage.connect import open_run_log
+from storage.jetstream_log import JetStreamLog
+from storage.log import Append, Recorded
+from storage.nats_server import NatsServer
+from storage.payloads import offload
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    """A stopped run of 30 prompts, every third of them with a blob."""
+    folder = RunFolder.create(tmp_path / "runs", "r")
+    settings = TrainSettings(run=RunSettings(run="r", runs_dir=str(tmp_path / "runs")))
+    folder.settings.write_text(to_toml(settings))
+    asyncio.run(_fill(folder, settings))
+    return folder
+
+
+async def _fill(folder: RunFolder, settings: TrainSettings) -> None:
+    blobs = BlobStore(str(folder.blobs))
+    events = [RunStarted(settings=msgspec.to_builtins(settings), code_version="0")]
+    events += [
+        offload(
+            PromptSubmitted(
+                group=f"g{i}", text="?", tokens=pack_tokens(range(i, i + 20 * (i % 3 + 1))), source=Source("f", row=i)
+            ),
+            blobs,
+            limit=200,
+        )
+        for i in range(30)
+    ]
+    async with await NatsServer.start(folder.nats) as server:
+        log = await JetStreamLog.open(server.url, "r")
+        await log.append([Append(enclose("r", event, at=1, producer="test")) for event in events])
+        await log.close()
+
+
+def events_of(folder: RunFolder) -> list[Recorded]:
+    async def read() -> list[Recorded]:
+        async with open_run_log(folder.path, "r") as log:
+            return [recorded async for recorded in log.read()]
+
+    return asyncio.run(read())
+
+
+def words(run: RunFolder, *more: str) -> list[str]:
+    return ["r", *more, "--runs-dir", str(run.path.parent)]
+
+
+def test_there_and_back(run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url, other = str(tmp_path / "backup"), RunFolder(tmp_path / "other", "r")
+    assert archive(words(run, url)) == 0
+    assert archive([*words(run, url), "--verify"]) == 0
+    said = capsys.readouterr().out
+    assert "archived 31 events in 1 segments, to position 31" in said
+    assert "open: the run may go on" in said
+    assert "10 blobs are in the archive and have their sha256, 0 lie" in said
+    assert restore(["r", url, "--runs-dir", str(other.path.parent)]) == 0
+    said = capsys.readouterr().out
+    assert f"restored 31 events to position 31, 10 blobs, in {other.path}" in said
+    assert f"next: slime-events resume r --runs-dir {other.path.parent}" in said
+    assert events_of(other) == events_of(run)
+    assert other.settings.read_text() == run.settings.read_text()
+    with pytest.raises(RunIsOn, match="a log of run r already, to position 31"):
+        restore(["r", url, "--runs-dir", str(other.path.parent)])
+
+
+def test_into_a_server_of_ones_own(run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    archive(words(run))
+    own, other = str(run.archive), RunFolder(tmp_path / "other", "r")
+    assert not (run.archive / "r" / "blobs").exists(), "an archive in the run's folder has no copies"
+
+    async def there() -> None:
+        async with await NatsServer.start(tmp_path / "server") as server:
+            for blob in run.blobs.rglob("*"):
+                if blob.is_file():
+                    BlobStore(str(other.blobs)).put(blob.read_bytes())
+            line = ["r", own, "--runs-dir", str(other.path.parent), "--nats-url", server.url]
+            assert await asyncio.to_thread(restore, line) == 0
+            assert await asyncio.to_thread(events_of, other) == records
+            assert f"resume r --runs-dir {other.path.parent} --nats-url {server.url}" in capsys.readouterr().out
+
+    records = events_of(run)
+    asyncio.run(there())
+
+
+def test_an_interrupted_restore_goes_on(run: RunFolder, tmp_path: Path) -> None:
+    archive(words(run))
+    records = events_of(run)
+    (run.path / MARK).touch()
+    run.settings.unlink()
+    assert restore(words(run, str(run.archive))) == 0
+    assert events_of(run) == records
+    assert run.settings.exists()
+    assert not (run.path / MARK).exists()
+
+
+def test_damage_is_said_and_mended(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    archive(words(run))
+    (segment,) = run.archive.rglob("*.zst")
+    good = segment.read_bytes()
+    segment.write_bytes(good[:50] + bytes([good[50] ^ 1]) + good[51:])
+    with pytest.raises(ArchiveDamaged, match=r"1 of 1 segments .*: 1 \(positions 1 to 31\).*--repair"):
+        archive([*words(run), "--verify"])
+    assert archive([*words(run), "--repair", "--verify"]) == 0
+    assert "segment 1, positions 1 to 31: made again" in capsys.readouterr().out
+    assert segment.read_bytes() == good
+
+
+def test_what_is_refused(run: RunFolder, tmp_path: Path) -> None:
+    with holding(run), pytest.raises(RunIsOn, match="its archivist writes"):
+        archive(words(run))
+    with pytest.raises(StorageError, match="holds no run"):
+        restore(["r", str(tmp_path / "nothing"), "--runs-dir", str(tmp_path / "other")])
