@@ -6,7 +6,6 @@ rollout.suspended where it rests at a step boundary, rollout.failed where it can
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -28,6 +27,7 @@ from serve_apps.generate.custom import CustomGenerate
 from serve_apps.generate.journal import Desk
 from serve_apps.rollout import ChunkRule, Rollout
 from serve_apps.step_boundary import StepBoundary
+from serve_apps.stream import stream
 from slime_events.incarnation import Incarnation
 from slime_events.trajectory import Fetch, Trajectories
 from slime_events.worker import Worker
@@ -96,23 +96,16 @@ class RolloutMaker:
             seed=request.seed,
             resume=rollout.known.tokens,
         )
-        deltas = self._engine.generate(generate)
-        async with contextlib.aclosing(deltas):  # type: ignore[type-var]  # so that a refused append ends it at once
-            async for delta in deltas:
-                rollout.add(delta.tokens, delta.log_probs, delta.spans)
-                aborted = delta.finish is StopReason.ABORT
-                if delta.finish is not None and not aborted:
-                    await self._append(rollout, rollout.end(delta.finish, delta.text or ""), delivery)
-                    return
-                rests = self._boundary.rests(delivery.recorded)
-                if rollout.due(self._rule) or ((aborted or rests) and rollout.new_length):
-                    rollout.said(await self._append(rollout, rollout.chunk(), delivery))
-                if rests:
-                    await self._append(rollout, rollout.rest(), delivery)
-                    return
-                if aborted:
-                    raise EngineError(f"the engine aborted {request.sample} after {rollout.length} tokens")
-        raise EngineError(f"the engine ended {request.sample} without a finish reason")
+        last = await stream(
+            self._engine,
+            generate,
+            rollout,
+            self._rule,
+            rests=lambda: self._boundary.rests(delivery.recorded),
+            say=lambda chunk: self._append(rollout, chunk, delivery),
+        )
+        end = rollout.rest() if last is None else rollout.end(last.finish or StopReason.STOP, last.text or "")
+        await self._append(rollout, end, delivery)
 
     def _desk(self, rollout: Rollout, delivery: Delivery) -> Desk:
         async def say(events: Sequence[Event]) -> None:

@@ -53,13 +53,26 @@ class UserLoop:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="generate", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name="generate", daemon=True)
         self._thread.start()
+
+    def _serve(self) -> None:
+        self._loop.run_forever()
+        self._loop.run_until_complete(_end_others())
+        self._loop.close()
 
     async def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Its result; a cancellation here cancels it there."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
     def stop(self) -> None:
-        """Let go of the thread. What is still running in it is not waited for."""
+        """Let go of the thread. What is still running in it is cancelled, and not waited for."""
         self._loop.call_soon_threadsafe(self._loop.stop)
+
+
+async def _end_others() -> None:
+    """Cancel every other task of this loop, and let each hear of it."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)

@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,13 +15,14 @@ import msgspec
 import numpy as np
 
 from schemas.arrays import pack_tokens, unpack
-from schemas.errors import EngineError, PlugPointError, ToolFailed, ToolInterrupted
+from schemas.errors import PlugPointError, ToolFailed, ToolInterrupted
 from schemas.event import Event
-from schemas.rollouts import Sampling, StopReason
+from schemas.rollouts import RolloutProgressed, Sampling, StopReason
 from schemas.turns import ToolCall, TurnBegun, TurnRecorded, TurnRole
 from serve_apps.engine.engine import Delta, Engine, GenerateRequest, Tokens
 from serve_apps.generate.record import Draft, Ended, InFlight, Record, described
 from serve_apps.rollout import ChunkRule, Rollout
+from serve_apps.stream import stream
 from slime_events.trajectory import Trajectory
 
 _canonical = msgspec.msgpack.Encoder(order="sorted")
@@ -229,26 +230,20 @@ class Journal:
     ) -> Delta:
         """The last delta of a generation. Its chunks are said on the way, the first with the turn's beginning."""
         said = turn.known.length > 0
+
+        async def say(chunk: RolloutProgressed) -> int:
+            nonlocal said
+            beginning = [] if said else [self._begun(index, TurnRole.ASSISTANT, asked)]
+            await self._say([*beginning, msgspec.structs.replace(chunk, turn=index)])
+            said = True
+            self._record.generated += chunk.tokens.n
+            return 0  # the fence is over more than the turn
+
         request = GenerateRequest(self._desk.rid, prompt, sampling, seed, turn.known.tokens)
-        deltas: AsyncIterator[Delta] = self._desk.engine.generate(request)
-        async with contextlib.aclosing(deltas):  # type: ignore[type-var]
-            async for delta in deltas:
-                turn.add(delta.tokens, delta.log_probs, delta.spans)
-                aborted, rests = delta.finish is StopReason.ABORT, self._desk.rests()
-                if delta.finish is not None and not aborted:
-                    return delta
-                if turn.due(self._desk.rule) or ((aborted or rests) and turn.new_length):
-                    chunk = msgspec.structs.replace(turn.chunk(), turn=index)
-                    beginning = [] if said else [self._begun(index, TurnRole.ASSISTANT, asked)]
-                    await self._say([*beginning, chunk])
-                    self._record.generated += chunk.tokens.n
-                    turn.said(0)
-                    said = True
-                if rests:
-                    raise Rests(f"rollout {self._request.sample} rests in turn {index}")
-                if aborted:
-                    raise EngineError(f"the engine aborted turn {index} of {self._request.sample}")
-        raise EngineError(f"the engine ended turn {index} of {self._request.sample} without a finish reason")
+        last = await stream(self._desk.engine, request, turn, self._desk.rule, rests=self._desk.rests, say=say)
+        if last is None:
+            raise Rests(f"rollout {self._request.sample} rests in turn {index}")
+        return last
 
     def _continues(self, prompt: Tokens) -> tuple[int | None, int]:
         """(the turn that this prompt goes on from, how many of its tokens are that turn's)."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from serve_apps.generate.function import GenerateFunction
 from serve_apps.generate.slime_face import ROUTER
 from slime_events.args_view import ArgsView
 from slime_events.config.settings import TrainSettings
@@ -25,10 +26,14 @@ class GenerateSetup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def generate_setup(settings: TrainSettings) -> GenerateSetup | None:
-    """What the settings ask for; None where engines answer each prompt in one turn, without a function."""
+    """What the settings ask for; None where engines answer each prompt in one turn, without a function.
+
+    Raises PlugPointError and its kinds.
+    """
     path = settings.rollout.custom_generate_function_path
     if path is None:
         return None
+    GenerateFunction(path, Path.cwd())  # so that one that cannot be used ends the run before anything heavy starts
     view = ArgsView.of(
         settings.data,
         settings.evaluation,

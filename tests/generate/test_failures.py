@@ -14,8 +14,13 @@ from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed
 from schemas.steps import StepCommitted
 from schemas.turns import TurnRecorded, TurnRole
 from serve_apps.generate.function import GenerateFunction
+from serve_apps.generate.setup import generate_setup
+from slime_events.config.rollout import RolloutSettings
+from slime_events.config.settings import TrainSettings
 from tests.generate.scene import a_run, events, run_until, setup
 from tests.simulation.crash import Crash, Fate, Half
+
+TWO_TURNS = "tests.generate.functions:two_turns"
 
 
 @pytest.mark.parametrize(
@@ -99,3 +104,13 @@ def test_a_function_that_cannot_be_used_is_named(tmp_path: Path, source: str, me
     file.write_text(source)
     with pytest.raises(PlugPointError, match=message):
         GenerateFunction(str(file), tmp_path)
+
+
+def test_a_function_that_is_not_there_ends_the_run_before_it_starts() -> None:
+    rollout = RolloutSettings(custom_generate_function_path="nowhere.py:generate")
+    with pytest.raises(PlugPointError, match=r"no file .*nowhere.py"):
+        generate_setup(TrainSettings(rollout=rollout))
+    found = generate_setup(TrainSettings(rollout=RolloutSettings(custom_generate_function_path=TWO_TURNS, max_turns=2)))
+    assert found is not None
+    assert found.args["max_turns"] == 2
+    assert found.args["sglang_router_ip"] == "127.0.0.1"
