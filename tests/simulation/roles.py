@@ -74,8 +74,8 @@ def make_conductor(
     )
 
 
-def make_trainer(worker: Worker, plan: Plan, ranks: Any, folder: Path) -> Trainer:
-    """A trainer whose weights and checkpoints lie in the folder."""
+def make_trainer(worker: Worker, plan: Plan, ranks: Any, folder: Path, **more: Any) -> Trainer:
+    """A trainer whose weights and checkpoints lie in the folder. more: of its arguments."""
     return Trainer(
         worker,
         ranks,
@@ -86,6 +86,7 @@ def make_trainer(worker: Worker, plan: Plan, ranks: Any, folder: Path) -> Traine
         checkpoint_every=plan.checkpoint_every,
         checkpoints=str(folder / "checkpoints"),
         steps=plan.steps,
+        **more,
     )
 
 

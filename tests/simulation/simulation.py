@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from actors.conductor import Conductor
-from actors.grader import Grader
 from actors.inbox import Inbox
 from actors.trainer import Trainer
-from schemas.arrays import unpack
 from schemas.codec import decode
 from schemas.event import Event
 from schemas.rollouts import Sampling
@@ -21,26 +17,17 @@ from schemas.runs import RunStarted
 from serve_apps.engine.engine import Engine
 from serve_apps.engine.scripted_engine import Script, ScriptedEngine
 from serve_apps.rollout import ChunkRule
-from serve_apps.rollout_worker import RolloutWorker
-from slime_events.algorithms.reward_norm import normalize_rewards
 from slime_events.conductor.accept import Judge
 from slime_events.conductor.plan import Plan
-from slime_events.conductor.prompts import PromptFeed
-from slime_events.config.algorithm import AlgorithmSettings
-from slime_events.config.data import DataSettings
-from slime_events.data.source import PromptSource
-from slime_events.filters.decide import run_filter
 from slime_events.incarnation import Incarnation
-from slime_events.sample_view import group_samples
 from slime_events.state.apply import apply
 from slime_events.state.run import RunPhase, RunState
 from slime_events.worker import Worker
 from storage.follow import Follower
-from storage.group_commit import GroupCommit
 from storage.log import Recorded
 from storage.memory_log import MemoryLog
-from storage.weights_store import WeightStore
-from tests.simulation.parts import InstantPool, Letters, Line, ScriptedRanks
+from tests.simulation.parts import InstantPool, Line, ScriptedRanks
+from tests.simulation.roles import make_conductor, make_feed, make_trainer, run_engine, run_grader
 
 EventT = TypeVar("EventT", bound=Event)
 SAMPLING = Sampling(max_new_tokens=24)
@@ -52,11 +39,6 @@ DEADLINE_S = 30.0
 def make_plan(**changes: Any) -> Plan:
     """Five steps of two groups of three samples of 24 tokens."""
     return Plan(**({"steps": 5, "groups": 2, "samples": 3, "sampling": SAMPLING} | changes))
-
-
-async def inline(event: Any) -> Any:
-    """An offload that leaves everything where it is."""
-    return event
 
 
 class Simulation:
@@ -84,19 +66,11 @@ class Simulation:
         self.engines: dict[str, asyncio.Task[None]] = {}
         self.ranks = ranks or ScriptedRanks(train_s)
         self.pool = pool or InstantPool()
-        self.feed = self._feed([f"prompt {n}" for n in range(40)] if prompts is None else prompts, evaluations or {})
+        rows = [f"prompt {n}" for n in range(40)] if prompts is None else prompts
+        self.feed = make_feed(folder, rows, evaluations or {})
         worker = self._worker("conductor")
-        self.conductor = Conductor(
-            worker,
-            self.plan,
-            self.feed,
-            judge or (lambda group: run_filter(None, None, group_samples(group))),
-            lambda rewards, sizes: normalize_rewards(rewards, sizes, AlgorithmSettings()),
-            inline,
-            deadline_s=deadline_s,
-        )
+        self.conductor = make_conductor(worker, self.plan, self.feed, judge, deadline_s=deadline_s)
         self.inbox = Inbox(worker, self.feed, "")
-        self.store = WeightStore(str(folder / "weights"), durable=False)
         self.trainer = self._new_trainer()
         self._whole_groups = whole_groups
         self._roles: list[asyncio.Task[Any]] = []
@@ -109,30 +83,7 @@ class Simulation:
         return Worker(self.log, role, incarnation=self._incarnation)
 
     def _new_trainer(self) -> Trainer:
-        return Trainer(
-            self._worker("trainer"),
-            self.ranks,
-            self.store,
-            unpack,
-            temperature=1.0,
-            publish_every=self.plan.publish_every,
-            checkpoint_every=self.plan.checkpoint_every,
-            checkpoints=str(self.folder / "checkpoints"),
-            steps=self.plan.steps,
-        )
-
-    def _feed(self, prompts: Sequence[Any], evaluations: dict[str, Sequence[Any]]) -> PromptFeed:
-        data = DataSettings(input_key="input", label_key="label")
-
-        def source(name: str, rows: Sequence[Any]) -> PromptSource:
-            path = self.folder / f"{name}.jsonl"
-            lines = [row if isinstance(row, dict) else {"input": row, "label": "1"} for row in rows]
-            path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-            settings = DataSettings(prompt_data=str(path), input_key="input", label_key="label")
-            return PromptSource(settings, 0, Letters(), 200)
-
-        train = source("train", prompts) if prompts else None
-        return PromptFeed(train, {name: source(name, rows) for name, rows in evaluations.items()}, data, Letters(), 200)
+        return make_trainer(self._worker("trainer"), self.plan, self.ranks, self.folder)
 
     async def __aenter__(self) -> Simulation:
         await Worker(self.log, "launcher").say([RunStarted(settings={}, code_version="")])
@@ -140,7 +91,7 @@ class Simulation:
             asyncio.create_task(role, name=name)
             for name, role in (
                 ("conductor", self.conductor.run()),
-                ("grader", self._grade()),
+                ("grader", run_grader(self._worker("grader"), self.pool, whole_groups=self._whole_groups)),
                 ("trainer", self.trainer.run()),
             )
         ]
@@ -153,10 +104,6 @@ class Simulation:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _grade(self) -> None:
-        async with GroupCommit(self.log) as commit:
-            await Grader(self._worker("grader"), self.pool, commit, whole_groups=self._whole_groups).run()
 
     def start_engine(
         self,
@@ -173,30 +120,11 @@ class Simulation:
         self.lines.append(line)
         name = name or f"engine-{len(self.lines)}"
         engine = ScriptedEngine(script) if isinstance(script, Script | None) else script
-        serving = self._serve(line, engine, name, room, rule, lease_s, weights_deadline_s)
+        worker = Worker(line, "engine", name, incarnation=self._incarnation)
+        deadlines = {"lease_s": lease_s, "weights_deadline_s": weights_deadline_s}
+        serving = run_engine(worker, engine, room=room, rule=rule, **deadlines)
         self.engines[name] = asyncio.create_task(serving, name=name)
         return line
-
-    async def _serve(
-        self, line: Line, engine: Engine, name: str, room: int, rule: ChunkRule, lease_s: float, weights_s: float
-    ) -> None:
-        await engine.start(1.0)
-        worker = Worker(line, "engine", name, incarnation=self._incarnation)
-        try:
-            async with GroupCommit(line) as commit:
-                await RolloutWorker(
-                    worker,
-                    engine,
-                    commit,
-                    unpack,
-                    inline,
-                    room=room,
-                    rule=rule,
-                    lease_s=lease_s,
-                    weights_deadline_s=weights_s,
-                ).run()
-        finally:
-            await engine.stop()
 
     async def kill(self, line: Line) -> None:
         """As kill -9: nothing more of it reaches the log, no lease is given back."""

@@ -13,8 +13,6 @@ import pytest
 from actors.conductor import Conductor
 from actors.grader import Grader
 from actors.state_keeper import StateKeeper
-from actors.trainer import Trainer
-from schemas.arrays import unpack
 from schemas.batches import BatchSealed
 from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned
@@ -31,7 +29,8 @@ from slime_events.state.snapshots import Snapshots
 from slime_events.worker import Worker
 from storage.group_commit import GroupCommit
 from tests.simulation.parts import InstantPool, ScriptedRanks
-from tests.simulation.simulation import Simulation, inline, make_plan
+from tests.simulation.roles import inline, make_trainer
+from tests.simulation.simulation import Simulation, make_plan
 from tests.simulation.test_run import check_run, check_tokens
 
 STEP = Script(chunk=8, seconds_per_chunk=0.002)
@@ -179,18 +178,9 @@ async def test_a_trainer_reads_no_more_than_the_batches_since_its_checkpoint(
         await kill(sim, "trainer")
         await sim.until(BatchSealed, 4)
         sim.disown_trainer()
-        trainer = Trainer(
-            Worker(sim.log, "trainer"),
-            ranks := ScriptedRanks(disk=sim.ranks.disk),
-            sim.store,
-            unpack,
-            temperature=1.0,
-            publish_every=1,
-            checkpoint_every=every,
-            checkpoints=str(tmp_path / "checkpoints"),
-            steps=sim.plan.steps,
-            start_of=partial(training_start, sim.fold()),
-        )
+        ranks = ScriptedRanks(disk=sim.ranks.disk)
+        start_of = partial(training_start, sim.fold())
+        trainer = make_trainer(Worker(sim.log, "trainer"), sim.plan, ranks, tmp_path, start_of=start_of)
         starts = watch_reads(sim)
         sim.ranks = ranks
         sim._roles.append(asyncio.create_task(trainer.run(), name="trainer"))
