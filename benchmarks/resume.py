@@ -75,8 +75,8 @@ async def _measure(folder: Path, steps: int) -> list[Figure]:
             value=restarted,
             unit="s",
             better=Better.LOWER,
-            note=f"all of it said within {DUPLICATE_WINDOW_S} s, whose ids the server reads back at its start; a run's own "
-            "log has far less there",
+            note=f"all of it said within {DUPLICATE_WINDOW_S} s, whose ids the server reads back at its start; the log "
+            "of a run has far less there",
         ),
         Figure(name="fold from position 1", value=count / fold, unit="events/s", target=50_000.0, note="with reading"),
         Figure(name="audit from position 1", value=count / audited, unit="events/s", note="with reading, all checks"),
