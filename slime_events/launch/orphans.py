@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Collection
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
@@ -12,6 +13,7 @@ from schemas.errors import DeadlineExceeded
 from slime_events.launch.run_lock import MARK
 
 END_S = 10.0
+_STEP_S = 0.05
 
 
 def end_orphans(mark: str, spare: Collection[int] = ()) -> int:
@@ -23,10 +25,12 @@ def end_orphans(mark: str, spare: Collection[int] = ()) -> int:
     for process in found:
         with contextlib.suppress(psutil.Error):  # psutil compares start times, so that no other process is hit
             process.kill()
-    _, alive = psutil.wait_procs(found, timeout=END_S)
-    if alive:
-        names = ", ".join(str(process.pid) for process in alive)
-        raise DeadlineExceeded(f"processes {names} of the killed launcher did not end in {END_S:.0f} s")
+    until = time.monotonic() + END_S
+    while alive := [process for process in found if _lives(process)]:
+        if time.monotonic() > until:
+            pids = ", ".join(str(process.pid) for process in alive)
+            raise DeadlineExceeded(f"processes {pids} of the killed launcher did not end in {END_S:.0f} s")
+        time.sleep(_STEP_S)
     return len(found)
 
 
@@ -35,3 +39,11 @@ def _carries(process: psutil.Process, mark: str) -> bool:
         return process.pid != os.getpid() and bool(process.environ().get(MARK) == mark)
     except (psutil.Error, OSError):
         return False  # it has just ended, or is somebody else's
+
+
+def _lives(process: psutil.Process) -> bool:
+    """Not so a zombie, which stays where nobody collects the orphans of a container."""
+    try:
+        return process.is_running() and bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False

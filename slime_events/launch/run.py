@@ -90,7 +90,6 @@ class Launch:
             await check_absent(log)
         async with present(log), self._running_cluster() as starting:
             life = await self._begin(log)
-            self._folder.settings.write_text(to_toml(self._settings))
             await asyncio.shield(starting)  # what is being started can be stopped only once it is there
             self._roles = Roles(self._cluster, self._settings, self._address(url, life))
             self._roles.start_all()
@@ -146,6 +145,7 @@ class Launch:
         except Conflict as error:
             raise RunIsOn(f"run {log.run} was resumed by another launcher just now") from error
         await self._check_first(worker, subject)
+        self._write_settings()
         done = [await log.done_up_to(queue_of(before)) for before in range(number)]
         return Incarnation(number=number, since=since, requests_from=max(done) + 1)
 
@@ -157,9 +157,13 @@ class Launch:
         started = RunStarted(
             settings=msgspec.to_builtins(self._settings), code_version=code_version(), environment=environment()
         )
+        self._write_settings()  # before the log says so: a run that was started must be found
         (since,) = await worker.say([started])
         await self._check_first(worker, subject)
         return Incarnation(since=since)
+
+    def _write_settings(self) -> None:
+        self._folder.settings.write_text(to_toml(self._settings))
 
     async def _check_first(self, worker: Worker, subject: str) -> None:
         """Of two launchers that say the same at the same time, the log keeps one event: whose it is decides."""
