@@ -36,12 +36,8 @@ log = logging.getLogger(__name__)
 class RolloutEngine:
     """A replica. Its work is a task of its own, which Serve does not see: `check_health` watches it."""
 
-    def __init__(
-        self, address: RunAddress, settings: EngineSettings, generate: GenerateSetup | None = None
-    ) -> None:
-        self._task = asyncio.get_event_loop().create_task(
-            serve_rollouts(address, settings, generate), name="rollouts"
-        )
+    def __init__(self, address: RunAddress, settings: EngineSettings, generate: GenerateSetup | None = None) -> None:
+        self._task = asyncio.get_event_loop().create_task(serve_rollouts(address, settings, generate), name="rollouts")
 
     async def check_health(self) -> None:
         """Serve replaces the replica when its work ended badly; its requests are delivered again to others."""
@@ -53,9 +49,7 @@ class RolloutEngine:
         return "done" if self._task.done() else "working"
 
 
-async def serve_rollouts(
-    address: RunAddress, settings: EngineSettings, generate: GenerateSetup | None = None
-) -> None:
+async def serve_rollouts(address: RunAddress, settings: EngineSettings, generate: GenerateSetup | None = None) -> None:
     """Take part in the run until it is over.
 
     An engine that is lost under way gets its successor here, in the same process: Serve replaces a replica only at its

@@ -13,7 +13,7 @@ from schemas.steps import StepCommitted
 from schemas.turns import TurnBegun, TurnRecorded, TurnRole
 from tests.generate import functions
 from tests.generate.scene import a_run, check_log, events
-from tests.simulation.crash import Crash, Crashed, Fate, Half
+from tests.simulation.crash import Crash, Crashed, Fate, Half, Scope
 
 APPENDS = 9
 """Of the engine in a run of `two_turns`: weights, two turns of two chunks and an end, tool begun and ended, the end."""
@@ -77,6 +77,17 @@ async def test_a_tool_that_may_not_be_repeated_is_called_once(tmp_path: Path, at
 async def test_dying_again_while_the_log_answers(tmp_path: Path) -> None:
     untouched = await whole(tmp_path / "whole", "two_turns")
     run = a_run(tmp_path / "crashed", "two_turns", fate=engine_dies(6, Half.AFTER, again=2))
+    await run.run()
+    check_log(run)
+    assert run.fate.exhausted
+    assert events(run, StepCommitted)[0].weights_digest == events(untouched, StepCommitted)[0].weights_digest
+    assert 1 <= functions.CALLS.total() <= 1 + in_flight(run)
+
+
+@pytest.mark.parametrize("at", range(5, 16, 2))
+async def test_everything_dies_at_once(tmp_path: Path, at: int) -> None:
+    untouched = await whole(tmp_path / "whole", "two_turns")
+    run = a_run(tmp_path / "crashed", "two_turns", fate=Fate([Crash(at, Half.AFTER, Scope.MACHINE)]))
     await run.run()
     check_log(run)
     assert run.fate.exhausted
