@@ -22,7 +22,8 @@ from schemas.rollouts import (
     WeightSpan,
 )
 from schemas.runs import RunFailed, RunFinished, RunResumed, RunStarted
-from schemas.steps import StepCommitted
+from schemas.steps import StepClaimed, StepCommitted
+from schemas.turns import TurnBegun, TurnRecorded
 from schemas.weights import WeightsActivated, WeightsPublished
 from schemas.workers import WorkerJoined, WorkerLost
 from slime_events.cli.text import clock, shorten
@@ -68,6 +69,12 @@ def _accepted(e: GroupAccepted) -> str:
     return f"by {e.filter} {figures_text(e.figures)}" + (f" ({e.reason})" if e.reason else "")
 
 
+def _turn(e: TurnBegun | TurnRecorded) -> str:
+    if e.call is not None:
+        return f"calls {e.call.name}"
+    return f"{e.role} {e.length} tokens {spans_text(e.spans)}" if isinstance(e, TurnRecorded) else str(e.role)
+
+
 def _sealed(e: BatchSealed) -> str:
     mean = sum(e.raw_rewards) / len(e.raw_rewards) if e.raw_rewards else 0.0
     rest = ", what is under way rests" if e.suspends else ""
@@ -94,12 +101,15 @@ _FIGURES: dict[type[Event], Callable[[Any], str]] = {
     RolloutProgressed: lambda e: f"tokens {e.start} to {e.start + e.tokens.n} {spans_text(e.spans)} on {e.engine}",
     RolloutCompleted: _completed,
     RolloutSuspended: lambda e: f"{e.reason} with {e.length} tokens",
+    TurnBegun: lambda e: f"turn {e.index} {_turn(e)} on {e.engine}",
+    TurnRecorded: lambda e: f"turn {e.index} {_turn(e)} in {e.seconds:.2f} s",
     RolloutFailed: lambda e: f"attempt {e.attempt} {e.kind}: {e.message}",
     RewardAssigned: lambda e: f"{e.value:.4g} by {e.grader} in {e.seconds * 1e3:.1f} ms",
     RewardFailed: lambda e: f"{e.kind} by {e.grader}: {e.message}",
     GroupAccepted: _accepted,
     GroupRejected: lambda e: f"{e.cause} by {e.filter}: {e.reason} {figures_text(e.figures)}".rstrip(),
     BatchSealed: _sealed,
+    StepClaimed: lambda e: f"by {e.trainer}",
     StepCommitted: _committed,
     WeightsPublished: lambda e: f"{e.kind} {e.bytes / 1e6:.1f} MB digest {e.digest[:12]} {e.url}",
     WeightsActivated: lambda e: f"on {e.engine} in {e.seconds:.2f} s, {e.lag:.2f} s after publication",
