@@ -12,11 +12,13 @@ import json
 import string
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from actors.archivist import SealPolicy
 from actors.inbox import Inbox
+from actors.state_keeper import StateKeeper
 from schemas.runs import RunFinished, RunResumed, RunStarted
 from schemas.subjects import about
 from serve_apps.engine.scripted_engine import Script, ScriptedEngine
@@ -25,6 +27,8 @@ from serve_apps.rollout import ChunkRule
 from slime_events.conductor.accept import Judge
 from slime_events.conductor.plan import Plan
 from slime_events.incarnation import Incarnation
+from slime_events.state.snapshot import low_water, training_start
+from slime_events.state.snapshots import Snapshots
 from slime_events.worker import Worker
 from storage.log import Append, Delivery, Fence
 from storage.memory_log import MemoryLog
@@ -132,7 +136,7 @@ class _MortalConsumer(LineConsumer):
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """What is run: the same for the run with crashes and the one without."""
+    """What is run: the same for the run with crashes and the one without. snapshots: events between two of them."""
 
     plan: Plan
     scripts: Sequence[Script] = (Script(chunk=4),)
@@ -141,6 +145,7 @@ class Scene:
     inbox: Sequence[Mapping[str, Any]] = ()
     judge: Judge | None = None
     whole_groups: bool = False
+    snapshots: int | None = None
     generate: GenerateSetup | None = None
 
 
@@ -157,6 +162,7 @@ class Crashed:
         self.scene, self.folder, self.fate = scene, folder, fate or Fate()
         self.log = MemoryLog("sim")
         self.disk: dict[str, bytes] = {}
+        self.snapshots = Snapshots(folder / "snapshots")
         self._deaths: asyncio.Queue[tuple[MortalLine, Crash]] = asyncio.Queue()
         self._processes: dict[str, _Process] = {}
         self._born = 0
@@ -245,14 +251,20 @@ class Crashed:
         inbox = Inbox(worker, self.feed, "")
         for prompt in self.scene.inbox:  # their sender asks again until it has an answer
             assert (await inbox.accept(json.dumps(prompt).encode())).accepted
-        await make_conductor(worker, self.scene.plan, self.feed, self.scene.judge).run()
+        every = self.scene.snapshots
+        keeper = StateKeeper(self.snapshots, every=every) if every else None
+        await make_conductor(worker, self.scene.plan, self.feed, self.scene.judge, keeper=keeper).run()
 
     async def _grade(self, line: MortalLine) -> None:
-        await run_grader(self._worker(line), InstantPool(), whole_groups=self.scene.whole_groups)
+        known = await self.snapshots.newest(line)
+        start = low_water(known.state) if known else 1
+        await run_grader(self._worker(line), InstantPool(), whole_groups=self.scene.whole_groups, start=start)
 
     async def _train(self, line: MortalLine) -> None:
+        known = await self.snapshots.newest(line)
+        more = {"start_of": partial(training_start, known.state)} if known else {}
         ranks = ScriptedRanks(disk=self.disk)
-        await make_trainer(self._worker(line), self.scene.plan, ranks, self.folder).run()
+        await make_trainer(self._worker(line), self.scene.plan, ranks, self.folder, **more).run()
 
     def _engine(self, script: Script) -> Callable[[MortalLine], Coroutine[Any, Any, None]]:
         def start(line: MortalLine) -> Coroutine[Any, Any, None]:

@@ -60,9 +60,9 @@ def _source(path: Path, rows: Sequence[Any]) -> PromptSource:
 
 
 def make_conductor(
-    worker: Worker, plan: Plan, feed: PromptFeed, judge: Judge | None = None, *, deadline_s: float = 10.0
+    worker: Worker, plan: Plan, feed: PromptFeed, judge: Judge | None = None, *, deadline_s: float = 10.0, **more: Any
 ) -> Conductor:
-    """A conductor that has read nothing yet."""
+    """A conductor that has read nothing yet. more: of its arguments."""
     return Conductor(
         worker,
         plan,
@@ -71,6 +71,7 @@ def make_conductor(
         lambda rewards, sizes: normalize_rewards(rewards, sizes, AlgorithmSettings()),
         inline,
         deadline_s=deadline_s,
+        **more,
     )
 
 
@@ -90,10 +91,10 @@ def make_trainer(worker: Worker, plan: Plan, ranks: Any, folder: Path, **more: A
     )
 
 
-async def run_grader(worker: Worker, pool: Any, *, whole_groups: bool = False) -> None:
+async def run_grader(worker: Worker, pool: Any, *, whole_groups: bool = False, start: int = 1) -> None:
     """A grader to the end of the run."""
     async with GroupCommit(worker.log) as commit:
-        await Grader(worker, pool, commit, whole_groups=whole_groups).run()
+        await Grader(worker, pool, commit, whole_groups=whole_groups, start=start).run()
 
 
 async def run_archivist(worker: Worker, folder: Path, policy: SealPolicy) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +188,11 @@ async def test_every_process_dies_at_each_append_of_an_asynchronous_run(tmp_path
 async def test_every_process_dies_at_each_append_while_rollouts_rest(tmp_path: Path) -> None:
     assert events_of(await run_scene(PARTIAL, tmp_path / "rests", Fate()), RolloutSuspended)
     assert await at_every_append(PARTIAL, tmp_path, invariants) > 10
+
+
+async def test_every_process_dies_at_each_append_and_begins_with_a_snapshot(tmp_path: Path) -> None:
+    assert await at_every_append(replace(PLAIN, snapshots=7), tmp_path, figures) > 25
+    assert any(tmp_path.glob("*/snapshots/*"))
 
 
 async def test_a_turn_of_the_conductor_is_cut_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
