@@ -24,7 +24,7 @@ from schemas.subjects import about, everything_about
 from serve_apps.engine.engine import Engine, GenerateRequest
 from serve_apps.engine_weights import EngineWeights
 from serve_apps.generate.custom import CustomGenerate
-from serve_apps.generate.journal import Desk
+from serve_apps.generate.desk import Desk
 from serve_apps.rollout import ChunkRule, Rollout
 from serve_apps.step_boundary import StepBoundary
 from serve_apps.stream import stream

@@ -17,8 +17,9 @@ from schemas.rewards import RewardAssigned, RewardFailed
 from schemas.rollouts import RolloutCompleted, RolloutRequested, Timings
 from schemas.subjects import about, everything_about
 from serve_apps.generate.completion import Made, completions
+from serve_apps.generate.desk import Desk, Rests
 from serve_apps.generate.function import GenerateFunction, UserLoop
-from serve_apps.generate.journal import Desk, Journal, Rests
+from serve_apps.generate.journal import Journal
 from serve_apps.generate.record import Record
 from serve_apps.generate.sampling import sampling_params
 from serve_apps.generate.session import Session

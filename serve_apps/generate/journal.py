@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,30 +19,14 @@ from schemas.errors import PlugPointError, ToolFailed, ToolInterrupted
 from schemas.event import Event
 from schemas.rollouts import RolloutProgressed, Sampling, StopReason
 from schemas.turns import ToolCall, TurnBegun, TurnRecorded, TurnRole
-from serve_apps.engine.engine import Delta, Engine, GenerateRequest, Tokens
+from serve_apps.engine.engine import Delta, GenerateRequest, Tokens
+from serve_apps.generate.desk import Desk, Rests
 from serve_apps.generate.record import Draft, Ended, InFlight, Record, described
-from serve_apps.rollout import ChunkRule, Rollout
+from serve_apps.rollout import Rollout
 from serve_apps.stream import stream
 from slime_events.trajectory import Trajectory
 
 _canonical = msgspec.msgpack.Encoder(order="sorted")
-
-
-class Rests(BaseException):  # no error, and nothing that a function's `except Exception` should catch
-    """The rollout rests at a step boundary: what is under way ends here and goes on later."""
-
-
-@dataclass(frozen=True, slots=True)
-class Desk:
-    """What a rollout has of its worker. say: appends events in one call, fenced on all that is said of the sample.
-    rests: whether the rollout is to rest now. rid: its name at the engine.
-    """
-
-    engine: Engine
-    rule: ChunkRule
-    rid: str
-    say: Callable[[Sequence[Event]], Awaitable[None]]
-    rests: Callable[[], bool]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ from schemas.rollouts import RolloutRequested, Sampling
 from schemas.subjects import everything_about
 from schemas.turns import ToolCall, TurnRecorded
 from serve_apps.engine.scripted_engine import ScriptedEngine
-from serve_apps.generate.journal import Calling, Desk, Journal
+from serve_apps.generate.desk import Desk
+from serve_apps.generate.journal import Calling, Journal
 from serve_apps.generate.record import Record
 from serve_apps.generate.session import Session, current_session
 from serve_apps.rollout import ChunkRule, Rollout
