@@ -111,6 +111,6 @@ class ArchiveReader:
     def _damaged(self, manifest: SegmentManifest, what: str) -> ArchiveDamaged:
         return ArchiveDamaged(
             f"archive segment {manifest.segment} (positions {manifest.first} to {manifest.last}) at "
-            f"{self._objects.locate(manifest.name)} is damaged: {what}. `slime-events archive RUN --repair` makes it "
-            "again from the log where that is still there; else restore it from a copy"
+            f"{self._objects.locate(manifest.name)} is damaged: {what}. `slime-events archive RUN URL --repair` makes "
+            "it again from the log where that is still there; else restore it from a copy"
         )

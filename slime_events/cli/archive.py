@@ -60,7 +60,7 @@ def verified(url: str, run: str) -> str:
         which = ", ".join(f"{m.segment} (positions {m.first} to {m.last})" for m in damaged)
         raise ArchiveDamaged(
             f"{reader.url}: {len(damaged)} of {len(reader.segments)} segments are missing or not what their manifests "
-            f"say: {which}. `slime-events archive {run} --repair` makes them again from the log"
+            f"say: {which}. The same command with --repair makes them again from the log"
         )
     summary, (blobs, elsewhere) = reader.verify(), _check_blobs(reader)
     state = "closed: the run has finished" if summary.closed else "open: the run may go on"

@@ -224,13 +224,18 @@ store.makedirs(store._parent(path), exist_ok=True)
 start = time.perf_counter()
 store.pipe_file(path, b"slime-events doctor")
 assert store.cat_file(path) == b"slime-events doctor", "other bytes were read than written"
+try:
+    store.pipe_file(path, b"another", mode="create")
+except (FileExistsError, OSError):
+    pass
+assert store.cat_file(path) == b"slime-events doctor", "a name can be taken twice"
 store.rm_file(path)
 print(f"wrote, read and deleted 19 bytes in {(time.perf_counter() - start) * 1e3:.0f} ms")
 """
 
 
 def check_object_store(name: str, url: str, limit: float = 30.0) -> Check:
-    """Write, read back and delete one small object under an fsspec URL."""
+    """Write, read back and delete one small object under an fsspec URL, and see that a name is given only once."""
     program = f"import sys; sys.argv[1:] = [{url!r}]\n{_STORE_PROGRAM}"
     mend = "check the URL and its credentials (s3:// needs s3fs, and AWS_ENDPOINT_URL where it is not AWS)"
     return check_import(name, program, mend, limit=limit)
