@@ -178,14 +178,15 @@ def _plain_arguments(tool: Callable[..., Any], arguments: Mapping[str, Any]) -> 
 
 async def _called(tool: Callable[..., Any], arguments: dict[str, Any], timeout_s: float | None) -> tuple[Any, str]:
     """(result, error) of a call: one of them says something."""
+    limit = asyncio.timeout(timeout_s)
     try:
-        async with asyncio.timeout(timeout_s):
+        async with limit:
             returned = tool(**arguments) if inspect.iscoroutinefunction(tool) else asyncio.to_thread(tool, **arguments)
             result = await returned
             if inspect.isawaitable(result):
                 result = await result
     except Exception as error:
-        late = timeout_s is not None and isinstance(error, TimeoutError)
-        reason = f"took longer than {timeout_s:g} s" if late else f"raised {type(error).__name__}: {error}"
+        late, raised = f"took longer than {timeout_s} s", f"raised {type(error).__name__}: {error}"
+        reason = late if limit.expired() else raised
         return None, f"{name_of(tool)} {reason}"
     return plain(result), ""
