@@ -75,11 +75,6 @@ class RunFolder:
         return self.path / "checkpoints"
 
     @property
-    def snapshots(self) -> Path:
-        """States of the conductor, to begin with instead of the log's first event."""
-        return self.path / "snapshots"
-
-    @property
     def logs(self) -> Path:
         """Process logs."""
         return self.path / "logs"
