@@ -44,6 +44,9 @@ class LiveView:
         """A sentence, above the figures."""
         self._console.print(Text(text))
 
+    def begin(self, progress: Progress) -> None:
+        """The picture is of the whole run anyway."""
+
     def step(self, line: StepLine, progress: Progress, steps: int) -> None:
         """A step was committed."""
         self.tick(progress, steps)

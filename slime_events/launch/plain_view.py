@@ -29,6 +29,10 @@ class PlainView:
         """A sentence."""
         print(text, file=self._out, flush=True)
 
+    def begin(self, progress: Progress) -> None:
+        """Evaluations of before are not said again."""
+        self._evals = len(progress.evals)
+
     def step(self, line: StepLine, progress: Progress, steps: int) -> None:
         """A line per step."""
         self.note(step_text(line, progress, steps))

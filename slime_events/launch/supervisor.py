@@ -67,15 +67,21 @@ class Supervisor:
     async def watch(self) -> None:
         """Until the run has finished and its roles have ended. Raises a SlimeEventsError that says why it failed."""
         async with Follower(self._worker.log) as follower:
+            told = False
             while not (self._over and follower.caught_up):
                 for recorded in await follower.next(wait_s=LOOK_S):
-                    self._take(recorded, is_news=not follower.is_history(recorded))
+                    is_news = not follower.is_history(recorded)
+                    if is_news and not told:
+                        told = True
+                        self._view.begin(self._progress)
+                    self._take(recorded, is_news=is_news)
                 await self._check_server()
                 await self._check_room()
                 await self._check_roles()
                 if not follower.caught_up:
                     continue
-                self._view.tick(self._progress, self._settings.rollout.num_rollout or 0)
+                if told:
+                    self._view.tick(self._progress, self._settings.rollout.num_rollout or 0)
                 if reason := self._engines.hopeless:
                     await self._fail("engine", reason)
                 await self._check_conductor()

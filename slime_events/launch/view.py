@@ -13,6 +13,9 @@ class View(Protocol):
     def note(self, text: str) -> None:
         """A sentence."""
 
+    def begin(self, progress: Progress) -> None:
+        """What there was before: of a run that goes on, nothing is told again."""
+
     def step(self, line: StepLine, progress: Progress, steps: int) -> None:
         """A step was committed."""
 

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ray.exceptions import RayActorError
 
 from schemas.errors import TrainerError
 from schemas.runs import RunFailed
 from schemas.workers import WorkerJoined, WorkerLost
 from slime_events.launch.restarts import Restarts
-from tests.run.cheap import LocalCluster, Parts, cheap_parts
+from tests.run.cheap import CountingRanks, LocalCluster, Parts, cheap_parts
 from tests.run.tiny import Watching, events_of, of, run_with, tiny
 
 STEPS = 3
@@ -63,18 +64,18 @@ def test_a_lost_role_is_started_again(tmp_path: Path, clusters: list[LocalCluste
     assert (lost.worker, lost.role) == (first.worker, role) != (second.worker, role)
 
 
-def test_a_role_that_is_lost_again_and_again_fails_the_run(tmp_path: Path, clusters: list[LocalCluster]) -> None:
-    async def strike(view: Watching) -> None:
-        while True:
-            await asyncio.sleep(0.1)
-            lose(clusters[-1], "trainer")
+class Crashing(CountingRanks):
+    """Takes its process with it."""
 
+    async def reset(self) -> None:
+        raise RayActorError
+
+
+def test_a_role_that_is_lost_again_and_again_fails_the_run(tmp_path: Path) -> None:
     settings = tiny(tmp_path, "doomed", run={"runs_dir": str(tmp_path / "runs"), "max_deaths": 3})
-    with (
-        cheap_parts(Parts()),
-        pytest.raises(TrainerError, match="its process died 3 times and the run did not move on"),
-    ):
-        asyncio.run(run_with(settings, strike))
+    parts = Parts(ranks=Crashing())
+    with cheap_parts(parts), pytest.raises(TrainerError, match="its process died 3 times and the run did not move on"):
+        asyncio.run(run_with(settings))
     folder = tmp_path / "runs" / "doomed"
     (failed,) = of(events_of(folder), RunFailed)
     assert failed.role == "trainer"

@@ -54,6 +54,9 @@ class Watching:
         self.notes.append(text)
         self._changed.set()
 
+    def begin(self, progress: Progress) -> None:
+        self.progress = progress
+
     def step(self, line: StepLine, progress: Progress, steps: int) -> None:
         self.lines.append(line)
 
