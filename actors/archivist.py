@@ -20,7 +20,7 @@ from schemas.envelope import enclose
 from schemas.errors import Conflict, DeadlineExceeded, LogUnavailable, NoSpace, StoreUnavailable
 from schemas.runs import RunFinished
 from schemas.subjects import about
-from storage.archive import ArchiveWriter
+from storage.archive import SEGMENT_BYTES, ArchiveWriter
 from storage.archive_manifest import SegmentManifest
 from storage.follow import Follower
 from storage.log import Append, EventLog, Fence, Recorded
@@ -37,8 +37,8 @@ ResultT = TypeVar("ResultT")
 class SealPolicy:
     """A segment is written at `max_bytes` (of records, uncompressed) or `max_age_s` after its first event."""
 
-    max_bytes: int = 8 * 1024 * 1024
-    max_age_s: float = 30.0
+    max_bytes: int = SEGMENT_BYTES
+    max_age_s: float = 10.0
 
 
 @dataclass(frozen=True, slots=True)

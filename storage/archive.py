@@ -25,6 +25,9 @@ from storage.log import Recorded
 from storage.objects import ObjectFolder
 from storage.payloads import blob_refs
 
+SEGMENT_BYTES = 8 * 1024 * 1024
+"""Bytes of records, uncompressed, at which a segment is sealed."""
+
 
 class ArchiveWriter:
     """Collects events of `run` with `add` and writes them with `seal`; a new one goes on after the last sealed segment.

@@ -6,11 +6,8 @@ import asyncio
 
 from schemas.runs import RunFinished
 from schemas.subjects import about
-from storage.archive import ArchiveWriter
+from storage.archive import SEGMENT_BYTES, ArchiveWriter
 from storage.log import EventLog
-
-SEGMENT_BYTES = 8 * 1024 * 1024
-"""Bytes of records, uncompressed, in one segment."""
 
 
 async def archive_log(log: EventLog, writer: ArchiveWriter) -> int:

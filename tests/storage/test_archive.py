@@ -19,6 +19,7 @@ from schemas.errors import ArchiveDamaged, Conflict, DeadlineExceeded, LogUnavai
 from schemas.event import Event
 from schemas.prompts import PromptSubmitted, Source
 from schemas.runs import FinishReason, RunFinished, RunResumed, RunStarted
+from schemas.subjects import of_type
 from storage.archive import ArchiveWriter
 from storage.archive_manifest import manifest_name
 from storage.archive_reader import ArchiveReader, ArchiveSummary
@@ -191,6 +192,9 @@ async def test_a_whole_run_is_archived_with_its_last_word_and_none_after(store: 
     for i in range(0, 60, 3):
         await say(log, *map(prompt, range(i, i + 3)))
         await asyncio.sleep(0.005)
+    async with asyncio.timeout(20):
+        while await log.last(of_type("r", "archive.sealed")) is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
     await say(log, finished(log))
     assert await task is ArchiveOutcome.FINISHED
     assert isinstance(log.records[-1].envelope.event, RunFinished)
