@@ -16,27 +16,16 @@ from schemas.prompts import PromptSubmitted
 from schemas.rollouts import RolloutProgressed, RolloutRequested
 from schemas.runs import RunFinished
 from serve_apps.engine.scripted_engine import Script
-from slime_events.algorithms.reward_norm import normalize_rewards
-from slime_events.config.algorithm import AlgorithmSettings
-from slime_events.filters.decide import run_filter
-from slime_events.sample_view import group_samples
 from slime_events.state.run import RunPhase
 from slime_events.worker import Worker
 from storage.log import once
-from tests.simulation.simulation import Simulation, inline, make_plan
+from tests.simulation.roles import inline, make_conductor
+from tests.simulation.simulation import Simulation, make_plan
 from tests.simulation.test_run import check_run
 
 
 def successor(sim: Simulation, offload: Any = inline, deadline_s: float = 10.0) -> Conductor:
-    return Conductor(
-        Worker(sim.log, "conductor"),
-        sim.plan,
-        sim.feed,
-        lambda group: run_filter(None, None, group_samples(group)),
-        lambda rewards, sizes: normalize_rewards(rewards, sizes, AlgorithmSettings()),
-        offload,
-        deadline_s=deadline_s,
-    )
+    return make_conductor(Worker(sim.log, "conductor"), sim.plan, sim.feed, offload=offload, deadline_s=deadline_s)
 
 
 @pytest.mark.parametrize("staleness", [0, 1])

@@ -60,7 +60,14 @@ def _source(path: Path, rows: Sequence[Any]) -> PromptSource:
 
 
 def make_conductor(
-    worker: Worker, plan: Plan, feed: PromptFeed, judge: Judge | None = None, *, deadline_s: float = 10.0, **more: Any
+    worker: Worker,
+    plan: Plan,
+    feed: PromptFeed,
+    judge: Judge | None = None,
+    *,
+    offload: Any = inline,
+    deadline_s: float = 10.0,
+    **more: Any,
 ) -> Conductor:
     """A conductor that has read nothing yet. more: of its arguments."""
     return Conductor(
@@ -69,7 +76,7 @@ def make_conductor(
         feed,
         judge or keep_all,
         lambda rewards, sizes: normalize_rewards(rewards, sizes, AlgorithmSettings()),
-        inline,
+        offload,
         deadline_s=deadline_s,
         **more,
     )

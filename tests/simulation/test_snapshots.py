@@ -19,17 +19,13 @@ from schemas.rewards import RewardAssigned
 from schemas.runs import RunFinished
 from schemas.steps import StepCommitted
 from serve_apps.engine.scripted_engine import Script
-from slime_events.algorithms.reward_norm import normalize_rewards
-from slime_events.config.algorithm import AlgorithmSettings
-from slime_events.filters.decide import run_filter
-from slime_events.sample_view import group_samples
 from slime_events.state.run import state_digest
 from slime_events.state.snapshot import low_water, training_start
 from slime_events.state.snapshots import Snapshots
 from slime_events.worker import Worker
 from storage.group_commit import GroupCommit
 from tests.simulation.parts import InstantPool, ScriptedRanks
-from tests.simulation.roles import inline, make_trainer
+from tests.simulation.roles import make_conductor, make_trainer
 from tests.simulation.simulation import Simulation, make_plan
 from tests.simulation.test_run import check_run, check_tokens
 
@@ -37,17 +33,9 @@ STEP = Script(chunk=8, seconds_per_chunk=0.002)
 EVERY = 15
 
 
-def make_conductor(sim: Simulation, folder: Path) -> Conductor:
-    return Conductor(
-        Worker(sim.log, "conductor"),
-        sim.plan,
-        sim.feed,
-        lambda group: run_filter(None, None, group_samples(group)),
-        lambda rewards, sizes: normalize_rewards(rewards, sizes, AlgorithmSettings()),
-        inline,
-        deadline_s=10.0,
-        keeper=StateKeeper(Snapshots(folder), every=EVERY),
-    )
+def keeping(sim: Simulation, folder: Path) -> Conductor:
+    keeper = StateKeeper(Snapshots(folder), every=EVERY)
+    return make_conductor(Worker(sim.log, "conductor"), sim.plan, sim.feed, keeper=keeper)
 
 
 async def kill(sim: Simulation, role: str) -> int:
@@ -77,7 +65,7 @@ async def whole_run(folder: Path, *, delete: bool) -> tuple[Simulation, list[tup
     folder.mkdir()
     snapshots = folder / "snapshots"
     sim = Simulation(folder, make_plan())
-    sim.conductor = make_conductor(sim, snapshots)
+    sim.conductor = keeping(sim, snapshots)
     async with sim:
         sim.start_engine(STEP)
         await sim.until(StepCommitted, 2)
@@ -86,7 +74,7 @@ async def whole_run(folder: Path, *, delete: bool) -> tuple[Simulation, list[tup
         if delete:
             shutil.rmtree(snapshots)
         starts = watch_reads(sim)
-        sim.conductor = make_conductor(sim, snapshots)
+        sim.conductor = keeping(sim, snapshots)
         sim._roles[place] = asyncio.create_task(sim.conductor.run(), name="conductor")
         await asyncio.sleep(0.05)
         del sim.log.read
@@ -114,7 +102,7 @@ async def test_the_last_state_of_a_run_is_kept(tmp_path: Path) -> None:
     assert found is not None
     assert found.position == len(sim.log.records)
     assert found.state == sim.fold()
-    again = make_conductor(sim, tmp_path / "run" / "snapshots")
+    again = keeping(sim, tmp_path / "run" / "snapshots")
     assert await asyncio.wait_for(again.run(), 5) is sim.conductor.state.phase
     assert len(sim.log.records) == found.position, "a conductor of a finished run ends without a word"
 
@@ -122,7 +110,7 @@ async def test_the_last_state_of_a_run_is_kept(tmp_path: Path) -> None:
 async def test_a_snapshot_that_cannot_be_written_holds_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "snapshots").write_text("a file where the folder should be")
     sim = Simulation(tmp_path, make_plan(steps=2))
-    sim.conductor = make_conductor(sim, tmp_path / "snapshots")
+    sim.conductor = keeping(sim, tmp_path / "snapshots")
     async with sim:
         sim.start_engine(STEP)
         await sim.finish()
