@@ -36,10 +36,10 @@ def measure(kills: int = KILLS, steps: int = STEPS) -> list[Figure]:
             raise TrainerError(f"the run of the benchmark did not survive: {survived.failure}")
         events = read_back(Path(name) / RUN).events
     found = recoveries(survived.struck, survived.sightings)
-    return [_figure(kind, [one for one in found if one.struck.kind is kind], events) for kind in STRUCK]
+    return [figure_of(kind, [one for one in found if one.struck.kind is kind], events) for kind in STRUCK]
 
 
-def _figure(kind: Kind, found: Sequence[Recovery], events: Sequence[Event]) -> Figure:
+def figure_of(kind: Kind, found: Sequence[Recovery], events: Sequence[Event]) -> Figure:
     seconds = [one.first_token_s for one in found if one.first_token_s is not None]
     return Figure(
         name=f"kill -9 of the {kind} to the first new token",
