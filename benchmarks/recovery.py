@@ -40,6 +40,7 @@ def measure(kills: int = KILLS, steps: int = STEPS) -> list[Figure]:
 
 
 def figure_of(kind: Kind, found: Sequence[Recovery], events: Sequence[Event]) -> Figure:
+    """The row of one kind. found: its kills; events: of the run."""
     seconds = [one.first_token_s for one in found if one.first_token_s is not None]
     return Figure(
         name=f"kill -9 of the {kind} to the first new token",
