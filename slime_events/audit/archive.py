@@ -27,9 +27,15 @@ class Archive(Check):
         if event.last >= recorded.position or event.first > event.last:
             wrong = f"it holds positions {event.first} to {event.last}"
             self.find(recorded, wrong, "it cannot be a copy of what was said before it")
-        if before is not None and event.segment == before.segment + 1 and event.first != before.last + 1:
+        if before is not None and _follows(before, event) and event.first != before.last + 1:
             wrong = f"it begins at position {event.first}, and the segment before it ends at {before.last}"
             self.find(recorded, wrong, "the archive alone cannot restore the log")
 
     def counts(self) -> Counts:
         return {"segments": self._segments, "positions": self._last.last if self._last else 0}
+
+
+def _follows(before: ArchiveSealed, event: ArchiveSealed) -> bool:
+    """Whether it is the next segment of the same archive: a run that was restored may go on with another one."""
+    same = event.url.rpartition("/")[0] == before.url.rpartition("/")[0]
+    return same and event.segment == before.segment + 1
