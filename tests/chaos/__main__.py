@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,8 @@ from tests.chaos.reference import reference
 from tests.chaos.run import chaos
 from tests.chaos.schedule import USUAL, Kind, schedule
 from tests.chaos.settings import ChaosSettings
+
+STOPPED = 143
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,6 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--keep", action="store_true", help="leave the run's folder also where all held")
     parser.add_argument("flags", nargs="*", help="after --: further flags of slime-events train")
     options = parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))  # so that the run is ended with this
     struck = tuple(map(Kind, options.kinds.split(","))) if options.kinds else USUAL
     steps = options.steps or max(4, options.kills)
     settings = ChaosSettings(steps=steps, max_staleness=options.max_staleness, extra=tuple(options.flags))
