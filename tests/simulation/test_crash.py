@@ -62,7 +62,7 @@ PARTIAL = Scene(
         partial_rollout=True,
         mask_offpolicy=True,
     ),
-    scripts=(Script(chunk=12, eos=0, stop_chance=0.2), Script(chunk=1, seconds_per_chunk=0.002)),
+    scripts=(Script(chunk=12, eos=0, stop_chance=0.2), Script(chunk=1, seconds_per_chunk=0.02)),
 )
 
 

@@ -170,7 +170,7 @@ async def test_a_rest_survives_dead_engines(tmp_path: Path) -> None:
 async def test_evaluations_never_rest(tmp_path: Path) -> None:
     plan = partial_plan(eval_every=1, eval_names=("held",), eval_samples=2)
     async with Simulation(tmp_path, plan, train_s=0.01, evaluations={"held": ["one", "two"]}) as sim:
-        sim.start_engine(LongTail(SCRIPT), rule=CHUNKS)
+        sim.start_engine(LongTail(replace(SCRIPT, seconds_per_chunk=0.01)), rule=CHUNKS)
         await sim.finish()
     check_run(sim)
     rested = {event.sample for event in sim.events(RolloutSuspended)}
