@@ -52,6 +52,7 @@ def main(argv: Sequence[str] = ()) -> int:
     check_changes(changes(before, settings), standing.steps)
     steps = settings.rollout.num_rollout or 0
     if standing.has_finished and standing.steps >= steps:
+        asyncio.run(_tidy(folder))
         say(f"run {folder.run} has finished all its {standing.steps} steps: nothing to do (--num-rollout N for more)")
         return 0
     say(f"run {folder.run} goes on after {standing.steps} of {steps} steps (resumption {standing.incarnation})")
@@ -61,6 +62,19 @@ def main(argv: Sequence[str] = ()) -> int:
     say(reached(summary))
     say(where(folder))
     return 0
+
+
+async def _tidy(folder: RunFolder) -> None:
+    """End what a launcher left that was killed in the last moments of a run, which then came to its end without it."""
+    from slime_events.launch.log_server import LogServer
+    from slime_events.launch.run_lock import holding
+    from storage.nats_server import NatsServer
+
+    server = NatsServer.attach(folder.nats)
+    if server is not None and not server.facts.temporary:
+        with holding(folder) as before:
+            async with LogServer(folder, None, say).running(before):
+                pass
 
 
 async def _look(folder: RunFolder) -> Standing:

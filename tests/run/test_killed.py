@@ -1,4 +1,4 @@
-"""The same run as a command whose processes are killed: the launcher alone, then every one. It goes on to the same
+"""The same run as a command whose processes are killed: every one, then the launcher alone. It goes on to the same
 weights, and nothing of it stays."""
 
 from __future__ import annotations
@@ -105,12 +105,12 @@ def test_a_killed_run_goes_on_to_the_same_weights(finished: Finished, tmp_path: 
     refused = Command(tmp_path, *resume)
     assert refused.ends() == 2
     assert "is on: there is nothing to resume" in refused.said
-    os.kill(first.process.pid, signal.SIGKILL)
+    kill(mark)
     first.ends()
 
     second = Command(tmp_path, *resume)
     asyncio.run(second.reaches(folder, 1, lambda state: bool(state.activated)))
-    kill(mark)
+    os.kill(second.process.pid, signal.SIGKILL)
     second.ends()
 
     third = Command(tmp_path, *resume)
@@ -119,7 +119,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(finished: Finished, tmp_path: 
     events = events_of(folder)
     expected = {one.version: one.digest for one in of(finished.events, WeightsPublished) if one.version <= STEPS}
     assert {one.version: one.digest for one in of(events, WeightsPublished)} == expected
-    assert [one.incarnation for one in of(events, RunResumed)] == [1, 2]
+    assert [one.incarnation for one in of(events, RunResumed)] in ([1, 2], [1]), "what is left may have ended it"
     assert len(of(events, RunFinished)) == 1
     requests = [one.sample for one in of(events, RolloutRequested)]
     assert len(requests) == len(set(requests)), "nothing was asked for twice"

@@ -23,6 +23,7 @@ from slime_events.run_folder import RunFolder
 from slime_events.verify import verify
 from storage.archive_reader import ArchiveReader
 from storage.connect import open_run_log
+from storage.nats_server import NatsServer
 from tests.run.cheap import CountingRanks, Parts, cheap_parts
 from tests.run.tiny import Watching, events_of, of, run_with, tiny
 
@@ -109,7 +110,9 @@ def test_a_finished_run_is_left_alone_unless_more_steps_are_asked_for(
     with cheap_parts(Parts()):
         asyncio.run(run_with(settings_of(tmp_path)))
         before = events_of(tmp_path / "runs" / "stopped")
+        left = asyncio.run(NatsServer.start(tmp_path / "runs" / "stopped" / "nats"))
         assert resume(words(tmp_path)) == 0
+        assert not left.alive, "a killed launcher's server is stopped all the same"
         assert "has finished all its 4 steps: nothing to do" in capsys.readouterr().err
         assert events_of(tmp_path / "runs" / "stopped") == before
         assert resume(words(tmp_path, "--num-rollout", "6")) == 0
