@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -53,6 +54,8 @@ def main(argv: Sequence[str] = ()) -> int:
     steps = settings.rollout.num_rollout or 0
     if standing.has_finished and standing.steps >= steps:
         asyncio.run(_tidy(folder))
+        if not folder.summary.exists():
+            asyncio.run(_summarise(folder))
         say(f"run {folder.run} has finished all its {standing.steps} steps: nothing to do (--num-rollout N for more)")
         return 0
     say(f"run {folder.run} goes on after {standing.steps} of {steps} steps (resumption {standing.incarnation})")
@@ -75,6 +78,19 @@ async def _tidy(folder: RunFolder) -> None:
         with holding(folder) as before:
             async with LogServer(folder, None, say).running(before):
                 pass
+
+
+async def _summarise(folder: RunFolder) -> None:
+    """What that launcher would have written, from the log; how long it took is not known."""
+    from slime_events.progress import Progress
+    from storage.connect import open_run_log
+
+    progress = Progress(log_name(folder))
+    async with open_run_log(folder.path, log_name(folder)) as log:
+        async for recorded in log.read():
+            progress.apply(recorded)
+    summary = progress.summary() | {"failure": None, "folder": str(folder.path)}
+    folder.summary.write_text(json.dumps(summary, indent=2) + "\n")
 
 
 async def _look(folder: RunFolder) -> Standing:
