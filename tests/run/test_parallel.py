@@ -1,11 +1,10 @@
-"""More than one trainer rank through the whole loop, and what a run says when its trainer dies."""
+"""More than one trainer rank through the whole loop, also when the trainer dies."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
-import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from schemas.errors import TrainerError
-from schemas.runs import RunFailed
 from schemas.steps import StepCommitted
+from schemas.workers import WorkerLost
 from slime_events.config.settings import TrainSettings
 from tests.run.tiny import MARK, Watching, events_of, left_behind, of, run_with
 from tests.run.whole import Finished, whole_settings
@@ -47,27 +45,20 @@ def test_two_tensor_parallel_ranks_take_the_same_step(finished: Finished, tmp_pa
     assert_same_step(first_step(finished.folder.parents[1], "whole"), first_step(tmp_path, "tp"))
 
 
-def test_two_data_parallel_ranks_take_the_same_step_and_a_dead_trainer_ends_the_run(
+def test_two_data_parallel_ranks_take_the_same_step_and_a_lost_trainer_is_started_again_with_all_its_ranks(
     finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mark, killed = uuid.uuid4().hex, []
+    mark = uuid.uuid4().hex
     monkeypatch.setenv(MARK, mark)
 
     async def kill(view: Watching) -> None:
         progress = await view.until(lambda p: p.state.version == 1)
         (trainer,) = [worker for worker in progress.workers if worker.role == "trainer"]
         os.kill(trainer.pid, signal.SIGKILL)
-        killed.append(time.monotonic())
 
-    with pytest.raises(TrainerError) as caught:
-        asyncio.run(run_with(parallel(tmp_path, "dp", 30), kill))
-    assert time.monotonic() - killed[0] < 30
-    said = str(caught.value)
-    assert "\n" not in said
-    assert "the trainer ended: its process is gone" in said
-    assert str(tmp_path / "runs" / "dp" / "logs") in said
+    asyncio.run(run_with(parallel(tmp_path, "dp", 2), kill))
     assert left_behind(mark) == []
-    (failed,) = of(events_of(tmp_path / "runs" / "dp"), RunFailed)
-    assert failed.role == "trainer"
-    assert failed.reason in said
+    events = events_of(tmp_path / "runs" / "dp")
+    assert "trainer" in [one.role for one in of(events, WorkerLost)]
+    assert [one.step for one in of(events, StepCommitted)] == [0, 1]
     assert_same_step(first_step(finished.folder.parents[1], "whole"), first_step(tmp_path, "dp"))

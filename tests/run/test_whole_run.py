@@ -138,7 +138,9 @@ def test_prompts_from_outside_are_trained_on(finished: Finished) -> None:
     trained = {group: batch.step + 1 for batch in of(finished.events, BatchSealed) for group in batch.groups}
     for group in groups:
         assert isinstance(decided[group], GroupAccepted) == (group in trained)
-    assert {trained[group] for group in groups if group in trained} == {3}, "the version that they went into"
+    into = {trained[group] for group in groups if group in trained}
+    assert into <= {3, 4}, "behind the prompts of the file that were drawn before they came"
+    assert 3 in into
 
 
 def test_one_prompts_trace_leads_from_submit_to_activate(finished: Finished) -> None:
