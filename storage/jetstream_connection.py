@@ -289,8 +289,8 @@ async def _until_ended(answers: _Answers) -> None:
 _FULL = {10023, 10047, 10077}
 """JetStream's codes for no room: insufficient resources, insufficient storage, maximum bytes exceeded."""
 _BUSY = {10005, 10008, 10009, 10158, 10167, 10176}
-"""Too few nodes known yet for the replicas, no leader yet, a cluster that is not ready, the same event is on its way from
-another writer, too much in flight, a batch whose first part was lost on the way."""
+"""Too few nodes known yet for the replicas, no leader yet, a cluster that is not ready, the same event is on its way
+from another writer, too much in flight, a batch whose first part was lost on the way."""
 
 
 def _checked(data: bytes) -> Any:
