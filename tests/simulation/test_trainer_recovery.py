@@ -63,7 +63,7 @@ async def test_steps_since_the_last_checkpoint_are_trained_again(
 async def crashed(tmp_path: Path, **plan: Any) -> AsyncIterator[Simulation]:
     """A run whose trainer is gone after three steps."""
     async with Simulation(tmp_path, make_plan(**plan)) as sim:
-        sim.start_engine(STEP)
+        sim.start_engine(STEP, lease_s=1.0)
         await sim.until(StepCommitted, 3)
         await sim.kill_trainer()
         yield sim
