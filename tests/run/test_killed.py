@@ -31,9 +31,11 @@ from tests.run.test_engine_lost import _running
 from tests.run.tiny import MARK, events_of, left_behind, marked, of
 from tests.run.whole import Finished, whole_settings
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 
 STEPS = 2
+START_S = 240.0
+"""How long a whole run of two steps may take on a busy machine, from its command to its end."""
 
 
 class Command:
@@ -50,13 +52,13 @@ class Command:
         """All that it has said so far."""
         return self._said.read_text()
 
-    def ends(self, deadline_s: float = 120.0) -> int:
+    def ends(self, deadline_s: float = START_S) -> int:
         """Its exit code."""
         return self.process.wait(deadline_s)
 
     async def reaches(self, folder: Path, incarnation: int, holds: Callable[[RunState], bool]) -> None:
-        """Wait until something new is said in this incarnation of the run, in a state that `holds` is true of."""
-        async with asyncio.timeout(120.0):
+        """Wait until this incarnation of the run has been in a state that `holds` is true of."""
+        async with asyncio.timeout(START_S):
             while True:
                 assert self.process.poll() is None, self.said
                 if await _follow(folder, incarnation, holds):
@@ -65,7 +67,7 @@ class Command:
 
 
 async def _follow(folder: Path, incarnation: int, holds: Callable[[RunState], bool]) -> bool:
-    """False where the run is just starting, or nothing of this incarnation has been said for a while."""
+    """False where the run is just starting, or has said nothing for a while."""
     with contextlib.suppress(SlimeEventsError):
         async with open_run_log(folder) as log, Follower(log) as follower:
             state, lives = RunState(run=log.run), 0
@@ -73,7 +75,7 @@ async def _follow(folder: Path, incarnation: int, holds: Callable[[RunState], bo
                 for recorded in events:
                     apply(state, recorded)
                     lives += isinstance(recorded.envelope.event, RunResumed)
-                    if lives == incarnation and not follower.is_history(recorded) and holds(state):
+                    if lives == incarnation and holds(state):
                         return True
     return False
 
@@ -101,7 +103,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(finished: Finished, tmp_path: 
     resume = ["resume", "whole", "--runs-dir", str(tmp_path / "runs")]
 
     first = Command(tmp_path, "train", "--config", str(settings), "--plain")
-    asyncio.run(first.reaches(folder, 0, lambda state: state.published == 0 and _running(state) > 4))
+    asyncio.run(first.reaches(folder, 0, lambda state: _running(state) > 0))
     refused = Command(tmp_path, *resume)
     assert refused.ends() == 2
     assert "is on: there is nothing to resume" in refused.said
