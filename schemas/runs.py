@@ -5,20 +5,42 @@ from __future__ import annotations
 import enum
 from typing import Any
 
+import msgspec
+
 from schemas.event import Event
+
+
+class Branched(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a run goes on from: weight `version` of another run, whose log up to `position` is this run's past too.
+
+    run: the parent's name; where: what it is opened with (the path of its folder, or the URL of its archive).
+    weights_digest, optimizer_digest: of the trainer at that version. cursors: prompts drawn there by source, from which
+    this run draws on. follows: this run generates nothing; its batches are of the parent's rollouts.
+    """
+
+    run: str
+    where: str
+    position: int
+    version: int
+    weights_digest: str
+    optimizer_digest: str
+    cursors: dict[str, int] = {}
+    follows: bool = False
 
 
 class RunStarted(Event, frozen=True, kw_only=True, tag="run.started"):
     """The launcher, once, before anything else.
 
     settings: what flags and TOML resolved to, one table per component. code_version: of this package.
-    environment: versions of the parts (python, torch, sglang, megatron, nats). Example:
+    environment: versions of the parts (python, torch, sglang, megatron, nats). branched: None for a run that begins
+    with its base checkpoint. Example:
     `RunStarted(settings={...}, code_version="0.1.0", environment={"torch": "2.13.0"})`.
     """
 
     settings: dict[str, Any]
     code_version: str
     environment: dict[str, str] = {}
+    branched: Branched | None = None
 
     def entity(self) -> str:
         return "run"

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
-from schemas.errors import ConfigError, RunNotFound
+from schemas.errors import ConfigError, InvalidValue, RunNotFound
 from schemas.subjects import check_token
+
+RUNS_DIR = "slime-runs"
+"""Where runs are kept if nobody says otherwise."""
 
 
 class RunFolder:
@@ -48,6 +52,17 @@ class RunFolder:
             there = sorted(p.parent.name for p in Path(runs_dir).glob("*/settings.toml"))
             raise RunNotFound(f"no run {run!r} in {Path(runs_dir).absolute()}; there is: {', '.join(there) or 'none'}")
         return folder
+
+    def log_name(self) -> str:
+        """The name that the run was started with: that of its log, also where the folder was copied under another.
+
+        Raises InvalidValue where its settings cannot be read.
+        """
+        try:
+            settings = tomllib.loads(self.settings.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise InvalidValue(f"{self.settings} cannot be read: {error}") from error
+        return str(settings.get("run", {}).get("run", self.run))
 
     @property
     def nats(self) -> Path:
@@ -98,3 +113,14 @@ class RunFolder:
     def summary(self) -> Path:
         """What was reached."""
         return self.path / "summary.json"
+
+
+def find_run(run: str, runs_dir: str | Path = RUNS_DIR) -> RunFolder:
+    """The folder of an existing run, by name or path. Raises RunNotFound with the runs there are, InvalidSubject for
+    an odd name.
+    """
+    path = Path(run)
+    if "/" in run or run in (".", ".."):
+        whole = path.resolve()
+        return RunFolder.find(whole.parent, whole.name)
+    return RunFolder.find(runs_dir, run)

@@ -32,6 +32,7 @@ class ArchiveReader:
     """
 
     def __init__(self, url: str, run: str, options: Mapping[str, Any] | None = None) -> None:
+        self.run = run
         self._objects = ObjectFolder(f"{url.rstrip('/')}/{run}", options)
         self._chain = ManifestChain(self._objects).load()
         self.closed = self._chain.closed()

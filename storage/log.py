@@ -134,6 +134,23 @@ class EventLog(Protocol):
         """Let go of connections; what was stored stays."""
 
 
+class Readable(Protocol):
+    """What looking at the past needs of a log: a live one, a finished run's, or an archive."""
+
+    @property
+    def run(self) -> str:
+        """The run whose log this is."""
+
+    def read(self, start: int = 1, subject: str | None = None, *, follow: bool = False) -> AsyncIterator[Recorded]:
+        """As `EventLog.read`."""
+
+    async def last(self, subject: str) -> Recorded | None:
+        """As `EventLog.last`."""
+
+    async def position(self) -> int:
+        """As `EventLog.position`."""
+
+
 class Restorable(Protocol):
     """A log that can be made from a copy of it. Back-ends have this; what wraps them has not."""
 

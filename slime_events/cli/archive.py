@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from schemas.errors import ArchiveDamaged, BlobDamaged, BlobMissing, RunIsOn
-from slime_events.cli.locate import add_run, blob_url, find_run, log_name
-from slime_events.run_folder import RunFolder
+from slime_events.cli.locate import add_run, blob_url
+from slime_events.run_folder import RunFolder, find_run
 
 if TYPE_CHECKING:
     from storage.archive_reader import ArchiveReader
@@ -26,7 +26,7 @@ def main(argv: Sequence[str] = ()) -> int:
     if not said.verify or said.repair:
         asyncio.run(_archive(folder, url, repair=said.repair, own=url == own))
     if said.verify:
-        print(verified(url, log_name(folder)))
+        print(verified(url, folder.log_name()))
     return 0
 
 
@@ -37,7 +37,7 @@ async def _archive(folder: RunFolder, url: str, *, repair: bool, own: bool) -> N
     from storage.archive_repair import repair_archive
     from storage.connect import open_run_log
 
-    async with open_run_log(folder.path, log_name(folder)) as log:
+    async with open_run_log(folder.path, folder.log_name()) as log:
         if repair:
             for manifest in await repair_archive(log, url, log.run):
                 print(f"segment {manifest.segment}, positions {manifest.first} to {manifest.last}: made again")

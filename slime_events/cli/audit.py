@@ -12,8 +12,8 @@ import msgspec
 
 from slime_events.audit.audit import Audit, audit
 from slime_events.audit.report import Report, report_text
-from slime_events.cli.locate import add_run, blob_url, find_run, log_name
-from slime_events.run_folder import RunFolder
+from slime_events.cli.locate import add_run, blob_url
+from slime_events.run_folder import RunFolder, find_run
 from storage.log import Recorded
 
 
@@ -42,7 +42,7 @@ async def _audit_run(folder: RunFolder, *, files: bool) -> Report:
     from storage.connect import open_run_log
     from storage.payloads import fetch
 
-    name = log_name(folder)
+    name = folder.log_name()
     async with open_run_log(folder.path, name) as log:
         blobs = BlobStore(blob_url(folder)) if files else None
         read = None if blobs is None else lambda array: fetch(array, blobs)

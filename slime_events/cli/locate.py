@@ -4,36 +4,14 @@ from __future__ import annotations
 
 import argparse
 import tomllib
-from pathlib import Path
 
-from schemas.errors import InvalidValue
-from slime_events.run_folder import RunFolder
-
-RUNS_DIR = "slime-runs"
+from slime_events.run_folder import RUNS_DIR, RunFolder
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
     """The arguments of every command that looks at a run."""
     parser.add_argument("run", metavar="RUN", help="name of a run, or the path of its folder")
     parser.add_argument("--runs-dir", default=RUNS_DIR, metavar="DIR", help=f"folder of all runs [{RUNS_DIR}]")
-
-
-def find_run(run: str, runs_dir: str = RUNS_DIR) -> RunFolder:
-    """The folder of an existing run. Raises RunNotFound with the runs there are, InvalidSubject for an odd name."""
-    path = Path(run)
-    if "/" in run or run in (".", ".."):
-        whole = path.resolve()
-        return RunFolder.find(whole.parent, whole.name)
-    return RunFolder.find(runs_dir, run)
-
-
-def log_name(folder: RunFolder) -> str:
-    """The name that the run was started with: that of its log, also where the folder was copied under another."""
-    try:
-        settings = tomllib.loads(folder.settings.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InvalidValue(f"{folder.settings} cannot be read: {error}") from error
-    return str(settings.get("run", {}).get("run", folder.run))
 
 
 def blob_url(folder: RunFolder) -> str:

@@ -17,8 +17,9 @@ import msgspec
 from schemas.errors import DeadlineExceeded, LogUnavailable, RunNotFound
 from schemas.inbox import InboxReply
 from schemas.subjects import inbox
-from slime_events.cli.locate import add_run, find_run, live_url, log_name
+from slime_events.cli.locate import add_run, live_url
 from slime_events.cli.prompt_lines import BadLine, Line, read_lines
+from slime_events.run_folder import find_run
 
 REPLY_S = 30.0
 AGAIN_S = (0.5, 2.0, 5.0)
@@ -178,7 +179,7 @@ def _address(said: argparse.Namespace) -> tuple[str, str]:
     url = live_url(folder)
     if url is None:
         raise LogUnavailable(f"run {folder.run} is not on: prompts are taken while it runs")
-    return url, log_name(folder)
+    return url, folder.log_name()
 
 
 def _parser() -> argparse.ArgumentParser:

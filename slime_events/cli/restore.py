@@ -14,8 +14,7 @@ from schemas.checkpoints import CheckpointSaved
 from schemas.errors import RunIsOn, StorageError
 from schemas.runs import RunStarted
 from schemas.subjects import of_type
-from slime_events.cli.locate import RUNS_DIR
-from slime_events.run_folder import RunFolder
+from slime_events.run_folder import RUNS_DIR, RunFolder
 
 if TYPE_CHECKING:
     from slime_events.config.settings import TrainSettings

@@ -9,12 +9,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from schemas.errors import InvalidValue, RunIsOn
-from slime_events.cli.locate import RUNS_DIR, find_run, log_name
 from slime_events.cli.train import INTERRUPTED, is_interrupted, reached, resolve, run_to_end, say, where
 from slime_events.config.flags import ParsedTrain, parse_train
 from slime_events.config.settings import TrainSettings
 from slime_events.config.toml import to_toml
-from slime_events.run_folder import RunFolder
+from slime_events.run_folder import RUNS_DIR, RunFolder, find_run
 
 if TYPE_CHECKING:
     from slime_events.launch.standing import Standing
@@ -85,8 +84,8 @@ async def _summarise(folder: RunFolder) -> None:
     from slime_events.progress import Progress
     from storage.connect import open_run_log
 
-    progress = Progress(log_name(folder))
-    async with open_run_log(folder.path, log_name(folder)) as log:
+    progress = Progress(folder.log_name())
+    async with open_run_log(folder.path, folder.log_name()) as log:
         async for recorded in log.read():
             progress.apply(recorded)
     summary = progress.summary() | {"failure": None, "folder": str(folder.path)}
@@ -97,7 +96,7 @@ async def _look(folder: RunFolder) -> Standing:
     from slime_events.launch.standing import read_standing
     from storage.connect import open_run_log
 
-    async with open_run_log(folder.path, log_name(folder)) as log:
+    async with open_run_log(folder.path, folder.log_name()) as log:
         return await read_standing(log)
 
 

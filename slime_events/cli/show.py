@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from slime_events.cli.locate import add_run, blob_url, find_run, log_name
+from slime_events.cli.locate import add_run, blob_url
 from slime_events.cli.show_group import group_facts, group_text
 from slime_events.cli.show_run import run_facts, run_text
 from slime_events.cli.show_sample import TOKENS, Decode, sample_facts, sample_text
@@ -19,7 +19,7 @@ from slime_events.cli.show_step import step_facts, step_text
 from slime_events.cli.show_version import version_facts, version_text
 from slime_events.history import History, read_history, trajectory
 from slime_events.progress import Progress
-from slime_events.run_folder import RunFolder
+from slime_events.run_folder import RunFolder, find_run
 from slime_events.trajectory import Fetch
 from slime_events.verify import verify
 from storage.log import EventLog
@@ -114,7 +114,7 @@ async def _show(folder: RunFolder, question: Question, said: argparse.Namespace)
     from storage.connect import open_run_log
     from storage.payloads import fetch
 
-    name = log_name(folder)
+    name = folder.log_name()
     async with open_run_log(folder.path, name) as log:
         if said.verify:
             return str(await verify(log))

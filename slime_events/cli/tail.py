@@ -15,9 +15,10 @@ from schemas.errors import InvalidValue
 from schemas.groups import GroupAccepted, GroupRejected
 from schemas.registry import BY_TYPE, NOUNS
 from slime_events.cli.line import event_line
-from slime_events.cli.locate import add_run, find_run, live_url, log_name
+from slime_events.cli.locate import add_run, live_url
 from slime_events.cli.plain import plain_event
 from slime_events.config.nearest import did_you_mean
+from slime_events.run_folder import find_run
 from slime_events.worker import is_over
 from storage.follow import Follower
 from storage.log import EventLog, Recorded
@@ -94,7 +95,7 @@ def main(argv: Sequence[str] = ()) -> int:
     said = _parser().parse_args(argv)
     wanted = Wanted(check_types(said.type), said.group, said.sample, said.start)
     folder = find_run(said.run, said.runs_dir)
-    asyncio.run(_tail(folder.path, log_name(folder), wanted, said, live=live_url(folder) is not None))
+    asyncio.run(_tail(folder.path, folder.log_name(), wanted, said, live=live_url(folder) is not None))
     return 0
 
 

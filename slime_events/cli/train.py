@@ -125,7 +125,7 @@ def where(folder: RunFolder) -> str:
 
 
 def _name(folder: RunFolder) -> str:
-    from slime_events.cli.locate import RUNS_DIR
+    from slime_events.run_folder import RUNS_DIR
 
     runs_dir = folder.path.parent
     return folder.run + (f" --runs-dir {runs_dir}" if runs_dir != Path(RUNS_DIR).absolute() else "")

@@ -12,7 +12,7 @@ from schemas.runs import FinishReason, RunFinished, RunResumed, RunStarted
 from schemas.steps import StepCommitted
 from schemas.subjects import about, of_type
 from slime_events.config.settings import TrainSettings
-from slime_events.config.toml import settings_from
+from slime_events.run_settings import settings_in_force
 from storage.log import EventLog, Recorded
 
 Changes = dict[str, dict[str, Any]]
@@ -51,11 +51,7 @@ class Standing:
     @property
     def settings(self) -> TrainSettings:
         """Those of run.started, with what resumptions have changed since."""
-        values: Changes = {component: dict(fields) for component, fields in self.started.settings.items()}
-        for event in self.resumed:
-            for component, fields in event.settings.items():
-                values.setdefault(component, {}).update(fields)
-        return settings_from(values)
+        return settings_in_force((self.started, *self.resumed))
 
 
 async def read_standing(log: EventLog) -> Standing:

@@ -1,0 +1,84 @@
+"""`OpenedRun`: a run to look at, wherever it is: on now, finished, or only an archive in object storage.
+
+name, or path of a run's folder   its log, on the server that it has or on one that is started to read it
+URL of an archived run            `<archive URL>/<run>`, such as s3://bucket/archive/demo: nothing else is needed
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from schemas.errors import RunNotFound
+from schemas.subjects import about
+from slime_events.config.settings import TrainSettings
+from slime_events.run_folder import RUNS_DIR, RunFolder, find_run
+from slime_events.run_settings import settings_in_force
+from slime_events.trajectory import Fetch
+from storage.archive_manifest import MANIFESTS
+from storage.archive_reader import ArchiveReader
+from storage.archived_log import ArchivedLog
+from storage.blobs import BlobStore
+from storage.connect import open_run_log
+from storage.log import Readable
+from storage.payloads import fetch
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedRun:
+    """log: to read only. settings: in force at its end. fetch: an array's numbers, from the event or the blob store.
+    folder: None for an archive. where: what was asked for, in a form that opens it again from any working directory.
+    """
+
+    log: Readable
+    settings: TrainSettings
+    fetch: Fetch
+    folder: RunFolder | None
+    where: str
+
+    @property
+    def run(self) -> str:
+        """The name that it was started with."""
+        return self.log.run
+
+
+@contextlib.asynccontextmanager
+async def open_run(where: str, runs_dir: str | Path = RUNS_DIR) -> AsyncIterator[OpenedRun]:
+    """Open a run by name, folder or archive URL. Raises RunNotFound, StorageError, ConfigError."""
+    if is_archive(where):
+        reader = await asyncio.to_thread(_archive, where)
+        log = ArchivedLog(reader, reader.run)
+        yield OpenedRun(log, await _settings(log), _fetch(reader.blobs), None, reader.url)
+        return
+    folder = find_run(where, runs_dir)
+    async with open_run_log(folder.path, folder.log_name()) as live:
+        settings = await _settings(live)
+        blobs = BlobStore(settings.run.blob_url or str(folder.blobs))
+        yield OpenedRun(live, settings, _fetch(blobs), folder, str(folder.path))
+
+
+def is_archive(where: str) -> bool:
+    """Whether this is the URL (or the path) of an archived run."""
+    return "://" in where or ("/" in where and Path(where, MANIFESTS).is_dir())
+
+
+def _archive(where: str) -> ArchiveReader:
+    url, _, run = where.rstrip("/").rpartition("/")
+    reader = ArchiveReader(url, run)
+    if not reader.last:
+        raise RunNotFound(f"{reader.url} holds no archived run: give <the --archive-url of the run>/<name of the run>")
+    return reader
+
+
+async def _settings(log: Readable) -> TrainSettings:
+    found = [recorded.envelope.event async for recorded in log.read(1, about(log.run, "run", "run"))]
+    if not found:
+        raise RunNotFound(f"the log of run {log.run} does not say that it was started")
+    return settings_in_force(found)
+
+
+def _fetch(blobs: BlobStore) -> Fetch:
+    return lambda array: fetch(array, blobs)
