@@ -40,7 +40,7 @@ from schemas.weights import WeightsActivated, WeightsPublished
 from schemas.workers import WorkerJoined, WorkerLost
 from slime_events.config.nearest import nearest
 from slime_events.trajectory import Fetch, Trajectories, Trajectory, merge_spans
-from storage.log import EventLog, Recorded
+from storage.log import Readable, Recorded
 
 T = TypeVar("T")
 
@@ -173,7 +173,7 @@ class History:
         return found.committed.event.version if found and found.committed else None
 
 
-async def read_history(log: EventLog, also: Callable[[Recorded], object] | None = None) -> History:
+async def read_history(log: Readable, also: Callable[[Recorded], object] | None = None) -> History:
     """The history of all that is in the log now. `also` is shown every event on the way."""
     history = History(log.run)
     async for recorded in log.read():
@@ -183,7 +183,7 @@ async def read_history(log: EventLog, also: Callable[[Recorded], object] | None 
     return history
 
 
-async def trajectory(log: EventLog, sample: str, fetch: Fetch) -> Trajectory:
+async def trajectory(log: Readable, sample: str, fetch: Fetch) -> Trajectory:
     """Tokens, log-probs, spans and text of one sample so far. Raises RunNotFound, BlobMissing, StorageError."""
     folded = Trajectories(fetch)
     asked_for = sample_id(group_of(sample), place_of(sample)[0])

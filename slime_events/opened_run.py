@@ -49,7 +49,7 @@ class OpenedRun:
 async def open_run(where: str, runs_dir: str | Path = RUNS_DIR) -> AsyncIterator[OpenedRun]:
     """Open a run by name, folder or archive URL. Raises RunNotFound, StorageError, ConfigError."""
     if is_archive(where):
-        reader = await asyncio.to_thread(_archive, where)
+        reader = await asyncio.to_thread(open_archive, where)
         log = ArchivedLog(reader, reader.run)
         yield OpenedRun(log, await _settings(log), _fetch(reader.blobs), None, reader.url)
         return
@@ -65,7 +65,8 @@ def is_archive(where: str) -> bool:
     return "://" in where or ("/" in where and Path(where, MANIFESTS).is_dir())
 
 
-def _archive(where: str) -> ArchiveReader:
+def open_archive(where: str) -> ArchiveReader:
+    """What was sealed by now. Raises RunNotFound for a place without segments, ArchiveDamaged, StorageError."""
     url, _, run = where.rstrip("/").rpartition("/")
     reader = ArchiveReader(url, run)
     if not reader.last:

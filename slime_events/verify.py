@@ -13,7 +13,7 @@ from schemas.errors import LogDamaged
 from schemas.runs import RunFinished
 from slime_events.state.apply import apply
 from slime_events.state.run import FOLD, RunState, state_digest
-from storage.log import EventLog, Recorded
+from storage.log import Readable, Recorded
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Verified:
         return f"{self.run}: {self.events} events fold to state {self.digest}, as the live run ended"
 
 
-async def verify(log: EventLog) -> Verified:
+async def verify(log: Readable) -> Verified:
     """Fold the log from position 0 and compare at every `run.finished` (a resumed run has several); the last counts.
 
     Raises LogDamaged where a position is missing, an event does not fold, the count or the digest differs, or where

@@ -13,6 +13,7 @@ import msgspec
 from slime_events.audit.audit import Audit, audit
 from slime_events.audit.report import Report, report_text
 from slime_events.cli.locate import add_run, blob_url
+from slime_events.opened_run import is_archive, open_archive
 from slime_events.run_folder import RunFolder, find_run
 from storage.log import Recorded
 
@@ -21,8 +22,9 @@ def main(argv: Sequence[str] = ()) -> int:
     """Print the report. Errors are raised."""
     said = _parser().parse_args(argv)
     begun = time.perf_counter()
-    if said.archive is not None:
-        report = asyncio.run(_audit_archive(said.run, said.archive, files=not said.no_files))
+    where = said.run if said.archive is None else f"{said.archive.rstrip('/')}/{said.run}"
+    if said.archive is not None or is_archive(where):
+        report = asyncio.run(_audit_archive(where, files=not said.no_files))
     else:
         report = asyncio.run(_audit_run(find_run(said.run, said.runs_dir), files=not said.no_files))
     seconds = time.perf_counter() - begun
@@ -49,19 +51,21 @@ async def _audit_run(folder: RunFolder, *, files: bool) -> Report:
         return await audit(log.read(), Audit(name, fetch=read, weights=folder.weights, files=files))
 
 
-async def _audit_archive(run: str, url: str, *, files: bool) -> Report:
-    """The log's copy and the blobs that went with it, without the run's folder and so without its weights."""
-    from storage.archive_reader import ArchiveReader
+async def _audit_archive(where: str, *, files: bool) -> Report:
+    """The log's copy and the blobs that went with it, without the run's folder and so without its weights.
+
+    Not through `open_run`, which reads the settings first: what is damaged belongs into the report.
+    """
     from storage.payloads import fetch
 
-    reader = ArchiveReader(url, run)
+    reader = open_archive(where)
 
     async def records() -> AsyncIterator[Recorded]:
         for recorded in reader.read():
             yield recorded
 
     read = (lambda array: fetch(array, reader.blobs)) if files else None
-    return await audit(records(), Audit(run, fetch=read, files=False))
+    return await audit(records(), Audit(reader.run, fetch=read, files=False))
 
 
 def _verdict(report: Report, seconds: float) -> str:
@@ -75,7 +79,7 @@ def _verdict(report: Report, seconds: float) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="slime-events audit", description=__doc__)
     add_run(parser)
-    parser.add_argument("--archive", metavar="URL", help="read this archive of RUN (its name) instead of its log")
+    parser.add_argument("--archive", metavar="URL", help="the same as RUN = URL/RUN")
     parser.add_argument("--no-files", action="store_true", help="the log alone: neither blobs nor weight folders")
     parser.add_argument("--most", type=int, default=20, metavar="N", help="findings shown per check, 0 for all [20]")
     parser.add_argument("--json", action="store_true", help="JSON instead of text")

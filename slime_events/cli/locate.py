@@ -1,4 +1,4 @@
-"""`RUN` on a command line: a name under --runs-dir, or a path to a run's folder."""
+"""`RUN` on a command line: a name under --runs-dir, a path to a run's folder, or the URL of an archived run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from slime_events.run_folder import RUNS_DIR, RunFolder
 
 def add_run(parser: argparse.ArgumentParser) -> None:
     """The arguments of every command that looks at a run."""
-    parser.add_argument("run", metavar="RUN", help="name of a run, or the path of its folder")
+    parser.add_argument("run", metavar="RUN", help="name of a run, path of its folder, or URL of its archive")
     parser.add_argument("--runs-dir", default=RUNS_DIR, metavar="DIR", help=f"folder of all runs [{RUNS_DIR}]")
 
 

@@ -11,18 +11,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from slime_events.cli.locate import add_run, blob_url
+from slime_events.cli.locate import add_run
 from slime_events.cli.show_group import group_facts, group_text
 from slime_events.cli.show_run import run_facts, run_text
 from slime_events.cli.show_sample import TOKENS, Decode, sample_facts, sample_text
 from slime_events.cli.show_step import step_facts, step_text
 from slime_events.cli.show_version import version_facts, version_text
 from slime_events.history import History, read_history, trajectory
+from slime_events.opened_run import open_run
 from slime_events.progress import Progress
-from slime_events.run_folder import RunFolder, find_run
+from slime_events.run_folder import RunFolder
 from slime_events.trajectory import Fetch
 from slime_events.verify import verify
-from storage.log import EventLog
+from storage.log import Readable
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class Question:
     tokens: int = TOKENS
 
 
-async def answer(log: EventLog, question: Question, fetch: Fetch, folder: RunFolder | None = None) -> Shown:
+async def answer(log: Readable, question: Question, fetch: Fetch, folder: RunFolder | None = None) -> Shown:
     """One pass over the log, and the view of what is asked. Raises RunNotFound with the nearest names."""
     progress = Progress(log.run)
     whole = question == Question(tokens=question.tokens)
@@ -79,8 +80,9 @@ def token_decoder(history: History) -> Decode | None:
     return lambda token: str(tokenizer.decode([token], skip_special_tokens=False))
 
 
-async def trace_text(log: EventLog, traces: Path, group: str) -> str:
-    """The spans of one group's trace as a tree: those exported to the folder `traces`, or else rebuilt from the log.
+async def trace_text(log: Readable, traces: Path | None, group: str) -> str:
+    """The spans of one group's trace as a tree: those exported to the folder `traces` (an archive has none),
+    or else rebuilt from the log.
 
     Raises RunNotFound for an unknown group.
     """
@@ -91,37 +93,34 @@ async def trace_text(log: EventLog, traces: Path, group: str) -> str:
     rebuilt = []
     history = await read_history(log, lambda recorded: rebuilt.append(span_of(recorded.envelope)))
     trace = trace_id(log.run, history.find_group(group).group)
-    files = read_spans(traces)
-    if exported := trace_of(files.spans, trace):
-        return render(exported) + (f"\n{files.dropped} spans were dropped" if files.dropped else "")
+    if traces is not None:
+        files = read_spans(traces)
+        if exported := trace_of(files.spans, trace):
+            return render(exported) + (f"\n{files.dropped} spans were dropped" if files.dropped else "")
     trees = trace_of([span for span in rebuilt if span is not None], trace)
-    return (
-        f"{render(trees)}\nrebuilt from the log: {traces} has no span of it (not sampled, or sent to an OTLP endpoint)"
+    why = (
+        "an archive holds no spans"
+        if traces is None
+        else f"{traces} has no span of it (not sampled, or sent to an OTLP endpoint)"
     )
+    return f"{render(trees)}\nrebuilt from the log: {why}"
 
 
 def main(argv: Sequence[str] = ()) -> int:
     """Print what is asked. Errors are raised."""
     said = _parser().parse_args(argv)
-    folder = find_run(said.run, said.runs_dir)
-    question = Question(said.step, said.group, said.sample, said.version, said.tokens)
-    sys.stdout.write(asyncio.run(_show(folder, question, said)) + "\n")
+    sys.stdout.write(asyncio.run(_show(said)) + "\n")
     return 0
 
 
-async def _show(folder: RunFolder, question: Question, said: argparse.Namespace) -> str:
-    from storage.blobs import BlobStore
-    from storage.connect import open_run_log
-    from storage.payloads import fetch
-
-    name = folder.log_name()
-    async with open_run_log(folder.path, name) as log:
+async def _show(said: argparse.Namespace) -> str:
+    async with open_run(said.run, said.runs_dir) as opened:
         if said.verify:
-            return str(await verify(log))
+            return str(await verify(opened.log))
         if said.trace is not None:
-            return await trace_text(log, folder.traces, said.trace)
-        blobs = BlobStore(blob_url(folder))
-        shown = await answer(log, question, lambda array: fetch(array, blobs), folder)
+            return await trace_text(opened.log, opened.folder.traces if opened.folder else None, said.trace)
+        question = Question(said.step, said.group, said.sample, said.version, said.tokens)
+        shown = await answer(opened.log, question, opened.fetch, opened.folder)
     return json.dumps(shown.facts, indent=2) if said.json else shown.text
 
 

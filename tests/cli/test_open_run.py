@@ -1,0 +1,80 @@
+"""`open_run`: a name, a folder or an archive, and what is said where there is none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from schemas.errors import RunNotFound
+from slime_events.cli.show import main
+from slime_events.opened_run import open_run
+from storage.archive import ArchiveWriter
+from storage.connect import record_url
+from storage.jetstream_log import JetStreamLog
+from storage.nats_server import NatsServer
+from tests.cli.small_run import appends, events, finished, recorded
+
+SAID = finished(list(events()))
+
+
+def _archived(folder: Path) -> str:
+    writer = ArchiveWriter(str(folder), "small")
+    for record in recorded(SAID):
+        writer.add(record)
+    writer.close()
+    return f"{folder}/small"
+
+
+async def test_by_name_by_folder_and_by_archive(tmp_path: Path) -> None:
+    server = await NatsServer.start(tmp_path / "server")
+    folder = tmp_path / "runs" / "copied-under-another-name"
+    folder.mkdir(parents=True)
+    (folder / "settings.toml").write_text('[run]\nrun = "small"\n')
+    record_url(folder, server.url)
+    log = await JetStreamLog.open(server.url, "small")
+    await log.append(appends(SAID))
+    await log.close()
+    try:
+        found = []
+        for where in (folder.name, str(folder), _archived(tmp_path / "archive")):
+            async with open_run(where, tmp_path / "runs") as opened:
+                found.append([one async for one in opened.log.read()])
+                assert (opened.run, opened.settings.rollout.num_rollout) == ("small", 2)
+                assert (opened.folder is None) == (where == opened.where == f"{tmp_path}/archive/small")
+            async with open_run(opened.where) as again:
+                assert await again.log.position() == len(SAID)
+        assert len(found[0]) == len(SAID)
+        assert found[0] == found[1] == found[2]
+    finally:
+        await server.stop()
+
+
+async def test_what_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "small").mkdir()
+    for where, why in (
+        ("small", "no run 'small' in"),
+        (f"{tmp_path}/small", "no run 'small' in"),
+        (f"file://{tmp_path}/small", "holds no archived run: give <the --archive-url of the run>/<name of the run>"),
+    ):
+        with pytest.raises(RunNotFound, match=why):
+            async with open_run(where, tmp_path):
+                pass
+
+
+@pytest.mark.parametrize(
+    ("asked", "shown"),
+    [
+        ([], "2 of 2, weight version 2"),
+        (["--step", "1"], "v1 -> v2"),
+        (["--sample", "inbox-aa-s1"], "v0[0:2] v1[2:3]"),
+        (["--trace", "inbox"], "rebuilt from the log: an archive holds no spans"),
+        (["--verify"], "as the live run ended"),
+    ],
+)
+def test_every_view_of_an_archive(
+    asked: list[str], shown: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = _archived(tmp_path)
+    assert main([where, *asked]) == 0
+    assert shown in capsys.readouterr().out
