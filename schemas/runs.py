@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from schemas.arrays import BlobRef
 from schemas.event import Event
 
 
@@ -14,8 +15,11 @@ class Branched(msgspec.Struct, frozen=True, kw_only=True):
     """Where a run goes on from: weight `version` of another run, whose log up to `position` is this run's past too.
 
     run: the parent's name; where: what it is opened with (the path of its folder, or the URL of its archive).
-    weights_digest, optimizer_digest: of the trainer at that version. cursors: prompts drawn there by source, from which
-    this run draws on. follows: this run generates nothing; its batches are of the parent's rollouts.
+    weights_digest, optimizer_digest: of the trainer at that version; no optimizer_digest: the optimizer begins anew.
+    cursors: by source, the first prompt that the parent had not done with there: this run draws on from it. passed: by
+    source, the prompts from there on that the parent had trained or rejected all the same; they are not drawn again.
+    follows: this run generates nothing; its batches are of the parent's rollouts, also of those after `position`.
+    changes: the file of what a follower drops of them and grades otherwise, in its blob store.
     """
 
     run: str
@@ -25,7 +29,9 @@ class Branched(msgspec.Struct, frozen=True, kw_only=True):
     weights_digest: str
     optimizer_digest: str
     cursors: dict[str, int] = {}
+    passed: dict[str, tuple[int, ...]] = {}
     follows: bool = False
+    changes: BlobRef | None = None
 
 
 class RunStarted(Event, frozen=True, kw_only=True, tag="run.started"):

@@ -57,7 +57,8 @@ def with_requests(drawn: Sequence[PromptSubmitted | PromptRejected], state: RunS
 
 def is_complete(state: RunState, plan: Plan) -> bool:
     """All steps committed, all evaluations done, all checkpoints saved."""
-    due = plan.steps // plan.checkpoint_every if plan.checkpoint_every else 0
+    every = plan.checkpoint_every
+    due = plan.steps // every - state.first // every if every else 0
     return (
         state.phase is RunPhase.RUNNING
         and state.version >= plan.steps
@@ -81,7 +82,7 @@ def is_broken(state: RunState, plan: Plan) -> str | None:
 def waits_for(state: RunState, plan: Plan) -> str:
     """What the run is waiting for, in words, for deadlines and the terminal."""
     if state.published < 0:
-        return "the trainer to publish version 0"
+        return f"the trainer to publish version {state.first}"
     if not state.activated:
         return f"an engine to activate version {state.published}"
     if state.sealed:

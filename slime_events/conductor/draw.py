@@ -37,7 +37,7 @@ def groups_to_request(state: RunState, plan: Plan) -> int:
 
 def groups_needed(state: RunState, plan: Plan) -> int:
     """Groups that the run still has to ask for, if all that are open are trained."""
-    return plan.steps * plan.groups - state.counts.groups_trained - state.open_groups
+    return (plan.steps - state.next_step) * plan.groups - state.unsealed_groups
 
 
 def sample_seed(seed: int, sample: str) -> int:

@@ -9,13 +9,13 @@ from slime_events.state.run import EvalState, RunState
 
 
 def evals_due(state: RunState, plan: Plan) -> list[tuple[str, int]]:
-    """(data set, version) to begin: version 0, every N-th and the last."""
+    """(data set, version) to begin: the first version, every N-th and the last."""
     if plan.eval_every is None or state.published < 0:
         return []
     version = state.published
     if version < plan.steps:
-        version -= version % plan.eval_every
-    if version == 0 and not plan.eval_first:
+        version = max(version - version % plan.eval_every, state.first)
+    if version == state.first and not plan.eval_first:
         return []
     return [(name, version) for name in plan.eval_names if state.evals_begun.get(name, -1) < version]
 

@@ -21,7 +21,7 @@ from schemas.rollouts import (
     RolloutRequested,
     RolloutSuspended,
 )
-from schemas.runs import RunFailed, RunFinished, RunResumed, RunStarted
+from schemas.runs import Branched, RunFailed, RunFinished, RunResumed, RunStarted
 from schemas.sample_ids import group_of, place_of
 from schemas.steps import StepCommitted
 from schemas.turns import TurnBegun, TurnRecorded
@@ -65,6 +65,16 @@ def apply(state: RunState, recorded: Recorded) -> None:
 
 def _run_started(state: RunState, event: RunStarted, at: int) -> None:
     state.phase = RunPhase.RUNNING
+    if event.branched is not None:
+        _begin_branch(state, event.branched)
+
+
+def _begin_branch(state: RunState, branched: Branched) -> None:
+    """What the parent had come to; its open groups are not taken over. Counts are of the branch's own log."""
+    state.branched = branched
+    state.version = state.next_step = branched.version
+    state.weights_digest, state.optimizer_digest = branched.weights_digest, branched.optimizer_digest
+    state.cursors = dict(branched.cursors)
 
 
 def _run_resumed(state: RunState, event: RunResumed, at: int) -> None:
@@ -215,13 +225,16 @@ def _group_rejected(state: RunState, event: GroupRejected, at: int) -> None:
 
 
 def _batch_sealed(state: RunState, event: BatchSealed, at: int) -> None:
+    state.next_step = event.step + 1
+    if state.follows:  # its groups are those of the run that made them
+        state.sealed[event.step] = SealedState(groups=(), digest=event.digest)
+        return
     taken = set(event.groups)
     state.accepted = [group for group in state.accepted if group not in taken]
     for group in event.groups:
         state.groups[group].phase = GroupPhase.SEALED
     state.sealed[event.step] = SealedState(groups=event.groups, digest=event.digest)
     state.batch_starts[event.step] = min(state.groups[group].position for group in event.groups)
-    state.next_step = event.step + 1
 
 
 def _step_committed(state: RunState, event: StepCommitted, at: int) -> None:

@@ -8,6 +8,7 @@ import hashlib
 import msgspec
 
 from schemas.event import Purpose
+from schemas.runs import Branched
 from slime_events.state.group import GroupPhase, GroupState
 
 FOLD = 3
@@ -65,7 +66,8 @@ class RunState(msgspec.Struct, kw_only=True):
     drawn so far by source. batch_starts: position of the oldest prompt in each batch, by step, from the newest
     checkpoint on: how far back a trainer that starts from it has to read. next_step: the first step that is not sealed.
     activated: version by engine. moved: position of the newest event that brought the run on. broken_in_a_row: groups
-    rejected for a failed rollout, reward or filter since the last that was not.
+    rejected for a failed rollout, reward or filter since the last that was not. branched: of a run that goes on from a
+    version of another; there is no such field in the state of one that does not, so its digest is as ever.
     """
 
     run: str
@@ -92,10 +94,21 @@ class RunState(msgspec.Struct, kw_only=True):
     broken_in_a_row: int = 0
     rejections: dict[str, int] = {}
     counts: Counts = msgspec.field(default_factory=Counts)
+    branched: Branched | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def first(self) -> int:
+        """The version that the run begins with: 0, or that of another run."""
+        return 0 if self.branched is msgspec.UNSET else self.branched.version
+
+    @property
+    def follows(self) -> bool:
+        """Whether its batches are of another run's rollouts."""
+        return self.branched is not msgspec.UNSET and self.branched.follows
 
     @property
     def steps(self) -> int:
-        """Steps committed."""
+        """Steps committed, those before a branch's beginning included."""
         return max(self.version, 0)
 
     def in_phase(self, phase: GroupPhase) -> list[GroupState]:
