@@ -6,7 +6,7 @@ import re
 
 from schemas.errors import InvalidSubject
 from schemas.event import Event, type_of
-from schemas.registry import NOUNS
+from schemas.registry import BY_TYPE, NOUNS
 
 _TOKEN = re.compile(r"[A-Za-z0-9_\-]+")
 
@@ -47,6 +47,16 @@ def any_verb(subject: str) -> str:
 def everything_about(run: str, entity: str) -> str:
     """Everything said about one entity, with whatever noun: the fence of a rollout that has turns."""
     return f"slime.{run}.*.*.{entity}"
+
+
+def named_by(pattern: str) -> list[str] | None:
+    """All subjects that a filter can match, where it names the entity; None where it does not."""
+    tokens = pattern.split(".")
+    if len(tokens) != 5 or tokens[4] in ("*", ">"):
+        return None
+    slime, run, *_, entity = tokens
+    subjects = (f"{slime}.{run}.{event_type}.{entity}" for event_type in BY_TYPE)
+    return [subject for subject in subjects if matches(pattern, subject)]
 
 
 def stream_subjects(run: str) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 from schemas.codec import decode
 from schemas.errors import ArchiveDamaged
 from storage.archive_manifest import BLOBS, ManifestChain, SegmentManifest, digest_of
-from storage.archive_segment import SegmentRecord, unpack_segment
+from storage.archive_segment import SegmentRecord, unpack_raw, unpack_segment
 from storage.blobs import BlobStore
 from storage.log import Recorded
 from storage.objects import ObjectFolder
@@ -64,7 +64,7 @@ class ArchiveReader:
         for manifest in self._chain.manifests:
             if manifest.last < start:
                 continue
-            for record in self._segment(manifest):
+            for record in self.records_of(manifest):
                 if record.position >= start:
                     yield record
 
@@ -79,13 +79,22 @@ class ArchiveReader:
         found = []
         for manifest in self._chain.manifests:
             try:
-                for _ in self._segment(manifest):
+                for _ in self.records_of(manifest):
                     pass
             except ArchiveDamaged:
                 found.append(manifest)
         return found
 
-    def _segment(self, manifest: SegmentManifest) -> Iterator[SegmentRecord]:
+    def raw(self, manifest: SegmentManifest) -> bytes:
+        """A segment's records as they lie behind each other (storage/archive_segment.py), checked as a whole."""
+        data = self._stored(manifest)
+        try:
+            return unpack_raw(data)
+        except ArchiveDamaged as error:
+            raise self._damaged(manifest, str(error)) from error
+
+    def _stored(self, manifest: SegmentManifest) -> bytes:
+        """The segment as it lies there, if it is what its manifest says."""
         try:
             data = self._objects.read(manifest.name)
         except FileNotFoundError:
@@ -97,6 +106,11 @@ class ArchiveReader:
                 f"it has {len(data)} bytes with sha256 {digest}, its manifest says {manifest.bytes} bytes with "
                 f"{manifest.sha256}",
             )
+        return data
+
+    def records_of(self, manifest: SegmentManifest) -> Iterator[SegmentRecord]:
+        """The records of one segment, in order."""
+        data = self._stored(manifest)
         position = manifest.first
         try:
             for record in unpack_segment(data):

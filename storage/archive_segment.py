@@ -27,8 +27,16 @@ class SegmentRecord(msgspec.Struct, frozen=True, array_like=True):
     data: bytes
 
 
+class _Named(msgspec.Struct, frozen=True, array_like=True):
+    """A record without its bytes, which are passed over."""
+
+    position: int
+    subject: str
+
+
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(SegmentRecord)
+_names = msgspec.msgpack.Decoder(_Named)
 
 
 def frame(recorded: Recorded) -> bytes:
@@ -44,9 +52,8 @@ def pack_segment(frames: Iterable[bytes]) -> bytes:
 
 def unpack_segment(data: bytes) -> Iterator[SegmentRecord]:
     """The records in order. Raises ArchiveDamaged (without saying which segment: the caller knows)."""
+    raw, offset = memoryview(unpack_raw(data)), 0
     try:
-        raw = memoryview(zstandard.ZstdDecompressor().decompress(data))
-        offset = 0
         while offset < len(raw):
             (size,) = _LENGTH.unpack_from(raw, offset)
             offset += _LENGTH.size
@@ -55,5 +62,34 @@ def unpack_segment(data: bytes) -> Iterator[SegmentRecord]:
                 raise ArchiveDamaged(f"the record at byte {offset} ends early")
             yield _decoder.decode(record)
             offset += size
-    except (zstandard.ZstdError, struct.error, msgspec.DecodeError) as error:
+    except (struct.error, msgspec.DecodeError) as error:
         raise ArchiveDamaged(f"not a segment: {error}") from error
+
+
+def unpack_raw(data: bytes) -> bytes:
+    """The records as they lie behind each other, uncompressed. Raises ArchiveDamaged."""
+    try:
+        return bytes(zstandard.ZstdDecompressor().decompress(data))
+    except zstandard.ZstdError as error:
+        raise ArchiveDamaged(f"not a segment: {error}") from error
+
+
+def subjects_in(raw: bytes) -> Iterator[tuple[int, str]]:
+    """Of each uncompressed record the byte that it begins at and its subject. Raises ArchiveDamaged."""
+    view, offset, unpack, decode = memoryview(raw), 0, _LENGTH.unpack_from, _names.decode
+    try:
+        while offset < len(raw):
+            (size,) = unpack(raw, offset)
+            yield offset, decode(view[offset + 4 : offset + 4 + size]).subject
+            offset += 4 + size
+    except (struct.error, msgspec.DecodeError) as error:
+        raise ArchiveDamaged(f"not a record at byte {offset}: {error}") from error
+
+
+def record_at(raw: bytes, place: int) -> SegmentRecord:
+    """The uncompressed record that begins at byte `place`. Raises ArchiveDamaged."""
+    try:
+        (size,) = _LENGTH.unpack_from(raw, place)
+        return _decoder.decode(memoryview(raw)[place + _LENGTH.size : place + _LENGTH.size + size])
+    except (struct.error, msgspec.DecodeError) as error:
+        raise ArchiveDamaged(f"not a record at byte {place}: {error}") from error

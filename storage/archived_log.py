@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 
 from schemas.codec import decode
-from schemas.subjects import matches
+from schemas.subjects import matches, named_by
+from storage.archive_index import ArchiveIndex
 from storage.archive_reader import ArchiveReader
 from storage.archive_segment import SegmentRecord
 from storage.log import Recorded
@@ -17,6 +18,7 @@ class ArchivedLog:
 
     def __init__(self, reader: ArchiveReader, run: str) -> None:
         self._reader, self.run = reader, run
+        self._index = ArchiveIndex(reader)
 
     async def read(
         self, start: int = 1, subject: str | None = None, *, follow: bool = False
@@ -24,19 +26,34 @@ class ArchivedLog:
         """Events from position `start` that match the filter. Raises ValueError for `follow`: nothing will come."""
         if follow:
             raise ValueError(f"{self._reader.url} is an archive, and nothing is appended to it: read it to its end")
-        for number, record in enumerate(self._reader.records(start)):
+        for number, record in enumerate(self._records(start, subject)):
             if subject is None or matches(subject, record.subject):
                 yield _recorded(record)
             if not number % 1000:
                 await asyncio.sleep(0)
 
+    def _records(self, start: int, subject: str | None) -> Iterator[SegmentRecord]:
+        """Those that match, and perhaps others."""
+        named = None if subject is None else named_by(subject)
+        return self._reader.records(start) if named is None else self._index.of_subjects(named, start)
+
     async def last(self, subject: str) -> Recorded | None:
         """The last event that matches the filter."""
-        found = None
-        for record in self._reader.records():
-            if matches(subject, record.subject):
-                found = record
-        return None if found is None else _recorded(found)
+        named = named_by(subject)
+        if named is not None:
+            found = self._index.last_of_each(named)
+            return _recorded(max(found.values(), key=lambda record: record.position)) if found else None
+        return next(map(_recorded, self._backwards(subject)), None)
+
+    def _backwards(self, subject: str) -> Iterator[SegmentRecord]:
+        for manifest in reversed(self._reader.segments):
+            within = [record for record in self._reader.records_of(manifest) if matches(subject, record.subject)]
+            yield from reversed(within)
+
+    async def last_of_each(self, subjects: Sequence[str]) -> dict[str, Recorded]:
+        """The last event of each of these subjects that has any."""
+        found = await asyncio.to_thread(self._index.last_of_each, subjects)
+        return {subject: _recorded(record) for subject, record in found.items()}
 
     async def position(self) -> int:
         """The last position, 0 for an empty archive."""

@@ -11,7 +11,7 @@ with three replicas it is then on two disks at least.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
 import nats.nuid
@@ -21,7 +21,7 @@ from schemas.subjects import check_token, every_event, stream_name, stream_subje
 from storage.jetstream_append import Contradiction, Message, fences_of, headers_of, messages_of
 from storage.jetstream_connection import ApiError, Away, Connection, OnWait, Patience, log_wait
 from storage.jetstream_consumer import JetStreamConsumer, done_up_to
-from storage.jetstream_lookup import standing
+from storage.jetstream_lookup import SUBJECTS, standing
 from storage.jetstream_read import read_events, recorded_of
 from storage.jetstream_stream import Stream
 from storage.log import HEADER_BYTES, MAX_EVENT_BYTES, Append, Fence, Recorded, not_the_end
@@ -221,6 +221,11 @@ class JetStreamLog:
         found = await self._stream.last(subject)
         return None if found is None else recorded_of(found.position, found.subject, found.data)
 
+    async def last_of_each(self, subjects: Sequence[str]) -> dict[str, Recorded]:
+        """The last event of each of these subjects that has any."""
+        found = [await self._stream.last_of_each(some) for some in _in_questions(subjects)]
+        return {one.subject: recorded_of(one.position, one.subject, one.data) for some in found for one in some}
+
     async def position(self) -> int:
         """The last position, 0 for an empty log."""
         return await self._stream.end()
@@ -236,6 +241,10 @@ class JetStreamLog:
     async def close(self) -> None:
         """Let go of the connection; what was stored stays."""
         await self.connection.close()
+
+
+def _in_questions(subjects: Sequence[str]) -> Iterator[Sequence[str]]:
+    return (subjects[i : i + SUBJECTS] for i in range(0, len(subjects), SUBJECTS))
 
 
 class _Refused(Exception):

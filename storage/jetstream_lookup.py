@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from storage.jetstream_append import Message
 from storage.jetstream_stream import Stored, Stream
 
-_SUBJECTS = 256
+SUBJECTS = 256
 """Subjects in one question; the server answers with 1024 at most."""
 _PAGE = 256
 
@@ -28,8 +28,8 @@ async def standing(stream: Stream, messages: Sequence[Message]) -> Standing:
         wanted.setdefault(message.subject, set()).add(message.id)
     result = Standing(last=dict.fromkeys(wanted, 0))
     subjects = list(wanted)
-    for i in range(0, len(subjects), _SUBJECTS):
-        for found in await stream.last_of_each(subjects[i : i + _SUBJECTS]):
+    for i in range(0, len(subjects), SUBJECTS):
+        for found in await stream.last_of_each(subjects[i : i + SUBJECTS]):
             result.last[found.subject] = found.position
             _note(result, wanted[found.subject], found)
     for subject, ids in wanted.items():

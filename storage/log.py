@@ -121,6 +121,9 @@ class EventLog(Protocol):
     async def last(self, subject: str) -> Recorded | None:
         """The last event that matches the filter."""
 
+    async def last_of_each(self, subjects: Sequence[str]) -> dict[str, Recorded]:
+        """The last event of each of these subjects that has any; the subjects are whole, without wildcards."""
+
     async def position(self) -> int:
         """The last position, 0 for an empty log."""
 
@@ -146,6 +149,9 @@ class Readable(Protocol):
 
     async def last(self, subject: str) -> Recorded | None:
         """As `EventLog.last`."""
+
+    async def last_of_each(self, subjects: Sequence[str]) -> dict[str, Recorded]:
+        """As `EventLog.last_of_each`."""
 
     async def position(self) -> int:
         """As `EventLog.position`."""

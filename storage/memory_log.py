@@ -197,6 +197,11 @@ class MemoryLog:
         position = self._last_position(subject)
         return self.records[position - 1] if position else None
 
+    async def last_of_each(self, subjects: Sequence[str]) -> dict[str, Recorded]:
+        """The last event of each of these subjects that has any."""
+        self._check_open()
+        return {subject: self.records[self._last[subject] - 1] for subject in subjects if subject in self._last}
+
     async def position(self) -> int:
         """The last position, 0 for an empty log."""
         self._check_open()

@@ -34,6 +34,10 @@ class TracedLog:
         """As the log's."""
         return await self._log.last(subject)
 
+    async def last_of_each(self, subjects: Sequence[str]) -> dict[str, Recorded]:
+        """As the log's."""
+        return await self._log.last_of_each(subjects)
+
     async def position(self) -> int:
         """As the log's."""
         return await self._log.position()

@@ -137,6 +137,10 @@ class Line:
         self._check()
         return await self.log.last(subject)
 
+    async def last_of_each(self, subjects: Sequence[str]) -> dict[str, Recorded]:
+        self._check()
+        return await self.log.last_of_each(subjects)
+
     async def position(self) -> int:
         self._check()
         return await self.log.position()

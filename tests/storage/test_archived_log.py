@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from schemas.subjects import of_type
+from schemas.subjects import about, of_type
+from storage import archive_index
 from storage.archive import ArchiveWriter
+from storage.archive_index import ArchiveIndex
 from storage.archive_reader import ArchiveReader
 from storage.archived_log import ArchivedLog
 from storage.blobs import BlobStore
@@ -34,7 +36,9 @@ def archived(was: MemoryLog, tmp_path: Path) -> ArchivedLog:
 
 
 @pytest.mark.parametrize("start", [1, 5, 6, 13, 14])
-@pytest.mark.parametrize("subject", [None, "slime.r.prompt.submitted.*", "slime.r.*.*.g7", "slime.r.run.>"])
+@pytest.mark.parametrize(
+    "subject", [None, "slime.r.prompt.submitted.*", "slime.r.*.*.g7", "slime.r.run.*.run", "slime.r.run.>"]
+)
 async def test_it_reads_as_the_log_does(archived: ArchivedLog, was: MemoryLog, start: int, subject: str | None) -> None:
     assert [r async for r in archived.read(start, subject)] == [r async for r in was.read(start, subject)]
 
@@ -43,6 +47,32 @@ async def test_it_ends_where_the_log_ended(archived: ArchivedLog, was: MemoryLog
     assert await archived.position() == await was.position() == 13
     assert await archived.last(of_type("r", "prompt.submitted")) == was.records[11]
     assert await archived.last(of_type("r", "step.committed")) is None
+    assert await archived.last(about("r", "prompt", "g7")) == await was.last(about("r", "prompt", "g7")) is not None
+    assert await archived.last(about("r", "prompt", "nobody")) is None
+
+
+async def test_many_subjects_are_looked_up_at_once(archived: ArchivedLog, was: MemoryLog) -> None:
+    asked = [*{record.subject for record in was.records}, "slime.r.prompt.submitted.nobody"]
+    found = await archived.last_of_each(asked)
+    assert found == await was.last_of_each(asked)
+    assert found.keys() == {record.subject for record in was.records}
+
+
+async def test_an_index_that_was_kept_is_used_and_a_damaged_one_is_made_again(
+    was: MemoryLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive_index, "WORTH_KEEPING", 1)
+    reader, kept, subject = ArchiveReader(str(tmp_path / "archive"), "r"), tmp_path / "kept", was.records[6].subject
+    expected = ArchiveIndex(reader, kept).last_of_each([subject])
+    assert expected[subject].data == was.records[6].data
+    files = sorted(kept.iterdir())
+    before = [path.read_bytes() for path in files]
+    monkeypatch.setattr(archive_index, "make_table", None)  # whoever makes one now fails
+    assert ArchiveIndex(reader, kept).last_of_each([subject]) == expected
+    monkeypatch.undo()
+    for path, stored in zip(files, before, strict=True):
+        path.write_bytes(bytes([stored[0] ^ 1]) + stored[1:])
+    assert ArchiveIndex(reader, kept).last_of_each([subject]) == expected
 
 
 async def test_nothing_will_come(archived: ArchivedLog) -> None:

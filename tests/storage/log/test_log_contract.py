@@ -246,6 +246,17 @@ async def test_the_last_event_of_a_filter(log: EventLog) -> None:
     assert newest.position == 3
 
 
+async def test_the_last_event_of_many_subjects(log: EventLog) -> None:
+    said = [chunk(log, f"s{number}", place) for place in (0, 4) for number in range(300)]
+    await log.append(said)
+    asked = [append.envelope.subject for append in said[:300]] + [of_type(log.run, "rollout.failed")[:-1] + "nobody"]
+    found = await log.last_of_each(asked)
+    assert {subject: one.position for subject, one in found.items()} == {
+        subject: 301 + number for number, subject in enumerate(asked[:300])
+    }
+    assert await log.last_of_each([]) == {}
+
+
 async def test_a_follower_sees_all_that_comes(opened: Open) -> None:
     log, other = await opened(), await opened()
     await log.append([reward(log, "before"), chunk(log, "x", 0)])
