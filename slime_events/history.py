@@ -31,7 +31,7 @@ from schemas.rollouts import (
     RolloutSuspended,
     WeightSpan,
 )
-from schemas.runs import RunFailed, RunFinished, RunResumed, RunStarted
+from schemas.runs import Branched, RunFailed, RunFinished, RunResumed, RunStarted
 from schemas.sample_ids import group_of, place_of, sample_id
 from schemas.steps import StepCommitted
 from schemas.subjects import about
@@ -132,6 +132,11 @@ class History:
     def settings(self) -> dict[str, Any]:
         """What the run was started with, one table per component; empty before run.started."""
         return next((said.event.settings for said in self.lifetime if isinstance(said.event, RunStarted)), {})
+
+    @property
+    def branched(self) -> Branched | None:
+        """Where the run goes on from, if it is a branch."""
+        return next((said.event.branched for said in self.lifetime if isinstance(said.event, RunStarted)), None)
 
     def apply(self, recorded: Recorded) -> None:
         """Fold one event in."""

@@ -85,7 +85,7 @@ class Progress:
             self._saving_s += event.seconds
         elif isinstance(event, EvalCompleted):
             self.evals.append(event)
-        elif isinstance(event, WeightsPublished) and event.version == 0:
+        elif isinstance(event, WeightsPublished) and event.version == self.state.first:
             self._last_commit = at
         elif isinstance(event, WeightsActivated):
             self.first_version_at = self.first_version_at or at
@@ -134,13 +134,13 @@ class Progress:
         return sum(line.idle * line.seconds for line in lines) / sum(line.seconds for line in lines) if lines else None
 
     def eta_s(self, steps: int) -> float | None:
-        """Seconds to go for `steps` in all, by the last ten."""
+        """Seconds to go for `steps` in all (a branch's parent's among them), by the last ten."""
         if not self._recent:
             return None
-        return statistics.fmean(self._recent) * (steps - len(self.steps))
+        return statistics.fmean(self._recent) * (steps - self.state.steps)
 
     def summary(self) -> dict[str, Any]:
-        """What was reached, in figures."""
+        """What was reached, in figures. steps: committed in all, those before a branch's beginning included."""
         rewards = [line.reward for line in self.steps]
         differences = [
             line.metrics["logprob_agreement_max"] for line in self.steps if "logprob_agreement_max" in line.metrics
@@ -149,7 +149,8 @@ class Progress:
         return {
             "run": self.state.run,
             "phase": self.state.phase.value,
-            "steps": len(self.steps),
+            "steps": self.state.steps,
+            "first_version": self.state.first,
             "weight_versions": self.state.version,
             "reward_first": statistics.fmean(rewards[:5]) if rewards else None,
             "reward_last": statistics.fmean(rewards[-5:]) if rewards else None,

@@ -28,8 +28,8 @@ class Batches(Check):
         event = recorded.envelope.event
         assert isinstance(event, BatchSealed)
         self._samples += len(event.samples)
-        if event.step != len(self.ledger.batches):
-            wrong = f"it is step {event.step} after {len(self.ledger.batches)} batches"
+        if event.step != self.ledger.steps_sealed:
+            wrong = f"it is step {event.step}, and the batch of step {self.ledger.steps_sealed} is next"
             self.find(recorded, wrong, "a batch is missing or repeated")
         groups = self._groups(recorded, event)
         samples = [sample for group in groups for sample in group.samples.values()]

@@ -20,7 +20,7 @@ from schemas.rollouts import (
     RolloutSuspended,
     WeightSpan,
 )
-from schemas.runs import RunFailed, RunFinished, RunResumed, RunStarted
+from schemas.runs import Branched, RunFailed, RunFinished, RunResumed, RunStarted
 from schemas.sample_ids import place_of
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsPublished
@@ -94,7 +94,8 @@ class GroupFacts:
 @dataclass(slots=True)
 class Ledger:
     """rules: those in force, of the settings in run.started as run.resumed changed them; those given where it has none.
-    position: of the last event. ended: position of the run's end, 0 while it is on.
+    position: of the last event. ended: position of the run's end, 0 while it is on. branched: where it goes on from,
+    None for a run that begins with its base checkpoint. batches, steps: of its own.
     """
 
     run: str
@@ -102,6 +103,7 @@ class Ledger:
     settings: dict[str, Any] = field(default_factory=dict)
     position: int = 0
     ended: int = 0
+    branched: Branched | None = None
     incarnation: int = 0
     groups: dict[str, GroupFacts] = field(default_factory=dict)
     samples: dict[str, SampleFacts] = field(default_factory=dict)
@@ -119,13 +121,29 @@ class Ledger:
             note(self, event, recorded.position)
 
     @property
+    def first(self) -> int:
+        """The version that the run begins with."""
+        return 0 if self.branched is None else self.branched.version
+
+    @property
+    def steps_sealed(self) -> int:
+        """Steps that have a batch, those before a branch's beginning included: the next batch is of this step."""
+        return self.first + len(self.batches)
+
+    @property
+    def steps_committed(self) -> int:
+        """Steps, those before a branch's beginning included."""
+        return self.first + len(self.steps)
+
+    @property
     def has_all_steps(self) -> bool:
         """Whether as many steps are committed as the run was to have."""
         plan = self.rules.plan
-        return plan is not None and len(self.steps) >= plan.steps
+        return plan is not None and self.steps_committed >= plan.steps
 
 
 def _started(ledger: Ledger, event: RunStarted, position: int) -> None:
+    ledger.branched = event.branched
     if event.settings:
         ledger.settings, ledger.rules = event.settings, rules_of(event.settings)
 

@@ -56,8 +56,8 @@ class Lifetime(Check):
         if event.events != self.ledger.position:
             wrong = f"it was said after {event.events} events and stands after {self.ledger.position}"
             self.find(recorded, wrong, "events before it were added or taken out")
-        if event.steps != len(self.ledger.steps):
-            wrong = f"it counts {event.steps} steps, and {len(self.ledger.steps)} are committed"
+        if event.steps != self.ledger.steps_committed:
+            wrong = f"it counts {event.steps} steps, and {self.ledger.steps_committed} are committed"
             self.find(recorded, wrong, "a step is missing or was added")
         plan = self.ledger.rules.plan
         if event.reason is FinishReason.ALL_STEPS and plan is not None and event.steps < plan.steps:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from schemas.evals import EvalCompleted
 from schemas.event import Purpose
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
@@ -25,7 +27,7 @@ class Prompts(Check):
         self._keys: dict[str, int] = {}
         self._rows: dict[tuple[str, int], set[int]] = {}
         self._sets: dict[str, tuple[int, set[int]]] = {}
-        self._rejected = self._evaluation = 0
+        self._rejected = self._evaluation = self._drawn = 0
 
     def apply(self, recorded: Recorded) -> None:
         event = recorded.envelope.event
@@ -51,7 +53,7 @@ class Prompts(Check):
                 self.find(recorded, wrong, "one prompt of a producer is trained on twice")
 
     def _draw(self, recorded: Recorded, source: Source) -> None:
-        expected = self._next.get(source.path, 0)
+        expected = self._expected(source.path)
         if source.offset > expected:
             last = source.offset - 1
             skipped = f"prompt {last}" if last == expected else f"prompts {expected} to {last}"
@@ -62,6 +64,15 @@ class Prompts(Check):
             wrong = f"prompt {source.offset} of {source.path} was drawn before, the cursor was at {expected}"
             self.find(recorded, wrong, "a prompt was repeated or drawn out of order")
         self._next[source.path] = max(expected, source.offset + 1)
+        self._drawn += 1
+
+    def _expected(self, path: str) -> int:
+        """The prompt that is next of a source. A branch goes on where its parent was, and passes over what that had."""
+        branched = self.ledger.branched
+        if branched is None:
+            return self._next.get(path, 0)
+        place, passed = self._next.get(path, branched.cursors.get(path, 0)), branched.passed.get(path, ())
+        return next(offset for offset in itertools.count(place) if offset not in passed)
 
     def _evaluated(self, recorded: Recorded, event: EvalCompleted) -> None:
         rows = self._rows.pop((event.dataset, event.version), set())
@@ -72,7 +83,7 @@ class Prompts(Check):
 
     def counts(self) -> Counts:
         return {
-            "drawn": sum(self._next.values()),
+            "drawn": self._drawn,
             "sources": len(self._next),
             "from outside": len(self._keys),
             "of evaluations": self._evaluation,

@@ -35,8 +35,8 @@ class Steps(Check):
             self.find(recorded, wrong, "a trainer that was replaced still commits")
         if event.step in ledger.steps:
             self.find(recorded, f"step {event.step} was committed before", "its samples trained twice")
-        elif event.step != len(ledger.steps):
-            wrong = f"step {event.step} comes after {len(ledger.steps)} steps"
+        elif event.step != ledger.steps_committed:
+            wrong = f"step {event.step} comes after {ledger.steps_committed} steps"
             self.find(recorded, wrong, "a step is missing")
         if (event.parent_version, event.version) != (event.step, event.step + 1):
             wrong = f"it makes v{event.version} from v{event.parent_version}, not v{event.step + 1} from v{event.step}"

@@ -47,4 +47,4 @@ class Training(Check):
             return f"waiting for step {step} to be committed"
         if self.ledger.has_all_steps:
             return "left over after the last step"
-        return f"waiting for the batch of step {len(self.ledger.batches)}"
+        return f"waiting for the batch of step {self.ledger.steps_sealed}"

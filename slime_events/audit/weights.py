@@ -1,4 +1,4 @@
-"""Weights: do the digests chain from version 0 to the last, and did engines run what was published?"""
+"""Weights: do the digests chain from the first version to the last, and did engines run what was published?"""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from storage.log import Recorded
 
 
 class Weights(Check):
-    """Version 0, then for each step what it committed; engines and checkpoints say the same digests."""
+    """The first version, then for each step what it committed; engines and checkpoints say the same digests."""
 
     name = "weights"
-    promise = "digests chain from version 0, engines and checkpoints have the same"
+    promise = "digests chain from the first version, engines and checkpoints have the same"
     hears = (WeightsPublished, WeightsActivated, CheckpointSaved)
 
     def __init__(self, ledger: Ledger) -> None:
@@ -41,11 +41,15 @@ class Weights(Check):
         parent = event.version - 1 if event.version else None
         if event.parent != parent:
             self.find(recorded, f"its parent is {event.parent}, not {parent}", "the chain of versions is broken")
-        if event.version == 0:
+        first, branched = self.ledger.first, self.ledger.branched
+        if event.version == first:
+            if branched is not None and event.digest != branched.weights_digest:
+                wrong = f"its digest is not that of v{first} of {branched.run}, which the run branches off from"
+                self.find(recorded, wrong, "the branch does not go on from there")
             return
         step = self.ledger.steps.get(event.version - 1)
-        if 0 not in known:
-            self.find(recorded, "version 0 was never published", "the chain of versions has no beginning")
+        if first not in known:
+            self.find(recorded, f"version {first} was never published", "the chain of versions has no beginning")
         if step is None:
             self.find(recorded, f"no step committed v{event.version}", "nobody knows what made these weights")
         elif step.weights_digest != event.digest:

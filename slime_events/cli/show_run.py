@@ -24,6 +24,7 @@ def run_facts(history: History, progress: Progress) -> dict[str, Any]:
         "run": history.run,
         "phase": state.phase.value,
         "ended": plain(end) if isinstance(end, RunFinished | RunFailed) else None,
+        "branched": plain(branched) if (branched := history.branched) else None,
         "started_at": history.first_at,
         "seconds": (history.last_at - history.first_at) / 1e9,
         "events": history.events,
@@ -68,7 +69,6 @@ def run_text(facts: dict[str, Any], folder: RunFolder | None = None) -> str:
 
 def _head(facts: dict[str, Any]) -> str:
     steps, counts, ended = facts["steps"], facts["counts"], facts["ended"] or {}
-    wanted = f" of {facts['steps_wanted']}" if facts["steps_wanted"] else ""
     decided = counts["groups_accepted"] + counts["groups_rejected"]
     why = f" ({ended['reason']})" if ended.get("reason") else ""
     rewards = [line["reward"] for line in steps]
@@ -76,7 +76,8 @@ def _head(facts: dict[str, Any]) -> str:
         ("run", facts["run"]),
         ("phase", facts["phase"] + why),
         ("started", f"{moment(facts['started_at'])}, {duration(facts['seconds'])}, {facts['events']:,} events"),
-        ("steps", f"{len(steps)}{wanted}, weight version {facts['version']} {facts['weights_digest'][:12]}"),
+        ("branched", _branched(facts["branched"])),
+        ("steps", f"{_counted(facts)}, weight version {facts['version']} {facts['weights_digest'][:12]}"),
         ("trainer", _idle(facts["trainer_idle"])),
         ("reward", _reward(rewards)),
         ("prompts", f"{counts['prompts_submitted']} submitted, {counts['prompts_rejected']} refused"),
@@ -86,6 +87,18 @@ def _head(facts: dict[str, Any]) -> str:
                     f"{counts['rewards_failed']} ungraded, {facts['in_flight']} in flight" + _rests(counts)),
         ("tokens", f"{counts['response_tokens']:,} generated"),
     ])  # fmt: skip
+
+
+def _branched(branched: dict[str, Any] | None) -> str | None:
+    if branched is None:
+        return None
+    return f"from version {branched['version']} of {branched['run']}, which is {branched['where']}"
+
+
+def _counted(facts: dict[str, Any]) -> str:
+    own, first = len(facts["steps"]), facts["branched"]["version"] if facts["branched"] else 0
+    wanted = f" of {facts['steps_wanted']}" if facts["steps_wanted"] else ""
+    return f"{first + own}{wanted}" + (f", {own} of its own" if first else "")
 
 
 def _rests(counts: dict[str, Any]) -> str:

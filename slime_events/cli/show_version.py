@@ -18,6 +18,7 @@ def version_facts(history: History, version: VersionHistory) -> dict[str, Any]:
         "published": plain(version.published.event) if version.published else None,
         "published_at": version.published.at if version.published else None,
         "step": steps[0] if steps else None,
+        "branched": plain(branched) if (branched := history.branched) and branched.version == number else None,
         "activations": [plain(said.event) for said in version.activations],
         "evals": [plain(said.event) for said in history.evals if said.event.version == number],
         "checkpoint": plain(version.checkpoint.event) if version.checkpoint else None,
@@ -30,7 +31,7 @@ def version_text(facts: dict[str, Any]) -> str:
     parent = published.get("parent")
     head = fields([
         ("version", facts["version"]),
-        ("made by", f"step {facts['step']} from v{parent}" if facts["step"] is not None else "the run's beginning"),
+        ("made by", _maker(facts, parent)),
         ("published", f"{clock(facts['published_at'])}, {published['kind']}, {published['bytes'] / 1e6:.1f} MB"
                       if published else "not published"),
         ("folder", published.get("url")),
@@ -54,3 +55,10 @@ def version_text(facts: dict[str, Any]) -> str:
         ]
         parts.append(table(("eval", "mean", "samples", "failed", "tokens made by"), scores))
     return "\n\n".join(parts)
+
+
+def _maker(facts: dict[str, Any], parent: int | None) -> str:
+    if facts["step"] is not None:
+        return f"step {facts['step']} from v{parent}"
+    branched = facts["branched"]
+    return f"{branched['run']}, which the run branches off from" if branched else "the run's beginning"

@@ -76,7 +76,8 @@ class LiveView:
 
 def screen(progress: Progress, steps: int, *, seconds: float, waits_for: WaitsFor | None = None) -> Group:
     """The whole picture. seconds: since the command began."""
-    done, state = len(progress.steps), progress.state
+    state = progress.state
+    done = state.steps
     head = Text(f"{state.run}  {_bar(done, steps)}  step {done}/{steps}", style="bold")
     eta = progress.eta_s(steps) if done < steps else None
     head.append(f"  {_time(seconds)}" + (f", {_time(eta)} to go" if eta is not None else ""), style="dim")

@@ -30,7 +30,9 @@ MAY_CHANGE = {
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """started, resumed: the run's own events. last: the newest of them, ends included. steps: committed so far."""
+    """started, resumed: the run's own events. last: the newest of them, ends included. steps: committed so far, those
+    before a branch's beginning included.
+    """
 
     started: RunStarted
     resumed: tuple[RunResumed, ...]
@@ -64,7 +66,8 @@ async def read_standing(log: EventLog) -> Standing:
     resumed = tuple(r.envelope.event for r in events if isinstance(r.envelope.event, RunResumed))
     newest = await log.last(of_type(log.run, "step.committed"))
     committed = newest.envelope.event if newest else None
-    steps = committed.version if isinstance(committed, StepCommitted) else 0
+    first = started.branched.version if started.branched else 0
+    steps = committed.version if isinstance(committed, StepCommitted) else first
     return Standing(started, resumed, events[-1], steps)
 
 

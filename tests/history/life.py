@@ -41,6 +41,11 @@ class Life:
         self._started = True
         if self._story.bound is None:
             self._story.bound = staleness_bound(record.event["settings"])
+        if branched := record.event.get("branched"):
+            story, version = self._story, branched["version"]
+            story.first = story.steps = version
+            story.weights[version] = branched["weights_digest"]
+            story.cursors, story.passed = dict(branched.get("cursors", {})), branched.get("passed", {})
         return iter(())
 
     def _run_resumed(self, record: Record) -> Iterator[Finding]:

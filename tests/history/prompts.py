@@ -14,7 +14,6 @@ class Prompts:
 
     def __init__(self, story: Story) -> None:
         self._story = story
-        self._cursors: dict[str, int] = {}
         self._keys: dict[str, int] = {}
 
     def apply(self, record: Record) -> Iterator[Finding]:
@@ -39,8 +38,10 @@ class Prompts:
                 yield Finding(Kind.PROMPT_REPEATED, record.position, f"key {key!r} was taken at {first} already")
             return
         path, offset = source["path"], source.get("offset", 0)
-        expected = self._cursors.get(path, 0)
+        expected = self._story.cursors.get(path, 0)
+        while expected in self._story.passed.get(path, ()):
+            expected += 1
         if offset != expected:
             kind = Kind.PROMPT_SKIPPED if offset > expected else Kind.PROMPT_REPEATED
             yield Finding(kind, record.position, f"{path}: prompt {offset} was drawn, {expected} is next")
-        self._cursors[path] = max(expected, offset + 1)
+        self._story.cursors[path] = max(expected, offset + 1)

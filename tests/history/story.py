@@ -61,7 +61,9 @@ class Group:
 
 @dataclass(slots=True)
 class Story:
-    """Everything by its id. batches: samples and digest by step. weights: digest by committed or first version."""
+    """Everything by its id. batches: samples and digest by step. weights: digest by committed or first version. first:
+    the version that a branch begins with; cursors, passed: the next prompt of its sources, and those that do not come.
+    """
 
     samples: dict[str, Sample] = field(default_factory=dict)
     groups: dict[str, Group] = field(default_factory=dict)
@@ -71,4 +73,7 @@ class Story:
     published: dict[int, str] = field(default_factory=dict)
     steps: int = 0
     over: str = ""
+    first: int = 0
+    cursors: dict[str, int] = field(default_factory=dict)
+    passed: dict[str, list[int]] = field(default_factory=dict)
     bound: int | None = None

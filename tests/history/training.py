@@ -1,4 +1,4 @@
-"""`Training`: batches name accepted groups once, steps commit them once, weights are a chain from version 0 on."""
+"""`Training`: batches name accepted groups once, steps commit them once, weights are a chain from the first on."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ class Training:
 
     def _sealed(self, record: Record) -> Iterator[Finding]:
         story, event, step = self._story, record.event, record.event["step"]
-        if step != len(story.batches):
-            yield Finding(Kind.WRONG_BATCH, record.position, f"batch {step} was sealed, {len(story.batches)} is next")
+        following = story.first + len(story.batches)
+        if step != following:
+            yield Finding(Kind.WRONG_BATCH, record.position, f"batch {step} was sealed, {following} is next")
         for name in event["groups"]:
             group = story.groups.get(name)
             if group is None or group.verdict != "accepted":
