@@ -25,7 +25,8 @@ A caller can catch at the height it can act on: a shell retries `LogUnavailable`
     │   ├── InvalidValue           a flag or field with a value it cannot have
     │   │   └── UnknownGrader      no grader of that name (a NotImplementedError too, as in slime)
     │   ├── ImpossibleCombination  two settings that exclude each other, and why
-    │   └── RunIsOn                another launcher has the run
+    │   ├── RunIsOn                another launcher has the run
+    │   └── RunHasEnded            what a killed launcher left came to the run's end just now
     ├── DataError                  what was given cannot be used
     │   ├── MalformedPrompt        file, line and reason
     │   └── TooManyBadLines        more of them than --max-bad-lines
@@ -149,6 +150,10 @@ class ImpossibleCombination(ConfigError):
 
 class RunIsOn(ConfigError):
     """The run is launched already: the message says by whom."""
+
+
+class RunHasEnded(ConfigError):
+    """What a killed launcher left came to the run's end while it was being resumed."""
 
 
 class DataError(SlimeEventsError):

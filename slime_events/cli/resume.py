@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from schemas.errors import InvalidValue, RunIsOn
+from schemas.errors import InvalidValue, RunHasEnded, RunIsOn
 from slime_events.cli.train import INTERRUPTED, is_interrupted, reached, resolve, run_to_end, say, where
 from slime_events.config.flags import ParsedTrain, parse_train
 from slime_events.config.settings import TrainSettings
@@ -39,13 +39,23 @@ def main(argv: Sequence[str] = ()) -> int:
         sys.stdout.write(HELP)
         return 0
     from slime_events.launch.run_lock import is_held
-    from slime_events.launch.standing import changes, check_changes
 
     folder, flags = run_and_flags(argv)
     if is_held(folder):
         raise RunIsOn(
             f"run {folder.run} is on: there is nothing to resume; `slime-events tail {folder.run}` follows it"
         )
+    while True:
+        try:
+            return _go_on(folder, flags)
+        except RunHasEnded as ended:
+            say(str(ended))
+
+
+def _go_on(folder: RunFolder, flags: Sequence[str]) -> int:
+    """Resume from where the run stands now. Raises RunHasEnded where it does no longer stand there."""
+    from slime_events.launch.standing import changes, check_changes
+
     standing = asyncio.run(_look(folder))
     before = standing.settings
     settings = resolve(with_flags(before, flags))

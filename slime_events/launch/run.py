@@ -22,8 +22,8 @@ from typing import Any
 import msgspec
 
 from actors.megatron.architecture import Architecture
-from schemas.errors import ConfigError, Conflict, RunIsOn, SlimeEventsError
-from schemas.runs import RunResumed, RunStarted
+from schemas.errors import ConfigError, Conflict, RunHasEnded, RunIsOn, SlimeEventsError
+from schemas.runs import RunFailed, RunFinished, RunResumed, RunStarted
 from schemas.subjects import about
 from slime_events.address import RunAddress
 from slime_events.config.settings import TrainSettings
@@ -143,6 +143,9 @@ class Launch:
         try:
             since = await worker.say_again(resumed, Fence(subject, self._resumes.last.position))
         except Conflict as error:
+            last = await log.last(subject)
+            if last is not None and isinstance(last.envelope.event, RunFinished | RunFailed):
+                raise RunHasEnded(f"run {log.run} came to its end just now, without its launcher") from error
             raise RunIsOn(f"run {log.run} was resumed by another launcher just now") from error
         await self._check_first(worker, subject)
         self._write_settings()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import signal
 from pathlib import Path
@@ -14,6 +15,8 @@ import pytest
 from schemas.errors import InvalidValue, RunIsOn, SlimeEventsError
 from schemas.runs import FinishReason, RunFinished, RunResumed
 from schemas.steps import StepCommitted
+from schemas.subjects import of_type
+from slime_events.cli import resume as resume_command
 from slime_events.cli.resume import main as resume
 from slime_events.cli.resume import run_and_flags
 from slime_events.launch.run import Launch
@@ -121,6 +124,26 @@ def test_a_finished_run_is_left_alone_unless_more_steps_are_asked_for(
     with cheap_parts(Parts()):
         assert resume(words(tmp_path)) == 0
     assert "has finished all its 6 steps" in capsys.readouterr().err, "what was changed stays so"
+
+
+def test_a_run_that_what_was_left_of_it_ends_meanwhile_is_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def before_its_end(folder: RunFolder) -> Standing:
+        monkeypatch.undo()
+        standing = await look(folder)
+        async with open_run_log(folder.path) as log:
+            (first,) = [recorded async for recorded in log.read(1, of_type(log.run, "run.started"))]
+        return dataclasses.replace(standing, last=first, steps=2)
+
+    with cheap_parts(Parts()):
+        asyncio.run(run_with(settings_of(tmp_path)))
+        look = resume_command._look
+        monkeypatch.setattr(resume_command, "_look", before_its_end)
+        assert resume(words(tmp_path)) == 0
+    said = capsys.readouterr().err
+    assert "came to its end just now, without its launcher" in said
+    assert "has finished all its 4 steps: nothing to do" in said
 
 
 def test_what_is_trained_cannot_be_changed(tmp_path: Path) -> None:
