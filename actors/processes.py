@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -14,6 +13,7 @@ from actors.archivist import SealPolicy, archive_run
 from actors.conductor import Conductor
 from actors.grader import Grader
 from actors.inbox import Inbox
+from actors.meeting import meeting_address
 from actors.state_keeper import StateKeeper
 from slime_events.address import RunAddress
 from slime_events.algorithms.reward_norm import normalize_rewards
@@ -122,7 +122,7 @@ class TrainerActor:
         async with taking_part(address, "trainer") as worker:
             ranks = RanksOfMegatron(peers)
             imported = time.perf_counter()
-            await ranks.start(trainer, settings.algorithm, f"127.0.0.1:{free_port()}")
+            await ranks.start(trainer, settings.algorithm, meeting_address())
             built = time.perf_counter()
             await worker.join({"imports": imported - begun, "model": built - imported})
             try:
@@ -198,10 +198,3 @@ async def _training_start(address: RunAddress, events: EventLog) -> Callable[[in
 async def _grading_start(address: RunAddress, events: EventLog) -> int:
     known = await _snapshots(address).newest(events)
     return low_water(known.state) if known else 1
-
-
-def free_port() -> int:
-    """A loopback port that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

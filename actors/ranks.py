@@ -7,11 +7,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-import torch
 from ray.exceptions import RayActorError
-from torch import Tensor
 
-from actors.megatron.digest import DTYPES
+from actors.megatron.digest import tensor_bytes
 from actors.megatron.rank import StepResult, TrainerRank
 from schemas.errors import RankLost
 from slime_events.batch import TrainBatch
@@ -111,9 +109,3 @@ class RanksOfMegatron:
 
     async def _here(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
-
-
-def tensor_bytes(name: str, tensor: Tensor) -> TensorBytes:
-    """A tensor as the weight store takes it; on the CPU without a copy."""
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return name, DTYPES[tensor.dtype], tuple(tensor.shape), flat.view(torch.uint8).numpy().data

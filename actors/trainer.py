@@ -15,24 +15,21 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import NamedTuple
 
 from actors.checkpoint_folders import CheckpointFolders
 from actors.restore import restore
-from actors.trainer_ranks import Ranks, Result
+from actors.trainer_ranks import Ranks, Result, train
 from schemas.batches import BatchSealed
 from schemas.checkpoints import CheckpointSaved
 from schemas.errors import TrainerError, WeightsDamaged
-from schemas.event import Purpose
-from schemas.groups import GroupRejected
-from schemas.rollouts import RolloutRequested
 from schemas.steps import StepClaimed, StepCommitted
 from schemas.subjects import about
 from schemas.weights import WeightsPublished
 from slime_events.batch import TrainBatch
-from slime_events.log_batch import make_batch
-from slime_events.trained import Trained, read_trained
-from slime_events.trajectory import Fetch, Trajectories
+from slime_events.open_batches import OpenBatches
+from slime_events.retrain.difference import trained_otherwise
+from slime_events.trained import Digests, Trained, read_trained
+from slime_events.trajectory import Fetch
 from slime_events.worker import Worker
 from storage.follow import Follower
 from storage.log import Append, Fence, Recorded, once
@@ -42,16 +39,10 @@ from storage.weights_store import WeightManifest, WeightStore, digest_of, verify
 log = logging.getLogger(__name__)
 
 
-class _Digests(NamedTuple):
-    """What a step's result is compared and saved by."""
-
-    weights: str
-    optimizer: str
-
-
 class Trainer:
     """The shell around the ranks. temperature: the rollout's, which log-probs are taken at. start_of: where in the log
-    a trainer that goes on from a version has to begin to read.
+    a trainer that goes on from a version has to begin to read. open_batches: where batches are not of the log's own
+    rollouts.
     """
 
     def __init__(
@@ -68,14 +59,13 @@ class Trainer:
         steps: int,
         retention: Retention | None = None,
         start_of: Callable[[int], int] = lambda version: 1,
+        open_batches: OpenBatches | None = None,
     ) -> None:
-        self._worker, self._ranks, self._store, self._fetch = worker, ranks, store, fetch
-        self._temperature, self._steps = temperature, steps
+        self._worker, self._ranks, self._store, self._steps = worker, ranks, store, steps
         self._publish_every, self._checkpoint_every = publish_every, checkpoint_every
         self._folders = CheckpointFolders(checkpoints)
         self._retention, self._start_of = retention, start_of
-        self._trajectories = Trajectories(fetch)
-        self._sealed: dict[int, BatchSealed] = {}
+        self._open = open_batches or OpenBatches(fetch, temperature=temperature)
         self._trained = Trained()
         self._to_write = -1
         self._version = self._published = -1
@@ -92,27 +82,27 @@ class Trainer:
             while not (self._over and follower.caught_up):
                 for recorded in await follower.next(wait_s=1.0):
                     await self._take(recorded)
-                if follower.caught_up and self._version in self._sealed and not self._over:
+                if follower.caught_up and self._version in self._open.sealed and not self._over:
                     await self._take_over()
-                    await self._step(self._sealed[self._version])
+                    await self._step(self._open.sealed[self._version])
         return self._version
 
     async def _begin(self) -> None:
-        """From the newest checkpoint, or from version 0, which is said if it never was."""
+        """From the newest checkpoint, or from the first version, which is said if it never was."""
         trained = self._trained
         self._published = trained.newest_published
         if self._published >= 0 and not await asyncio.to_thread(self._is_stored, trained.published[self._published]):
             self._to_write = self._published
         newest = trained.version if self._to_write < 0 else self._to_write
         self._version = await restore(self._ranks, trained, self._folders, newest=newest)
-        first = trained.published.get(0)
-        if self._version > 0:
+        first = trained.published.get(trained.first)
+        if self._version > trained.first:
             if self._to_write == self._version:
                 await self._write(self._version)
         elif first is None:
-            await self._worker.say([self._as_published(await self._write(0))])
-            self._published = 0
-        elif (found := await self._digest(0)) != first.digest:
+            self._published = trained.first
+            await self._worker.say([self._as_published(await self._write(self._published))])
+        elif (found := await self._digest(self._version)) != first.digest:
             raise TrainerError(
                 f"the run began with weights {first.digest}, but the base checkpoint has {found} now: give back the "
                 "one that it began with"
@@ -131,19 +121,13 @@ class Trainer:
     async def _take(self, recorded: Recorded) -> None:
         event = recorded.envelope.event
         self._over = self._worker.is_over(self._over, event)
-        if isinstance(event, RolloutRequested) and event.purpose is Purpose.EVAL:
-            return
-        if isinstance(event, BatchSealed):
-            self._sealed[event.step] = event
-        elif isinstance(event, StepCommitted):
+        if isinstance(event, StepCommitted):
             await self._take_step(event, recorded.envelope.producer)
         elif isinstance(event, StepClaimed):
             if self._claim is not None and recorded.position > self._claim[1]:
                 raise TrainerError(f"{event.trainer} has taken over at step {event.step}: this trainer ends")
-        elif isinstance(event, GroupRejected):
-            self._trajectories.forget(event.samples)
         else:
-            self._trajectories.apply(event, recorded.position)
+            self._open.apply(event, recorded.position)
 
     async def _take_step(self, committed: StepCommitted, producer: str) -> None:
         """A step in the log: of this trainer, or of one before it, whose steps since the checkpoint are made again."""
@@ -154,7 +138,7 @@ class Trainer:
                     "only one trainer may work on a run at a time"
                 )
             await self._step_again(committed)
-        self._forget(committed.step)
+        self._open.forget(committed.step)
 
     async def _take_over(self) -> None:
         """Claim the first own step. Raises TrainerError where another trainer has committed it meanwhile."""
@@ -171,22 +155,16 @@ class Trainer:
     def _about(self, step: int) -> str:
         return about(self._worker.log.run, "step", str(step))
 
-    def _forget(self, step: int) -> None:
-        done = self._sealed.pop(step, None)
-        self._trajectories.forget(done.samples if done else ())
-
     async def _step_again(self, committed: StepCommitted) -> None:
         """Train a step that is in the log already, to the same digests."""
-        sealed = self._sealed.get(committed.step)
-        if sealed is None or committed.step != self._version:
+        if committed.step not in self._open.sealed or committed.step != self._version:
             raise TrainerError(f"step {committed.step} was committed, but the log holds no batch or no step before it")
-        result = await self._ranks.train(self._batch(sealed))
-        found = _Digests(await self._digest(committed.version), result.optimizer_digest)
-        if found != (committed.weights_digest, committed.optimizer_digest):
+        result = await train(self._ranks, await self._open.made(committed.step))
+        found = Digests(await self._digest(committed.version), result.optimizer_digest)
+        if different := trained_otherwise(committed, found):
             raise TrainerError(
-                f"step {committed.step} comes out otherwise than it was committed: weights {found.weights} instead of "
-                f"{committed.weights_digest}, optimizer state {found.optimizer} instead of "
-                f"{committed.optimizer_digest}: train on the same hardware, versions and number of threads"
+                f"step {committed.step} comes out otherwise than it was committed: {', '.join(map(str, different))}: "
+                "train on the same hardware, versions and number of threads"
             )
         log.info("step %d was trained again, to the same digests", committed.step)
         self._version = committed.version
@@ -211,22 +189,19 @@ class Trainer:
             bytes=manifest.bytes,
         )
 
-    def _batch(self, sealed: BatchSealed) -> TrainBatch:
-        return make_batch(sealed, self._trajectories.by_sample, self._fetch, temperature=self._temperature)
-
     async def _step(self, sealed: BatchSealed) -> None:
         begun = time.perf_counter()
-        batch = self._batch(sealed)
+        batch = await self._open.made(sealed.step)
         built = time.perf_counter()
-        result = await self._ranks.train(batch)
+        result = await train(self._ranks, batch)
         trained = time.perf_counter()
         manifest = await self._write(sealed.step + 1)
         written = time.perf_counter()
         seconds = {"batch": built - begun, "train": trained - built, "weights": written - trained}
         await self._commit(sealed, batch, result, manifest, seconds)
         self._version = manifest.version
-        self._forget(sealed.step)
-        await self._checkpoint(_Digests(manifest.digest, result.optimizer_digest))
+        self._open.forget(sealed.step)
+        await self._checkpoint(Digests(manifest.digest, result.optimizer_digest))
         retention = self._retention
         if retention is not None:
             removable = retention.removable(self._store.versions(), pinned=(self._published,))
@@ -262,7 +237,7 @@ class Trainer:
         if due:
             self._published = version
 
-    async def _checkpoint(self, digests: _Digests) -> None:
+    async def _checkpoint(self, digests: Digests) -> None:
         """Save the version that the ranks are at, if it is due. One that was said before is the same event."""
         version = self._version
         if not self._checkpoint_every or version % self._checkpoint_every:

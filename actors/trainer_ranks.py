@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from slime_events.batch import TrainBatch
@@ -41,3 +42,16 @@ class Ranks(Protocol):
 
     async def reset(self) -> None:
         """Back to what the run started from: weights, new optimizer, new schedule."""
+
+
+@dataclass(frozen=True, slots=True)
+class Untouched:
+    """The result of a step that had nothing to train on."""
+
+    optimizer_digest: str
+    metrics: dict[str, float] = field(default_factory=lambda: {"samples": 0.0})
+
+
+async def train(ranks: Ranks, batch: TrainBatch) -> Result:
+    """One rollout step. An empty batch, which only a learner has, leaves weights, optimizer and schedule alone."""
+    return await ranks.train(batch) if batch.samples else Untouched(await ranks.optimizer_digest())

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from storage.digests import TensorDigest, weights_digest
+from storage.weights_store import TensorBytes
 
 # safetensors' names of the dtypes.
 DTYPES: dict[torch.dtype, str] = {
@@ -23,10 +24,16 @@ DTYPES: dict[torch.dtype, str] = {
 }
 
 
+def tensor_bytes(name: str, tensor: Tensor) -> TensorBytes:
+    """A tensor as the weight store takes it; on the CPU without a copy."""
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return name, DTYPES[tensor.dtype], tuple(tensor.shape), flat.view(torch.uint8).numpy().data
+
+
 def digest_tensor(tensor: Tensor) -> TensorDigest:
     """Digest of one tensor on any device."""
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return TensorDigest.of(DTYPES[tensor.dtype], tensor.shape, flat.view(torch.uint8).numpy().data)
+    _, dtype, shape, data = tensor_bytes("", tensor)
+    return TensorDigest.of(dtype, shape, memoryview(data))
 
 
 def digest_tensors(named: Iterable[tuple[str, Tensor]]) -> dict[str, TensorDigest]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from schemas.errors import DeadlineExceeded, MissingPart
+from slime_events.process_environment import KEEP_MEMORY, ONE_THREAD
 
 QUIET = {
     "RAY_DEDUP_LOGS": "0",
@@ -19,9 +20,6 @@ QUIET = {
 }
 log = logging.getLogger(__name__)
 
-KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 * 1024**2), "MALLOC_TRIM_THRESHOLD_": str(1024**3)}
-"""glibc gives tensors of 128 KB and more back at every free, and taking them anew costs a page fault for each 4 KB:
-thousands in one training step, a tenth of its time. The engine inherits this from its replica."""
 OBJECT_STORE_BYTES = 256 * 1024 * 1024
 
 
@@ -42,7 +40,7 @@ class Cluster:
             raise MissingPart("Ray is not installed: run `make install`, then `slime-events doctor`") from error
         for name, value in QUIET.items():
             os.environ.setdefault(name, value)
-        env = {"env_vars": {"OMP_NUM_THREADS": "1", **QUIET, **KEEP_MEMORY}}
+        env = {"env_vars": {**ONE_THREAD, **QUIET, **KEEP_MEMORY}}
         own: dict[str, Any] = {
             "include_dashboard": False,
             "object_store_memory": OBJECT_STORE_BYTES,
