@@ -32,8 +32,10 @@ lint: $(INSTALLED)
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 
+# What starts real engines and trainers takes both cores as it is; the rest is shared among them.
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not soak and not real" -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m "real and not soak"
 
 soak: $(INSTALLED)
 	$(BIN)/python -m pytest -m soak --timeout 3600

@@ -41,7 +41,7 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "thesis.txt").exists()
 
 
-@pytest.mark.real
+@pytest.mark.soak
 def test_weights_equal_transformers_own_reading(tmp_path: Path) -> None:
     from safetensors.torch import load_file
     from transformers import AutoModelForCausalLM

@@ -40,6 +40,7 @@ def assert_same_step(one: dict[str, float], other: dict[str, float]) -> None:
     assert {name: other[name] for name in measured} == pytest.approx({n: one[n] for n in measured}, abs=1e-5, rel=1e-4)
 
 
+@pytest.mark.soak
 def test_two_tensor_parallel_ranks_take_the_same_step(finished: Finished, tmp_path: Path) -> None:
     asyncio.run(run_with(parallel(tmp_path, "tp", 1, tensor_model_parallel_size=2)))
     assert_same_step(first_step(finished.folder.parents[1], "whole"), first_step(tmp_path, "tp"))
