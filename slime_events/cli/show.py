@@ -1,29 +1,41 @@
-"""`slime-events show`: a run, or one step, group, sample, weight version or trace of it, out of its log."""
+"""`slime-events show`: a run, or a step, group, sample, weight version, trace or moment of it, out of its log."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import hashlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from schemas.errors import InvalidValue
+from slime_events.cli.line import event_line
 from slime_events.cli.locate import add_run
+from slime_events.cli.show_at import at_text
+from slime_events.cli.show_diff import diff_text
 from slime_events.cli.show_group import group_facts, group_text
 from slime_events.cli.show_run import run_facts, run_text
 from slime_events.cli.show_sample import TOKENS, Decode, sample_facts, sample_text
 from slime_events.cli.show_step import step_facts, step_text
 from slime_events.cli.show_version import version_facts, version_text
 from slime_events.history import History, read_history, trajectory
-from slime_events.opened_run import open_run
+from slime_events.opened_run import OpenedRun, open_run
 from slime_events.progress import Progress
 from slime_events.run_folder import RunFolder
+from slime_events.timetravel.difference import difference
+from slime_events.timetravel.place import FORMS, AtPosition, parse_place
+from slime_events.timetravel.timeline import Timeline
+from slime_events.timetravel.view import facts_of
 from slime_events.trajectory import Fetch
 from slime_events.verify import verify
+from storage.archive_index import cache_folder
 from storage.log import Readable
+
+_PLACES = ("--at", "--diff")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +118,51 @@ async def trace_text(log: Readable, traces: Path | None, group: str) -> str:
     return f"{render(trees)}\nrebuilt from the log: {why}"
 
 
+async def moment_shown(opened: OpenedRun, at: str, step: int = 0, diff: str | None = None) -> Shown:
+    """The run at one position, so many events on; or what differs there from the position `diff`.
+
+    Raises InvalidValue for what is no position, RunNotFound where the run has none such.
+    """
+    timeline = await Timeline(opened.log, seek_folder(opened)).open(_say_that_it_indexes)
+    moment = await timeline.seek(parse_place(at))
+    if step:
+        moment = await timeline.seek(AtPosition(min(max(moment.position + step, 1), timeline.end)))
+    facts = facts_of(moment, timeline.end)
+    if diff is None:
+        return Shown(facts, at_text(facts, event_line(moment.last) if moment.last else ""))
+    facts = difference(facts, facts_of(await timeline.seek(parse_place(diff)), timeline.end))
+    return Shown(facts, diff_text(facts))
+
+
+def seek_folder(opened: OpenedRun) -> Path:
+    """Where the seek index of a run is kept: beside it, or in this user's cache for an archive."""
+    if opened.folder is not None:
+        return opened.folder.path / "seek"
+    return cache_folder() / "slime-events" / "seek" / hashlib.sha256(opened.where.encode()).hexdigest()[:24]
+
+
+def _say_that_it_indexes(events: int) -> None:
+    sys.stderr.write(f"reading {events:,} events once, so that every position can be entered at once\n")
+
+
 def main(argv: Sequence[str] = ()) -> int:
     """Print what is asked. Errors are raised."""
-    said = _parser().parse_args(argv)
+    said = _parser().parse_args(list(_joined(argv)))
+    others = (said.group, said.sample, said.version, said.trace, said.verify or None)
+    if said.at is not None and any(other is not None for other in others):
+        raise InvalidValue("--at shows the whole run at one position: leave out --group, --sample, --version, ...")
+    if said.diff is not None and said.at is None:
+        raise InvalidValue("--diff compares with another position: say --at POS too")
     sys.stdout.write(asyncio.run(_show(said)) + "\n")
     return 0
+
+
+def _joined(argv: Sequence[str]) -> Iterator[str]:
+    """`--at -90s` as one word: else argparse takes -90s for an option."""
+    words = iter(argv)
+    for word in words:
+        value = next(words, None) if word in _PLACES else None
+        yield word if value is None else f"{word}={value}"
 
 
 async def _show(said: argparse.Namespace) -> str:
@@ -119,8 +171,11 @@ async def _show(said: argparse.Namespace) -> str:
             return str(await verify(opened.log))
         if said.trace is not None:
             return await trace_text(opened.log, opened.folder.traces if opened.folder else None, said.trace)
-        question = Question(said.step, said.group, said.sample, said.version, said.tokens)
-        shown = await answer(opened.log, question, opened.fetch, opened.folder)
+        if said.at is not None:
+            shown = await moment_shown(opened, said.at, said.step or 0, said.diff)
+        else:
+            question = Question(said.step, said.group, said.sample, said.version, said.tokens)
+            shown = await answer(opened.log, question, opened.fetch, opened.folder)
     return json.dumps(shown.facts, indent=2) if said.json else shown.text
 
 
@@ -130,7 +185,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_run(parser)
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--step", type=int, metavar="N", help="one step, from 0: batch, samples, metrics, digests")
+    what.add_argument(
+        "--step", type=int, metavar="N",
+        help="one step, from 0: batch, samples, metrics, digests; with --at: so many events on (-1: back)",
+    )  # fmt: skip
     what.add_argument("--group", metavar="G", help="one group: prompt, samples, filter decision, fate")
     what.add_argument("--sample", metavar="S", help="one rollout: tokens, log-probs, versions, reward, fate")
     what.add_argument("--version", type=int, metavar="V", help="one set of weights: origin, folder, engines, evals")
@@ -138,6 +196,8 @@ def _parser() -> argparse.ArgumentParser:
     what.add_argument(
         "--verify", action="store_true", help="fold the log from position 0 and compare with how the live run ended"
     )
+    parser.add_argument("--at", metavar="POS", help=f"the whole system at a position: {FORMS}")
+    parser.add_argument("--diff", metavar="POS", help="with --at: what differs between the two positions")
     parser.add_argument("--tokens", type=int, default=TOKENS, metavar="N", help=f"token rows, 0 for all [{TOKENS}]")
     parser.add_argument("--json", action="store_true", help="JSON instead of text")
     return parser

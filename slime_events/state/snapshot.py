@@ -6,7 +6,7 @@ Only a cache: whoever has none, or none that is right, folds from the beginning 
 from __future__ import annotations
 
 import hashlib
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 import zstandard
@@ -15,6 +15,8 @@ from slime_events.state.run import FOLD, RunState
 
 MAGIC = b"slime-events snapshot\n"
 LEVEL = 3
+
+T = TypeVar("T", bound=msgspec.Struct)
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,8 +55,10 @@ def pack(taken: bytes) -> bytes:
     return MAGIC + hashlib.sha256(body).digest() + body
 
 
-def unpack(data: bytes) -> Snapshot | Unusable:
-    """The snapshot in a file's bytes, if it is whole and of this version's rules."""
+def unpack(data: bytes, kind: type[T] = Snapshot) -> T | Unusable:  # type: ignore[assignment]
+    """The snapshot (or what else is packed so and has a `fold`) in a file's bytes, if it is whole and of this version's
+    rules.
+    """
     head = len(MAGIC) + hashlib.sha256().digest_size
     digest, body = data[len(MAGIC) : head], data[head:]
     if not data.startswith(MAGIC) or hashlib.sha256(body).digest() != digest:
@@ -64,7 +68,7 @@ def unpack(data: bytes) -> Snapshot | Unusable:
     if fold != FOLD:
         return Unusable(f"it was folded by rules {fold}, this version folds by rules {FOLD}")
     try:
-        return msgspec.msgpack.decode(plain, type=Snapshot)
+        return msgspec.msgpack.decode(plain, type=kind)
     except msgspec.DecodeError as error:
         return Unusable(f"it holds another state than its rules say: {error}")
 

@@ -1,0 +1,34 @@
+"""`Moment`: a run at one position of its log. Two folds in one pass: the state, and what is around it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from slime_events.state.apply import apply
+from slime_events.state.run import RunState
+from slime_events.timetravel.around import Around
+from storage.log import Recorded
+
+
+@dataclass(slots=True)
+class Moment:
+    """state: the fold of everything up to `position`. before: the chain up to the event before the last (hex), with
+    which a snapshot can be checked. last: the event at `position`.
+    """
+
+    state: RunState
+    around: Around = field(default_factory=Around)
+    before: str = ""
+    last: Recorded | None = None
+
+    @property
+    def position(self) -> int:
+        """Of the last event folded in."""
+        return self.state.events
+
+    def apply(self, recorded: Recorded) -> None:
+        """Fold one event in."""
+        self.before = self.state.chain
+        apply(self.state, recorded)
+        self.around.apply(recorded)
+        self.last = recorded

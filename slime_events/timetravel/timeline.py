@@ -1,0 +1,133 @@
+"""`Timeline`: a run's log that can be entered anywhere.
+
+place -> the last point before it (seek_index) -> checked against the log -> the few events from there on -> Moment
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+from schemas.errors import RunNotFound
+from schemas.steps import StepCommitted
+from slime_events.state.run import RunState
+from slime_events.timetravel.moment import Moment
+from slime_events.timetravel.place import AfterStep, AtPosition, AtTime, BeforeEnd, FromStart, Place
+from slime_events.timetravel.seek_index import EVERY, Mark, SeekIndex
+from storage.log import Readable, Recorded
+
+Stop = Callable[[Recorded], bool]
+"""Whether to stop before this event."""
+
+
+class Timeline:
+    """log: live, finished or archived. folder: where its seek index is kept; None: in memory. end: last position."""
+
+    def __init__(self, log: Readable, folder: Path | None = None, *, every: int = EVERY) -> None:
+        self._log, self._every = log, every
+        self._seek = SeekIndex(log.run, folder)
+        self.end = 0
+
+    async def open(self, on_index: Callable[[int], None] = lambda events: None) -> Timeline:
+        """Bring the index up to the log's end. on_index: told how many events are folded for it, where they are many.
+
+        Raises RunNotFound for an empty log, StorageError, SchemaError, LogDamaged, ArchiveDamaged.
+        """
+        self.end = await self._log.position()
+        if not self.end:
+            raise RunNotFound(f"the log of run {self._log.run} is empty")
+        marks = self._seek.index.marks
+        moment = await self._fold(marks[-1], lambda recorded: True) if marks else self._beginning()
+        if not moment.position:
+            self._seek.forget()
+        todo = self.end - moment.position
+        if todo >= self._every:
+            on_index(todo)
+            await self._index(moment)
+        return self
+
+    async def _index(self, moment: Moment) -> None:
+        """One pass over what came since the last point."""
+        index, commits = self._seek.index, []
+        async with contextlib.aclosing(self._log.read(moment.position + 1)) as read:  # type: ignore[type-var]
+            async for recorded in read:
+                moment.apply(recorded)
+                event = recorded.envelope.event
+                if isinstance(event, StepCommitted):
+                    commits.append((event.step, recorded.position))
+                if not recorded.position % self._every:
+                    index.steps += commits
+                    commits = []
+                    self._seek.add(moment)
+                if recorded.position == self.end:
+                    break
+        self._seek.save()
+
+    async def seek(self, place: Place) -> Moment:
+        """The run there. Raises RunNotFound where the log has no such place."""
+        match place:
+            case AtPosition(position):
+                return await self._at(position)
+            case AfterStep(step):
+                return await self._after_step(step)
+            case AtTime(at):
+                return await self._at_time(at)
+            case FromStart(nanos):
+                return await self._at_time((await self._record(1)).envelope.at + nanos)
+            case BeforeEnd(nanos):
+                return await self._at_time((await self._record(self.end)).envelope.at - nanos)
+
+    async def _at(self, position: int) -> Moment:
+        if not 1 <= position <= self.end:
+            raise RunNotFound(f"run {self._log.run} has no position {position}: there are 1 to {self.end}")
+        return await self._fold(self._seek.index.before(position), lambda recorded: recorded.position > position)
+
+    async def _after_step(self, step: int) -> Moment:
+        position = self._seek.index.commit_of(step)
+        if position is not None:
+            return await self._at(position)
+        marks = self._seek.index.marks
+        committed = False
+
+        def stop(recorded: Recorded) -> bool:
+            nonlocal committed
+            over, event = committed, recorded.envelope.event
+            committed = committed or (isinstance(event, StepCommitted) and event.step == step)
+            return over
+
+        moment = await self._fold(marks[-1] if marks else None, stop)
+        if not committed:
+            raise RunNotFound(f"run {self._log.run} has not committed step {step}: {moment.state.steps} are, from 0")
+        return moment
+
+    async def _at_time(self, at: int) -> Moment:
+        moment = await self._fold(self._seek.index.before_time(at), lambda recorded: recorded.envelope.at > at)
+        if moment.last is None:
+            raise RunNotFound(f"run {self._log.run} had not begun at that time: its first event came later")
+        return moment
+
+    async def _record(self, position: int) -> Recorded:
+        async with contextlib.aclosing(self._log.read(position)) as read:  # type: ignore[type-var]
+            return await anext(read)
+
+    async def _fold(self, mark: Mark | None, stop: Stop) -> Moment:
+        """From the point of a mark, or from the beginning where none is right, up to where it is to stop."""
+        point = None if mark is None else self._seek.point(mark)
+        moment = self._beginning()
+        async with contextlib.aclosing(self._log.read(point.position if point else 1)) as read:  # type: ignore[type-var]
+            async for recorded in read:
+                if point is not None and recorded.position == point.position:
+                    if not point.is_followed_by(recorded.data):
+                        break  # the log has another history
+                    moment = point.moment(recorded)
+                    continue
+                if recorded.position > self.end or stop(recorded):
+                    return moment
+                moment.apply(recorded)
+        if point is not None and not moment.position:
+            return await self._fold(None, stop)
+        return moment
+
+    def _beginning(self) -> Moment:
+        return Moment(RunState(run=self._log.run))

@@ -1,0 +1,127 @@
+"""`facts_of`: everything that is to be said of a run at one moment, as JSON values."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import msgspec
+
+from schemas.event import Purpose
+from slime_events.conductor.decide import waits_for
+from slime_events.conductor.plan import Plan, make_plan
+from slime_events.run_settings import settings_in_force
+from slime_events.state.group import GroupPhase, GroupState, SamplePhase, SampleState
+from slime_events.state.run import RunPhase, RunState
+from slime_events.timetravel.moment import Moment
+
+UNDER_WAY = (SamplePhase.REQUESTED, SamplePhase.RUNNING)
+NANO = 1e-9
+
+
+def facts_of(moment: Moment, end: int) -> dict[str, Any]:
+    """See docs/time-travel.md for each field. end: the log's last position."""
+    state, around, plan = moment.state, moment.around, plan_at(moment)
+    groups = [_group(group, moment) for group in state.groups.values()]
+    open_groups = [group for group in groups if group["behind"] is not None]
+    return {
+        "run": state.run,
+        "position": moment.position,
+        "end": end,
+        "at": around.at,
+        "seconds": (around.at - around.first_at) * NANO,
+        "phase": state.phase.value,
+        "failure": state.failure,
+        "waits_for": waits_for(state, plan) if plan and state.phase is RunPhase.RUNNING else None,
+        "steps": state.steps,
+        "steps_wanted": plan.steps if plan else None,
+        "version": state.version,
+        "published": state.published,
+        "weights_digest": state.weights_digest,
+        "backpressure": {
+            "open": state.open_groups,
+            "room": plan.room if plan else None,
+            "unsealed": state.unsealed_groups,
+            "prompts_waiting": len(state.waiting),
+        },
+        "staleness": {
+            "bound": plan.staleness_bound if plan else None,
+            "behind": {str(behind): n for behind, n in sorted(Counter(g["behind"] for g in open_groups).items())},
+        },
+        "engines": _engines(moment),
+        "queued": [_rollout(sample, moment) for sample in _under_way(state) if sample.sample not in around.engines],
+        "groups": groups,
+        "sealed": [
+            {"step": step, "groups": list(sealed.groups), "digest": sealed.digest}
+            for step, sealed in state.sealed.items()
+        ],
+        "evals": [{"dataset": e.dataset, "version": e.version, "groups": len(e.groups)} for e in state.evals.values()],
+        "decisions": msgspec.to_builtins(around.decisions),
+        "workers": dict(around.workers),
+        "cursors": dict(state.cursors),
+        "counts": msgspec.to_builtins(state.counts),
+        "rejections": dict(state.rejections),
+    }
+
+
+def plan_at(moment: Moment) -> Plan | None:
+    """What the run was conducted by then; None where its settings do not say how many steps it has."""
+    settings = settings_in_force(moment.around.life)
+    if settings.rollout.num_rollout is None:
+        return None
+    return make_plan(settings.rollout, settings.evaluation, settings.trainer)
+
+
+def _under_way(state: RunState) -> list[SampleState]:
+    return [s for group in state.groups.values() for s in group.samples.values() if s.phase in UNDER_WAY]
+
+
+def _engines(moment: Moment) -> list[dict[str, Any]]:
+    """Every engine that runs weights or rollouts: which, and what it has made of them."""
+    state, around = moment.state, moment.around
+    rollouts: dict[str, list[dict[str, Any]]] = {engine: [] for engine in state.activated}
+    for sample in _under_way(state):
+        engine = around.engines.get(sample.sample)
+        if engine is not None:
+            rollouts.setdefault(engine, []).append(_rollout(sample, moment))
+    return [
+        {"engine": engine, "version": state.activated.get(engine), "rollouts": found}
+        for engine, found in sorted(rollouts.items())
+    ]
+
+
+def _rollout(sample: SampleState, moment: Moment) -> dict[str, Any]:
+    return {
+        "sample": sample.sample,
+        "tokens": sample.length,
+        "oldest": sample.oldest,
+        "newest": sample.newest,
+        "min_version": sample.min_version,
+        "attempt": sample.attempt,
+        "seconds": (moment.around.at - sample.requested_at) * NANO,
+    }
+
+
+def _group(group: GroupState, moment: Moment) -> dict[str, Any]:
+    samples, training = list(group.samples.values()), group.purpose is Purpose.TRAIN
+    asked = [sample.requested_at for sample in samples if sample.requested_at]
+    return {
+        "group": group.group,
+        "purpose": group.purpose.value,
+        "dataset": group.dataset,
+        "phase": group.phase.value,
+        "samples": dict(Counter(sample.phase.value for sample in samples)),
+        "tokens": sum(sample.length for sample in samples),
+        "rewards": list(group.graded),
+        "seconds": (moment.around.at - min(asked)) * NANO if asked else None,
+        "version": group.version,
+        "oldest": group.oldest if samples else None,
+        "behind": _step_of(group, moment.state) - group.oldest if training and samples else None,
+    }
+
+
+def _step_of(group: GroupState, state: RunState) -> int:
+    """The step that trains it, or the first that may."""
+    if group.phase is GroupPhase.SEALED:
+        return next(step for step, sealed in state.sealed.items() if group.group in sealed.groups)
+    return state.next_step

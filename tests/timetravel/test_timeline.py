@@ -1,0 +1,131 @@
+"""Any place of a log is the same moment, by whatever way it was reached: with points, without, and with bad ones."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from schemas.errors import InvalidValue, RunNotFound
+from schemas.steps import StepCommitted
+from slime_events.state.run import RunState
+from slime_events.timetravel.moment import Moment
+from slime_events.timetravel.place import AfterStep, AtPosition, AtTime, BeforeEnd, FromStart, Place, parse_place
+from slime_events.timetravel.timeline import Timeline
+from storage.memory_log import MemoryLog
+from tests.conductor.driver import Driver, dropping, make_plan
+
+EVERY = 40
+
+
+@pytest.fixture(scope="module")
+def log() -> MemoryLog:
+    """A run of six steps; each event is said a nanosecond after the one before, the first at 0."""
+    driver = Driver(make_plan(steps=6, max_staleness=1, in_prompt_order=False, checkpoint_every=2), dropping(0.3))
+    driver.play(random.Random(5), engine_fails=0.1)
+    log = MemoryLog("drive")
+    log.records = list(driver.log)
+    return log
+
+
+def folded(log: MemoryLog, position: int) -> Moment:
+    moment = Moment(RunState(run=log.run))
+    for recorded in log.records[:position]:
+        moment.apply(recorded)
+    return moment
+
+
+def commits(log: MemoryLog) -> dict[int, int]:
+    said = ((r.envelope.event, r.position) for r in log.records)
+    return {event.step: position for event, position in said if isinstance(event, StepCommitted)}
+
+
+async def test_every_position_is_the_fold_up_to_there(log: MemoryLog, tmp_path: Path) -> None:
+    timeline = await Timeline(log, tmp_path, every=EVERY).open()
+    assert len(list(tmp_path.iterdir())) == len(log.records) // EVERY + 1
+    again = await Timeline(log, tmp_path, every=EVERY).open()
+    for position in (1, EVERY - 1, EVERY, EVERY + 1, 2 * EVERY + 7, len(log.records)):
+        wanted = folded(log, position)
+        assert await timeline.seek(AtPosition(position)) == wanted
+        assert await again.seek(AtPosition(position)) == wanted
+
+
+async def test_only_what_is_new_is_folded(log: MemoryLog, tmp_path: Path) -> None:
+    first = MemoryLog("drive")
+    first.records = log.records[: 3 * EVERY - 1]
+    told: list[int] = []
+    for grown in (first, first, log, log):
+        await Timeline(grown, tmp_path, every=EVERY).open(told.append)
+    assert told == [3 * EVERY - 1, len(log.records) - 2 * EVERY]
+
+
+async def test_a_step_is_just_after_its_commit(log: MemoryLog, tmp_path: Path) -> None:
+    timeline = await Timeline(log, tmp_path, every=EVERY).open()
+    for step, position in commits(log).items():
+        moment = await timeline.seek(AfterStep(step))
+        assert moment == folded(log, position)
+        assert moment.state.version == step + 1
+    with pytest.raises(RunNotFound, match="has not committed step 6: 6 are, from 0"):
+        await timeline.seek(AfterStep(6))
+
+
+@pytest.mark.parametrize(
+    ("place", "position"),
+    [(AtTime(0), 1), (AtTime(EVERY), EVERY + 1), (FromStart(99), 100), (BeforeEnd(0), -1), (BeforeEnd(9), -10)],
+)
+async def test_a_time_is_before_what_was_said_later(log: MemoryLog, place: Place, position: int) -> None:
+    timeline = await Timeline(log, every=EVERY).open()
+    wanted = position if position > 0 else len(log.records) + 1 + position
+    assert await timeline.seek(place) == folded(log, wanted)
+
+
+async def test_what_is_not_there(log: MemoryLog) -> None:
+    timeline = await Timeline(log, every=EVERY).open()
+    for place in (AtPosition(0), AtPosition(len(log.records) + 1), AtTime(-1)):
+        with pytest.raises(RunNotFound):
+            await timeline.seek(place)
+    with pytest.raises(RunNotFound, match="is empty"):
+        await Timeline(MemoryLog("drive")).open()
+
+
+@pytest.mark.parametrize("damage", ["points", "index", "gone", "history"])
+async def test_the_index_is_only_a_cache(log: MemoryLog, tmp_path: Path, damage: str) -> None:
+    of = log
+    if damage == "history":
+        of = MemoryLog("drive")
+        driver = Driver(make_plan(steps=6), dropping(0.2))
+        driver.play(random.Random(7))
+        of.records = list(driver.log)
+    await Timeline(of, tmp_path, every=EVERY).open()
+    for path in tmp_path.iterdir():
+        match damage:
+            case "points" if path.name != "index.seek":
+                path.write_bytes(path.read_bytes()[:-1])
+            case "index" if path.name == "index.seek":
+                path.write_bytes(b"")
+            case "gone":
+                path.unlink()
+    timeline = await Timeline(log, tmp_path, every=EVERY).open()
+    for position in (EVERY, 2 * EVERY + 1, len(log.records)):
+        assert await timeline.seek(AtPosition(position)) == folded(log, position)
+
+
+@pytest.mark.parametrize(
+    ("said", "place"),
+    [
+        ("12", AtPosition(12)),
+        ("step:3", AfterStep(3)),
+        ("+30s", FromStart(30_000_000_000)),
+        ("-1.5s", BeforeEnd(1_500_000_000)),
+        ("2026-11-21T15:25:40.5+00:00", AtTime(1_795_274_740_500_000_000)),
+    ],
+)
+def test_places(said: str, place: Place) -> None:
+    assert parse_place(said) == place
+
+
+@pytest.mark.parametrize("said", ["", "step:x", "-5", "yesterday", "+s"])
+def test_what_is_no_place(said: str) -> None:
+    with pytest.raises(InvalidValue, match=r"is no position: give SEQ \(12345\)"):
+        parse_place(said)
