@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
-from schemas.rollouts import RolloutCompleted, StopReason
+from schemas.rollouts import StopReason, WeightSpan
 from schemas.sample_ids import place_of
 from slime_events.sample import Sample, Status
 from slime_events.state.group import GroupState, SampleState
@@ -52,8 +52,23 @@ def _with_tokens(sample: Sample, trajectory: Trajectory | None) -> Sample:
     return sample
 
 
+class Completed(Protocol):
+    """What a grader is shown of a completed rollout: `RolloutCompleted`, or those of its fields."""
+
+    @property
+    def sample(self) -> str: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def length(self) -> int: ...
+    @property
+    def spans(self) -> tuple[WeightSpan, ...]: ...
+    @property
+    def stop(self) -> StopReason: ...
+
+
 def sample_to_grade(
-    event: RolloutCompleted,
+    event: Completed,
     *,
     index: int,
     prompt: str | list[dict[str, Any]],

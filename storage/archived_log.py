@@ -32,6 +32,10 @@ class ArchivedLog:
             if not number % 1000:
                 await asyncio.sleep(0)
 
+    def records(self, start: int = 1) -> Iterator[SegmentRecord]:
+        """Every event from position `start`, as it is stored: for those who decode a few fields of some."""
+        return self._reader.records(start)
+
     def _records(self, start: int, subject: str | None) -> Iterator[SegmentRecord]:
         """Those that match, and perhaps others."""
         named = None if subject is None else named_by(subject)

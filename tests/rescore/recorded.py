@@ -1,0 +1,82 @@
+"""Simulated runs to rescore: graded by a coin over the response, with or without a filter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from schemas.arrays import unpack
+from schemas.rewards import RewardFailureKind
+from serve_apps.engine.scripted_engine import Script
+from slime_events.args_view import ArgsView
+from slime_events.config.engine import EngineSettings
+from slime_events.config.reward import RewardSettings
+from slime_events.config.rollout import RolloutSettings
+from slime_events.config.settings import TrainSettings
+from slime_events.config.trainer import TrainerSettings
+from slime_events.filters.judge import make_judge
+from slime_events.opened_run import OpenedRun
+from slime_events.rewards.dispatch import built_in
+from slime_events.rewards.outcome import Outcome, RewardFailure
+from slime_events.sample import Sample
+from tests.simulation.parts import InstantPool
+from tests.simulation.simulation import Simulation, make_plan
+
+NONZERO_STD = "slime.rollout.filter_hub.dynamic_sampling_filters.check_reward_nonzero_std"
+GROUPS, SAMPLES = 2, 3
+
+
+def settings(**rollout: Any) -> TrainSettings:
+    """Whole settings of a run that is graded by a coin."""
+    return TrainSettings(
+        rollout=RolloutSettings(
+            num_rollout=5,
+            rollout_batch_size=GROUPS,
+            n_samples_per_prompt=SAMPLES,
+            rollout_max_response_len=24,
+            **rollout,
+        ),
+        reward=RewardSettings(rm_type="random"),
+        engine=EngineSettings(hf_checkpoint="base"),
+        trainer=TrainerSettings(hf_checkpoint="base", global_batch_size=GROUPS * SAMPLES, num_steps_per_rollout=1),
+    )
+
+
+def coin(sample: Sample) -> float:
+    """What `--rm-type random` says."""
+    return float(built_in("random").function(None, sample))
+
+
+def coin_without(unlucky: str) -> Any:
+    """The same, but no reward for the samples of one group."""
+
+    def grade(sample: Sample) -> Outcome | float:
+        if (sample.session_id or "").startswith(unlucky):
+            return RewardFailure(kind=RewardFailureKind.NONE, message="the grader returned None")
+        return coin(sample)
+
+    return grade
+
+
+async def record(folder: Path, run: TrainSettings, grade: Any = coin, **plan: Any) -> Simulation:
+    """A finished simulation of such a run."""
+    filtered = run.rollout.dynamic_sampling_filter_path
+    judge = make_judge(run.rollout, ArgsView.of(run.rollout, run.reward, run.algorithm)) if filtered else None
+    pool = InstantPool(grade)
+    async with Simulation(folder, make_plan(**plan), pool=pool, judge=judge, evaluations=None) as sim:
+        sim.start_engine(Script(chunk=24))
+        await sim.finish()
+    return sim
+
+
+def opened(sim: Simulation, run: TrainSettings) -> OpenedRun:
+    """The run as a command opens it."""
+    return OpenedRun(sim.log, run, unpack, None, "sim")
+
+
+def with_filter(run: TrainSettings, path: str | None) -> TrainSettings:
+    """The same settings with another filter."""
+    rollout = msgspec.structs.replace(run.rollout, dynamic_sampling_filter_path=path)
+    return msgspec.structs.replace(run, rollout=rollout)

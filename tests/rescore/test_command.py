@@ -1,0 +1,57 @@
+"""`slime-events rescore` over an archive with nothing else left."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from schemas.envelope import enclose
+from schemas.event import Event
+from schemas.runs import RunStarted
+from slime_events.cli.main import main
+from slime_events.config.settings import TrainSettings
+from slime_events.learner.changes import read_changes
+from storage.archive import ArchiveWriter
+from storage.log import Append, append_all
+from storage.memory_log import MemoryLog
+from tests.rescore.recorded import NONZERO_STD, record, settings
+
+
+@pytest.fixture
+async def archive(tmp_path: Path) -> str:
+    """The path of an archived run."""
+    run = settings()
+    sim = await record(tmp_path, run)
+    return await archived(tmp_path, run, [recorded.envelope.event for recorded in sim.log.records][1:])
+
+
+async def archived(folder: Path, run: TrainSettings, events: Sequence[Event]) -> str:
+    """The events of a run, after its settings, as an archive in the folder."""
+    log = MemoryLog("sim")
+    said = [RunStarted(settings=msgspec.to_builtins(run), code_version=""), *events]
+    await append_all(log, [Append(enclose("sim", event, at=1, producer="test")) for event in said])
+    writer = ArchiveWriter(str(folder / "archive"), "sim")
+    for recorded in log.records:
+        writer.add(recorded)
+    writer.seal()
+    return f"{folder}/archive/sim"
+
+
+def test_text_json_and_changes(archive: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rescore", archive]) == 0
+    assert "Nothing would have been otherwise" in capsys.readouterr().out
+    out = tmp_path / "changes.jsonl"
+    assert main(["rescore", archive, "--json", "--dynamic-sampling-filter-path", NONZERO_STD, "--out", str(out)]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["same"] is False
+    assert len(read_changes(out.read_bytes(), "out").verdicts) == report["groups"]["rejected_now"] > 0
+    assert report["first_difference"] == min(step["step"] for step in report["steps"] if step["lost"])
+
+
+def test_a_setting_that_it_cannot_answer_for(archive: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rescore", archive, "--lr", "1e-5"]) == 2
+    assert "--lr: recorded rollouts cannot say" in capsys.readouterr().err
