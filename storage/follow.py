@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from storage.log import EventLog, Recorded
+from storage.log import Readable, Recorded
 
 
 class Follower:
     """Reads ahead in a task, so that a busy consumer catches up in one turn instead of one event at a time."""
 
-    def __init__(self, log: EventLog, start: int = 1, subject: str | None = None, *, read_ahead: int = 10_000) -> None:
+    def __init__(self, log: Readable, start: int = 1, subject: str | None = None, *, read_ahead: int = 10_000) -> None:
         self._log, self._start, self._subject = log, start, subject
         self._queue: asyncio.Queue[Recorded] = asyncio.Queue(read_ahead)
         self._task: asyncio.Task[None] | None = None

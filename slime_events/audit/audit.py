@@ -22,7 +22,8 @@ from storage.log import Recorded
 
 class Audit:
     """rules: of a run whose run.started has no settings. fetch: arrays out of the blob store; None: blobs are not seen.
-    weights: where weight folders lie if not where the log says; files: whether to look at them.
+    weights: where weight folders lie if not where the log says; files: whether to look at them. parent: what the log of
+    the run that this one follows holds (`facts_of`); without it the rollouts of a learner are not looked at.
     """
 
     def __init__(
@@ -33,9 +34,10 @@ class Audit:
         fetch: Fetch | None = None,
         weights: Path | None = None,
         files: bool = True,
+        parent: Ledger | None = None,
     ) -> None:
         self._ledger = Ledger(run, rules or Rules())
-        self._checks = make_checks(self._ledger, fetch=fetch, weights=weights, files=files)
+        self._checks = make_checks(self._ledger, fetch=fetch, weights=weights, files=files, parent=parent)
         self._hearing: dict[type[Event], list[Check]] = {
             kind: [check for check in self._checks if not check.hears or kind in check.hears] for kind in EVENT_CLASSES
         }
@@ -45,7 +47,8 @@ class Audit:
         """Take in the next event."""
         self._events += 1
         for check in self._hearing[type(recorded.envelope.event)]:
-            check.apply(recorded)
+            if check.applies:
+                check.apply(recorded)
         self._ledger.apply(recorded)
 
     def finish(self, unread: str | None = None) -> Report:
@@ -53,6 +56,7 @@ class Audit:
         checks = tuple(
             CheckReport(name=check.name, promise=check.promise, findings=tuple(check.finish()), counts=check.counts())
             for check in self._checks
+            if check.applies
         )
         return Report(run=self._ledger.run, events=self._events, checks=checks, unread=unread)
 

@@ -24,6 +24,10 @@ class Batches(Check):
         super().__init__(ledger)
         self._samples = self._normalised = 0
 
+    @property
+    def applies(self) -> bool:
+        return not self.ledger.follows  # `Followed` is for those whose rollouts are another run's
+
     def apply(self, recorded: Recorded) -> None:
         event = recorded.envelope.event
         assert isinstance(event, BatchSealed)

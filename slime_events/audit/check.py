@@ -27,6 +27,11 @@ class Check:
         self.ledger = ledger
         self.findings: list[Finding] = []
 
+    @property
+    def applies(self) -> bool:
+        """Whether it is of runs like this one, by what was said so far."""
+        return True
+
     def apply(self, recorded: Recorded) -> None:
         """Look at one event."""
         raise NotImplementedError

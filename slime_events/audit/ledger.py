@@ -126,6 +126,11 @@ class Ledger:
         return 0 if self.branched is None else self.branched.version
 
     @property
+    def follows(self) -> bool:
+        """Whether its batches are of another run's rollouts."""
+        return self.branched is not None and self.branched.follows
+
+    @property
     def steps_sealed(self) -> int:
         """Steps that have a batch, those before a branch's beginning included: the next batch is of this step."""
         return self.first + len(self.batches)

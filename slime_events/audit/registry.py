@@ -9,6 +9,7 @@ from slime_events.audit.batches import Batches
 from slime_events.audit.check import Check
 from slime_events.audit.evaluations import Evaluations
 from slime_events.audit.fold import Fold
+from slime_events.audit.followed import Followed
 from slime_events.audit.ledger import Ledger
 from slime_events.audit.lifetime import Lifetime
 from slime_events.audit.positions import Positions
@@ -24,8 +25,10 @@ from slime_events.audit.weight_files import WeightFiles
 from slime_events.audit.weights import Weights
 
 
-def make_checks(ledger: Ledger, *, fetch: Fetch | None, weights: Path | None, files: bool) -> list[Check]:
-    """One of each. files: look at weight folders too."""
+def make_checks(
+    ledger: Ledger, *, fetch: Fetch | None, weights: Path | None, files: bool, parent: Ledger | None = None
+) -> list[Check]:
+    """One of each. files: look at weight folders too. parent: the facts of the run that this one follows."""
     checks: list[Check] = [
         Positions(ledger),
         Lifetime(ledger),
@@ -37,6 +40,7 @@ def make_checks(ledger: Ledger, *, fetch: Fetch | None, weights: Path | None, fi
         Batches(ledger),
         Steps(ledger),
         Training(ledger),
+        Followed(ledger, parent),
         Staleness(ledger),
         Evaluations(ledger),
         Weights(ledger),

@@ -21,6 +21,10 @@ class Staleness(Check):
         super().__init__(ledger)
         self._samples: Counter[int] = Counter()
 
+    @property
+    def applies(self) -> bool:
+        return not self.ledger.follows  # `Followed` is for those whose rollouts are another run's
+
     def apply(self, recorded: Recorded) -> None:
         event = recorded.envelope.event
         assert isinstance(event, StepCommitted)

@@ -51,6 +51,9 @@ class Steps(Check):
         self._sums(recorded, event, batch)
 
     def _sums(self, recorded: Recorded, event: StepCommitted, batch: BatchSealed) -> None:
+        if self.ledger.follows:
+            self._tokens += event.tokens
+            return
         facts = [self.ledger.samples[name] for name in batch.samples if name in self.ledger.samples]
         tokens = sum(sample.prompt_length + sample.length for sample in facts)
         self._tokens += event.tokens

@@ -20,6 +20,10 @@ class Training(Check):
         super().__init__(ledger)
         self._trained: dict[str, int] = {}
 
+    @property
+    def applies(self) -> bool:
+        return not self.ledger.follows  # `Followed` is for those whose rollouts are another run's
+
     def apply(self, recorded: Recorded) -> None:
         event = recorded.envelope.event
         assert isinstance(event, StepCommitted)
