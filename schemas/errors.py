@@ -29,7 +29,8 @@ A caller can catch at the height it can act on: a shell retries `LogUnavailable`
     │   └── RunHasEnded            what a killed launcher left came to the run's end just now
     ├── DataError                  what was given cannot be used
     │   ├── MalformedPrompt        file, line and reason
-    │   └── TooManyBadLines        more of them than --max-bad-lines
+    │   ├── TooManyBadLines        more of them than --max-bad-lines
+    │   └── BadQuery               SQL that cannot be answered: its line, and the nearest names
     ├── PlugPointError             a user's function that is missing, misnamed, or broke
     │   ├── PlugPointMissing
     │   ├── NameTaken              a user's module that bears one of our package names
@@ -166,6 +167,10 @@ class MalformedPrompt(DataError):
 
 class TooManyBadLines(DataError):
     """More malformed prompt lines than --max-bad-lines allows."""
+
+
+class BadQuery(DataError):
+    """SQL that is not one SELECT over the tables there are; the message carries its line and the nearest names."""
 
 
 class PlugPointError(SlimeEventsError):

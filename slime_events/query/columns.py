@@ -1,0 +1,117 @@
+"""Arrow columns of an event struct, made from its type hints: a new field of an event is a new column.
+
+text, number, boolean, enum    as they are
+Array                          how many numbers it has: the numbers themselves are only in the table `tokens`
+struct                         a column for each of its fields, `source.path` as `source_path`
+tuple                          a list, of structs where it holds structs
+dict of one type of value      a map; any other dict, list or value is JSON text
+"""
+
+from __future__ import annotations
+
+import enum
+import types
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+import pyarrow as pa
+
+from schemas.arrays import Array
+
+Get = Callable[[Any], Any]
+Pack = Callable[[list[Any]], pa.Array]
+
+_SCALARS: dict[Any, pa.DataType] = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
+
+
+@dataclass(frozen=True, slots=True)
+class StructColumn:
+    """One column. get: its value in a struct; pack: many values to Arrow."""
+
+    name: str
+    type: pa.DataType
+    get: Get
+    pack: Pack
+
+    def array(self, structs: Sequence[Any]) -> pa.Array:
+        """The column over these structs [n]."""
+        get = self.get
+        return self.pack([get(struct) for struct in structs])
+
+
+def struct_columns(struct: type[msgspec.Struct], prefix: str = "", reach: Get | None = None) -> Iterator[StructColumn]:
+    """The columns of `struct`, which `reach` leads to from the event (None: the event is it)."""
+    hints = get_type_hints(struct)
+    for name in struct.__struct_fields__:
+        hint = _without_none(hints[name])
+        get = _getter(name, reach)
+        if isinstance(hint, type) and issubclass(hint, msgspec.Struct) and hint is not Array:
+            yield from struct_columns(hint, f"{prefix}{name}_", get)
+        else:
+            yield _column(f"{prefix}{name}", hint, get)
+
+
+def _column(name: str, hint: Any, get: Get) -> StructColumn:
+    if hint is Array:
+        return _plain(name, pa.int64(), _of(get, lambda array: array.n))
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return _plain(name, pa.string(), _of(get, lambda member: member.value))
+    if hint in _SCALARS:
+        return _plain(name, _SCALARS[hint], get)
+    inner = get_args(hint)
+    if get_origin(hint) is tuple:
+        if inner[0] in _SCALARS:
+            return _plain(name, pa.list_(_SCALARS[inner[0]]), get)
+        return _list_of_structs(name, inner[0], get)
+    if get_origin(hint) is dict and inner[1] in _SCALARS:
+        return _plain(name, pa.map_(pa.string(), _SCALARS[inner[1]]), _of(get, lambda value: list(value.items())))
+    return _plain(name, pa.string(), _of(get, to_json))
+
+
+def _plain(name: str, kind: pa.DataType, get: Get) -> StructColumn:
+    return StructColumn(name, kind, get, lambda values: pa.array(values, kind))
+
+
+def _list_of_structs(name: str, struct: type[msgspec.Struct], get: Get) -> StructColumn:
+    parts = list(struct_columns(struct))
+    kind = pa.list_(pa.struct([(part.name, part.type) for part in parts]))
+
+    def pack(values: list[Any]) -> pa.Array:
+        flat = [one for value in values for one in value or ()]
+        offsets = [0]
+        for value in values:
+            offsets.append(offsets[-1] + len(value or ()))
+        inside = pa.StructArray.from_arrays([part.array(flat) for part in parts], fields=list(kind.value_type))
+        return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), inside, type=kind)
+
+    return StructColumn(name, kind, get, pack)
+
+
+def to_json(value: Any) -> str:
+    """JSON text; what has no place in JSON as its own text."""
+    return msgspec.json.encode(value, enc_hook=str).decode()
+
+
+def _getter(name: str, reach: Get | None) -> Get:
+    if reach is None:
+        return lambda struct: getattr(struct, name)
+    return _of(reach, lambda struct: getattr(struct, name))
+
+
+def _of(get: Get, change: Get) -> Get:
+    """`change` of what `get` gives; None stays None."""
+
+    def changed(struct: Any) -> Any:
+        value = get(struct)
+        return None if value is None else change(value)
+
+    return changed
+
+
+def _without_none(hint: Any) -> Any:
+    if get_origin(hint) in (Union, types.UnionType):
+        some = [one for one in get_args(hint) if one is not type(None)]
+        return some[0] if len(some) == 1 else Any
+    return hint

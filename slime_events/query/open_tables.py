@@ -1,0 +1,107 @@
+"""`open_tables`: a run's tables in a notebook or a script, without `await`, whether an event loop runs there or not."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from slime_events.opened_run import open_run
+from slime_events.query.run_tables import RunTables, tables_of
+from slime_events.run_folder import RUNS_DIR
+
+if TYPE_CHECKING:
+    import duckdb
+    import pandas
+    import pyarrow as pa
+
+T = TypeVar("T")
+
+
+def open_tables(
+    run: str, *, runs_dir: str | Path = RUNS_DIR, with_parent: bool = False, cache: Path | None = None
+) -> OpenTables:
+    """The tables of a run by name, folder or archive URL: `with open_tables("demo") as tables: ...`.
+
+    Raises RunNotFound, StorageError, ConfigError. Without `with`, call `close` in the end.
+    """
+    return OpenTables(run, runs_dir, with_parent=with_parent, cache=cache)
+
+
+class OpenTables:
+    """A run that is held open by a thread with an event loop of its own."""
+
+    def __init__(self, run: str, runs_dir: str | Path, *, with_parent: bool, cache: Path | None) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="slime-events-tables", daemon=True)
+        self._thread.start()
+        self._opened = contextlib.AsyncExitStack()
+        try:
+            self._tables = self._wait(self._open(run, runs_dir, with_parent, cache))
+        except BaseException:
+            self.close()
+            raise
+
+    def sql(self, query: str) -> Answer:
+        """One SELECT over the tables as they are now. Raises BadQuery, and as the log does."""
+        return Answer(self._wait(self._tables.sql(query)))
+
+    def close(self) -> None:
+        """Let go of the run. Answers that were given stay."""
+        if self._thread.is_alive():
+            try:
+                self._wait(self._opened.aclose())
+            finally:
+                self._loop.call_soon_threadsafe(self._loop.stop)
+                self._thread.join()
+                self._loop.close()
+
+    def __enter__(self) -> OpenTables:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
+
+    async def _open(self, run: str, runs_dir: str | Path, with_parent: bool, cache: Path | None) -> RunTables:
+        opened = await self._opened.enter_async_context(open_run(run, runs_dir))
+        return await self._opened.enter_async_context(tables_of(opened, with_parent=with_parent, cache=cache))
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+class Answer:
+    """The rows of a query, computed when they are taken. Its text (and a notebook's) is a preview."""
+
+    def __init__(self, relation: duckdb.DuckDBPyRelation) -> None:
+        self.relation = relation
+        """DuckDB's own, to go on with: `.filter("reward > 0").order("tokens")`."""
+
+    @property
+    def columns(self) -> list[str]:
+        """Their names."""
+        return list(self.relation.columns)
+
+    def arrow(self) -> pa.Table:
+        """All rows as an Arrow table."""
+        return self.relation.to_arrow_table()
+
+    def pandas(self) -> pandas.DataFrame:
+        """All rows as a data frame. Raises MissingPart where pandas is not installed."""
+        from importlib.util import find_spec
+
+        from schemas.errors import MissingPart
+
+        if find_spec("pandas") is None:
+            raise MissingPart("pandas is not installed: pip install pandas, or take .arrow()")
+        return self.relation.df()
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        """All rows as tuples."""
+        return list(self.relation.fetchall())
+
+    def __repr__(self) -> str:
+        return str(self.relation)

@@ -1,0 +1,137 @@
+"""`RunFacts`: the facts of one run, archived and live together without a seam.
+
+What the run's archive holds comes from there, as Parquet files that are kept; what was said since comes from the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+
+from schemas.errors import StorageError
+from schemas.subjects import of_type
+from slime_events.opened_run import OpenedRun
+from slime_events.query.builder import FactBuilder
+from slime_events.query.cache import TableCache
+from slime_events.query.facts import FACTS, Fact
+from storage.archive_reader import ArchiveReader
+from storage.archived_log import ArchivedLog
+
+_FEW = 4
+"""Types of events up to which each is asked for by itself, instead of reading the whole log."""
+
+
+@dataclass(frozen=True, slots=True)
+class FactParts:
+    """The rows of one fact: those in Parquet files, then those in memory."""
+
+    files: tuple[Path, ...]
+    table: pa.Table
+
+
+@dataclass(slots=True)
+class _Tail:
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+    end: int = 0
+
+
+class RunFacts:
+    """depth: 0 for the run that was asked for, 1 for the one that it branched from, and so on. end: the last position
+    that counts, None for all there are.
+    """
+
+    def __init__(self, opened: OpenedRun, cache: TableCache, *, depth: int = 0, end: int | None = None) -> None:
+        self.opened, self.depth, self.end = opened, depth, end
+        self._cache = cache
+        self._tails: dict[str, _Tail] = {}
+        self._reader: ArchiveReader | None = None
+        self._looked = False
+
+    @property
+    def run(self) -> str:
+        """Its name."""
+        return self.opened.run
+
+    async def load(self, names: Collection[str]) -> dict[str, FactParts]:
+        """The rows of these facts, up to what is in the log now. Raises as the log and the archive do."""
+        if not names:
+            return {}
+        end = await self.opened.log.position()
+        end = end if self.end is None else min(end, self.end)
+        reader = await self._archive()
+        facts = [FACTS[name] for name in names]
+        files: dict[str, list[Path]] = {}
+        if reader is not None:
+            files = await asyncio.to_thread(self._cache.files, reader, facts, self.opened.fetch)
+        await self._read_on(facts, reader.last if reader else 0, end)
+        return {
+            fact.name: FactParts(
+                tuple(files.get(fact.name, ())),
+                pa.Table.from_batches(self._tails[fact.name].batches, fact.schema),
+            )
+            for fact in facts
+        }
+
+    async def _archive(self) -> ArchiveReader | None:
+        """The run's archive, looked for once; None where there is none, or none of this very log."""
+        if not self._looked:
+            self._looked = True
+            self._reader = await _archive_of(self.opened)
+        return self._reader
+
+    async def _read_on(self, facts: Sequence[Fact], archived: int, end: int) -> None:
+        """Read what was said since each fact was last looked at."""
+        together: dict[int, list[Fact]] = defaultdict(list)
+        for fact in facts:
+            tail = self._tails.setdefault(fact.name, _Tail(end=archived))
+            together[tail.end].append(fact)
+        for begun, some in together.items():
+            if begun < end:
+                await self._read(some, begun + 1, end)
+
+    async def _read(self, facts: Sequence[Fact], start: int, end: int) -> None:
+        builder = FactBuilder(
+            facts, self.opened.fetch, lambda fact, batch: self._tails[fact.name].batches.append(batch)
+        )
+        few = len(builder.types) <= _FEW
+        for subject in [of_type(self.run, one) for one in sorted(builder.types)] if few else [None]:
+            async for recorded in self.opened.log.read(start, subject):
+                if recorded.position > end:
+                    break
+                if recorded.envelope.type in builder.types:
+                    builder.add(recorded)
+                if builder.full:
+                    await asyncio.to_thread(builder.flush)
+        await asyncio.to_thread(builder.flush)
+        for fact in facts:
+            self._tails[fact.name].end = end
+
+
+async def _archive_of(opened: OpenedRun) -> ArchiveReader | None:
+    """The archive to read first. Of a run with a log of its own: only where the two agree at the archive's end."""
+    if isinstance(opened.log, ArchivedLog):
+        url, _, run = opened.where.rpartition("/")
+        return await asyncio.to_thread(ArchiveReader, url, run)
+    if opened.folder is None:
+        return None
+    try:
+        url = opened.settings.run.archive_url or str(opened.folder.archive)
+        reader = await asyncio.to_thread(ArchiveReader, url, opened.run)
+        return reader if await _same_history(opened, reader) else None
+    except StorageError:
+        return None  # away or damaged: the log holds all of it
+
+
+async def _same_history(opened: OpenedRun, reader: ArchiveReader) -> bool:
+    """Whether the archive's last event is the log's at that position, byte for byte."""
+    if not reader.last or reader.last > await opened.log.position():
+        return False
+    archived = await asyncio.to_thread(lambda: next(reader.records(reader.last)))
+    async for recorded in opened.log.read(reader.last):
+        return recorded.data == archived.data
+    return False

@@ -1,0 +1,65 @@
+"""`RunTables`: a run as tables to ask by SQL. A live run answers with what is in its log when it is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from schemas.runs import Branched, RunStarted
+from schemas.subjects import about
+from slime_events.opened_run import OpenedRun, open_run
+from slime_events.query.cache import TableCache
+from slime_events.query.run_facts import RunFacts
+
+if TYPE_CHECKING:
+    import duckdb
+
+
+class RunTables:
+    """Made by `tables_of`. Belongs to the event loop that the run was opened in."""
+
+    def __init__(self, runs: list[RunFacts]) -> None:
+        self._runs = runs
+
+    async def sql(self, query: str) -> duckdb.DuckDBPyRelation:
+        """The query over a database of its own, with all that it needs loaded. Raises BadQuery, and as the log does.
+
+        What is wrong with values rather than names (a text that is no number) is raised by whoever takes the rows.
+        """
+        from slime_events.query.database import ask, database, facts_needed, one_select
+
+        select = one_select(query)
+        names = await asyncio.to_thread(facts_needed, select)
+        loaded = [(facts, await facts.load(names)) for facts in self._runs]
+        return ask(await asyncio.to_thread(database, loaded), select)
+
+
+@contextlib.asynccontextmanager
+async def tables_of(
+    opened: OpenedRun, *, with_parent: bool = False, cache: Path | None = None
+) -> AsyncIterator[RunTables]:
+    """The tables of an opened run. with_parent: and of those that it branched from, up to where it did.
+
+    cache: folder of Parquet tables of archives; by default one of this user's. Raises RunNotFound, StorageError.
+    """
+    kept = TableCache(cache)
+    runs = [RunFacts(opened, kept)]
+    async with contextlib.AsyncExitStack() as parents:
+        branched = await _branched(opened) if with_parent else None
+        while branched is not None:
+            parent = await parents.enter_async_context(open_run(branched.where))
+            end = None if branched.follows else branched.position
+            runs.append(RunFacts(parent, kept, depth=len(runs), end=end))
+            branched = await _branched(parent)
+        yield RunTables(runs)
+
+
+async def _branched(opened: OpenedRun) -> Branched | None:
+    """Where a run goes on from."""
+    async for recorded in opened.log.read(1, about(opened.run, "run", "run")):
+        if isinstance(recorded.envelope.event, RunStarted):
+            return recorded.envelope.event.branched
+    return None
