@@ -15,6 +15,7 @@ from slime_events.config.settings import TrainSettings
 from slime_events.run_folder import RunFolder
 
 if TYPE_CHECKING:
+    from schemas.runs import Branched
     from slime_events.launch.standing import Standing
 
 INTERRUPTED = 130
@@ -50,11 +51,16 @@ def resolve(parsed: ParsedTrain) -> TrainSettings:
 
 
 def run_to_end(
-    settings: TrainSettings, *, resumes: Standing | None = None, folder: RunFolder | None = None
+    settings: TrainSettings,
+    *,
+    resumes: Standing | None = None,
+    folder: RunFolder | None = None,
+    branched: Branched | None = None,
 ) -> dict[str, Any] | None:
     """The summary; None where it was interrupted by force. Whatever ends it early, the last words say how to go on.
 
-    resumes: where the run stands that is to go on, in its folder; None for a new one.
+    resumes: where the run stands that is to go on, in its folder; None for a new one. branched: where a new one goes on
+    from, if not from its base checkpoint.
     """
     # A taken name is said before anything heavy starts.
     folder = folder or RunFolder.create(settings.run.runs_dir, settings.run.run)
@@ -63,7 +69,7 @@ def run_to_end(
 
     view = make_view(settings.run.plain, _waits_for(settings))
     try:
-        summary = launch(settings, view, resumes=resumes, folder=folder)
+        summary = launch(settings, view, resumes=resumes, folder=folder, branched=branched)
     except KeyboardInterrupt:
         view.close()
         say(stopped(folder))

@@ -23,12 +23,13 @@ import msgspec
 
 from actors.megatron.architecture import Architecture
 from schemas.errors import ConfigError, Conflict, RunHasEnded, RunIsOn, SlimeEventsError
-from schemas.runs import RunFailed, RunFinished, RunResumed, RunStarted
+from schemas.runs import Branched, RunFailed, RunFinished, RunResumed, RunStarted
 from schemas.subjects import about
 from slime_events.address import RunAddress
 from slime_events.config.settings import TrainSettings
 from slime_events.config.toml import to_toml
 from slime_events.incarnation import Incarnation, queue_of
+from slime_events.launch.beginning import put_beginning
 from slime_events.launch.cluster import Cluster
 from slime_events.launch.environment import code_version, environment
 from slime_events.launch.log_server import LogServer
@@ -53,13 +54,21 @@ STOP_DEADLINE_S = 120.0
 class Launch:
     """One incarnation of a run, from start to summary. Use it once.
 
-    resumes: where the run stands that is to go on, in its `folder`; None for a new one.
+    resumes: where the run stands that is to go on, in its `folder`; None for a new one. branched: where a new one goes
+    on from, if not from its base checkpoint.
     """
 
     def __init__(
-        self, settings: TrainSettings, view: View, *, resumes: Standing | None = None, folder: RunFolder | None = None
+        self,
+        settings: TrainSettings,
+        view: View,
+        *,
+        resumes: Standing | None = None,
+        folder: RunFolder | None = None,
+        branched: Branched | None = None,
     ) -> None:
         self._settings, self._view, self._resumes = settings, view, resumes
+        self._branched = resumes.started.branched if resumes else branched
         self._folder = folder or RunFolder.create(settings.run.runs_dir, settings.run.run)
         self._cluster = Cluster(settings.run.ray_address, self._folder.logs)
         self._server = LogServer(self._folder, settings.run.nats_url, view.note)
@@ -75,6 +84,7 @@ class Launch:
         Architecture.read(trainer.hf_checkpoint).check_flags(trainer.megatron)
         with holding(self._folder) as before, self._stopping():
             try:
+                await self._put_beginning()
                 # Nothing heavy starts before the log answers.
                 async with self._server.running(before) as url, self._open(url) as log:
                     self._seconds["nats"] = time.perf_counter() - self._begun
@@ -84,6 +94,13 @@ class Launch:
                     self._summarise(failure=str(error))
                 raise
             return self._summarise()
+
+    async def _put_beginning(self) -> None:
+        """Before anything of the run is there: a branch that cannot begin leaves nothing behind."""
+        if self._branched is not None:
+            checkpoints = self._settings.trainer.save or str(self._folder.checkpoints)
+            await put_beginning(self._branched, self._settings, checkpoints, note=self._view.note)
+            self._seconds["beginning"] = time.perf_counter() - self._begun
 
     async def _launch(self, log: JetStreamLog, url: str) -> None:
         if self._resumes is not None:
@@ -158,7 +175,10 @@ class Launch:
                 f"NATS holds a log of run {worker.log.run} already, with {held} events: choose another name with --run"
             )
         started = RunStarted(
-            settings=msgspec.to_builtins(self._settings), code_version=code_version(), environment=environment()
+            settings=msgspec.to_builtins(self._settings),
+            code_version=code_version(),
+            environment=environment(),
+            branched=self._branched,
         )
         self._write_settings()  # before the log says so: a run that was started must be found
         (since,) = await worker.say([started])
@@ -227,12 +247,17 @@ class Launch:
 
 
 def launch(
-    settings: TrainSettings, view: View, *, resumes: Standing | None = None, folder: RunFolder | None = None
+    settings: TrainSettings,
+    view: View,
+    *,
+    resumes: Standing | None = None,
+    folder: RunFolder | None = None,
+    branched: Branched | None = None,
 ) -> dict[str, Any]:
     """Run `settings` to the end and return the summary. KeyboardInterrupt where a signal ended it at once."""
 
     async def run() -> dict[str, Any]:
-        return await Launch(settings, view, resumes=resumes, folder=folder).run()
+        return await Launch(settings, view, resumes=resumes, folder=folder, branched=branched).run()
 
     try:
         return asyncio.run(run())

@@ -19,7 +19,7 @@ from typing import Any
 from actors.archivist import SealPolicy
 from actors.inbox import Inbox
 from actors.state_keeper import StateKeeper
-from schemas.runs import RunFinished, RunResumed, RunStarted
+from schemas.runs import Branched, RunFinished, RunResumed, RunStarted
 from schemas.subjects import about
 from serve_apps.engine.scripted_engine import Script, ScriptedEngine
 from serve_apps.generate.setup import GenerateSetup
@@ -136,7 +136,9 @@ class _MortalConsumer(LineConsumer):
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """What is run: the same for the run with crashes and the one without. snapshots: events between two of them."""
+    """What is run: the same for the run with crashes and the one without. snapshots: events between two of them.
+    branched, beginning: where it goes on from, and what its trainer begins with.
+    """
 
     plan: Plan
     scripts: Sequence[Script] = (Script(chunk=4),)
@@ -147,6 +149,8 @@ class Scene:
     whole_groups: bool = False
     snapshots: int | None = None
     generate: GenerateSetup | None = None
+    branched: Branched | None = None
+    beginning: bytes = b""
 
 
 @dataclass(slots=True)
@@ -161,7 +165,8 @@ class Crashed:
     def __init__(self, scene: Scene, folder: Path, fate: Fate | None = None) -> None:
         self.scene, self.folder, self.fate = scene, folder, fate or Fate()
         self.log = MemoryLog("sim")
-        self.disk: dict[str, bytes] = {}
+        first = scene.branched.version if scene.branched else 0
+        self.disk: dict[str, bytes] = {f"{folder}/checkpoints/v{first:06d}": scene.beginning} if scene.branched else {}
         self.snapshots = Snapshots(folder / "snapshots")
         self._deaths: asyncio.Queue[tuple[MortalLine, Crash]] = asyncio.Queue()
         self._processes: dict[str, _Process] = {}
@@ -184,7 +189,7 @@ class Crashed:
 
     async def run(self) -> None:
         """To the end of the run and of all roles. Raises what ended one of them otherwise than by its fate."""
-        await Worker(self.log, "launcher").say([RunStarted(settings={}, code_version="")])
+        await Worker(self.log, "launcher").say([RunStarted(settings={}, code_version="", branched=self.scene.branched)])
         try:
             async with asyncio.timeout(DEADLINE_S):
                 for role in self._roles:
@@ -251,6 +256,7 @@ class Crashed:
         inbox = Inbox(worker, self.feed, "")
         for prompt in self.scene.inbox:  # their sender asks again until it has an answer
             assert (await inbox.accept(json.dumps(prompt).encode())).accepted
+        await worker.join({})
         every = self.scene.snapshots
         keeper = StateKeeper(self.snapshots, every=every) if every else None
         await make_conductor(worker, self.scene.plan, self.feed, self.scene.judge, keeper=keeper).run()

@@ -58,8 +58,10 @@ class Simulation:
         prompts: Sequence[Any] | None = None,
         evaluations: dict[str, Sequence[Any]] | None = None,
         incarnation: Incarnation | None = None,
+        started: RunStarted | None = None,
     ) -> None:
         self._incarnation = incarnation
+        self._started = started or RunStarted(settings={}, code_version="")
         self.folder, self.plan = folder, plan or make_plan()
         self.log = MemoryLog("sim")
         self.lines: list[Line] = []
@@ -86,7 +88,7 @@ class Simulation:
         return make_trainer(self._worker("trainer"), self.plan, self.ranks, self.folder)
 
     async def __aenter__(self) -> Simulation:
-        await Worker(self.log, "launcher").say([RunStarted(settings={}, code_version="")])
+        await Worker(self.log, "launcher").say([self._started])
         self._roles = [
             asyncio.create_task(role, name=name)
             for name, role in (

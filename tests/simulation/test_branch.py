@@ -1,0 +1,164 @@
+"""A run that goes on from a version of another: what it draws, what it trains, and who dies meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas.arrays import unpack
+from schemas.batches import BatchSealed
+from schemas.errors import InvalidValue, RunNotFound, TrainerError
+from schemas.evals import EvalCompleted
+from schemas.prompts import PromptSubmitted
+from schemas.rollouts import Sampling
+from schemas.runs import Branched, RunStarted
+from schemas.steps import StepCommitted
+from schemas.weights import WeightsPublished
+from serve_apps.engine.scripted_engine import Script
+from slime_events.audit.audit import Audit, audit
+from slime_events.audit.report import report_text
+from slime_events.branch_point import read_point
+from slime_events.conductor.accept import Judge
+from slime_events.conductor.plan import Plan
+from slime_events.state.run import RunPhase
+from tests.conductor.driver import dropping
+from tests.history.checker import check
+from tests.simulation.crash import Scene
+from tests.simulation.parts import ScriptedRanks
+from tests.simulation.simulation import Simulation, make_plan
+from tests.simulation.test_crash import at_every_append, figures, one_thread  # noqa: F401  # a fixture
+
+STEP = Script(chunk=8, seconds_per_chunk=0.001)
+UNEVEN = (Script(chunk=4, eos=0, stop_chance=0.2), Script(chunk=1, seconds_per_chunk=0.001))
+
+
+async def run(folder: Path, plan: Plan, *, judge: Judge | None = None, uneven: bool = False, **more: Any) -> Simulation:
+    """A finished run over seven prompts, epoch after epoch."""
+    folder.mkdir(exist_ok=True)
+    prompts = [f"p{n}" for n in range(7)]
+    async with Simulation(folder, plan, judge=judge, prompts=prompts, **more) as sim:
+        for script in UNEVEN if uneven else (STEP,):
+            sim.start_engine(script)
+        assert await sim.finish() is RunPhase.FINISHED
+    return sim
+
+
+def weights_of(parent: Simulation, branched: Branched) -> bytes:
+    """Of the scripted ranks at the version, which are their own digest."""
+    made = {event.version: bytes.fromhex(event.optimizer_digest) for event in parent.events(StepCommitted)}
+    return made.get(branched.version, b"\0" * 32)
+
+
+async def branch(
+    parent: Simulation, version: int, *, folder: Path | None = None, plan: Plan | None = None, **more: Any
+) -> Simulation:
+    """A branch of it, over the same file of prompts."""
+    branched = await read_point(parent.log, version, "parent")
+    folder = folder or parent.folder
+    disk = {f"{folder}/checkpoints/v{version:06d}": weights_of(parent, branched)}
+    started = RunStarted(settings={}, code_version="", branched=branched)
+    return await run(folder, plan or parent.plan, ranks=ScriptedRanks(disk=disk), started=started, **more)
+
+
+def committed(sim: Simulation, first: int = 0) -> list[tuple[int, str, str, str]]:
+    return [
+        (e.step, e.batch_digest, e.weights_digest, e.optimizer_digest)
+        for e in sim.events(StepCommitted)
+        if e.step >= first
+    ]
+
+
+async def is_clean(sim: Simulation) -> None:
+    """Neither the audit nor the independent checker finds anything."""
+    records = [(recorded.position, recorded.subject, recorded.data) for recorded in sim.log.records]
+    assert not check(records, bound=sim.plan.staleness_bound)
+    report = await audit(sim.log.read(), Audit("sim", fetch=unpack, files=False))
+    assert report.clean, report_text(report, 0)
+
+
+@pytest.mark.parametrize("version", [0, 2, 4])
+@pytest.mark.parametrize("judge", [None, dropping(0.3)], ids=["no filter", "filter"])
+async def test_with_nothing_changed_it_makes_the_weights_of_its_parent(
+    tmp_path: Path, version: int, judge: Judge | None
+) -> None:
+    plan = make_plan(checkpoint_every=2, eval_every=2, eval_names=("held",))
+    parent = await run(tmp_path, plan, judge=judge, evaluations={"held": ["one"]})
+    sim = await branch(parent, version, judge=judge, evaluations={"held": ["one"]})
+    assert committed(sim) == committed(parent, version)
+    assert [event.version for event in sim.events(WeightsPublished)] == list(range(version, 6))
+    assert sim.events(WeightsPublished)[0].digest == parent.events(WeightsPublished)[version].digest
+    assert [e.version for e in sim.events(EvalCompleted)] == sorted({version, *range(version + version % 2, 6, 2), 5})
+    assert sim.events(BatchSealed) == parent.events(BatchSealed)[version:]
+    await is_clean(sim)
+
+
+async def test_a_branch_of_a_branch_and_with_more_steps(tmp_path: Path) -> None:
+    parent = await run(tmp_path, make_plan())
+    first = await branch(parent, 2)
+    again, before = await read_point(first.log, 2, "x"), await read_point(parent.log, 2, "x")
+    assert (again.cursors, again.weights_digest) == (before.cursors, before.weights_digest)
+    second = await branch(first, 3, plan=make_plan(steps=7))
+    assert committed(second)[:2] == committed(parent, 3)
+    assert second.fold().steps == 7
+    await is_clean(second)
+    with pytest.raises(InvalidValue, match="version 1 was made by run sim"):
+        await read_point(first.log, 1, "x")
+    with pytest.raises(RunNotFound, match="no weight version 9: there are 2 to 5"):
+        await read_point(first.log, 9, "x")
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Offsets of prompts: all that a run drew, and those of them in batches of steps before a version."""
+
+    every: dict[str, int]
+
+    @classmethod
+    def of(cls, sim: Simulation) -> Drawn:
+        return cls({event.group: event.source.offset for event in sim.events(PromptSubmitted)})
+
+    def trained(self, sim: Simulation, before: int) -> set[int]:
+        batches = [batch for batch in sim.events(BatchSealed) if batch.step < before]
+        return {self.every[group] for batch in batches for group in batch.groups}
+
+
+async def test_out_of_order_no_prompt_comes_twice_and_none_is_left_out(tmp_path: Path) -> None:
+    plan = make_plan(steps=6, max_staleness=2, in_prompt_order=False)
+    parent = await run(tmp_path, plan, uneven=True)
+    drawn, passed = Drawn.of(parent), dict[int, int]()
+    for version in range(7):
+        point = await read_point(parent.log, version, "parent")
+        (cursor,) = point.cursors.values() or (0,)
+        over = {offset for offsets in point.passed.values() for offset in offsets}
+        past = drawn.trained(parent, version)
+        assert past == {*range(cursor), *over}
+        passed[version] = len(over)
+    version = max(range(1, 6), key=passed.__getitem__)
+    assert passed[version], "the order was another one at least once"
+    sim = await branch(parent, version, plan=plan, uneven=True)
+    own, past = Drawn.of(sim), drawn.trained(parent, version)
+    assert not past & set(own.every.values())
+    assert {*past, *own.every.values()} == set(range(len(past) + len(own.every)))
+    await is_clean(sim)
+
+
+SMALL = make_plan(steps=2, groups=1, samples=2, sampling=Sampling(max_new_tokens=8), checkpoint_every=2)
+
+
+async def test_every_process_of_a_branch_dies_at_each_append(tmp_path: Path) -> None:
+    parent = await run(tmp_path / "parent", SMALL)
+    branched = await read_point(parent.log, 1, "parent")
+    scene = Scene(plan=SMALL, branched=branched, beginning=weights_of(parent, branched))
+    assert await at_every_append(scene, tmp_path / "branch", figures) > 8
+
+
+async def test_a_beginning_that_is_not_there_is_named(tmp_path: Path) -> None:
+    parent = await run(tmp_path, SMALL)
+    started = RunStarted(settings={}, code_version="", branched=await read_point(parent.log, 1, "parent"))
+    async with Simulation(tmp_path, SMALL, started=started) as sim:
+        with pytest.raises(TrainerError, match=r"branches off from version 1, and that is not to be had: .*v000001"):
+            await asyncio.wait_for(sim.disown_trainer(), 10)
