@@ -1,0 +1,248 @@
+"""A lineage for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from slime_events.cli.line import figures_text, spans_text
+from slime_events.cli.text import block, clock, fields, moment, shorten, table
+from slime_events.lineage.facts import Advantage, Decision, Group, Kind, Lineage, Mask, Reward, Sample, Step, Versions
+from slime_events.lineage.picture import file_of, source_of
+
+FEW_REWARDS = 16
+SHORT = 12
+
+
+def lineage_text(answer: Lineage) -> str:
+    """What was asked about, then what it was made of, or became."""
+    if answer.asked.kind in (Kind.VERSION, Kind.STEP):
+        parts = [_version_head(answer), _steps(answer) if len(answer.steps) > 1 else _groups(answer)]
+    elif len(answer.samples) == 1:
+        parts = [_sample(answer, answer.samples[0]), _prompt(answer.groups[0])]
+    else:
+        parts = [_sources_head(answer), *_groups_and_samples(answer)]
+    return "\n\n".join(part for part in (*parts, *answer.notes, _runs(answer)) if part)
+
+
+def _version_head(answer: Lineage) -> str:
+    newest = answer.steps[0] if answer.steps else None
+    version = answer.versions[0] if answer.versions else None
+    own = version if version is not None and (newest is None or version.version == newest.version) else None
+    return fields([
+        ("version", f"{own.version} of run {own.run}" if own else f"not made yet, step {answer.asked.value}"),
+        ("published", moment(own.published_at) if own and own.published_at else None),
+        ("digest", own.digest if own else None),
+        ("weights", own.url if own else None),
+        ("made by", _made_by(newest) if newest else "nobody: the run begins with it"),
+        ("told of", _told_of(answer.steps) if len(answer.steps) > 1 else None),
+        ("comes of", versions_text(answer.ancestors) or None),
+        ("prompts of", _files(answer.groups)),
+    ])  # fmt: skip
+
+
+def _made_by(step: Step) -> str:
+    tokens = f", {step.tokens:,} tokens" if step.tokens is not None else ""
+    counts = f"{len(step.groups)} prompts, {len(step.samples)} samples{tokens}, mean reward {step.mean_reward:.3f}"
+    return f"step {step.step} of run {step.run} from v{step.parent}: {counts}"
+
+
+def _told_of(steps: Sequence[Step]) -> str:
+    samples = sum(len(step.samples) for step in steps)
+    return f"{len(steps)} steps, {steps[-1].step} to {steps[0].step}: {samples:,} samples"
+
+
+def versions_text(parts: Iterable[Versions]) -> str:
+    """`v0 to v4 of demo, v5 to v9 of hotter`."""
+    return ", ".join(
+        f"v{p.first} of {p.run}" if p.first == p.last else f"v{p.first} to v{p.last} of {p.run}" for p in parts
+    )
+
+
+def _steps(answer: Lineage) -> str:
+    files: dict[int, list[Group]] = {}
+    for group in answer.groups:
+        files.setdefault(group.step if group.step is not None else -1, []).append(group)
+    rows = [
+        (
+            step.step,
+            step.run,
+            f"v{step.version}",
+            len(step.groups),
+            len(step.samples),
+            f"{step.mean_reward:.3f}",
+            f"v{step.oldest_version}",
+            step.batch_digest[:SHORT],
+            (step.weights_digest or "")[:SHORT] or None,
+            _files(files.get(step.step, [])),
+        )
+        for step in answer.steps
+    ]
+    head = ("step", "run", "made", "prompts", "samples", "reward", "oldest", "batch", "weights", "prompts of")
+    return table(head, rows)
+
+
+def _groups(answer: Lineage) -> str:
+    """A line for each prompt: where it came from, and what its samples did."""
+    if not answer.groups:
+        return ""
+    samples: dict[tuple[str, str], list[Sample]] = {}
+    for sample in answer.samples:
+        samples.setdefault((sample.run, sample.group), []).append(sample)
+    rows = [_group_row(group, samples.get((group.run, group.group), [])) for group in answer.groups]
+    return table(("source", "prompt", "samples", "rewards", "advantages", "made by", "trained", "decision"), rows)
+
+
+def _group_row(group: Group, samples: Sequence[Sample]) -> tuple[object, ...]:
+    advantages = [sample.advantage.first for sample in samples if sample.advantage]
+    trained = sum(sample.mask.trained for sample in samples if sample.mask)
+    return (
+        source_of(group),
+        group.group,
+        len(samples),
+        _rewards(samples),
+        f"{min(advantages):.3g} to {max(advantages):.3g}" if advantages else None,
+        _made(version for sample in samples for version in sample.made_by),
+        f"{trained:,} tokens",
+        _decision(group.decision),
+    )
+
+
+def _rewards(samples: Sequence[Sample]) -> str:
+    values = [sample.reward.value if sample.reward else None for sample in samples]
+    known = [value for value in values if value is not None]
+    mean = f"{sum(known) / len(known):.3g}" if known else "-"
+    return mean if len(values) > FEW_REWARDS else " ".join("-" if v is None else f"{v:g}" for v in values)
+
+
+def _made(versions: Iterable[int]) -> str | None:
+    found = sorted(set(versions))
+    return None if not found else (f"v{found[0]}" if len(found) == 1 else f"v{found[0]} to v{found[-1]}")
+
+
+def _sources_head(answer: Lineage) -> str:
+    into = sorted({sample.trained_into for sample in answer.samples if sample.trained_into is not None})
+    trained = sum(sample.step is not None for sample in answer.samples)
+    return fields([
+        (answer.asked.kind.value, f"{answer.asked.value} of run {answer.run}"),
+        ("prompts", f"{len(answer.groups)}, with {len(answer.samples)} samples, {trained} of them in a batch"),
+        ("prompts of", _files(answer.groups)),
+        ("trained into", _numbers(into) or "no version"),
+        ("come of it", versions_text(_descendants(answer.samples)) or None),
+    ])  # fmt: skip
+
+
+def _descendants(samples: Iterable[Sample]) -> tuple[Versions, ...]:
+    """Those of the sample that was trained first."""
+    return max((s.descendants for s in samples), key=lambda parts: sum(part.count for part in parts), default=())
+
+
+def _numbers(versions: Sequence[int]) -> str:
+    shown = ", ".join(f"v{version}" for version in versions[:8])
+    return shown if len(versions) <= 8 else f"{shown}, ... v{versions[-1]} ({len(versions)} in all)"
+
+
+def _groups_and_samples(answer: Lineage) -> list[str]:
+    if len(answer.groups) > 1:
+        return [_groups(answer)]
+    rows = [
+        (
+            sample.sample,
+            _reward(sample.reward),
+            sample.normalised,
+            sample.advantage.first if sample.advantage else None,
+            spans_text(sample.spans) or None,
+            _mask(sample.mask),
+            _into(sample),
+        )
+        for sample in answer.samples
+    ]
+    head = ("sample", "reward", "normalised", "advantage", "made by", "trained", "into")
+    return [table(head, rows), *(_prompt(group) for group in answer.groups)]
+
+
+def _sample(answer: Lineage, sample: Sample) -> str:
+    group = answer.groups[0]
+    made = f"{spans_text(sample.spans)}, {sample.length} tokens, {sample.stop}" if sample.spans else "nobody yet"
+    asked = f"seed {sample.seed}, from weights v{sample.asked_version} on, attempt {sample.attempts}"
+    return fields([
+        ("sample", f"{sample.sample} of run {sample.run}"),
+        ("asked for", asked if sample.attempts else None),
+        ("made by", made),
+        ("reward", _graded(sample.reward)),
+        ("decision", _decision(group.decision)),
+        ("normalised", None if sample.normalised is None else f"{sample.normalised:.6g}"),
+        ("advantage", _advantage(sample.advantage)),
+        ("mask", _mask(sample.mask)),
+        ("trained into", _into(sample)),
+        ("come of it", versions_text(sample.descendants) or None),
+        ("digest", sample.digest),
+    ])  # fmt: skip
+
+
+def _into(sample: Sample) -> str:
+    if sample.step is None:
+        return "no version"
+    return f"step {sample.step} -> " + ("not committed" if sample.trained_into is None else f"v{sample.trained_into}")
+
+
+def _graded(reward: Reward | None) -> str:
+    return "none yet" if reward is None else f"{_reward(reward)} by {reward.grader} {reward.grader_digest[:SHORT]}"
+
+
+def _reward(reward: Reward | None) -> str | None:
+    if reward is None:
+        return None
+    return f"{reward.value:g}" if reward.value is not None else f"none ({reward.failure})"
+
+
+def _advantage(advantage: Advantage | None) -> str | None:
+    if advantage is None:
+        return None
+    first, last = f"{advantage.first:.6g}", f"{advantage.last:.6g}"
+    value = (
+        f"{first} for each trained token" if first == last else f"{first} for the first token to {last} for the last"
+    )
+    left = f", without {' and '.join(advantage.left_out)}, which need log-probs" if advantage.left_out else ""
+    return f"{value} ({advantage.estimator}){left}"
+
+
+def _mask(mask: Mask | None) -> str | None:
+    if mask is None:
+        return None
+    if mask.trained == mask.tokens:
+        return f"all {mask.tokens} tokens"
+    ranges = " ".join(f"[{begin}:{end}]" for begin, end in mask.ranges[:8]) + (" ..." if len(mask.ranges) > 8 else "")
+    return f"{mask.trained} of {mask.tokens} tokens {ranges}".rstrip()
+
+
+def _decision(decision: Decision | None) -> str:
+    if decision is None:
+        return "not decided"
+    what = "accepted" if decision.accepted else f"rejected ({decision.cause})"
+    by = f" by {decision.filter}" if decision.filter != "none" else ""
+    return what + by + (f": {decision.reason}" if decision.reason else "")
+
+
+def _prompt(group: Group) -> str:
+    source = group.source
+    where = f"{source.path}:{source.line}, epoch {source.epoch}" if source.line else f"{source.path} {source.key}"
+    head = fields([
+        ("prompt", f"{group.group} of run {group.run}, {clock(group.submitted_at)}"),
+        ("source", where),
+        ("label", shorten(group.label, 80) if group.label is not None else None),
+        ("figures", figures_text(group.decision.figures) if group.decision else None),
+    ])  # fmt: skip
+    return f"{head}\n\n{block(group.text)}"
+
+
+def _files(groups: Iterable[Group]) -> str | None:
+    return ", ".join(dict.fromkeys(map(file_of, groups))) or None
+
+
+def _runs(answer: Lineage) -> str:
+    lines = []
+    for run in answer.runs:
+        if run.parent is not None:
+            how = "is trained on the rollouts of" if run.follows else "goes on from"
+            lines.append(f"{run.run} {how} {run.parent} at v{run.version}, position {run.position} of its log")
+    return "\n".join(lines)

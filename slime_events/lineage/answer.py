@@ -1,0 +1,165 @@
+"""`lineage`: what is asked about a run, as facts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from schemas.errors import RunNotFound
+from schemas.event import type_of
+from schemas.groups import GroupAccepted, GroupRejected
+from schemas.prompts import PromptSubmitted
+from schemas.sample_ids import group_of
+from slime_events.lineage.collect import Collector, Made, some
+from slime_events.lineage.facts import Asked, Group, Kind, Lineage, Sample, Step, Version
+from slime_events.lineage.make import OF_GROUP, OF_VERSION, step_fact, version_fact
+from slime_events.lineage.past import Part, Past
+from slime_events.lineage.reading import Reading
+from slime_events.lineage.source import SourceLine, find_groups, steps_of_groups
+from slime_events.opened_run import OpenedRun
+
+NEWEST = "newest"
+"""The value of a question about the newest version that there is."""
+NOT_IN_A_BATCH = "no batch of this past has it"
+
+
+async def lineage(opened: OpenedRun, asked: Asked) -> Lineage:
+    """The answer. Raises RunNotFound for what is not there, InvalidValue for a question that is none, StorageError."""
+    async with Past(opened) as past:
+        answer = _Answer(past, asked, await past.newest())
+        match asked.kind:
+            case Kind.VERSION:
+                return await answer.of_version(answer.newest if asked.value == NEWEST else int(asked.value))
+            case Kind.STEP:
+                return await answer.of_step(int(asked.value))
+            case Kind.SAMPLE:
+                return await answer.of_group(group_of(asked.value), asked.value)
+            case Kind.GROUP:
+                return await answer.of_group(asked.value)
+            case Kind.SOURCE:
+                return await answer.of_source(SourceLine.of(asked.value))
+
+
+class _Answer:
+    def __init__(self, past: Past, asked: Asked, newest: int) -> None:
+        self._past, self.newest = past, newest
+        self._asked = msgspec.structs.replace(asked, value=str(newest)) if asked.value == NEWEST else asked
+        self._reading = Reading(past)
+        self._collector = Collector(self._reading, newest)
+
+    async def of_version(self, version: int) -> Lineage:
+        if not 0 <= version <= self.newest:
+            raise RunNotFound(f"run {self._past.own.run} has no weight version {version}: its newest is {self.newest}")
+        return await self._of_steps(version - 1, version)
+
+    async def of_step(self, step: int) -> Lineage:
+        found = await self._of_steps(step, None)
+        if not found.steps:
+            sealed = await self._reading.newest_sealed(self._past.own)
+            raise RunNotFound(f"run {self._past.own.run} has no step {step}: the last one that is sealed is {sealed}")
+        return found
+
+    async def _of_steps(self, last: int, version: int | None) -> Lineage:
+        """Of step `last` and so many before it as were asked for."""
+        depth = self._asked.depth or last + 1
+        wanted = range(max(0, last - depth + 1), last + 1)
+        batches = await self._reading.batches(wanted)
+        steps: list[Step] = []
+        groups: list[Group] = []
+        samples: list[Sample] = []
+        for step in reversed(wanted):
+            if step in batches:
+                part, said = batches[step]
+                fact = step_fact(step, part.run, said)
+                made = await self._collector.of_batch(part, fact, said)
+                steps.append(fact)
+                groups += made.groups
+                samples += made.samples
+        top = version if version is not None else (last + 1 if steps and steps[0].committed_at else last)
+        return await self._with(
+            versions=[top, *(step.parent for step in steps)],
+            ancestors_of=top,
+            steps=tuple(steps),
+            made=Made(tuple(groups), tuple(samples)),
+        )
+
+    async def of_group(self, group: str, only: str | None = None) -> Lineage:
+        """One group, or one sample of it."""
+        part = await self._origin(group)
+        about = await self._reading.said(part, OF_GROUP, [group])
+        verdict = about.recorded(GroupAccepted, group) or about.recorded(GroupRejected, group)
+        step = await self._reading.step_of(group, part, verdict.position) if verdict else None
+        made = await self._collector.of_groups(part, {group: step}, about, only)
+        return await self._of_made(made, some([step]))
+
+    async def of_source(self, source: SourceLine) -> Lineage:
+        """All groups of a file, or of a line of it."""
+        found = await find_groups(self._past, source)
+        if not any(found.values()):
+            raise RunNotFound(f"no prompt of run {self._past.own.run} came from {source}")
+        made = Made((), ())
+        steps: set[int] = set()
+        for part, groups in found.items():
+            where = await steps_of_groups(self._past, part, groups)
+            about = await self._reading.said(part, OF_GROUP, groups)
+            more = await self._collector.of_groups(part, {group: where.get(group) for group in groups}, about)
+            made = Made(made.groups + more.groups, made.samples + more.samples)
+            steps |= set(where.values())
+        return await self._of_made(made, sorted(steps))
+
+    async def _origin(self, group: str) -> Part:
+        """The newest run of the past that has the group's prompt."""
+        async for part in self._past.parts():
+            if await part.last_of_each([(type_of(PromptSubmitted), group)]):
+                return part
+        run = self._past.own.run
+        raise RunNotFound(f"run {run} has no group {group!r}: `slime-events show {run} --step N` lists those of a step")
+
+    async def _of_made(self, made: Made, steps: Sequence[int]) -> Lineage:
+        batches = await self._reading.batches(steps)
+        facts = tuple(step_fact(step, part.run, said) for step, (part, said) in sorted(batches.items()))
+        touched = {version for sample in made.samples for version in sample.made_by}
+        touched |= {sample.trained_into for sample in made.samples if sample.trained_into is not None}
+        notes = [f"{group.group}: {NOT_IN_A_BATCH}" for group in made.groups if group.step is None]
+        return await self._with(versions=sorted(touched), ancestors_of=None, steps=facts, made=made, notes=notes)
+
+    async def _with(
+        self,
+        *,
+        versions: Sequence[int],
+        ancestors_of: int | None,
+        steps: tuple[Step, ...],
+        made: Made,
+        notes: Sequence[str] = (),
+    ) -> Lineage:
+        facts = await self._versions(versions)
+        return Lineage(
+            run=self._past.own.run,
+            asked=self._asked,
+            newest=self.newest,
+            runs=self._past.runs(),
+            line=self._past.versions(0, self.newest),
+            versions=facts,
+            ancestors=self._past.versions(0, ancestors_of - 1) if ancestors_of else (),
+            steps=steps,
+            groups=made.groups,
+            samples=made.samples,
+            notes=tuple(notes),
+        )
+
+    async def _versions(self, versions: Sequence[int]) -> tuple[Version, ...]:
+        facts = []
+        by_part: dict[str, tuple[Part, list[int]]] = {}
+        for version in dict.fromkeys(versions):
+            part = await self._past.of_step(max(0, version - 1))
+            by_part.setdefault(part.run, (part, []))[1].append(version)
+        for part, own in by_part.values():
+            said = await self._reading.said(part, OF_VERSION, map(str, own))
+            facts += [version_fact(version, part.run, said) for version in own]
+        return tuple(sorted(facts, key=lambda fact: -fact.version))
+
+
+def to_json(answer: Lineage) -> bytes:
+    """The whole answer, indented."""
+    return msgspec.json.format(msgspec.json.encode(answer), indent=1)

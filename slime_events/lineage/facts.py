@@ -1,0 +1,214 @@
+"""`Lineage`: one answer, whichever end it was asked from: versions, steps, groups and samples that name each other.
+
+version -> step (`Step.version`) -> samples (`Step.samples`) -> prompt (`Sample.group`) -> line (`Group.source`)
+sample  -> the versions that made it (`Sample.spans`), the one that it was trained into, and all that come of that
+
+A step or version is named by its number alone: along the runs of one lineage each number is there once. All times are
+UTC nanoseconds. What has not happened, or is not in the log, is null.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from schemas.event import Purpose
+from schemas.prompts import Source
+from schemas.rollouts import StopReason, WeightSpan
+
+
+class Kind(enum.StrEnum):
+    """What was asked about."""
+
+    VERSION = "version"
+    STEP = "step"
+    SAMPLE = "sample"
+    GROUP = "group"
+    SOURCE = "source"
+
+
+class Fact(msgspec.Struct, frozen=True, kw_only=True):
+    """Any of them."""
+
+
+class Asked(Fact, frozen=True, kw_only=True):
+    """The question. depth: how many steps back, of those that made a version, are told of; 0 for all."""
+
+    kind: Kind
+    value: str
+    depth: int = 1
+
+
+class Versions(Fact, frozen=True, kw_only=True):
+    """Weight versions `first` to `last`, both counted, that `run` has made."""
+
+    run: str
+    first: int
+    last: int
+
+    @property
+    def count(self) -> int:
+        """How many."""
+        return self.last - self.first + 1
+
+
+class Run(Fact, frozen=True, kw_only=True):
+    """A run that the lineage goes through, the oldest first. where: what it is opened with.
+
+    parent, version, position: of a branch: the run it goes on from, at which version and position of its log. follows:
+    it is trained on its parent's rollouts.
+    """
+
+    run: str
+    where: str
+    parent: str | None = None
+    version: int | None = None
+    position: int | None = None
+    follows: bool = False
+
+
+class Version(Fact, frozen=True, kw_only=True):
+    """One set of weights. step: that made it, from version `parent`; null for weights that a run begins with."""
+
+    version: int
+    run: str
+    parent: int | None = None
+    step: int | None = None
+    digest: str | None = None
+    url: str | None = None
+    published_at: int | None = None
+
+
+class Step(Fact, frozen=True, kw_only=True):
+    """One training step: `version` came of `parent` and these samples, in training order.
+
+    version: the one that it makes; committed_at is null while it has not. rewards: as graded. tokens: prompts and
+    responses. oldest_version: of those that made its tokens. run: whose log has the batch.
+    """
+
+    step: int
+    run: str
+    parent: int
+    version: int
+    groups: tuple[str, ...]
+    samples: tuple[str, ...]
+    rewards: tuple[float, ...]
+    oldest_version: int
+    batch_digest: str
+    sealed_at: int
+    committed_at: int | None = None
+    weights_digest: str | None = None
+    optimizer_digest: str | None = None
+    tokens: int | None = None
+
+    @property
+    def mean_reward(self) -> float:
+        """Of its samples; 0 for an empty batch."""
+        return sum(self.rewards) / len(self.rewards) if self.rewards else 0.0
+
+
+class Decision(Fact, frozen=True, kw_only=True):
+    """The filter decision on a group. cause: who refused it. run: whose log it is in."""
+
+    accepted: bool
+    run: str
+    at: int
+    filter: str
+    filter_digest: str
+    reason: str | None = None
+    cause: str | None = None
+    figures: dict[str, float] = {}
+
+
+class Group(Fact, frozen=True, kw_only=True):
+    """One prompt and the group of samples that answer it. run: whose log it is in. step: whose batch it is in."""
+
+    group: str
+    run: str
+    dataset: str
+    purpose: Purpose
+    source: Source
+    text: str
+    label: str | None
+    submitted_at: int
+    samples: tuple[str, ...] = ()
+    decision: Decision | None = None
+    step: int | None = None
+
+
+class Reward(Fact, frozen=True, kw_only=True):
+    """What a grader thought. value: null where it failed, for the reason in `failure`."""
+
+    grader: str
+    grader_digest: str
+    value: float | None = None
+    failure: str | None = None
+
+
+class Mask(Fact, frozen=True, kw_only=True):
+    """Which response tokens are trained on: `trained` of `tokens`, those in the half-open ranges."""
+
+    tokens: int
+    trained: int
+    ranges: tuple[tuple[int, int], ...]
+
+
+class Advantage(Fact, frozen=True, kw_only=True):
+    """As the run's estimator computes it: of the first trained token, and of the last, which is the same but for
+    discounts.
+
+    left_out: what the trainer also puts in and cannot be had from rewards alone: `kl` (the penalty needs log-probs),
+    and then `whitening`, which comes after it.
+    """
+
+    estimator: str
+    first: float
+    last: float
+    left_out: tuple[str, ...] = ()
+
+
+class Sample(Fact, frozen=True, kw_only=True):
+    """One rollout. run: whose log it is in. asked_version: the oldest weights that it might be begun with.
+
+    spans: [start, end, version] over the response: the weights that made its tokens; made_by: those versions. reward:
+    as graded; normalised: over its group, as its batch has it. step: that trained it, into version trained_into;
+    descendants: all versions since, which come of that one.
+    """
+
+    sample: str
+    group: str
+    run: str
+    asked_version: int | None = None
+    seed: int | None = None
+    attempts: int = 0
+    length: int = 0
+    stop: StopReason | None = None
+    digest: str | None = None
+    spans: tuple[WeightSpan, ...] = ()
+    made_by: tuple[int, ...] = ()
+    mask: Mask | None = None
+    reward: Reward | None = None
+    normalised: float | None = None
+    advantage: Advantage | None = None
+    step: int | None = None
+    trained_into: int | None = None
+    descendants: tuple[Versions, ...] = ()
+
+
+class Lineage(Fact, frozen=True, kw_only=True):
+    """See the module. newest: the newest version of the run that was asked. line: all that this one comes of, and it,
+    by the run that made them. ancestors: those that the version asked about comes of. notes: a sentence each.
+    """
+
+    run: str
+    asked: Asked
+    newest: int
+    runs: tuple[Run, ...]
+    line: tuple[Versions, ...] = ()
+    versions: tuple[Version, ...] = ()
+    ancestors: tuple[Versions, ...] = ()
+    steps: tuple[Step, ...] = ()
+    groups: tuple[Group, ...] = ()
+    samples: tuple[Sample, ...] = ()
+    notes: tuple[str, ...] = ()
