@@ -15,21 +15,19 @@ from collections.abc import Awaitable, Callable
 
 from actors.state_keeper import StateKeeper
 from schemas.archives import ArchiveSealed
-from schemas.errors import Conflict, DataError, SlimeEventsError
-from schemas.event import Event, Purpose
-from schemas.prompts import PromptSubmitted
+from schemas.errors import Conflict, SlimeEventsError
+from schemas.event import Event
 from schemas.rollouts import RolloutProgressed
 from schemas.runs import FinishReason, RunEvent, RunFailed, RunFinished
 from schemas.subjects import about, every_event
 from schemas.workers import WorkerJoined
 from slime_events.conductor.accept import Judge
-from slime_events.conductor.decide import decide, is_broken, is_complete, prompts_to_draw, waits_for, with_requests
-from slime_events.conductor.draw import requests_for, requests_missing
-from slime_events.conductor.evaluate import evals_due
+from slime_events.conductor.decide import is_broken, is_complete, waits_for
 from slime_events.conductor.plan import Plan
 from slime_events.conductor.prompts import PromptFeed
 from slime_events.conductor.seal import Normalise
 from slime_events.conductor.stall import Stall
+from slime_events.conductor.turn import first_words, turn
 from slime_events.state.apply import apply
 from slime_events.state.run import FOLD, RunPhase, RunState, state_digest
 from slime_events.worker import Worker, run_events_before
@@ -45,7 +43,11 @@ NOTHING_TO_DECIDE = (RolloutProgressed, ArchiveSealed, WorkerJoined)
 """Most events of a run are these; they change no decision that the end of their rollout will not change too."""
 TICK_S = 0.5
 AT_MOST = 64
-"""Events in one append: engines begin on the first requests of a step while the others are being stored."""
+"""Events that are always stored in one append."""
+FIRST = 16
+"""Events in the first append of a longer turn: engines begin on the first requests of a step while the others are made
+ready and stored.
+"""
 
 
 class Conductor:
@@ -146,53 +148,23 @@ class Conductor:
             await self._fail(reason, waited_for=waits_for(state, plan))
             return
         if not self._begun:
-            self._said = await self._append(self._first_words())
+            self._said = await self._append(first_words(state, plan, self._feed))
             self._begun = True
             if self._said > state.events:
                 return  # nothing is decided on what was said in part
-        events = decide(state, plan, self._judge, self._normalise)
-        events += self._draw() + self._begin_evals()
-        self._said = await self._append(events)
+        self._said = await self._append(turn(state, plan, self._judge, self._normalise, self._feed))
 
     async def _append(self, events: list[Event]) -> int:
-        appends = []
-        for event in events:
-            envelope = self._worker.enclose(await self._offload(event))
-            appends.append(Append(envelope) if getattr(event, "attempt", 0) else once(envelope))
-        return max(await append_all(self._worker.log, appends, at_most=AT_MOST), default=self._said)
-
-    def _draw(self) -> list[Event]:
-        count = prompts_to_draw(self.state, self._plan)
-        return with_requests(self._feed.take(self.state.cursors, count), self.state, self._plan) if count else []
-
-    def _begin_evals(self) -> list[Event]:
-        due = evals_due(self.state, self._plan)
-        return [event for name, version in due for event in self._evaluation(name, version)]
-
-    def _first_words(self) -> list[Event]:
-        """What a conductor before this one may have said in part or not at all; what it did say is the same event."""
-        events: list[Event] = [*self._feed.malformed(), *requests_missing(self.state, self._plan)]
-        for evaluation in self.state.evals.values():
-            events += self._evaluation(evaluation.dataset, evaluation.version)
-        return events
-
-    def _evaluation(self, name: str, version: int) -> list[Event]:
-        plan = self._plan
-        events: list[Event] = list(self._feed.evaluation(name, version))
-        prompts = [event for event in events if isinstance(event, PromptSubmitted)]
-        if not prompts:
-            raise DataError(f"evaluation set {name!r} has no usable prompt: {len(events)} lines were refused")
-        for prompt in prompts:
-            events += requests_for(
-                prompt.group,
-                prompt.tokens,
-                samples=plan.eval_samples,
-                sampling=plan.eval_sampling or plan.sampling,
-                seed=plan.seed,
-                min_version=version,
-                purpose=Purpose.EVAL,
-            )
-        return events
+        """In order; the position of the last. What follows the first few is made ready only once those are stored."""
+        first = FIRST if len(events) > AT_MOST else len(events)
+        positions = [self._said]
+        for part in (events[:first], events[first:]):
+            appends = []
+            for event in part:
+                envelope = self._worker.enclose(await self._offload(event))
+                appends.append(Append(envelope) if getattr(event, "attempt", 0) else once(envelope))
+            positions += await append_all(self._worker.log, appends)
+        return max(positions)
 
     def _stalled(self) -> str | None:
         idle = self._stall.seconds(self.state.moved, time.monotonic())

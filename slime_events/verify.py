@@ -44,14 +44,15 @@ async def verify(log: Readable) -> Verified:
             )
         if isinstance(recorded.envelope.event, RunFinished):
             found = _compare(state, recorded.envelope.event, recorded.position)
-        _fold(state, recorded)
+        fold(state, recorded)
     if found is None:
         why = f"the run failed: {state.failure}" if state.failure else f"its {state.events} events end without one"
         raise LogDamaged(f"run {log.run} has no run.finished to compare with: {why}")
     return Verified(log.run, found.events, found.state_digest, state.events, found.steps)
 
 
-def _fold(state: RunState, recorded: Recorded) -> None:
+def fold(state: RunState, recorded: Recorded) -> None:
+    """`apply`, with LogDamaged where the event does not fit what came before it."""
     try:
         apply(state, recorded)
     except (KeyError, ValueError, IndexError) as error:

@@ -27,6 +27,7 @@ from slime_events.trajectory import Trajectories
 from storage.log import append_all
 from storage.memory_log import MemoryLog
 from tests.history.checker import check
+from tests.replay.replayed import decider, replayed
 from tests.simulation.crash import Crash, Crashed, Fate, Half, Scene, Scope
 from tests.simulation.simulation import make_plan
 
@@ -115,7 +116,7 @@ def figures(log: MemoryLog) -> dict[str, Any]:
 
 
 async def run_scene(scene: Scene, folder: Path, fate: Fate) -> MemoryLog:
-    """The log that a scene leaves under a fate; its history is clean."""
+    """The log that a scene leaves under a fate; its history is clean, its decisions are the same again."""
     folder.mkdir(parents=True)
     crashed = Crashed(scene, folder, fate)
     try:
@@ -127,6 +128,8 @@ async def run_scene(scene: Scene, folder: Path, fate: Fate) -> MemoryLog:
         bound=scene.plan.staleness_bound,
     )
     assert not findings, f"{fate.died}: " + "; ".join(map(str, findings))
+    again = replayed(crashed.log.records, decider(scene.plan, scene.judge), every=False)
+    assert again.is_equal, f"{fate.died}: {again.differences[0]}"
     return crashed.log
 
 

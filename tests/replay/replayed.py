@@ -1,0 +1,44 @@
+"""`replayed`: the report on a log in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from slime_events.algorithms.reward_norm import normalize_rewards
+from slime_events.conductor.accept import Judge
+from slime_events.conductor.plan import Plan
+from slime_events.conductor.seal import Normalise
+from slime_events.config.algorithm import AlgorithmSettings
+from slime_events.replay.decider import Changes, Decider
+from slime_events.replay.recorded_feed import RecordedFeed
+from slime_events.replay.replay import Replay
+from slime_events.replay.report import ReplayReport
+from storage.log import Recorded
+from tests.simulation.roles import keep_all
+
+
+def normalise(rewards: Sequence[float], sizes: Sequence[int]) -> list[float]:
+    """As the conductors of simulations do."""
+    return normalize_rewards(rewards, sizes, AlgorithmSettings())
+
+
+def decider(plan: Plan, judge: Judge | None = None, normalised: Normalise = normalise) -> Decider:
+    """What such a conductor decides by."""
+    return Decider(plan, judge or keep_all, normalised)
+
+
+def replayed(
+    records: Sequence[Recorded],
+    by: Decider | None = None,
+    changes: Changes | None = None,
+    *,
+    every: bool = True,
+) -> ReplayReport:
+    """by: of a log whose run.started has no settings."""
+    feed = RecordedFeed()
+    for recorded in records:
+        feed.add(recorded.envelope.event)
+    replay = Replay("sim", feed, changes, every=every, decider=by)
+    for recorded in records:
+        replay.apply(recorded)
+    return replay.report
