@@ -21,21 +21,24 @@ from slime_events.retrain.recorded_steps import RecordedStep
 from slime_events.retrain.retrained import Retrained
 from slime_events.trained import Digests
 from storage.weights_files import TensorView
-from storage.weights_store import TensorBytes, digest_of
+from storage.weights_store import TensorBytes, WeightStore, digest_of
 
-Weights = Callable[[int], Mapping[str, TensorView]]
-"""The recorded weights of a version."""
+Weights = Callable[[int], Mapping[str, TensorView] | None]
+"""The recorded weights of a version; None where they are not there."""
 
 
 @dataclass(frozen=True, slots=True)
 class SameDigests:
-    """Judges that a step came out bit for bit."""
+    """Judges that a step came out bit for bit. keep: where the weights of every step are written."""
+
+    keep: WeightStore | None = None
 
     def __call__(
         self, step: RecordedStep, result: Result, tensors: list[TensorBytes]
     ) -> tuple[tuple[Difference, ...], Distance | None]:
-        found = Digests(digest_of(tensors), result.optimizer_digest)
-        return step.differences + trained_otherwise(step.committed, found), None
+        version = step.committed.version
+        weights = self.keep.write(version, tensors, step.committed.step).digest if self.keep else digest_of(tensors)
+        return step.differences + trained_otherwise(step.committed, Digests(weights, result.optimizer_digest)), None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,8 @@ class FarFrom:
     def __call__(
         self, step: RecordedStep, result: Result, tensors: list[TensorBytes]
     ) -> tuple[tuple[Difference, ...], Distance | None]:
-        return step.differences, distance(self.weights(step.committed.version), tensors)
+        recorded = self.weights(step.committed.version)
+        return step.differences, None if recorded is None else distance(recorded, tensors)
 
 
 class Retrainer:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -13,52 +11,15 @@ from actors.retrainer import Retrainer, SameDigests
 from schemas.arrays import unpack
 from schemas.batches import BatchSealed
 from schemas.errors import RunNotFound, TrainerError
-from serve_apps.engine.scripted_engine import Script
 from slime_events.batch import TrainBatch
-from slime_events.config.settings import TrainSettings
 from slime_events.opened_run import OpenedRun
 from slime_events.retrain.chain import read_chain
 from slime_events.retrain.difference import Compared
 from slime_events.retrain.recorded_steps import recorded_steps
 from slime_events.retrain.retrained import Retrained
-from storage.memory_log import MemoryLog
-from tests.audit.doctored import Doctored
-from tests.conductor.driver import dropping
 from tests.retrain.changed import Care, as_log, flip_reward
+from tests.retrain.conftest import STEPS, Recorded
 from tests.simulation.parts import ScriptedRanks, StepResult
-from tests.simulation.simulation import Simulation, make_plan
-
-STEPS = 5
-
-
-@dataclass(frozen=True)
-class Recorded:
-    """A finished run with two checkpoints, and the disk that they are on."""
-
-    log: MemoryLog
-    disk: dict[str, bytes]
-    folder: Path
-
-    def opened(self, log: MemoryLog | None = None) -> OpenedRun:
-        return OpenedRun(log or self.log, TrainSettings(), unpack, None, str(self.folder))
-
-    def doctored(self) -> Doctored:
-        return Doctored.of("sim", self.log.records)
-
-
-@pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
-    folder = tmp_path_factory.mktemp("recorded")
-
-    async def run() -> Recorded:
-        plan = make_plan(checkpoint_every=2, max_staleness=1, draw=4)
-        prompts = [f"p{n}" for n in range(7)]
-        async with Simulation(folder, plan, judge=dropping(0.3), prompts=prompts) as sim:
-            sim.start_engine(Script(chunk=8, seconds_per_chunk=0.002))
-            await sim.finish()
-            return Recorded(sim.log, sim.ranks.disk, folder)
-
-    return asyncio.run(run())
 
 
 async def retrain(run: OpenedRun, steps: range, ranks: ScriptedRanks) -> tuple[list[Retrained], Retrained | None]:

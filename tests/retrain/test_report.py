@@ -1,0 +1,139 @@
+"""A whole retraining by ranks whose weights are digests: what is compared, written and said."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from actors.retrain_run import Save, Wanted, retrain
+from schemas.errors import CheckpointMismatch, ImpossibleCombination
+from schemas.runs import RunStarted
+from slime_events.config.settings import TrainSettings
+from slime_events.retrain.causes import likely_causes
+from slime_events.retrain.difference import Compared, Difference
+from slime_events.retrain.distance import distance
+from slime_events.retrain.report import report_text, step_text
+from slime_events.retrain.retrained import Retrained
+from storage.weights_files import view
+from storage.weights_store import TensorBytes, verify
+from tests.retrain.changed import Care, as_log, flip_reward
+from tests.retrain.conftest import Recorded, record
+from tests.simulation.parts import ScriptedRanks
+
+
+def building(*made: ScriptedRanks) -> Callable[[TrainSettings], Any]:
+    """Ranks, in the order in which they are asked for."""
+    left = list(made)
+
+    @contextlib.asynccontextmanager
+    async def build(settings: TrainSettings) -> AsyncIterator[ScriptedRanks]:
+        yield left.pop(0)
+
+    return build
+
+
+async def test_it_says_what_was_compared_and_how_fast(recorded: Recorded) -> None:
+    lines: list[str] = []
+    ranks = building(ScriptedRanks(disk=recorded.disk))
+    report = await retrain(recorded.opened(), Wanted("2:4"), lambda s: lines.append(step_text(s)), make_ranks=ranks)
+    assert [line.split()[:4] for line in lines] == [["step", str(s), "->", f"v{s + 1}"] for s in (2, 3, 4)]
+    text = report_text(report)
+    assert "began with the checkpoint of version 2, on 1 rank" in text
+    assert "3 steps re-trained, every digest equal" in text
+    assert f"{report.speed_up:.1f} x as fast as the run" in text
+
+
+async def test_a_difference_is_told_with_both_digests_and_its_cause(recorded: Recorded) -> None:
+    log = recorded.doctored()
+    flip_reward(log, 1, Care.COMMITTED)
+    opened = recorded.opened(await as_log(log))
+    report = await retrain(opened, Wanted(from_base=True), make_ranks=building(ScriptedRanks()))
+    assert report.wrong is not None
+    text, (weights, _) = report_text(report), report.wrong.differences
+    assert f"weights digest: recorded {weights.recorded}, now {weights.found}" in text
+    assert "an event of step 1 was changed after the run" in text
+
+
+@pytest.mark.parametrize(
+    ("compared", "then", "begins"),
+    [
+        (Compared.BATCH, "2", "events of step 3 were changed"),
+        (Compared.WEIGHTS, "1", "other versions of the parts (torch 1 then, 2 now)"),
+        (Compared.OPTIMIZER, "2", "the run's ranks were laid out otherwise"),
+        (Compared.WEIGHTS, "2", "other hardware"),
+    ],
+)
+def test_causes(compared: Compared, then: str, begins: str) -> None:
+    wrong = Retrained(3, 4, 1, 0.0, (Difference(compared, "a", "b"),))
+    started = RunStarted(settings={}, code_version="", environment={"torch": then})
+    assert likely_causes(wrong, started, {"torch": "2"})[0].startswith(begins)
+
+
+@pytest.mark.parametrize(("version", "steps", "trained"), [(0, None, []), (3, None, [2]), (2, "0:2", [0, 1, 2])])
+async def test_a_version_is_made_again(
+    recorded: Recorded, tmp_path: Path, version: int, steps: str | None, trained: list[int]
+) -> None:
+    (tmp_path / "base").mkdir()
+    ranks = ScriptedRanks(disk=dict(recorded.disk))
+    opened = recorded.opened(base=tmp_path / "base")
+    wanted = Wanted(steps, save=Save(version, str(tmp_path / "out"), checkpoint=True))
+    report = await retrain(opened, wanted, make_ranks=building(ranks))
+    assert [batch.step for batch in ranks.trained] == trained
+    weights, checkpoint = report.saved
+    assert verify(weights, recorded.digest(version)).version == version
+    assert ranks.saved == [checkpoint]
+
+
+class Floats(ScriptedRanks):
+    """Weights of eight numbers between 0 and 255. off: how much each is too large, after the first step."""
+
+    def __init__(self, off: float = 0.0) -> None:
+        super().__init__()
+        self._off = off
+
+    async def export_weights(self) -> list[TensorBytes]:
+        values = np.frombuffer(self.weights[:8], np.uint8).astype(np.float32)
+        values += np.float32(self._off if self.trained else 0)
+        return [("w", "F32", (8,), values.tobytes())]
+
+
+def test_on_another_topology_the_distance_is_said(tmp_path: Path) -> None:
+    """Nothing of the run's files is there: what it is compared with is trained first, and proved."""
+    recorded, exact, other = record(tmp_path, Floats()), Floats(), Floats(off=0.5)
+    shutil.rmtree(tmp_path)
+    opened = recorded.opened()
+    report = asyncio.run(retrain(opened, Wanted("1:2", tensor=2), make_ranks=building(exact, other)))
+    assert [batch.step for batch in exact.trained] == [batch.step for batch in other.trained] == [0, 1, 2]
+    assert [step.distance.max_abs for step in report.steps if step.distance] == [0.5] * 3
+    assert not report.exact
+    assert "digests were all those of the log" in report.compared
+    assert "on 2 ranks, tensor parallel 2" in report_text(report)
+
+
+async def test_weights_of_another_topology_are_not_saved_as_the_runs(recorded: Recorded) -> None:
+    wanted = Wanted(tensor=2, save=Save(1, "out"))
+    with pytest.raises(ImpossibleCombination, match="only the run's own topology"):
+        await retrain(recorded.opened(), wanted, make_ranks=building())
+
+
+def test_distance() -> None:
+    def tensors(first: float, second: float) -> list[TensorBytes]:
+        upper = np.array([second], np.float32).view(np.uint32) >> 16
+        return [
+            ("a", "F32", (2,), np.array([3.0, first], np.float32).tobytes()),
+            ("b", "BF16", (1,), upper.astype(np.uint16).tobytes()),
+        ]
+
+    recorded = {name: view(name, *tensor) for name, *tensor in tensors(0.0, 4.0)}
+    apart = distance(recorded, tensors(0.25, 4.5))
+    assert (apart.max_abs, apart.tensor) == (0.5, "b")
+    assert apart.relative_l2 == pytest.approx((0.25**2 + 0.5**2) ** 0.5 / 5)
+    with pytest.raises(CheckpointMismatch, match="'b' is in the recorded weights alone"):
+        distance(recorded, tensors(0.0, 4.0)[:1])
