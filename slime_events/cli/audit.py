@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
+from schemas.errors import SlimeEventsError
 from slime_events.audit.audit import Audit, audit
+from slime_events.audit.followed import facts_of
+from slime_events.audit.ledger import Ledger
 from slime_events.audit.report import Report, report_text
+from slime_events.branch_point import branched_of
 from slime_events.cli.locate import add_run, blob_url
-from slime_events.opened_run import is_archive, open_archive
+from slime_events.opened_run import is_archive, open_archive, open_run
 from slime_events.run_folder import RunFolder, find_run
-from storage.log import Recorded
+from storage.archived_log import ArchivedLog
+from storage.log import Readable, Recorded
 
 
 def main(argv: Sequence[str] = ()) -> int:
@@ -48,7 +54,8 @@ async def _audit_run(folder: RunFolder, *, files: bool) -> Report:
     async with open_run_log(folder.path, name) as log:
         blobs = BlobStore(blob_url(folder)) if files else None
         read = None if blobs is None else lambda array: fetch(array, blobs)
-        return await audit(log.read(), Audit(name, fetch=read, weights=folder.weights, files=files))
+        parent = await _followed(log)
+        return await audit(log.read(), Audit(name, fetch=read, weights=folder.weights, files=files, parent=parent))
 
 
 async def _audit_archive(where: str, *, files: bool) -> Report:
@@ -65,7 +72,23 @@ async def _audit_archive(where: str, *, files: bool) -> Report:
             yield recorded
 
     read = (lambda array: fetch(array, reader.blobs)) if files else None
-    return await audit(records(), Audit(reader.run, fetch=read, files=False))
+    parent = await _followed(ArchivedLog(reader, reader.run))
+    return await audit(records(), Audit(reader.run, fetch=read, files=False, parent=parent))
+
+
+async def _followed(log: Readable) -> Ledger | None:
+    """The facts of the run whose rollouts this one was trained on; None where it is no learner, or that run is gone."""
+    branched = None
+    with contextlib.suppress(SlimeEventsError):  # a log without a beginning, or a damaged one: the report says so
+        branched = await branched_of(log)
+    if branched is None or not branched.follows:
+        return None
+    try:
+        async with open_run(branched.where) as parent:
+            return await facts_of(parent.run, parent.log.read())
+    except SlimeEventsError as error:
+        print(f"its rollouts are not looked at: {error}", file=sys.stderr)
+        return None
 
 
 def _verdict(report: Report, seconds: float) -> str:

@@ -7,16 +7,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
+from actors.checkpoint_folders import CheckpointFolders
 from actors.followed_batches import FollowedBatches
 from actors.learner import Learner
+from actors.ranks_at import ranks_at
 from actors.trainer import Trainer
 from schemas.arrays import unpack
-from schemas.runs import Branched, RunStarted
-from schemas.weights import WeightsPublished
+from schemas.runs import RunStarted
 from slime_events.algorithms.reward_norm import normalize_rewards
+from slime_events.branch_point import read_point
 from slime_events.config.algorithm import AlgorithmSettings
+from slime_events.config.toml import settings_from
 from slime_events.learner.batches import Batches
 from slime_events.learner.changes import Changes
+from slime_events.opened_run import OpenedRun
 from slime_events.worker import Worker
 from storage.memory_log import MemoryLog
 from storage.weights_store import WeightStore
@@ -32,13 +38,15 @@ def normalise(rewards: Any, sizes: Any) -> list[float]:
 
 @dataclass
 class Learning:
-    """A learner of `parent` that begins with its version 0. log: its own."""
+    """A learner of `parent` that begins with its `version`. where: what the parent is opened with. log: its own."""
 
     parent: MemoryLog
     folder: Path
     changes: Changes = field(default_factory=Changes)
     judge: Any = None
     least: int = 1
+    version: int = 0
+    where: str = ""
     steps: int = 5
     checkpoint_every: int | None = None
     ranks: ScriptedRanks = field(default_factory=ScriptedRanks)
@@ -46,27 +54,29 @@ class Learning:
 
     def batches(self) -> Batches:
         """Its decisions."""
-        return Batches(self.parent.run, normalise, changes=self.changes, judge=self.judge, least=self.least)
+        return Batches(
+            self.parent.run,
+            normalise,
+            changes=self.changes,
+            judge=self.judge,
+            first=self.version,
+            least=self.least,
+        )
 
     async def begin(self) -> None:
         """Say run.started, and put the version that it begins with where the trainer finds it."""
-        (zero,) = [r.envelope.event for r in self.parent.records if _is_first(r.envelope.event)]
-        branched = Branched(
-            run=self.parent.run,
-            where="",
-            position=3,
-            version=0,
-            weights_digest=zero.digest,
-            optimizer_digest="",
-            follows=True,
-        )
+        point = await read_point(self.parent, self.version, self.where)
+        branched = structs.replace(point, cursors={}, follows=True)
         await Worker(self.log, "learner").say([RunStarted(settings={}, code_version="", branched=branched)])
-        await self.ranks.save_checkpoint(str(self.folder / "checkpoints" / "v000000"))
+        parent = OpenedRun(self.parent, settings_from({}), unpack, None, str(self.folder / "parent"))
+        await ranks_at(parent, self.version, self.ranks)
+        await self.ranks.save_checkpoint(CheckpointFolders(str(self.folder / "checkpoints")).of(self.version))
+        self.ranks.trained.clear()
 
     async def run(self, *, log: Any = None, ranks: Any = None) -> int:
         """One life of it, to its end. log: its way to its own log."""
         worker = Worker(log or self.log, "learner")
-        rollouts = FollowedBatches(unpack, temperature=1.0, shared=0)
+        rollouts = FollowedBatches(unpack, temperature=1.0, shared=self.version)
         trainer = Trainer(
             worker,
             ranks or self.ranks,
@@ -95,7 +105,3 @@ class Learning:
     def events(self, kind: type[Any]) -> list[Any]:
         """Those of its own log."""
         return [r.envelope.event for r in self.log.records if isinstance(r.envelope.event, kind)]
-
-
-def _is_first(event: object) -> bool:
-    return isinstance(event, WeightsPublished) and event.version == 0

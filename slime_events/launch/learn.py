@@ -1,0 +1,222 @@
+"""`learn`: a learner's run, from the parent's log to its own end. No engine, no conductor, no Ray.
+
+    lock on the folder -> NATS server for its own log -> run.started | run.resumed
+                       -> trainer ranks at the version that both runs have -> Learner, archivist -> run.finished
+
+It holds nothing that the two logs and the folder do not hold: the same command goes on where it was killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from actors.archivist import SealPolicy, archive_run
+from actors.followed_batches import FollowedBatches
+from actors.learner import Learner
+from actors.local_ranks import local_ranks
+from actors.ranks_at import MakeRanks
+from actors.trainer import Trainer
+from schemas.errors import Conflict, RunIsOn, RunNotFound, SlimeEventsError, StorageError
+from schemas.runs import Branched, RunFailed, RunResumed, RunStarted
+from schemas.subjects import about
+from slime_events.config.settings import TrainSettings
+from slime_events.config.toml import to_toml
+from slime_events.incarnation import Incarnation
+from slime_events.launch.beginning import put_beginning
+from slime_events.launch.environment import code_version, environment
+from slime_events.launch.log_server import LogServer
+from slime_events.launch.run_lock import holding
+from slime_events.launch.standing import read_standing
+from slime_events.learner.batches import Batches
+from slime_events.learner.changes import Changes, read_changes
+from slime_events.learner.settings import least_rollouts, own_judge, own_normalise
+from slime_events.opened_run import OpenedRun
+from slime_events.run_folder import RunFolder
+from slime_events.telemetry.process_log import setup_logging
+from slime_events.worker import Worker
+from storage.archive import ArchiveWriter, blobs_to_archive
+from storage.blobs import BlobStore
+from storage.jetstream_log import JetStreamLog
+from storage.log import EventLog, Fence, Recorded
+from storage.weights_retention import Retention
+from storage.weights_store import WeightStore
+
+ROLE = "learner"
+"""Of the one process that a learner is."""
+ARCHIVE_DEADLINE_S = 60.0
+FAIL_DEADLINE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """Of a new learner: its settings and where it branches off."""
+
+    settings: TrainSettings
+    branched: Branched
+
+
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """What a learner's log says of it. life: the incarnation that begins now."""
+
+    settings: TrainSettings
+    branched: Branched
+    life: Incarnation
+
+
+class Learn:
+    """One life of a learner. beginning: None where it goes on. see: is shown every event of its log. note: says what
+    happens. make_ranks: the trainer's.
+    """
+
+    def __init__(
+        self,
+        parent: OpenedRun,
+        folder: RunFolder,
+        beginning: Beginning | None,
+        *,
+        see: Callable[[Recorded], None],
+        note: Callable[[str], None],
+        make_ranks: MakeRanks = local_ranks,
+    ) -> None:
+        self._parent, self._folder, self._beginning = parent, folder, beginning
+        self._see, self._note, self._make_ranks = see, note, make_ranks
+
+    async def run(self) -> int:
+        """Train to the end of what is to be trained; the version reached. Raises a SlimeEventsError with the reason."""
+        new = self._beginning
+        with holding(self._folder) as before:
+            setup_logging(ROLE, self._folder.logs)
+            server = LogServer(self._folder, new.settings.run.nats_url if new else self._url(), self._note)
+            async with server.running(before) as url, self._open(url) as log:
+                own = await (self._start(log, new) if new else self._resume(log))
+                worker = Worker(log, ROLE, incarnation=own.life)
+                try:
+                    async with self._archiving(worker, own):
+                        return await self._learn(worker, own)
+                except SlimeEventsError as error:
+                    await _fail(worker, error)
+                    raise
+
+    def _url(self) -> str | None:
+        noted = self._folder.path / "nats-url"
+        return noted.read_text().strip() if noted.is_file() else None
+
+    @contextlib.asynccontextmanager
+    async def _open(self, url: str) -> AsyncIterator[JetStreamLog]:
+        new = self._beginning
+        name = new.settings.run.run if new else self._folder.log_name()
+        replicas = new.settings.run.nats_replicas if new else 1
+        log = await JetStreamLog.open(url, name, create=new is not None, replicas=replicas, on_wait=self._note)
+        try:
+            yield log
+        finally:
+            await log.close()
+
+    async def _start(self, log: EventLog, new: Beginning) -> _Own:
+        if held := await log.position():
+            raise RunIsOn(f"NATS holds a log of run {log.run} already, with {held} events: choose another name")
+        started = RunStarted(
+            settings=msgspec.to_builtins(new.settings),
+            code_version=code_version(),
+            environment=environment(),
+            branched=new.branched,
+        )
+        self._folder.settings.write_text(to_toml(new.settings))
+        (since,) = await Worker(log, ROLE).say([started])
+        return _Own(new.settings, new.branched, Incarnation(since=since))
+
+    async def _resume(self, log: EventLog) -> _Own:
+        standing = await read_standing(log)
+        branched = standing.started.branched
+        if branched is None or not branched.follows:
+            raise RunNotFound(f"run {log.run} is no learner: `slime-events resume {log.run}` goes on with it")
+        number = standing.incarnation
+        resumed = RunResumed(incarnation=number, code_version=code_version(), environment=environment())
+        fence = Fence(about(log.run, "run", "run"), standing.last.position)
+        since = await Worker(log, ROLE).say_again(resumed, fence)
+        return _Own(standing.settings, branched, Incarnation(number=number, since=since))
+
+    async def _learn(self, worker: Worker, own: _Own) -> int:
+        settings, branched = own.settings, own.branched
+        trainer, checkpoints = settings.trainer, settings.trainer.save or str(self._folder.checkpoints)
+        temperature = settings.rollout.rollout_temperature
+        rollouts = FollowedBatches(self._parent.fetch, temperature=temperature, shared=branched.version)
+        await put_beginning(branched, settings, checkpoints, note=self._note, make_ranks=self._make_ranks)
+        async with self._make_ranks(settings) as ranks:
+            shell = Trainer(
+                worker,
+                ranks,
+                WeightStore(str(self._folder.weights), base=trainer.hf_checkpoint),
+                self._parent.fetch,
+                temperature=temperature,
+                publish_every=trainer.update_weights_interval,
+                checkpoint_every=trainer.save_interval,
+                checkpoints=checkpoints,
+                steps=settings.rollout.num_rollout or 0,
+                retention=Retention(trainer.keep_weights, trainer.save_interval or 0) if trainer.keep_weights else None,
+                open_batches=rollouts,
+            )
+            return await Learner(
+                worker,
+                self._parent.log,
+                make_batches(self._parent, settings, branched, self._changes(own)),
+                rollouts,
+                shell,
+                steps=settings.rollout.num_rollout or 0,
+                follow=self._parent.folder is not None,
+                checkpoint_every=trainer.save_interval,
+                deadline_s=settings.rollout.rollout_deadline,
+                see=self._see,
+            ).run()
+
+    def _changes(self, own: _Own) -> Changes:
+        if own.branched.changes is None:
+            return Changes()
+        blobs = BlobStore(own.settings.run.blob_url or str(self._folder.blobs))
+        return read_changes(blobs.get(own.branched.changes), f"the changes of run {own.settings.run.run}")
+
+    @contextlib.asynccontextmanager
+    async def _archiving(self, worker: Worker, own: _Own) -> AsyncIterator[None]:
+        run, path = own.settings.run, self._folder.path
+        url, stop = run.archive_url or str(self._folder.archive), asyncio.Event()
+        blobs = blobs_to_archive(run.blob_url or str(self._folder.blobs), url, path)
+        writer = ArchiveWriter(url, worker.log.run, blobs=blobs)
+        policy = SealPolicy(max_age_s=run.archive_seconds)
+        archiving = asyncio.create_task(archive_run(worker.log, writer, worker.id, stop=stop, policy=policy))
+        try:
+            yield
+            await asyncio.wait_for(archiving, ARCHIVE_DEADLINE_S)
+        finally:
+            stop.set()
+            await asyncio.wait({archiving}, timeout=FAIL_DEADLINE_S)
+            archiving.cancel()
+            await asyncio.gather(archiving, return_exceptions=True)
+
+
+def make_batches(parent: OpenedRun, own: TrainSettings, branched: Branched, changes: Changes) -> Batches:
+    """The decisions of a learner with these settings."""
+    return Batches(
+        parent.run,
+        own_normalise(own),
+        changes=changes,
+        judge=own_judge(parent.settings, own),
+        first=branched.version,
+        least=least_rollouts(own),
+    )
+
+
+async def _fail(worker: Worker, error: SlimeEventsError) -> None:
+    """Say in the learner's log why it ended, if the log still answers."""
+    log = worker.log
+    with contextlib.suppress(StorageError, TimeoutError):
+        async with asyncio.timeout(FAIL_DEADLINE_S):
+            last, at = await log.last(about(log.run, "run", "run")), await log.position()
+            failed = RunFailed(role=ROLE, reason=str(error), at_events=at)
+            with contextlib.suppress(Conflict):
+                await worker.say_again(failed, Fence(about(log.run, "run", "run"), last.position if last else 0))
