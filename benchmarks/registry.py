@@ -26,6 +26,7 @@ NAMES = (
     "effective_time",
     "replay",
     "resume",
+    "rescore",
     "trl",
 )
 """In the order in which they run. From `step` on they share the runs of the demo that the first of them makes."""

@@ -1,0 +1,66 @@
+"""How many rollouts a second are read from an archive, graded again by a rule and compared, on two cores."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.figure import Figure
+from benchmarks.long_log import GROUPS, SAMPLES, long_log
+from schemas.codec import encode
+from schemas.envelope import enclose
+from schemas.runs import RunStarted
+from slime_events.config.engine import EngineSettings
+from slime_events.config.reward import RewardSettings
+from slime_events.config.rollout import RolloutSettings
+from slime_events.config.settings import TrainSettings
+from slime_events.opened_run import open_run
+from slime_events.rescore.change import make_change
+from slime_events.rescore.report import Report
+from slime_events.rescore.rescore import rescore
+from storage.archive import SEGMENT_BYTES, ArchiveWriter
+from storage.log import Recorded
+
+STEPS = 2000
+RUN = "long"
+
+
+def measure(steps: int = STEPS) -> list[Figure]:
+    """Rollouts a second, the start of the grading processes included."""
+    with tempfile.TemporaryDirectory() as folder:
+        events = write_archive(Path(folder), steps)
+        begun = time.perf_counter()
+        report = asyncio.run(_rescore(f"{folder}/{RUN}"))
+        seconds = time.perf_counter() - begun
+    note = f"{events:,} events in {seconds:.1f} s, --rm-type exact"
+    rate = report.samples.graded / seconds
+    return [Figure(name="rescore by a rule", value=rate, unit="rollouts/s", target=20_000, note=note)]
+
+
+def write_archive(folder: Path, steps: int) -> int:
+    """A made run as an archive; its events."""
+    settings = msgspec.to_builtins(
+        TrainSettings(
+            rollout=RolloutSettings(num_rollout=steps, rollout_batch_size=GROUPS, n_samples_per_prompt=SAMPLES),
+            reward=RewardSettings(rm_type="exact"),
+            engine=EngineSettings(hf_checkpoint="base"),
+        )
+    )
+    writer, position = ArchiveWriter(str(folder), RUN), 0
+    for position, event in enumerate(long_log(steps), 1):
+        said = RunStarted(settings=settings, code_version="") if isinstance(event, RunStarted) else event
+        envelope = enclose(RUN, said, at=position, producer="made")
+        writer.add(Recorded(position, envelope.subject, envelope, encode(envelope)))
+        if writer.pending_bytes >= SEGMENT_BYTES:
+            writer.seal()
+    writer.seal()
+    return position
+
+
+async def _rescore(where: str) -> Report:
+    async with open_run(where) as opened:
+        return await rescore(opened, make_change(opened.settings))
