@@ -1,0 +1,84 @@
+"""`slime-events branch`: its own words, and the settings of a branch."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from schemas.errors import ConfigError, ImpossibleCombination, InvalidValue
+from slime_events.cli.branch import read_words
+from slime_events.config.derivations import derive
+from slime_events.config.settings import TrainSettings
+from slime_events.demo.settings import BASE, demo_settings
+from slime_events.launch.branch_settings import branch_settings, check_branch
+
+
+@pytest.fixture
+def parent(tmp_path: Path) -> TrainSettings:
+    settings = derive(demo_settings(tmp_path))[0]
+    trainer = msgspec.structs.replace(settings.trainer, save="/checkpoints", load="/first")
+    return msgspec.structs.replace(settings, trainer=trainer)
+
+
+def test_its_own_words_are_taken_out() -> None:
+    said = read_words(
+        ["demo", "--lr", "1e-5", "--from=5", "--run", "b", "--reset-optimizer", "--rollout-stop", "x", "y"]
+    )
+    assert (said.run, said.version, said.runs_dir, said.fresh_optimizer) == ("demo", 5, None, True)
+    assert said.flags == ("--lr", "1e-5", "--rollout-stop", "x", "y", "--run", "b")
+
+
+@pytest.mark.parametrize(
+    ("words", "missing"),
+    [
+        ([], "which run"),
+        (["demo", "--run", "b"], "--from VERSION is missing"),
+        (["demo", "--from", "5"], "--run NAME is missing"),
+        (["demo", "--from", "last", "--run", "b"], "--from last: give a weight version"),
+        (["demo", "--run"], "--run needs a value"),
+    ],
+)
+def test_what_is_missing_is_said(words: list[str], missing: str) -> None:
+    with pytest.raises(InvalidValue, match=missing):
+        read_words(words)
+
+
+def test_what_no_flag_changes_is_the_parents(parent: TrainSettings) -> None:
+    own = branch_settings(parent, "/runs", ["--run", "b", "--lr", "3e-4", "--rollout-batch-size", "8"]).settings
+    assert (own.run.run, own.run.runs_dir) == ("b", "/runs")
+    assert (own.trainer.lr, own.trainer.adam_beta2, own.trainer.global_batch_size) == (3e-4, 0.99, 64)
+    assert (own.trainer.save, own.trainer.load) == (None, None), "its parent's checkpoints are not its own"
+    assert (own.data, own.reward, own.algorithm) == (parent.data, parent.reward, parent.algorithm)
+    check_branch(parent, own, 59, fresh_optimizer=False)
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (["--num-rollout", "5"], "--num-rollout 5: .* give more than 5"),
+        (["--optimizer", "sgd"], "--optimizer: .* --reset-optimizer"),
+        (["--bf16"], "--bf16: "),
+        (["--load", "/x"], "--load: "),
+    ],
+)
+def test_what_cannot_be_another_is_named(parent: TrainSettings, flags: list[str], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        check_branch(parent, branch_settings(parent, "/runs", flags).settings, 5, fresh_optimizer=False)
+
+
+def test_a_new_optimizer_may_be_another(parent: TrainSettings) -> None:
+    own = branch_settings(parent, "/runs", ["--optimizer", "sgd"]).settings
+    check_branch(parent, own, 5, fresh_optimizer=True)
+
+
+def test_another_shape_of_the_model_is_named(parent: TrainSettings, tmp_path: Path) -> None:
+    shutil.copytree(BASE, tmp_path / "other")
+    config = json.loads((tmp_path / "other" / "config.json").read_text())
+    (tmp_path / "other" / "config.json").write_text(json.dumps(config | {"intermediate_size": 1024}))
+    own = branch_settings(parent, "/runs", ["--hf-checkpoint", str(tmp_path / "other")]).settings
+    with pytest.raises(ImpossibleCombination, match="other: ffn_hidden_size is 1024 there, and "):
+        check_branch(parent, own, 5, fresh_optimizer=False)

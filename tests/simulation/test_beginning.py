@@ -1,0 +1,119 @@
+"""What a branch's trainer begins with: made from the parent's archive, once, by ranks as the parent's were."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from schemas.errors import InvalidValue, TrainerError
+from schemas.runs import Branched, RunStarted
+from serve_apps.engine.scripted_engine import Script
+from slime_events.branch_point import read_point
+from slime_events.config.settings import TrainSettings
+from slime_events.launch.beginning import put_beginning
+from slime_events.opened_run import open_run
+from storage.archive import ArchiveWriter
+from storage.weights_store import read
+from tests.simulation.parts import ScriptedRanks
+from tests.simulation.simulation import Simulation, make_plan
+
+PLAN = make_plan(steps=3, groups=1, samples=2)
+
+
+class OnDisk(ScriptedRanks):
+    """Ranks whose checkpoints are folders."""
+
+    async def save_checkpoint(self, folder: str) -> None:
+        Path(folder).mkdir(parents=True)
+        await super().save_checkpoint(folder)
+
+
+@dataclass
+class Ranks:
+    """Makes ranks. built: the settings that each was built with; trained: its steps."""
+
+    disk: dict[str, bytes] = field(default_factory=dict)
+    built: list[TrainSettings] = field(default_factory=list)
+    trained: list[list[int]] = field(default_factory=list)
+
+    @asynccontextmanager
+    async def __call__(self, settings: TrainSettings) -> AsyncIterator[ScriptedRanks]:
+        ranks = OnDisk(disk=self.disk)
+        if settings.trainer.load:
+            ranks.weights = bytes(read(settings.trainer.load)[1]["w"].data)
+        self.built.append(settings)
+        yield ranks
+        self.trained.append([batch.step for batch in ranks.trained])
+
+
+async def archived(folder: Path, branched: Branched | None = None, disk: dict[str, bytes] | None = None) -> str:
+    """The URL of the archive of a finished run, which is all that is left of it."""
+    base = folder / "base"
+    base.mkdir(parents=True)
+    (base / "config.json").write_text("{}")
+    started = RunStarted(settings={"trainer": {"hf_checkpoint": str(base)}}, code_version="", branched=branched)
+    async with Simulation(folder, PLAN, started=started, ranks=ScriptedRanks(disk=disk)) as sim:
+        sim.start_engine(Script(chunk=8))
+        await sim.finish()
+    writer = ArchiveWriter(str(folder / "archive"), "sim")
+    for recorded in sim.log.records:
+        writer.add(recorded)
+    writer.close()
+    return str(folder / "archive" / "sim")
+
+
+async def point(where: str, version: int, *, fresh: bool = False) -> tuple[Branched, TrainSettings]:
+    """Where a branch of an archived run begins, and its settings."""
+    async with open_run(where) as parent:
+        return await read_point(parent.log, version, parent.where, fresh_optimizer=fresh), parent.settings
+
+
+async def test_it_is_trained_from_the_archive_once(tmp_path: Path) -> None:
+    branched, settings = await point(await archived(tmp_path / "parent"), 2)
+    ranks, notes, checkpoints = Ranks(), list[str](), str(tmp_path / "checkpoints")
+    for _ in range(2):
+        await put_beginning(branched, settings, checkpoints, note=notes.append, make_ranks=ranks)
+    assert ranks.trained == [[0, 1]]
+    assert {Path(folder).name: weights.hex() for folder, weights in ranks.disk.items()} == {
+        "v000002": branched.optimizer_digest
+    }
+    assert [path.name for path in Path(checkpoints).iterdir()] == ["v000002"], "nothing else stays"
+    assert notes[0] == "making version 2 of run sim, which this one goes on from"
+
+
+async def test_a_new_optimizer_gets_the_weights_alone(tmp_path: Path) -> None:
+    branched, settings = await point(await archived(tmp_path / "parent"), 2, fresh=True)
+    other = msgspec.structs.replace(settings, trainer=msgspec.structs.replace(settings.trainer, optimizer="sgd"))
+    ranks = Ranks()
+    await put_beginning(branched, other, str(tmp_path / "own"), note=lambda _: None, make_ranks=ranks)
+    assert [one.trainer.optimizer for one in ranks.built] == ["adam", "sgd"]
+    assert ranks.trained == [[0, 1], []]
+    assert [Path(folder).name for folder in ranks.disk] == ["v000002"]
+    assert branched.weights_digest[:12] in str(ranks.built[1].trainer.load)
+
+
+async def test_the_archives_of_a_whole_line_are_enough(tmp_path: Path) -> None:
+    first, settings = await point(await archived(tmp_path / "first"), 1)
+    ranks, own = Ranks(), tmp_path / "second"
+    await put_beginning(first, settings, str(own / "checkpoints"), note=lambda _: None, make_ranks=ranks)
+    second, settings = await point(await archived(own, first, ranks.disk), 2)
+    ranks = Ranks()
+    await put_beginning(second, settings, str(tmp_path / "third"), note=lambda _: None, make_ranks=ranks)
+    assert ranks.trained == [[0], [1]]
+    assert ranks.disk[f"{tmp_path}/third/v000002"].hex() == second.optimizer_digest
+
+
+async def test_what_has_become_another_run_is_named(tmp_path: Path) -> None:
+    where = await archived(tmp_path / "parent")
+    branched, settings = await point(where, 2)
+    other = msgspec.structs.replace(branched, weights_digest="0" * 64)
+    with pytest.raises(TrainerError, match=r"the branch was made from 0000.*: it is another run now"):
+        await put_beginning(other, settings, str(tmp_path / "own"), note=lambda _: None, make_ranks=Ranks())
+    (tmp_path / "parent" / "base" / "config.json").unlink()
+    with pytest.raises(InvalidValue, match="that folder is not here: give the same checkpoint with --hf-checkpoint"):
+        await put_beginning(branched, settings, str(tmp_path / "own"), note=lambda _: None, make_ranks=Ranks())
