@@ -33,7 +33,7 @@ from storage.log import Recorded
 
 CONDUCTOR = "conductor"
 OF_ONE_SAMPLE = (RolloutProgressed, RolloutCompleted, RewardAssigned)
-"""Most events of a run. They bring a decision only where their group has ended by them, or a batch is being waited for."""
+"""Most events of a run. They bring a decision only where their group has ended by them, or a batch waits for it."""
 
 
 class Replay:
@@ -149,9 +149,8 @@ class Replay:
         decided = near.next if near else None
         at = near.at if near else self._state.events
         self._note(event, decided, position=recorded.position, at=at)
-        if near is not None and decided is not None and about(decided) == about(event):
-            near.said += 1
-            self._turns.begin_anew(near)
+        if decided is not None and about(decided) == about(event):
+            self._turns.begin_anew(event)
             return
         self._turns.begin_anew()
         self._look()

@@ -62,13 +62,19 @@ class Turns:
         return True
 
     def nearest(self, event: Event) -> Turn | None:
-        """The turn that came closest to `event`: by what it is about, then by how much of it was said, then the last."""
+        """The turn that came closest: by what `event` is about, then by how much of it was said, then the last."""
         key = about(event)
         return max(
             self._possible, key=lambda turn: (about(turn.events[turn.said]) == key, turn.said, turn.at), default=None
         )
 
-    def begin_anew(self, after: Turn | None = None) -> None:
-        """Whatever was under way is given up, and a new turn may begin. after: the one that goes on all the same."""
-        self._possible = [after] if after is not None and after.next is not None else []
+    def begin_anew(self, instead_of: Event | None = None) -> None:
+        """A new turn may begin. What was under way is given up, but for turns that had something else to say in the
+        place of a decision: they go on after it.
+        """
+        key = None if instead_of is None else about(instead_of)
+        self._possible = [turn for turn in self._possible if about(turn.events[turn.said]) == key]
+        for turn in self._possible:
+            turn.said += 1
+        self._possible = [turn for turn in self._possible if turn.next is not None]
         self.open = True

@@ -1,0 +1,57 @@
+"""`slime-events replay`: exit codes, text and JSON, on an archive with nothing else left."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from schemas.errors import UnknownFlag
+from schemas.runs import RunStarted
+from slime_events.cli.replay import main
+from storage.archive import ArchiveWriter
+from tests.replay.golden import changed, golden
+
+FILTER = """
+def keep(args, samples, **kwargs):
+    return max(sample.reward for sample in samples) > 0
+"""
+
+
+@pytest.fixture
+def archived(tmp_path: Path) -> str:
+    writer = ArchiveWriter(str(tmp_path), "sim")
+    more = {"reward": {"rm_type": "exact"}, "engine": {"hf_checkpoint": "/nowhere"}, "trainer": {"save": "s"}}
+    records, _ = changed(golden("resting"), RunStarted, lambda event: {"settings": {**event.settings, **more}})
+    for record in records:
+        writer.add(record)
+    writer.close()
+    return f"{tmp_path}/sim"
+
+
+def test_a_clean_replay(archived: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([archived]) == 0
+    said = capsys.readouterr().out
+    assert "all 69 decisions are the same again (178 events" in said
+    assert "16 taken as recorded (the run has no --prompt-data)" in said
+
+
+def test_a_changed_filter(archived: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.py").write_text(FILTER)
+    flags = ["--dynamic-sampling-filter-path", f"{tmp_path}/mine.py:keep"]
+    assert main([archived, *flags]) == 1
+    said = capsys.readouterr().out
+    assert "now group.rejected" in said
+    assert "reward  tokens  oldest  newest" in said
+    assert main([archived, *flags, "--all", "--json"]) == 1
+    facts = json.loads(capsys.readouterr().out)
+    flipped = [one for one in facts["differences"] if one["recorded"]["type"] == "group.accepted"]
+    assert facts["kinds"]["group.accepted -> group.rejected"] == len(flipped) > 0
+    for one in flipped:
+        assert max(sample["reward"] for sample in one["inputs"]["groups"][0]["samples"]) == 0
+
+
+def test_a_flag_that_there_is_not(archived: str) -> None:
+    with pytest.raises(UnknownFlag):
+        main([archived, "--over-sampling-batch", "4"])

@@ -1,0 +1,37 @@
+"""Prompts that are drawn again from their files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from schemas.event import Purpose
+from slime_events.replay.feeds import Remembering
+from slime_events.replay.replay import Replay
+from slime_events.replay.report import ReplayReport
+from tests.replay.replayed import decider
+from tests.simulation.roles import make_feed
+from tests.simulation.simulation import Simulation, make_plan
+
+ROWS = ["a", {"input": 7}, *[f"p{n}" for n in range(3)]]
+PLAN = make_plan(steps=3, groups=1, samples=1, eval_every=2, eval_names=("held",))
+
+
+async def test_a_changed_line_is_found_where_it_was_drawn(tmp_path: Path) -> None:
+    async with Simulation(tmp_path, PLAN, prompts=ROWS, evaluations={"held": ["one", "two"]}) as sim:
+        sim.start_engine()
+        await sim.finish()
+
+    def drawn_again(rows: list[object], held: list[str]) -> ReplayReport:
+        replay = Replay("sim", Remembering(make_feed(tmp_path, rows, {"held": held})), decider=decider(PLAN))
+        for recorded in sim.log.records:
+            replay.apply(recorded)
+        return replay.report
+
+    same = drawn_again(ROWS, ["one", "two"])
+    assert same.is_equal, same.differences[0]
+    assert same.decisions["prompt.rejected"] >= 1
+    (found,) = drawn_again([*ROWS[:3], "another", *ROWS[4:]], ["one", "two"]).differences
+    assert found.fields == ("text", "tokens")
+    assert found.decided.text == "another"  # type: ignore[union-attr]
+    (found,) = drawn_again(ROWS, ["one", "three"]).differences
+    assert (found.recorded.text, found.recorded.purpose) == ("two", Purpose.EVAL)  # type: ignore[attr-defined]

@@ -1,0 +1,146 @@
+"""What a replay finds, and what it does not take for a difference."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import msgspec
+import pytest
+
+from schemas.batches import BatchSealed
+from schemas.errors import LogDamaged
+from schemas.evals import EvalCompleted
+from schemas.groups import GroupAccepted, GroupRejected
+from schemas.prompts import PromptSubmitted
+from schemas.rewards import RewardAssigned
+from schemas.rollouts import RolloutRequested
+from schemas.runs import RunFinished, RunResumed
+from slime_events.filters.figures import group_std
+from slime_events.replay.difference import Kind
+from slime_events.replay.same import is_decision
+from tests.conductor.driver import Driver, dropping, make_plan
+from tests.replay.golden import changed, golden
+from tests.replay.replayed import decider, replayed
+
+STRICT = "slime_events.filters.dynamic_sampling:check_reward_nonzero_std"
+
+
+def as_it_is(raw: Any, sizes: Any) -> list[float]:
+    """The driver's normalisation."""
+    return list(raw)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whenever_the_conductor_looked_it_is_the_same_again(seed: int) -> None:
+    """The driver looks at some positions only, by chance, over modes, faults and orders."""
+    chance = random.Random(seed)
+    plan = make_plan(
+        groups=chance.randint(1, 3),
+        max_staleness=chance.choice([0, 1, 2]),
+        in_prompt_order=chance.random() < 0.5,
+        verdicts_at_once=chance.random() < 0.5,
+        partial_rollout=chance.random() < 0.5,
+        draw=chance.choice([None, 2, 5]),
+        publish_every=chance.randint(1, 2),
+    )
+    judge = dropping(0.3)
+    driver = Driver(plan, judge)
+    driver.play(chance, engine_fails=0.1, invalid=0.02, ungraded=0.02, older=0.1)
+    # The driver goes on after the last commit, which a conductor does not.
+    end = max(r.position for r in driver.log if r.envelope.type in ("step.committed", "weights.published"))
+    records = driver.log[:end]
+    report = replayed(records, decider(plan, judge, as_it_is))
+    assert report.is_equal, report.differences[0]
+    assert report.compared == sum(is_decision(record.envelope.event) for record in records)
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "fields"),
+    [
+        (RolloutRequested, lambda event: {"seed": event.seed + 1}, ("seed",)),
+        (RolloutRequested, lambda event: {"min_version": 3}, ("min_version",)),
+        (BatchSealed, lambda event: {"rewards": (*event.rewards[:-1], 0.5)}, ("rewards",)),
+        (BatchSealed, lambda event: {"digest": "0" * 64}, ("digest",)),
+        (BatchSealed, lambda event: {"suspends": not event.suspends}, ("suspends",)),
+        (GroupAccepted, lambda event: {"figures": {"mean": 0.5}}, ("figures",)),
+        (GroupRejected, lambda event: {"reason": "for no reason"}, ("reason",)),
+        (EvalCompleted, lambda event: {"mean": 0.123}, ("mean",)),
+    ],
+)
+def test_one_changed_decision_is_the_only_difference(kind: Any, change: Any, fields: tuple[str, ...]) -> None:
+    records, position = changed(golden("synchronous"), kind, change)
+    (found,) = replayed(records).differences
+    assert (found.position, found.kind, found.fields) == (position, Kind.OTHERWISE, fields)
+    assert f"other {fields[0]}" in str(found)
+
+
+def test_a_changed_input_is_found_at_the_verdict_that_it_was_for() -> None:
+    """One reward of an accepted group is another: the verdict does not follow from the log any more."""
+    records = golden("synchronous")
+    accepted = next(r for r in records if isinstance(r.envelope.event, GroupAccepted))
+    samples = accepted.envelope.event.samples
+    graded = [r.envelope.event for r in records if isinstance(r.envelope.event, RewardAssigned)]
+    nth = next(i for i, event in enumerate(graded) if event.sample == samples[0])
+    records, _ = changed(records, RewardAssigned, lambda event: {"value": 1.0 - event.value}, nth=nth)
+    first = replayed(records, every=False).differences[0]
+    assert first.position == accepted.position
+    (group,) = first.inputs["groups"]
+    assert [sample["sample"] for sample in group["samples"]] == list(samples)
+
+
+def test_another_filter_flips_exactly_the_groups_that_it_drops() -> None:
+    records = golden("resting")  # which has no filter
+    report = replayed(records, changes={"rollout": {"dynamic_sampling_filter_path": STRICT}})
+    accepted = [r.envelope.event for r in records if isinstance(r.envelope.event, GroupAccepted)]
+    dropped = [event.group for event in accepted if (group_std(event.rewards) or 0) <= 1e-6]
+    assert 0 < len(dropped) < len(accepted)
+    assert [one.recorded.group for one in report.verdicts] == dropped  # type: ignore[attr-defined]
+    assert {type(one.decided) for one in report.verdicts} == {GroupRejected}
+
+
+def test_a_larger_draw_asks_for_more() -> None:
+    first = replayed(
+        golden("synchronous"), changes={"rollout": {"over_sampling_batch_size": 4}}, every=False
+    ).differences[0]
+    assert isinstance(first.decided, PromptSubmitted)
+    assert first.kind is Kind.INSTEAD
+
+
+def test_another_normalisation_changes_batches_alone() -> None:
+    report = replayed(golden("synchronous"), changes={"algorithm": {"grpo_std_normalization": False}})
+    assert {(type(one.recorded), one.fields) for one in report.differences} == {(BatchSealed, ("rewards", "digest"))}
+    assert {"sample", "recorded", "now"} <= set(report.differences[0].inputs["first_reward"])
+
+
+def test_settings_that_a_resumption_changes_are_decided_by_from_there_on() -> None:
+    plan, more = make_plan(steps=2), make_plan(steps=4)
+    driver = Driver(plan)
+    driver.play(random.Random(1))
+    end = max(r.position for r in driver.log if r.envelope.type == "weights.published")
+    del driver.log[end:]
+    settings = {"rollout": {"num_rollout": 4, "rollout_batch_size": 3, "n_samples_per_prompt": 2}}
+    driver.plan = more
+    driver.say(RunResumed(incarnation=1, code_version="", settings=settings))
+    report = replayed(driver.log, decider(plan, normalised=as_it_is))
+    assert report.is_equal, report.differences[0]
+
+
+def test_a_run_does_not_end_before_its_last_step() -> None:
+    records = golden("synchronous")
+    end = max(i for i, r in enumerate(records) if r.envelope.type == "step.committed") - 1
+    (finished,) = (r for r in records if isinstance(r.envelope.event, RunFinished))
+    (found,) = replayed([*records[:end], finished]).differences
+    assert (found.position, found.kind, found.recorded) == (finished.position, Kind.NOT_NOW, finished.envelope.event)
+
+
+def test_a_log_that_lacks_an_event_is_damaged() -> None:
+    records = [r for r in golden("synchronous") if not isinstance(r.envelope.event, PromptSubmitted)]
+    with pytest.raises(LogDamaged, match="does not fit"):
+        replayed(records)
+
+
+def test_a_filter_of_another_name_is_no_other_decision() -> None:
+    records, _ = changed(golden("synchronous"), GroupAccepted, lambda event: {"filter": "m:f", "filter_digest": "1"})
+    assert replayed(records).is_equal
+    assert msgspec.json.encode(replayed(records).facts())
