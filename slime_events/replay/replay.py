@@ -2,7 +2,7 @@
 
 fact -> fold -> what would be decided here?  |  decision -> is it what one of the possible turns says next? -> fold
 
-`docs/decisions/0011-when-two-decisions-are-equal.md` has the rule and what it cannot see.
+`docs/decisions/0012-when-a-replay-is-equal.md` has the rule and what it cannot see.
 """
 
 from __future__ import annotations
