@@ -85,7 +85,7 @@ class Learn:
         make_ranks: MakeRanks = local_ranks,
     ) -> None:
         self._parent, self._folder, self._beginning = parent, folder, beginning
-        self._see, self._note, self._make_ranks = see, note, make_ranks
+        self.see, self._note, self._make_ranks = see, note, make_ranks
 
     async def run(self) -> int:
         """Train to the end of what is to be trained; the version reached. Raises a SlimeEventsError with the reason."""
@@ -172,7 +172,7 @@ class Learn:
                 follow=self._parent.folder is not None,
                 checkpoint_every=trainer.save_interval,
                 deadline_s=settings.rollout.rollout_deadline,
-                see=self._see,
+                see=self.see,
             ).run()
 
     def _changes(self, own: _Own) -> Changes:

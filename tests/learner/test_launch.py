@@ -1,0 +1,184 @@
+"""A learner as the command makes it: settings, its own NATS server, log and archive. Its ranks only count."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec import structs
+
+from actors.trainer_ranks import Ranks
+from schemas.batches import BatchSealed
+from schemas.errors import InvalidValue
+from schemas.runs import RunFinished, RunResumed, RunStarted
+from schemas.steps import StepCommitted
+from serve_apps.engine.scripted_engine import Script
+from slime_events.audit.audit import Audit, audit
+from slime_events.audit.followed import facts_of
+from slime_events.audit.report import report_text
+from slime_events.conductor.plan import make_plan
+from slime_events.config.derivations import derive
+from slime_events.config.settings import TrainSettings
+from slime_events.demo.settings import prepare_demo
+from slime_events.launch.learn import Learn
+from slime_events.launch.learning import Asked, begin, look
+from slime_events.opened_run import OpenedRun, open_run
+from slime_events.run_folder import RunFolder
+from storage.log import Recorded
+from tests.learner.test_poisoned import archived
+from tests.simulation.parts import ScriptedRanks
+from tests.simulation.simulation import Simulation
+
+STEPS = 4
+
+
+def small(folder: Path) -> TrainSettings:
+    """The demo's, with few samples."""
+    demo = prepare_demo(folder / "data")
+    rollout = structs.replace(demo.rollout, num_rollout=STEPS, rollout_batch_size=2, n_samples_per_prompt=3)
+    trainer = structs.replace(demo.trainer, global_batch_size=None, num_steps_per_rollout=None)
+    evaluation = structs.replace(demo.evaluation, eval_interval=None, eval_prompt_data=[])
+    run = structs.replace(demo.run, run="sim")
+    return derive(structs.replace(demo, run=run, rollout=rollout, trainer=trainer, evaluation=evaluation))[0]
+
+
+@pytest.fixture(scope="module")
+def parent(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The archive of a finished run of four steps of two groups of three samples."""
+    folder = tmp_path_factory.mktemp("parent")
+    settings = small(folder)
+
+    async def run() -> str:
+        plan = make_plan(settings.rollout, settings.evaluation, settings.trainer)
+        started = RunStarted(settings=msgspec.to_builtins(settings), code_version="")
+        async with Simulation(folder, plan, started=started) as sim:
+            sim.start_engine(Script(chunk=8))
+            await sim.finish()
+        return await archived(sim.log, folder / "archive")
+
+    return asyncio.run(run())
+
+
+class Counting:
+    """Makes ranks that share their checkpoints."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.disk: dict[str, bytes] = {}
+        self.seconds = seconds
+        self.settings: list[TrainSettings] = []
+
+    @asynccontextmanager
+    async def __call__(self, settings: TrainSettings) -> AsyncIterator[Ranks]:
+        self.settings.append(settings)
+        yield OnDisk(self.seconds, self.disk)
+
+
+class OnDisk(ScriptedRanks):
+    """A checkpoint has a folder too, which whoever launches looks for."""
+
+    async def save_checkpoint(self, folder: str) -> None:
+        await super().save_checkpoint(folder)
+        Path(folder).mkdir(parents=True)
+
+
+@asynccontextmanager
+async def learner(where: str, asked: Asked, ranks: Counting, *, new: bool = True) -> AsyncIterator[Learn]:
+    async with open_run(where) as parent:
+        assert asked.runs_dir is not None
+        folder, beginning = RunFolder(asked.runs_dir, asked.name), None
+        if new:
+            prospect = await look(parent, asked)
+            beginning = await begin(parent, prospect, RunFolder.create(asked.runs_dir, asked.name))
+        yield Learn(parent, folder, beginning, see=lambda event: None, note=lambda text: None, make_ranks=ranks)
+
+
+async def records(folder: Path) -> list[Recorded]:
+    async with open_run(str(folder)) as opened:
+        return [recorded async for recorded in opened.log.read()]
+
+
+def of(found: list[Recorded], kind: type[Any]) -> list[Any]:
+    return [recorded.envelope.event for recorded in found if isinstance(recorded.envelope.event, kind)]
+
+
+async def test_retraining_without_a_sample_begins_where_it_was_trained_on(parent: str, tmp_path: Path) -> None:
+    asked = Asked(name="second", drop="SELECT sample FROM samples WHERE step = 2 LIMIT 1", runs_dir=str(tmp_path))
+    ranks = Counting()
+    async with learner(parent, asked, ranks) as learn:
+        assert await learn.run() == STEPS
+    found = await records(tmp_path / "second")
+    (started,) = of(found, RunStarted)
+    assert (started.branched.run, started.branched.version, started.branched.follows) == ("sim", 2, True)
+    assert [len(batch.samples) for batch in of(found, BatchSealed)] == [5, 6]
+    assert of(found, RunFinished)[0].steps == STEPS
+    async with open_run(f"{tmp_path}/second/archive/second") as archive, open_run(parent) as its:
+        assert [recorded.data async for recorded in archive.log.read()] == [recorded.data for recorded in found]
+        facts = await facts_of("sim", its.log.read())
+        report = await audit(archive.log.read(), Audit("second", files=False, parent=facts))
+    assert report.clean, report_text(report, 0)
+    assert ranks.settings[-1].trainer.global_batch_size is None, "a step takes what rollouts there are"
+
+
+async def test_an_interrupted_learner_goes_on_with_what_it_began_with(parent: str, tmp_path: Path) -> None:
+    asked = Asked(
+        name="second", version=0, drop="SELECT sample FROM samples WHERE step = 0 LIMIT 1", runs_dir=str(tmp_path)
+    )
+    ranks = Counting(0.05)
+    async with learner(parent, asked, ranks) as learn:
+        learn.see = lambda recorded: isinstance(recorded.envelope.event, StepCommitted) and life.cancel()
+        life = asyncio.create_task(learn.run())
+        with pytest.raises(asyncio.CancelledError):
+            await life
+    assert not of(await records(tmp_path / "second"), RunFinished)
+    async with learner(parent, asked, ranks, new=False) as learn:
+        assert await learn.run() == STEPS
+    found = await records(tmp_path / "second")
+    assert [step.step for step in of(found, StepCommitted)] == [0, 1, 2, 3]
+    assert len(of(found, BatchSealed)[0].samples) == 5
+    assert len(of(found, RunResumed)) == 1
+    report = await audit(_each(found), Audit("second", files=False))
+    assert report.clean, report_text(report, 0)
+
+
+async def _each(found: list[Recorded]) -> AsyncIterator[Recorded]:
+    for recorded in found:
+        yield recorded
+
+
+async def test_what_cannot_be_asked_for_is_said_before_anything_is_there(parent: str, tmp_path: Path) -> None:
+    asked = Asked(name="second", runs_dir=str(tmp_path))
+    async with open_run(parent) as opened:
+        for change, wrong in (
+            ({"flags": ("--rollout-temperature", "0.5")}, "--rollout-temperature: went into the rollouts"),
+            ({"drop": "SELECT sample FROM samples WHERE step = 1", "version": 2}, "begin with version 1 or before"),
+            ({"drop": "SELECT sample FROM samples WHERE step = 99"}, "--drop gives no sample"),
+            ({"changes": str(tmp_path / "none")}, "cannot be read"),
+        ):
+            with pytest.raises(InvalidValue, match=wrong):
+                await look(opened, replace(asked, **change))
+    assert not list(tmp_path.iterdir())
+
+
+async def test_other_settings_begin_at_the_beginning_and_nothing_else_at_no_step(parent: str, tmp_path: Path) -> None:
+    asked = Asked(name="second", runs_dir=str(tmp_path))
+    async with open_run(parent) as opened:
+        assert (await look(opened, asked)).version is None
+        assert (await look(opened, replace(asked, flags=("--lr", "1e-3")))).version == 0
+        graded = tmp_path / "graded.jsonl"
+        graded.write_text(await _graded_otherwise(opened, 3))
+        prospect = await look(opened, replace(asked, changes=str(graded)))
+    assert (prospect.version, prospect.outlook.differing, len(prospect.outlook.regraded)) == (3, [3], 1)
+
+
+async def _graded_otherwise(opened: OpenedRun, step: int) -> str:
+    async for recorded in opened.log.read():
+        event = recorded.envelope.event
+        if isinstance(event, BatchSealed) and event.step == step:
+            return f'{{"sample": "{event.samples[0]}", "reward": 9.0}}\n'
+    raise AssertionError
