@@ -6,7 +6,8 @@ table     documented, a view over facts (tables/)
 query     a database of its own, of the facts that the query's plan scans (database.py)
 """
 
-from slime_events.query.open_tables import Answer, OpenTables, open_tables
+from slime_events.query.answer import Answer
+from slime_events.query.open_tables import OpenTables, open_tables
 from slime_events.query.run_tables import RunTables, tables_of
 from slime_events.query.where import samples_where
 

@@ -7,16 +7,12 @@ import contextlib
 import threading
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from slime_events.opened_run import open_run
+from slime_events.query.answer import Answer
 from slime_events.query.run_tables import RunTables, tables_of
 from slime_events.run_folder import RUNS_DIR
-
-if TYPE_CHECKING:
-    import duckdb
-    import pandas
-    import pyarrow as pa
 
 T = TypeVar("T")
 
@@ -47,7 +43,7 @@ class OpenTables:
 
     def sql(self, query: str) -> Answer:
         """One SELECT over the tables as they are now. Raises BadQuery, and as the log does."""
-        return Answer(self._wait(self._tables.sql(query)))
+        return self._wait(self._tables.sql(query))
 
     def close(self) -> None:
         """Let go of the run. Answers that were given stay."""
@@ -71,37 +67,3 @@ class OpenTables:
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
-
-
-class Answer:
-    """The rows of a query, computed when they are taken. Its text (and a notebook's) is a preview."""
-
-    def __init__(self, relation: duckdb.DuckDBPyRelation) -> None:
-        self.relation = relation
-        """DuckDB's own, to go on with: `.filter("reward > 0").order("tokens")`."""
-
-    @property
-    def columns(self) -> list[str]:
-        """Their names."""
-        return list(self.relation.columns)
-
-    def arrow(self) -> pa.Table:
-        """All rows as an Arrow table."""
-        return self.relation.to_arrow_table()
-
-    def pandas(self) -> pandas.DataFrame:
-        """All rows as a data frame. Raises MissingPart where pandas is not installed."""
-        from importlib.util import find_spec
-
-        from schemas.errors import MissingPart
-
-        if find_spec("pandas") is None:
-            raise MissingPart("pandas is not installed: pip install pandas, or take .arrow()")
-        return self.relation.df()
-
-    def rows(self) -> list[tuple[Any, ...]]:
-        """All rows as tuples."""
-        return list(self.relation.fetchall())
-
-    def __repr__(self) -> str:
-        return str(self.relation)

@@ -6,16 +6,14 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from schemas.runs import Branched, RunStarted
 from schemas.subjects import about
 from slime_events.opened_run import OpenedRun, open_run
+from slime_events.query.answer import Answer
 from slime_events.query.cache import TableCache
+from slime_events.query.database import ask, database, facts_needed, one_select
 from slime_events.query.run_facts import RunFacts
-
-if TYPE_CHECKING:
-    import duckdb
 
 
 class RunTables:
@@ -24,17 +22,12 @@ class RunTables:
     def __init__(self, runs: list[RunFacts]) -> None:
         self._runs = runs
 
-    async def sql(self, query: str) -> duckdb.DuckDBPyRelation:
-        """The query over a database of its own, with all that it needs loaded. Raises BadQuery, and as the log does.
-
-        What is wrong with values rather than names (a text that is no number) is raised by whoever takes the rows.
-        """
-        from slime_events.query.database import ask, database, facts_needed, one_select
-
+    async def sql(self, query: str) -> Answer:
+        """One SELECT, over a database of its own with all that it needs. Raises BadQuery, and as the log does."""
         select = one_select(query)
         names = await asyncio.to_thread(facts_needed, select)
         loaded = [(facts, await facts.load(names)) for facts in self._runs]
-        return ask(await asyncio.to_thread(database, loaded), select)
+        return ask(await asyncio.to_thread(database, loaded, names), select)
 
 
 @contextlib.asynccontextmanager

@@ -24,15 +24,15 @@ async def samples_where(
     async with tables_of(opened, with_parent=with_parent, cache=cache) as tables:
         chosen = await tables.sql(sql)
         if _SAMPLE in chosen.columns:
-            return _ids(chosen.project('"sample"').fetchall())
+            return _ids(chosen.relation.project('"sample"').fetchall())
         group = next((name for name in _GROUP if name in chosen.columns), None)
         if group is None:
             raise BadQuery(
                 f"the query gives {', '.join(chosen.columns)}: to choose samples it needs a column `sample` or "
                 "`group_id`"
             )
-        groups = _ids(chosen.project(f'"{group}"').fetchall())
-        return _samples_of(groups, (await tables.sql(_SAMPLES)).fetchall())
+        groups = _ids(chosen.relation.project(f'"{group}"').fetchall())
+        return _samples_of(groups, (await tables.sql(_SAMPLES)).rows())
 
 
 def _samples_of(groups: list[str], samples: list[tuple[str, str]]) -> list[str]:

@@ -1,0 +1,101 @@
+"""`slime-events query`: SQL over a run, live, finished or archived (docs/querying.md)."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from schemas.errors import ImpossibleCombination, InvalidValue
+from slime_events.cli.locate import add_run
+from slime_events.cli.query_output import FORMATS, write
+from slime_events.cli.text import table
+from slime_events.config.nearest import did_you_mean
+from slime_events.opened_run import open_run
+from slime_events.query import tables_of
+from slime_events.query.tables import TABLES
+from storage.objects import file_errors
+
+ROWS = 100
+
+
+def main(argv: Sequence[str] = ()) -> int:
+    """Print or write the rows. Errors are raised."""
+    said = _parser().parse_args(argv)
+    if said.tables:
+        sys.stdout.write(table(("table", "says"), [(one.name, one.says.split(". ")[0]) for one in TABLES]) + "\n")
+        return 0
+    if said.schema is not None:
+        sys.stdout.write(_schema(said.schema))
+        return 0
+    if said.format == "parquet" and said.out is None and sys.stdout.isatty():
+        raise ImpossibleCombination("Parquet is not for a terminal: say --out FILE")
+    asyncio.run(_query(said, _sql(said)))
+    return 0
+
+
+async def _query(said: argparse.Namespace, sql: str) -> None:
+    async with (
+        open_run(said.run, said.runs_dir) as opened,
+        tables_of(opened, with_parent=said.with_parent) as tables,
+    ):
+        answer = await tables.sql(sql)
+        with _sink(said.out) as sink:
+            write(answer, said.format, sink, most=said.rows)
+
+
+@contextlib.contextmanager
+def _sink(out: Path | None) -> Iterator[BinaryIO]:
+    """Standard output, or a file that bears its name once all of it is there."""
+    if out is None:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    temp = out.with_name(f".{out.name}.part")
+    with file_errors(str(out)):
+        try:
+            with temp.open("wb") as file:
+                yield file
+            temp.replace(out)
+        finally:
+            temp.unlink(missing_ok=True)
+
+
+def _sql(said: argparse.Namespace) -> str:
+    if (said.sql is None) == (said.file is None):
+        raise ImpossibleCombination("give the SELECT itself, or --file with it: one of them")
+    if said.file is None:
+        return str(said.sql)
+    if said.file == "-":
+        return sys.stdin.read()
+    try:
+        return Path(said.file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidValue(f"--file {said.file} cannot be read: {error}") from error
+
+
+def _schema(name: str) -> str:
+    found = next((one for one in TABLES if one.name == name), None)
+    if found is None:
+        names = [one.name for one in TABLES]
+        raise InvalidValue(f"there is no table {name}.{did_you_mean(name, names)} --tables lists them")
+    rows = [(column.name, column.type, column.says) for column in found.columns]
+    return f"{found.name}: {found.says}\n\n{table(('column', 'type', 'is'), rows)}\n"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="slime-events query", description=__doc__)
+    add_run(parser)
+    parser.add_argument("sql", nargs="?", metavar="SELECT", help="one statement in DuckDB's SQL")
+    parser.add_argument("--file", metavar="FILE", help="read it from a file, - for standard input")
+    parser.add_argument("--format", choices=FORMATS, default="table", help="of the rows [table]")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the rows there")
+    parser.add_argument("--rows", type=int, default=ROWS, metavar="N", help=f"shown as a table, 0 for all [{ROWS}]")
+    parser.add_argument("--with-parent", action="store_true", help="and the runs that it branched from, up to there")
+    parser.add_argument("--tables", action="store_true", help="list the tables, and ask nothing")
+    parser.add_argument("--schema", metavar="TABLE", help="list a table's columns, and ask nothing")
+    return parser

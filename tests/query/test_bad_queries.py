@@ -1,0 +1,68 @@
+"""What is no question about a run is refused, and the message says what was probably meant."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from schemas.errors import BadQuery
+from slime_events.query import RunTables, tables_of
+from tests.cli.small_run import small_run
+from tests.query.conftest import Open
+
+
+@pytest.fixture
+async def tables(as_opened: Open, cache: Path) -> AsyncIterator[RunTables]:
+    async with tables_of(as_opened(await small_run()), cache=cache) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        ("SELECT *\nFROM sample", "there is no table sample. Did you mean samples"),
+        ("SELECT *\nFROM sample", "line 2: FROM sample"),
+        ("SELECT 1,\n  rewards FROM samples", "there is no column rewards here. Did you mean reward"),
+        ("SELECT 1,\n  rewards FROM samples", "line 2:   rewards FROM samples"),
+        ("SELECT group, count(*) FROM samples", "the column group_id"),
+        ("SELECT 1; SELECT 2", "give one SELECT, not 2 statements"),
+        ("", "give one SELECT, not 0 statements"),
+        ("PIVOT samples ON stop USING count(*)", "IN (...)"),
+    ],
+)
+async def test_the_message_helps(tables: RunTables, sql: str, said: str) -> None:
+    with pytest.raises(BadQuery) as error:
+        await tables.sql(sql)
+    assert said in str(error.value)
+
+
+async def test_a_wrong_value_is_named_when_the_rows_are_taken(tables: RunTables) -> None:
+    answer = await tables.sql("SELECT text::INTEGER FROM samples")
+    with pytest.raises(BadQuery, match="Could not convert string 'is 42'"):
+        answer.rows()
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "COPY samples TO '{file}'",
+        "CREATE TABLE kept AS FROM samples",
+        "DELETE FROM log.event",
+        "INSTALL httpfs",
+        "LOAD httpfs",
+        "ATTACH '{file}'",
+        "SET enable_external_access = true",
+        "FROM read_text('{file}')",
+        "FROM read_csv('{file}')",
+        "FROM '{file}'",
+        "FROM query('COPY samples TO ''{file}''')",
+    ],
+)
+async def test_nothing_outside_can_be_reached(tables: RunTables, tmp_path: Path, sql: str) -> None:
+    file = tmp_path / "outside.csv"
+    file.write_text("secret\n1\n")
+    with pytest.raises(BadQuery):
+        (await tables.sql(sql.format(file=file))).rows()
+    assert file.read_text() == "secret\n1\n"
