@@ -12,12 +12,12 @@ from msgspec import structs
 from actors.checkpoint_folders import CheckpointFolders
 from actors.restore import restore
 from actors.retrainer import Retrainer, SameDigests
+from actors.run_steps import run_steps
 from actors.trainer_ranks import Ranks
 from schemas.errors import TrainerError
 from slime_events.config.settings import TrainSettings
 from slime_events.opened_run import OpenedRun
 from slime_events.retrain.chain import Chain, read_chain
-from slime_events.retrain.recorded_steps import recorded_steps
 from slime_events.retrain.retrained import Retrained
 from slime_events.trained import Digests, Trained
 from storage.weights_store import digest_of
@@ -42,9 +42,7 @@ async def ranks_at(
     chain = await read_chain(opened.log)
     chain.check(version)
     begun = await begin(opened, chain, ranks, newest=version, from_base=from_base)
-    temperature = opened.settings.rollout.rollout_temperature
-    steps = recorded_steps(opened.log, opened.fetch, range(begun, version), temperature=temperature)
-    if wrong := await Retrainer(ranks, SameDigests(), on_step).run(steps):
+    if wrong := await Retrainer(ranks, SameDigests(), on_step).run(run_steps(opened, chain, range(begun, version))):
         raise TrainerError(
             f"step {wrong.step} of run {opened.run} comes out otherwise than it was committed: "
             f"{', '.join(map(str, wrong.differences))}: see `slime-events retrain {opened.where}`"

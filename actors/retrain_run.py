@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,13 +22,14 @@ from actors.checkpoint_folders import CheckpointFolders
 from actors.local_ranks import local_ranks
 from actors.ranks_at import begin
 from actors.retrainer import FarFrom, Retrainer, SameDigests
+from actors.run_steps import run_steps
 from actors.trainer_ranks import Ranks
 from schemas.errors import ImpossibleCombination, TrainerError
 from slime_events.config.settings import TrainSettings
 from slime_events.opened_run import OpenedRun
 from slime_events.retrain.causes import likely_causes
 from slime_events.retrain.chain import Chain, read_chain
-from slime_events.retrain.recorded_steps import RecordedStep, recorded_steps
+from slime_events.retrain.recorded_steps import RecordedStep
 from slime_events.retrain.report import Report
 from slime_events.retrain.retrained import Retrained
 from slime_events.retrain.topology import is_same, topology_text, with_topology
@@ -119,9 +120,8 @@ class _Work:
         newest, from_base = self.steps.start, self._wanted.from_base
         return await begin(self._opened, self._chain, ranks, newest=newest, from_base=from_base, exact=exact)
 
-    def stream(self, first: int) -> AsyncIterator[RecordedStep]:
-        opened, temperature = self._opened, self._opened.settings.rollout.rollout_temperature
-        return recorded_steps(opened.log, opened.fetch, range(first, self.steps.stop), temperature=temperature)
+    def stream(self, first: int) -> AsyncGenerator[RecordedStep, None]:
+        return run_steps(self._opened, self._chain, range(first, self.steps.stop))
 
     @asynccontextmanager
     async def judge(self) -> AsyncIterator[tuple[SameDigests | FarFrom, str]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,7 +71,7 @@ class Retrainer:
         self._ranks, self._judge, self._on_step = ranks, judge, on_step
         self._visit, self._visits = visit, visits
 
-    async def run(self, steps: AsyncIterator[RecordedStep]) -> Retrained | None:
+    async def run(self, steps: AsyncGenerator[RecordedStep, None]) -> Retrained | None:
         """Train them; the first that came out otherwise, at which it ends, or None. The ranks are at the step before
         it then, or have trained it. Raises what the ranks and the log raise.
         """
@@ -99,6 +99,7 @@ class Retrainer:
             return await self._heard(judging)
         finally:
             await _ended(building, training, judging)
+            await steps.aclose()
 
     async def _judged(
         self, step: RecordedStep, result: Result, tensors: list[TensorBytes], seconds: float

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import dataclasses
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -47,13 +48,17 @@ def main(argv: Sequence[str] = ()) -> int:
 
 async def _retrain(said: argparse.Namespace, begun: float) -> Report:
     from actors.retrain_run import Save, Wanted, retrain
+    from slime_events.launch.beginning import trainable
     from slime_events.launch.environment import environment
     from slime_events.opened_run import open_run
-    from slime_events.retrain.base import with_base
     from slime_events.retrain.report import step_text
 
     def show(step: Retrained) -> None:
-        print(step_text(step), flush=True)
+        if not said.json:
+            print(step_text(step), flush=True)
+
+    def note(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
 
     save = None if said.out is None else Save(said.save_version, said.out, said.checkpoint)
     wanted = Wanted(
@@ -64,10 +69,9 @@ async def _retrain(said: argparse.Namespace, begun: float) -> Report:
         save=save,
     )
     async with open_run(said.run, said.runs_dir) as opened:
-        weights = opened.folder.weights if opened.folder else None
-        opened = dataclasses.replace(opened, settings=with_base(opened.settings, weights, said.hf_checkpoint))
-        on_step = (lambda step: None) if said.json else show
-        return await retrain(opened, wanted, on_step, environment=environment(), begun=begun)
+        with tempfile.TemporaryDirectory(prefix="slime-events-retrain-") as scratch:
+            opened = await trainable(opened, said.hf_checkpoint, Path(scratch), note=note)
+            return await retrain(opened, wanted, show, environment=environment(), begun=begun)
 
 
 def _facts(report: Report) -> dict[str, Any]:

@@ -77,16 +77,32 @@ async def _parent(
 ) -> AsyncIterator[OpenedRun]:
     """The parent, with a base checkpoint that is there, and, if it is a branch, with its own beginning."""
     async with open_run(branched.where) as parent:
-        given, folder = own.trainer.hf_checkpoint, parent.folder
+        given = own.trainer.hf_checkpoint
         other = given if given != parent.settings.trainer.hf_checkpoint else None
-        settings = with_base(parent.settings, folder.weights if folder else None, other)
-        before = await branched_of(parent.log)
-        saved = settings.trainer.save or (str(folder.checkpoints) if folder else None)
-        if before and not (saved and Path(CheckpointFolders(saved).of(before.version)).is_dir()):
-            saved = str(scratch / branched.run)
-            await put_beginning(before, settings, saved, note=note, make_ranks=make_ranks)
-            settings = structs.replace(settings, trainer=structs.replace(settings.trainer, save=saved))
-        yield replace(parent, settings=settings)
+        yield await trainable(parent, other, scratch / branched.run, note=note, make_ranks=make_ranks)
+
+
+async def trainable(
+    opened: OpenedRun,
+    base: str | None,
+    scratch: Path,
+    *,
+    note: Callable[[str], None],
+    make_ranks: MakeRanks = local_ranks,
+) -> OpenedRun:
+    """The run with all that ranks at one of its versions begin with: its base checkpoint and, if it is a branch that
+    has lost it, the version that it branched off from, made again in `scratch`.
+
+    base: the checkpoint, where the run's own is gone. Raises as `put_beginning`.
+    """
+    folder = opened.folder
+    settings = with_base(opened.settings, folder.weights if folder else None, base)
+    before = await branched_of(opened.log)
+    saved = settings.trainer.save or (str(folder.checkpoints) if folder else None)
+    if before and not (saved and Path(CheckpointFolders(saved).of(before.version)).is_dir()):
+        await put_beginning(before, settings, str(scratch), note=note, make_ranks=make_ranks)
+        settings = structs.replace(settings, trainer=structs.replace(settings.trainer, save=str(scratch)))
+    return replace(opened, settings=settings)
 
 
 async def _export(ranks: Ranks, version: int, settings: TrainSettings, scratch: Path) -> None:

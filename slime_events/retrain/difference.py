@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 
 import msgspec
 
@@ -50,7 +51,7 @@ def committed_otherwise(committed: StepCommitted, sealed: BatchSealed) -> tuple[
     return (Difference(Compared.COMMITTED_BATCH, committed.batch_digest, sealed.digest),)
 
 
-def rewarded_otherwise(sealed: BatchSealed, assigned: dict[str, float]) -> tuple[Difference, ...]:
+def rewarded_otherwise(sealed: BatchSealed, assigned: Mapping[str, float]) -> tuple[Difference, ...]:
     """Rewards in the batch that are not those assigned to its samples; the first of them stands for all."""
     pairs = zip(sealed.samples, sealed.raw_rewards, strict=True)
     wrong = [(sample, raw) for sample, raw in pairs if assigned.get(sample, raw) != raw]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 
 from schemas.errors import StorageError
@@ -29,7 +29,7 @@ class RecordedStep:
 
 async def recorded_steps(
     log: Readable, fetch: Fetch, steps: range, *, temperature: float
-) -> AsyncIterator[RecordedStep]:
+) -> AsyncGenerator[RecordedStep, None]:
     """Those of `steps`, which are committed. Holds the rollouts of open batches alone.
 
     Raises StorageError where the log has a commit without its batch.
@@ -49,6 +49,19 @@ async def recorded_steps(
         reader.forget(event.step)
 
 
+def recorded_step(batches: OpenBatches, committed: StepCommitted, rewards: Mapping[str, float]) -> RecordedStep:
+    """A committed step with its batch. rewards: as assigned, by sample. Raises StorageError where there is no batch."""
+    sealed = batches.sealed.get(committed.step)
+    if sealed is None:
+        raise StorageError(f"step {committed.step} was committed, but the log holds no batch of it: audit the run")
+    differences = rewarded_otherwise(sealed, rewards) + committed_otherwise(committed, sealed)
+    try:
+        return RecordedStep(committed, batches.make(committed.step), differences)
+    except StorageError as error:
+        wrong = Difference(Compared.BATCH, sealed.digest, "another", str(error))
+        return RecordedStep(committed, None, (*differences, wrong))
+
+
 class _Reader:
     def __init__(self, fetch: Fetch, temperature: float) -> None:
         self._open = OpenBatches(fetch, temperature=temperature)
@@ -62,15 +75,7 @@ class _Reader:
             self._drop(event.samples)
 
     def step(self, committed: StepCommitted) -> RecordedStep:
-        sealed = self._open.sealed.get(committed.step)
-        if sealed is None:
-            raise StorageError(f"step {committed.step} was committed, but the log holds no batch of it: audit the run")
-        differences = rewarded_otherwise(sealed, self._rewards) + committed_otherwise(committed, sealed)
-        try:
-            return RecordedStep(committed, self._open.make(committed.step), differences)
-        except StorageError as error:
-            wrong = Difference(Compared.BATCH, sealed.digest, "another", str(error))
-            return RecordedStep(committed, None, (*differences, wrong))
+        return recorded_step(self._open, committed, self._rewards)
 
     def forget(self, step: int) -> None:
         if step in self._open.sealed:
