@@ -19,14 +19,21 @@ from tests.history.training import Training
 from tests.history.verdicts import Verdicts
 
 
-def check(records: Iterable[Raw], *, bound: int | None = None, blob: Blob | None = None) -> list[Finding]:
+def check(
+    records: Iterable[Raw], *, bound: int | None = None, blob: Blob | None = None, parent: Iterable[Raw] = ()
+) -> list[Finding]:
     """Findings in the order of the log.
 
     records: (position, subject, data) of all records. bound: weight versions that a sample may be behind when it is
     trained on, by default what `run.started` says. blob: a payload by its sha256; without it the contents of arrays
-    that lie in blobs are not looked at.
+    that lie in blobs are not looked at. parent: all records of the run whose rollouts this one is trained on.
     """
-    story = Story(bound=bound)
+    told = Story()
+    unreadable = [finding for finding in _read(parent, told, blob) if finding.kind is Kind.UNREADABLE]
+    return unreadable + _read(records, Story(bound=bound, samples=told.samples, groups=told.groups), blob)
+
+
+def _read(records: Iterable[Raw], story: Story, blob: Blob | None) -> list[Finding]:
     order = Order()
     checks = (order, Life(story), Prompts(story), Rollouts(story, blob), Verdicts(story), Training(story))
     findings: list[Finding] = []

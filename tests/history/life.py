@@ -44,6 +44,7 @@ class Life:
         if branched := record.event.get("branched"):
             story, version = self._story, branched["version"]
             story.first = story.steps = version
+            story.follows = branched.get("follows", False)
             story.weights[version] = branched["weights_digest"]
             story.cursors, story.passed = dict(branched.get("cursors", {})), branched.get("passed", {})
         return iter(())

@@ -63,6 +63,8 @@ class Group:
 class Story:
     """Everything by its id. batches: samples and digest by step. weights: digest by committed or first version. first:
     the version that a branch begins with; cursors, passed: the next prompt of its sources, and those that do not come.
+    follows: its batches are of the rollouts of another run, whose samples and groups these are; learned: the step of
+    each that it was trained on.
     """
 
     samples: dict[str, Sample] = field(default_factory=dict)
@@ -74,6 +76,8 @@ class Story:
     steps: int = 0
     over: str = ""
     first: int = 0
+    follows: bool = False
+    learned: dict[str, int] = field(default_factory=dict)
     cursors: dict[str, int] = field(default_factory=dict)
     passed: dict[str, list[int]] = field(default_factory=dict)
     bound: int | None = None

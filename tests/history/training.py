@@ -35,6 +35,10 @@ class Training:
         following = story.first + len(story.batches)
         if step != following:
             yield Finding(Kind.WRONG_BATCH, record.position, f"batch {step} was sealed, {following} is next")
+        if story.follows:
+            yield from self._learned(record)
+            story.batches[step] = (list(event["samples"]), event["digest"])
+            return
         for name in event["groups"]:
             group = story.groups.get(name)
             if group is None or group.verdict != "accepted":
@@ -45,6 +49,20 @@ class Training:
                 group.step = step
         yield from self._content(record)
         story.batches[step] = (list(event["samples"]), event["digest"])
+
+    def _learned(self, record: Record) -> Iterator[Finding]:
+        """A batch of rollouts that another run made: they are whole there, and no other batch of this one has them."""
+        story, event, step = self._story, record.event, record.event["step"]
+        for name in event["samples"]:
+            known = story.samples.get(name)
+            if known is None or not known.completed or known.group not in event["groups"]:
+                yield Finding(Kind.NOT_ACCEPTED, record.position, f"batch {step} names {name}, which nobody completed")
+                return
+            if story.learned.setdefault(name, step) != step:
+                yield Finding(Kind.TRAINED_TWICE, record.position, f"batch {step} names {name}, as another does")
+        digest = batch_digest(event, [story.samples[name].digest for name in event["samples"]])
+        if digest != event["digest"]:
+            yield Finding(Kind.WRONG_DIGEST, record.position, f"batch {step} says {event['digest']}, it is {digest}")
 
     def _content(self, record: Record) -> Iterator[Finding]:
         story, event, step = self._story, record.event, record.event["step"]
@@ -90,6 +108,8 @@ class Training:
         bound = self._story.bound
         for name in samples:
             oldest = self._story.samples[name].oldest
+            if self._story.follows:
+                return  # versions of two runs cannot be counted against each other
             if bound is not None and oldest is not None and not 0 <= parent - oldest <= bound:
                 yield Finding(
                     Kind.STALE,

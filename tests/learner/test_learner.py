@@ -19,7 +19,9 @@ from slime_events.audit.followed import facts_of
 from slime_events.audit.report import report_text
 from slime_events.learner.changes import Changes
 from slime_events.learner.outlook import look_ahead
+from storage.log import Recorded
 from storage.memory_log import MemoryLog
+from tests.history.checker import check
 from tests.learner.learning import Learning
 from tests.simulation.parts import ScriptedRanks
 from tests.simulation.simulation import Simulation, make_plan
@@ -46,6 +48,10 @@ def digests(log: MemoryLog) -> list[str]:
     return [r.envelope.event.weights_digest for r in log.records if isinstance(r.envelope.event, StepCommitted)]
 
 
+def raw(recorded: Recorded) -> tuple[int, str, bytes]:
+    return recorded.position, recorded.subject, recorded.data
+
+
 async def clean(learning: Learning) -> None:
     """With the parent's log and without it."""
     parent = await facts_of(learning.parent.run, learning.parent.read())
@@ -55,6 +61,7 @@ async def clean(learning: Learning) -> None:
     (followed,) = [check.counts for check in report.checks if check.name == "followed"]
     assert followed["samples"] == sum(len(batch.samples) for batch in learning.events(BatchSealed)) > 0
     assert followed["of them not looked up"] == 0
+    assert not check(map(raw, learning.log.records), parent=map(raw, learning.parent.records))
 
 
 async def test_who_decides_the_same_comes_to_the_same_weights(parent: MemoryLog, tmp_path: Path) -> None:
