@@ -15,7 +15,7 @@ SEEDS = st.integers(0, 2**32)
 STALENESS = st.sampled_from([0, 1, 2, 3])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(SEEDS, STALENESS, st.booleans(), st.integers(1, 4), st.sampled_from([0.0, 0.3]), st.booleans(), st.booleans())
 def test_room_staleness_and_end(
     seed: int, staleness: int, in_order: bool, groups: int, dropped: float, partial: bool, at_once: bool
@@ -37,7 +37,7 @@ def test_room_staleness_and_end(
     assert plan.staleness_bound == staleness
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(SEEDS, STALENESS, st.booleans(), st.integers(1, 9), st.integers(1, 3), st.booleans())
 def test_over_sampling_and_rare_publishing_have_their_own_bound(
     seed: int, staleness: int, in_order: bool, draw: int, publish_every: int, partial: bool
@@ -61,7 +61,7 @@ def test_over_sampling_and_rare_publishing_have_their_own_bound(
     rests_end_in_time(driver)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(SEEDS, st.sampled_from([0, 1, 2]), st.booleans(), st.sampled_from([None, 6]))
 def test_tokens_of_older_weights_than_asked_for_never_pass_the_bound(
     seed: int, staleness: int, in_order: bool, draw: int | None
@@ -78,7 +78,7 @@ def test_tokens_of_older_weights_than_asked_for_never_pass_the_bound(
     nothing_is_lost(driver)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(SEEDS, STALENESS, st.sampled_from([None, 2, 5]), st.booleans())
 def test_batches_in_prompt_order_do_not_depend_on_the_order_of_ends(
     seed: int, staleness: int, draw: int | None, partial: bool

@@ -32,7 +32,7 @@ def _as_map(envelope: Envelope) -> dict[str, Any]:
     return msgspec.msgpack.decode(encode(envelope), type=dict[str, Any])
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(envelopes())
 def test_any_event_round_trips(envelope: Envelope) -> None:
     data = encode(envelope)
@@ -40,7 +40,7 @@ def test_any_event_round_trips(envelope: Envelope) -> None:
     assert encode(decode(data)) == data
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(envelopes(), st.dictionaries(st.text(min_size=1).map("new-{}".format), st.integers() | st.text(), max_size=3))
 def test_fields_of_a_newer_writer_are_ignored(envelope: Envelope, fields: dict[str, Any]) -> None:
     fields = {k: v for k, v in fields.items() if not isinstance(v, int) or -(2**63) <= v < 2**64}
@@ -87,7 +87,7 @@ def _only_schema_errors(data: bytes) -> None:
         assert isinstance(decode(data), Envelope)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(envelopes(), st.data())
 def test_damage_never_breaks_the_reader(envelope: Envelope, data: st.DataObject) -> None:
     good = bytearray(encode(envelope))
@@ -104,7 +104,7 @@ def test_a_truncated_record_is_damaged(envelope: Envelope, data: st.DataObject) 
         decode(record[: data.draw(st.integers(0, len(record) - 1))])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.binary(max_size=200))
 def test_random_bytes_never_break_the_reader(data: bytes) -> None:
     _only_schema_errors(data)

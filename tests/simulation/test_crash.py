@@ -211,7 +211,7 @@ async def test_a_turn_of_the_conductor_is_cut_anywhere(tmp_path: Path, monkeypat
 crashes = st.builds(Crash, st.integers(1, 25), st.sampled_from(Half), st.sampled_from(Scope))
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(sequence=st.lists(crashes, min_size=2, max_size=6))
 def test_any_sequence_of_crashes(tmp_path_factory: pytest.TempPathFactory, sequence: list[Crash]) -> None:
     async def compare() -> None:

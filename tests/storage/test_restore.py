@@ -42,7 +42,7 @@ def fresh() -> StoreUrl:
     return StoreUrl(f"memory://restore-{next(_numbers)}")
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(sizes=st.lists(st.integers(1, 90), min_size=1, max_size=40), cuts=st.lists(st.integers(1, 15), max_size=4))
 async def test_restoring_is_the_inverse_of_archiving(sizes: list[int], cuts: list[int]) -> None:
     """Over segments of any size, by several writers one after the other."""
