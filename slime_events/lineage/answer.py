@@ -152,11 +152,12 @@ class _Answer:
         facts = []
         by_part: dict[str, tuple[Part, list[int]]] = {}
         for version in dict.fromkeys(versions):
-            part = await self._past.of_step(max(0, version - 1))
+            # A branch says the version that it begins with again, so its parent is not opened for that one.
+            part = await self._past.of_step(version)
             by_part.setdefault(part.run, (part, []))[1].append(version)
         for part, own in by_part.values():
             said = await self._reading.said(part, OF_VERSION, map(str, own))
-            facts += [version_fact(version, part.run, said) for version in own]
+            facts += [version_fact(version, self._past.versions(version, version)[0].run, said) for version in own]
         return tuple(sorted(facts, key=lambda fact: -fact.version))
 
 

@@ -1,0 +1,91 @@
+"""A run of many steps of one sample each, and a log that counts the questions it is asked."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+
+from schemas.arrays import pack_log_probs, pack_tokens
+from schemas.batches import BatchSealed
+from schemas.event import Event
+from schemas.groups import GroupAccepted
+from schemas.prompts import PromptSubmitted, Source
+from schemas.rewards import RewardAssigned
+from schemas.rollouts import RolloutCompleted, RolloutRequested, Sampling, StopReason, WeightSpan
+from schemas.runs import RunStarted
+from schemas.steps import StepCommitted
+from schemas.weights import WeightsPublished
+from slime_events.opened_run import OpenedRun
+from storage.log import Readable, Recorded
+from tests.lineage.opened import opened
+
+
+def step_events(step: int, group: str | None = None) -> list[Event]:
+    """One step from its prompt to its weights."""
+    group = group or f"train-0-{step:06d}"
+    return [*rollout_events(step, group), *batch_events(step, group)]
+
+
+def rollout_events(step: int, group: str) -> list[Event]:
+    """A group of one sample, from its prompt to its verdict, made by version `step`."""
+    sample, prompt = f"{group}-s0", pack_tokens([1, 2])
+    return [
+        PromptSubmitted(group=group, text="?", tokens=prompt, source=Source(path="train.jsonl", line=step + 1)),
+        RolloutRequested(
+            sample=sample, group=group, index=0, prompt=prompt, sampling=Sampling(max_new_tokens=2), seed=step
+        ),
+        RolloutCompleted(
+            sample=sample, group=group, attempt=0, start=0, length=2, prompt_length=2, stop=StopReason.LENGTH, text="",
+            spans=(WeightSpan(0, 2, step),), digest="", engine="e", tokens=prompt,
+            log_probs=pack_log_probs([-1.0, -1.0]),
+        ),
+        RewardAssigned(sample=sample, group=group, value=1.0, grader="exact", grader_digest=""),
+        GroupAccepted(group=group, samples=(sample,), rewards=(1.0,)),
+    ]  # fmt: skip
+
+
+def batch_events(step: int, group: str) -> list[Event]:
+    """A batch of that group, trained."""
+    return [
+        BatchSealed(
+            step=step, groups=(group,), samples=(f"{group}-s0",), rewards=(0.0,), raw_rewards=(1.0,), digest=f"b{step}"
+        ),
+        StepCommitted(
+            step=step, batch_digest=f"b{step}", parent_version=step, version=step + 1, weights_digest=f"w{step + 1}",
+            optimizer_digest="", samples=1, tokens=4,
+        ),
+        WeightsPublished(version=step + 1, parent=step, url="", digest=f"w{step + 1}", bytes=1),
+    ]  # fmt: skip
+
+
+async def long_run(steps: int) -> OpenedRun:
+    """So many of them."""
+    said: list[Event] = [RunStarted(settings={}, code_version="")]
+    said += [event for step in range(steps) for event in step_events(step)]
+    return await opened(said, "long")
+
+
+class Counting:
+    """A log that counts how often it is asked for anything."""
+
+    def __init__(self, log: Readable) -> None:
+        self._log, self.looks = log, 0
+
+    @property
+    def run(self) -> str:
+        return self._log.run
+
+    def read(self, start: int = 1, subject: str | None = None, *, follow: bool = False) -> AsyncIterator[Recorded]:
+        assert subject is not None, "it read everything"
+        self.looks += 1
+        return self._log.read(start, subject, follow=follow)
+
+    async def last(self, subject: str) -> Recorded | None:
+        self.looks += 1
+        return await self._log.last(subject)
+
+    async def last_of_each(self, subjects: Sequence[str]) -> dict[str, Recorded]:
+        self.looks += 1
+        return await self._log.last_of_each(subjects)
+
+    async def position(self) -> int:
+        return await self._log.position()

@@ -1,0 +1,64 @@
+"""Opened runs for these tests: on the in-memory log, and archived so that a branch finds its parent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from schemas.arrays import Array, unpack
+from schemas.envelope import enclose
+from schemas.event import Event
+from schemas.runs import Branched, RunStarted
+from schemas.weights import WeightsPublished
+from slime_events.config.settings import TrainSettings
+from slime_events.opened_run import OpenedRun
+from slime_events.run_settings import settings_in_force
+from storage.archive import ArchiveWriter
+from storage.log import Append
+from storage.memory_log import MemoryLog
+from tests.cli import small_run
+
+
+async def opened(said: Sequence[Event], run: str = small_run.RUN, where: str = "here") -> OpenedRun:
+    """A run whose log says this."""
+    log = MemoryLog(run)
+    await log.append([Append(enclose(run, event, at=number, producer="test")) for number, event in enumerate(said)])
+    return OpenedRun(log, _settings(said), unpack, None, where)
+
+
+def with_algorithm(run: OpenedRun, **changes: object) -> OpenedRun:
+    """The same run with another algorithm."""
+    algorithm = msgspec.structs.replace(run.settings.algorithm, **changes)
+    settings = msgspec.structs.replace(run.settings, algorithm=algorithm)
+    return OpenedRun(run.log, settings, run.fetch, None, run.where)
+
+
+async def archived_parent(tmp_path: Path) -> str:
+    """The small run in an archive: what it is opened with."""
+    log = await small_run.small_run()
+    writer = ArchiveWriter(str(tmp_path), small_run.RUN)
+    for recorded in log.records:
+        writer.add(recorded)
+    writer.close()
+    return f"{tmp_path}/{small_run.RUN}"
+
+
+def branch(where: str, *, version: int, position: int, follows: bool = False) -> list[Event]:
+    """How a run begins that goes on from the small one."""
+    branched = Branched(
+        run=small_run.RUN, where=where, position=position, version=version, weights_digest=f"d{version}",
+        optimizer_digest=f"o{version}", follows=follows,
+    )  # fmt: skip
+    started = RunStarted(settings={}, code_version="0.1.0", branched=branched)
+    return [started, WeightsPublished(version=version, parent=None, url="weights", digest=f"d{version}", bytes=1)]
+
+
+def _settings(said: Sequence[Event]) -> TrainSettings:
+    return settings_in_force(said)
+
+
+def tokens_of(array: Array) -> list[int]:
+    """Its numbers."""
+    return [int(one) for one in unpack(array)]

@@ -1,0 +1,42 @@
+"""The advantages that are told are the trainer's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from slime_events.algorithms.advantages import ESTIMATORS, compute_advantages
+from slime_events.config.algorithm import AlgorithmSettings
+from slime_events.lineage.advantage import advantages
+
+REWARDS = [0.5, -1.25, 0.0, 2.0]
+MASKS = [np.array(mask, np.int8) for mask in ([1, 1, 1], [0, 1, 0, 1, 1], [0, 0], [1, 0])]
+
+
+@pytest.mark.parametrize("estimator", sorted(ESTIMATORS))
+@pytest.mark.parametrize("whiten", [False, True])
+@pytest.mark.parametrize("gamma", [1.0, 0.9])
+def test_they_are_what_the_trainer_computes(estimator: Any, whiten: bool, gamma: float) -> None:
+    settings = AlgorithmSettings(advantage_estimator=estimator, normalize_advantages=whiten, gamma=gamma)
+    masks = [torch.from_numpy(mask) for mask in MASKS]
+    log_probs = [torch.zeros(len(mask)) for mask in masks]
+    theirs = compute_advantages(torch.tensor(REWARDS), log_probs, None, masks, settings)
+    for told, computed, mask in zip(advantages(REWARDS, MASKS, settings), theirs, masks, strict=True):
+        trained = computed[mask != 0].tolist()
+        if told is None:
+            assert not trained
+            continue
+        assert (told.first, told.last) == pytest.approx((trained[0], trained[-1]), abs=1e-6)
+        assert told.left_out == ()
+
+
+def test_what_needs_log_probs_is_named() -> None:
+    settings = AlgorithmSettings(
+        advantage_estimator="reinforce_plus_plus_baseline", kl_coef=0.1, normalize_advantages=True
+    )
+    found = advantages(REWARDS, MASKS, settings)
+    assert [one.left_out for one in found if one] == [("kl", "whitening")] * 3
+    assert [one.first for one in found if one] == [0.5, -1.25, 2.0]
