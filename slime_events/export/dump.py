@@ -1,0 +1,125 @@
+"""slime's rollout dumps: `--save-debug-rollout-data`'s files, written and read.
+
+A dump is `torch.save` of `{"rollout_id": N, "samples": [...]}`, a sample as the plain dict of its fields. Reading one
+runs no code of its writer: torch's weights-only loader takes plain values and tensors, and refuses everything else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import pickle
+import string
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from schemas.errors import DataError, InvalidValue
+from slime_events.export.files import read_file, write_file
+from slime_events.export.sample import ExportedSample, Fate
+from slime_events.sample import Sample, Status
+
+OURS = "slime_events"
+"""Under which a sample's metadata has what slime has no field for."""
+
+
+def dump_path(template: str, rollout_id: int, *, evaluation: bool = False) -> str:
+    """The file of a rollout. Raises InvalidValue for a template that is not `...{rollout_id}...`."""
+    names = {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
+    if names != {"rollout_id"}:
+        raise InvalidValue(
+            f"{template}: it needs {{rollout_id}}, and nothing else in braces, as in dumps/{{rollout_id}}.pt"
+        )
+    return template.format(rollout_id=f"{'eval_' if evaluation else ''}{rollout_id}")
+
+
+def save_dump(path: str, rollout_id: int, samples: Sequence[ExportedSample]) -> None:
+    """Write one file, whole or not at all."""
+    import torch
+
+    groups = {group: place for place, group in enumerate(dict.fromkeys(sample.group for sample in samples))}
+    plain = [_as_slime(sample, groups[sample.group], place) for place, sample in enumerate(samples)]
+    buffer = io.BytesIO()
+    torch.save({"rollout_id": rollout_id, "samples": plain}, buffer)
+    write_file(path, buffer.getvalue())
+
+
+def load_dump(path: str) -> tuple[int, list[Sample]]:
+    """(rollout id, samples in order). Raises DataError for what is no dump, or holds more than plain values."""
+    import torch
+
+    data = read_file(path)
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of a pickle protocol: it is read or refused all the same
+            pack = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        first = str(error).strip().splitlines()[0]
+        raise DataError(
+            f"{path} holds more than numbers, text, lists and dicts. Loading it could run code of whoever wrote it, so "
+            f"it is refused: {first}"
+        ) from error
+    except (RuntimeError, EOFError, ValueError, KeyError) as error:
+        raise DataError(f"{path} is no torch file: {str(error).splitlines()[0]}") from error
+    if not isinstance(pack, dict) or not isinstance(pack.get("samples"), list):
+        raise DataError(f"{path} is no rollout dump: it should be a dict with rollout_id and a list of samples")
+    rollout_id = pack.get("rollout_id")
+    return int(rollout_id) if isinstance(rollout_id, int) else -1, [
+        _from_slime(path, place, plain) for place, plain in enumerate(pack["samples"])
+    ]
+
+
+def _as_slime(sample: ExportedSample, group_index: int, index: int) -> dict[str, Any]:
+    stop = {"stop": Status.COMPLETED, "length": Status.TRUNCATED, "abort": Status.ABORTED}
+    made = Sample(
+        group_index=group_index,
+        index=index,
+        rollout_id=None if sample.fate is Fate.REJECTED else sample.step,
+        prompt=sample.messages or sample.prompt,
+        tokens=sample.tokens,
+        response=sample.response,
+        response_length=sample.response_length,
+        label=sample.label,
+        reward=sample.reward,
+        loss_mask=sample.loss_mask,
+        weight_versions=[str(version) for _, _, version in sample.spans],
+        rollout_log_probs=sample.log_probs,
+        status=stop.get(sample.stop or "", Status.PENDING),
+        metadata={
+            **sample.metadata,
+            OURS: {"run": sample.run, "sample": sample.sample, "group": sample.group, "text": sample.prompt}
+            | {"detail": sample.reward_detail, "spans": [list(span) for span in sample.spans], "tools": sample.tools},
+        },
+        session_id=sample.sample,
+    )
+    return {field.name: _plain(getattr(made, field.name)) for field in dataclasses.fields(made)}
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, Status) else value
+
+
+def _from_slime(path: str, place: int, plain: Any) -> Sample:
+    """A sample of which the training parts are known to fit together; fields that this version lacks are left out."""
+    where = f"{path}, sample {place}"
+    if not isinstance(plain, dict):
+        raise DataError(f"{where} is a {type(plain).__name__}, and should be a dict of a sample's fields")
+    known = {field.name for field in dataclasses.fields(Sample)}
+    values = {name: _listed(value) for name, value in plain.items() if name in known and value is not None}
+    try:
+        values["status"] = Status(values.get("status", "pending"))
+        sample = Sample(**values)
+        tokens, length = list(map(int, sample.tokens)), int(sample.response_length)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{where}: {error}") from error
+    if not 0 < length < len(tokens):
+        raise DataError(f"{where} has {len(tokens)} tokens, and says that {length} of them are the response")
+    for name, given in (("rollout_log_probs", sample.rollout_log_probs), ("loss_mask", sample.loss_mask)):
+        if given is not None and len(given) != length:
+            raise DataError(f"{where} has {len(given)} {name} for {length} response tokens")
+    sample.tokens = tokens
+    return sample
+
+
+def _listed(value: Any) -> Any:
+    """Tensors as lists: foreign dumps may have them."""
+    return value.tolist() if hasattr(value, "tolist") else value

@@ -1,0 +1,112 @@
+"""What is exported, in every layout, and what comes of reading it again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from schemas.batches import BatchSealed
+from schemas.errors import DataError, InvalidValue
+from schemas.groups import GroupRejected
+from slime_events.cli.export import main
+from slime_events.config.data import DataSettings
+from slime_events.data.row import PromptRow
+from slime_events.data.source import START, PromptSource
+from slime_events.export.dump import load_dump
+from slime_events.export.export import Layout, export, make_writer
+from slime_events.export.sample import Fate
+from slime_events.opened_run import OpenedRun, open_run
+from slime_events.sample import Status
+from storage.archive import ArchiveWriter
+from tests.replay.golden import golden
+
+RECORDS = golden("resting")
+BATCHES = [r.envelope.event for r in RECORDS if isinstance(r.envelope.event, BatchSealed)]
+
+
+@pytest.fixture
+def archived(tmp_path: Path) -> str:
+    writer = ArchiveWriter(str(tmp_path / "archive"), "sim")
+    for record in RECORDS:
+        writer.add(record)
+    writer.close()
+    return f"{tmp_path}/archive/sim"
+
+
+@pytest.fixture
+async def opened(archived: str) -> AsyncIterator[OpenedRun]:
+    async with open_run(archived) as run:
+        yield run
+
+
+async def test_a_line_for_each_sample_that_was_trained(opened: OpenedRun, tmp_path: Path) -> None:
+    out = tmp_path / "new" / "trained.jsonl"
+    done = await export(opened, make_writer(Layout.JSONL, str(out)), [Fate.TRAINED])
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [row["sample"] for row in rows] == [sample for batch in BATCHES for sample in batch.samples]
+    assert [row["reward"] for row in rows] == [reward for batch in BATCHES for reward in batch.raw_rewards]
+    assert [row["advantage_input"] for row in rows] == [reward for batch in BATCHES for reward in batch.rewards]
+    assert done.samples == {Fate.TRAINED: len(rows)}
+    assert any(0 in row["loss_mask"] for row in rows)  # some rested, and lost their older tokens
+    for row in rows:
+        assert "".join(map(chr, row["tokens"][: row["prompt_length"]])) == row["prompt"]
+        assert len(row["tokens"]) == row["prompt_length"] + row["response_length"]
+        assert len(row["log_probs"]) == len(row["loss_mask"]) == row["response_length"] == row["spans"][-1][1]
+
+
+async def test_a_table_has_the_same_as_the_lines(opened: OpenedRun, tmp_path: Path) -> None:
+    fates = [Fate.TRAINED, Fate.REJECTED]
+    await export(opened, make_writer(Layout.JSONL, f"{tmp_path}/all.jsonl"), fates)
+    await export(opened, make_writer(Layout.PARQUET, f"{tmp_path}/all.parquet"), fates)
+    lines = [json.loads(line) for line in (tmp_path / "all.jsonl").read_text().splitlines()]
+    rows = pq.read_table(tmp_path / "all.parquet").to_pylist()
+    assert [row["reason"] is not None for row in rows] == [row["fate"] == "rejected" for row in rows]
+    for row in rows:
+        row["spans"] = [list(span.values()) for span in row["spans"]]
+        for name in ("messages", "tools", "metadata", "reward_detail"):
+            row[name] = None if row[name] is None else json.loads(row[name])
+    assert rows == lines
+    rejected = [r.envelope.event.group for r in RECORDS if isinstance(r.envelope.event, GroupRejected)]
+    assert list(dict.fromkeys(row["group"] for row in rows if row["fate"] == "rejected")) == rejected
+
+
+@pytest.mark.parametrize("layout", [Layout.JSONL, Layout.PARQUET])
+async def test_exported_prompts_are_prompt_data(opened: OpenedRun, tmp_path: Path, layout: Layout) -> None:
+    path = f"{tmp_path}/prompts.{layout.value}"
+    await export(opened, make_writer(layout, path, prompts=True), [Fate.TRAINED], range(2))
+    source = PromptSource(DataSettings(prompt_data=path, label_key="label"))
+    rows, _ = source.take(START, len(source))
+    groups = [group for batch in BATCHES[:2] for group in batch.groups]
+    assert [(row.text, row.label) for row in rows if isinstance(row, PromptRow)] == [
+        (f"prompt {int(group.rpartition('-')[2])}", "1") for group in groups
+    ]
+
+
+async def test_a_data_set_of_hugging_face(opened: OpenedRun, tmp_path: Path) -> None:
+    done = await export(opened, make_writer(Layout.HF, f"{tmp_path}/set"), list(Fate))
+    card = (tmp_path / "set" / "README.md").read_text()
+    for split, fate in (("train", Fate.TRAINED), ("rejected", Fate.REJECTED)):
+        assert f"  - split: {split}\n    path: data/{split}-*.parquet" in card
+        (shard,) = (tmp_path / "set" / "data").glob(f"{split}-*.parquet")
+        assert pq.read_metadata(shard).num_rows == done.samples[fate]
+
+
+def test_dumps_of_slime_s_form(archived: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([archived, "--to", "debug-rollout", "--out", f"{tmp_path}/d/{{rollout_id}}.pt", "--steps", "1-2"]) == 0
+    assert sorted(path.name for path in (tmp_path / "d").iterdir()) == ["1.pt", "2.pt"]
+    rollout_id, samples = load_dump(f"{tmp_path}/d/2.pt")
+    assert (rollout_id, [sample.session_id for sample in samples]) == (2, list(BATCHES[2].samples))
+    assert [sample.reward for sample in samples] == list(BATCHES[2].raw_rewards)
+    assert {sample.status for sample in samples} <= {Status.COMPLETED, Status.TRUNCATED}
+    assert [sample.group_index for sample in samples] == [0, 0, 1, 1]
+
+
+def test_what_cannot_be_exported(archived: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidValue, match=r"needs \{rollout_id\}"):
+        main([archived, "--to", "debug-rollout", "--out", f"{tmp_path}/all.pt"])
+    with pytest.raises(DataError, match="no samples that are evaluated"):
+        main([archived, "--to", "jsonl", "--out", f"{tmp_path}/e.jsonl", "--what", "evaluated"])
