@@ -76,6 +76,12 @@ class Engine(Protocol):
     def generate(self, request: GenerateRequest) -> AsyncIterator[Delta]:
         """Deltas up to the one with `finish`. Closing the iterator early aborts the response."""
 
+    async def score(self, request: GenerateRequest, tokens: Tokens) -> LogProbs:
+        """Log-probs that the engine gives `tokens` after the request's prompt and resumed part, whatever it would draw.
+
+        float32 [tokens], natural, of logits / temperature. Nothing else of the request counts.
+        """
+
     async def update_weights(self, folder: str, version: int) -> float:
         """Load the HF safetensors in `folder`; seconds it took. Running responses go on under the new weights."""
 

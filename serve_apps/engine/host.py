@@ -27,6 +27,7 @@ import numpy as np
 
 from schemas.rollouts import StopReason, WeightSpan
 from serve_apps.engine import wire
+from serve_apps.engine.scoring import Scoring
 
 PARENT_CHECK_S = 0.5
 
@@ -145,6 +146,8 @@ class Host:
         match frame:
             case wire.Generate():
                 self._do(self._generate(frame))
+            case wire.Score():
+                self._do(self._score(frame))
             case wire.UpdateWeights():
                 self._do(self._update(frame))
             case wire.Abort():
@@ -182,6 +185,14 @@ class Host:
         except ValueError as error:  # SGLang's word for a request that it cannot take
             self.send(wire.Refused(frame.id, str(error)))
         return None
+
+    async def _score(self, frame: wire.Score) -> None:
+        try:
+            log_probs = await Scoring(self.manager, frame).log_probs()
+        except ValueError as error:
+            return self.send(wire.Refused(frame.id, str(error)))
+        packed = np.array(log_probs, dtype="<f4").tobytes()
+        return self.send(wire.Piece(frame.id, frame.tokens, packed, (), StopReason.LENGTH, ""))
 
     def _piece(
         self, frame: wire.Generate, meta: dict[str, Any], tokens: list[int], resumed: int, response: list[int]

@@ -11,7 +11,7 @@ import numpy as np
 
 from schemas.errors import DeadlineExceeded, EngineError
 from schemas.rollouts import StopReason, WeightSpan
-from serve_apps.engine.engine import Delta, GenerateRequest, Tokens
+from serve_apps.engine.engine import Delta, GenerateRequest, LogProbs, Tokens
 
 _MASK = (1 << 64) - 1
 
@@ -137,6 +137,13 @@ class ScriptedEngine:
             if not self._streams[request.rid]:
                 del self._streams[request.rid]
                 self._aborted.discard(request.rid)
+
+    async def score(self, request: GenerateRequest, tokens: Tokens) -> LogProbs:
+        """See `Engine.score`: the script's log-probs are of positions, and so of any tokens."""
+        self._check(request.rid)
+        start = len(request.prompt) + len(request.resume)
+        places = range(start, start + len(tokens))
+        return np.array([self.log_prob(request.seed, place, self._version) for place in places], np.float32)
 
     def _next(self, request: GenerateRequest, response: Tokens) -> Delta:
         if request.rid in self._aborted:

@@ -23,7 +23,7 @@ import numpy as np
 from schemas.errors import DeadlineExceeded, EngineError
 from serve_apps.engine import wire
 from serve_apps.engine.arguments import EngineLaunch, engine_launch
-from serve_apps.engine.engine import Delta, GenerateRequest
+from serve_apps.engine.engine import Delta, GenerateRequest, LogProbs, Tokens
 from serve_apps.engine.host import clean
 from serve_apps.engine.weight_files import misfit, shapes_in
 from slime_events.config.engine import EngineSettings
@@ -164,6 +164,22 @@ class SglangEngine:
                 del self._ids[request.rid]
             if not finished and self._failure is None:
                 self._send(wire.Abort(own_id))
+
+    async def score(self, request: GenerateRequest, tokens: Tokens) -> LogProbs:
+        """See `Engine.score`. What SGLang refuses is an EngineError with its reason."""
+        own_id = f"{next(self._numbers):012d}"
+        pieces: asyncio.Queue[wire.Piece | wire.Refused | None] = asyncio.Queue()
+        prompt, resume, given = (part.astype("<i4").tobytes() for part in (request.prompt, request.resume, tokens))
+        self._send(wire.Score(own_id, prompt, resume, given, request.sampling.temperature))
+        self._pieces[own_id] = pieces
+        try:
+            piece = await pieces.get()
+        finally:
+            del self._pieces[own_id]
+        if piece is None or isinstance(piece, wire.Refused):
+            reason = self._failure if piece is None else piece.reason
+            raise EngineError(f"response {request.rid} was not scored: {reason}")
+        return _delta(piece).log_probs
 
     async def update_weights(self, folder: str, version: int) -> float:
         """See `Engine.update_weights`. Weights that do not fit are refused; the engine goes on with the old ones."""

@@ -34,6 +34,16 @@ class Generate(Frame, frozen=True):
     seed: int
 
 
+class Score(Frame, frozen=True):
+    """As `Generate`, but `tokens` (int32) are given and not drawn: answered by one `Piece` with their log-probs."""
+
+    id: str
+    prompt: bytes
+    resume: bytes
+    tokens: bytes
+    temperature: float
+
+
 class Abort(Frame, frozen=True):
     """End the response with that id."""
 
@@ -92,7 +102,7 @@ class Refused(Frame, frozen=True):
     reason: str
 
 
-ToHost = Launch | Generate | Abort | UpdateWeights | Ping
+ToHost = Launch | Generate | Score | Abort | UpdateWeights | Ping
 FromHost = Ready | Failed | Answer | Piece | Refused
 
 _encoder = msgspec.msgpack.Encoder()

@@ -22,8 +22,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "query": ("slime_events.cli.query", "SQL over a run: tables of samples, groups, steps, versions and more"),
     "retrain": ("slime_events.cli.retrain", "steps trained again from the log: to the same digests, or where not"),
     "replay": ("slime_events.cli.replay", "the conductor's decisions made again: the same, or the first difference"),
+    "replay-rollout": ("slime_events.cli.replay_rollout", "one rollout once more, from an engine with its weights"),
     "audit": ("slime_events.cli.audit", "is a run's whole history what it has to be: every check and its counts"),
     "rescore": ("slime_events.cli.rescore", "what another reward, filter or advantage would have made of a run"),
+    "export": ("slime_events.cli.export", "a run's samples as slime's dumps, JSON lines, Parquet or a data set"),
     "archive": ("slime_events.cli.archive", "bring a run's archive up to the end of its log, verify it, mend it"),
     "restore": ("slime_events.cli.restore", "a run's folder and log again, from the archive alone"),
     "produce": ("slime_events.cli.produce", "send prompts from a file to a run that is on"),
@@ -54,7 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def usage() -> str:
     """The help of `slime-events` itself."""
-    lines = [f"  {name:<8} {what}" for name, (_, what) in COMMANDS.items()]
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}} {what}" for name, (_, what) in COMMANDS.items()]
     return "\n".join([
         "usage: slime-events COMMAND [...]",
         "",

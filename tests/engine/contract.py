@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -104,6 +105,17 @@ class EngineContract:
             for other in others:
                 assert other.tokens.tobytes() == crowd[n].tokens.tobytes()
                 assert other.log_probs.tobytes() == crowd[n].log_probs.tobytes()
+
+    @pytest.mark.parametrize("temperature", [1.0, 0.7])
+    async def test_told_the_tokens_it_gives_the_same_log_probs(self, engine: Engine, temperature: float) -> None:
+        asked = request(3, new=24, temperature=temperature)
+        made = await collect(engine, asked)
+        whole = await engine.score(asked, made.tokens)
+        rest = await engine.score(dataclasses.replace(asked, resume=made.tokens[:10]), made.tokens[10:])
+        assert whole.dtype == np.float32
+        np.testing.assert_allclose(whole, made.log_probs, atol=1e-4, rtol=0)
+        np.testing.assert_allclose(rest, made.log_probs[10:], atol=1e-4, rtol=0)
+        assert len(await engine.score(asked, no_tokens())) == 0
 
     async def test_nor_on_how_the_company_is_sampled(self, engine: Engine) -> None:
         alone = [await collect(engine, request(n)) for n in range(6)]
