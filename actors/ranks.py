@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 from ray.exceptions import RayActorError
 
 from actors.megatron.digest import tensor_bytes
-from actors.megatron.rank import StepResult, TrainerRank
+from actors.megatron.rank import TrainerRank
+from actors.trainer_ranks import StepResult
 from schemas.errors import RankLost
 from slime_events.batch import TrainBatch
 from slime_events.config.algorithm import AlgorithmSettings

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from slime_events.batch import TrainBatch
@@ -45,13 +45,18 @@ class Ranks(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Untouched:
-    """The result of a step that had nothing to train on."""
+class StepResult:
+    """metrics: by name, the same on every rank (seconds: the slowest rank's). optimizer_digest: of all ranks' state.
 
+    It is told across processes, of which one may have no torch: so it is not where the ranks are.
+    """
+
+    metrics: dict[str, float]
     optimizer_digest: str
-    metrics: dict[str, float] = field(default_factory=lambda: {"samples": 0.0})
 
 
 async def train(ranks: Ranks, batch: TrainBatch) -> Result:
     """One rollout step. An empty batch, which only a learner has, leaves weights, optimizer and schedule alone."""
-    return await ranks.train(batch) if batch.samples else Untouched(await ranks.optimizer_digest())
+    if not batch.samples:
+        return StepResult({"samples": 0.0}, await ranks.optimizer_digest())
+    return await ranks.train(batch)

@@ -9,6 +9,7 @@ import asyncio
 import functools
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -39,7 +40,7 @@ DEADLINE_S = 900.0
 class DemoRun:
     """What a run left behind. control_cpu: CPU seconds a step by role. memory: most bytes (PSS) of all its processes.
 
-    replay: events folded a second, from position 0 of the JetStream log.
+    replay: events folded a second, from position 0 of the JetStream log. archive: of the run; it outlives its folder.
     """
 
     summary: dict[str, Any]
@@ -47,6 +48,7 @@ class DemoRun:
     cpu: dict[str, float]
     memory: int
     replay: float
+    archive: Path
 
     @property
     def seconds_per_step(self) -> float:
@@ -85,7 +87,17 @@ def _run(model: str, steps: int, staleness: int) -> DemoRun:
             cpu={role: seconds / len(times) for role, seconds in sorted(cpu.items(), key=lambda item: -item[1])},
             memory=watch.memory,
             replay=replay,
+            archive=_keep(run / "archive" / RUN, f"{model}-{staleness}-{steps}"),
         )
+
+
+@functools.cache
+def _kept() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory()
+
+
+def _keep(archive: Path, name: str) -> Path:
+    return shutil.copytree(archive, Path(_kept().name) / name / archive.name)
 
 
 @contextmanager

@@ -25,7 +25,9 @@ NAMES = (
     "recovery",
     "effective_time",
     "replay",
+    "retrain",
     "resume",
+    "lineage",
     "rescore",
     "trl",
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -24,17 +23,10 @@ from actors.megatron.parallel import Place, join, leave
 from actors.megatron.rollout_step import RolloutStep
 from actors.megatron.trainee import Trainee
 from actors.megatron.weights import export_hf_weights, load_hf_weights
+from actors.trainer_ranks import StepResult
 from slime_events.batch import TrainBatch
 from slime_events.config.algorithm import AlgorithmSettings
 from slime_events.config.trainer import TrainerSettings
-
-
-@dataclass(frozen=True, slots=True)
-class StepResult:
-    """metrics: by name, the same on every rank (seconds: the slowest rank's). optimizer_digest: of all ranks' state."""
-
-    metrics: dict[str, float]
-    optimizer_digest: str
 
 
 class TrainerRank:

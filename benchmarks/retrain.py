@@ -1,0 +1,31 @@
+"""How much faster than the run itself its steps are trained again from its archive, every digest compared."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+from benchmarks.demo_run import STEPS, demo_run
+from benchmarks.figure import Figure
+
+DEADLINE_S = 600.0
+
+
+def measure(steps: int = STEPS) -> list[Figure]:
+    """Seconds of the run from its first weights to its last, over those of the command, its start included."""
+    run = demo_run(0, steps)
+    command = [sys.executable, "-m", "slime_events.cli.main", "retrain", str(run.archive), "--json"]
+    begun = time.perf_counter()
+    done = subprocess.run(command, capture_output=True, timeout=DEADLINE_S, check=False, env=os.environ, text=True)
+    seconds = time.perf_counter() - begun
+    name, unit, target = "run / its steps trained again", "x", 3.0
+    if done.returncode:
+        return [Figure(name=name, value=None, unit=unit, target=target, note=(done.stderr or done.stdout)[-200:])]
+    report = json.loads(done.stdout)
+    of_run, training = report["run_seconds"], sum(step["seconds"] for step in report["steps"])
+    told = f"{seconds:.1f} s, {training:.1f} s of it training, against {of_run:.1f} s"
+    note = f"{len(report['steps'])} steps, every digest equal: {told}"
+    return [Figure(name=name, value=of_run / seconds, unit=unit, target=target, note=note)]
