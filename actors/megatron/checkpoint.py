@@ -101,10 +101,19 @@ def load(trainee: Trainee, folder: str | Path) -> None:
             # Megatron leaves the common step count out while it is 0.
             inner = state["optimizer"].get("optimizer", state["optimizer"])
             inner["state"].setdefault("common_step", torch.zeros(()))
+        own = [_rates(group) for group in trainee.optimizer.param_groups]
         trainee.optimizer.load_state_dict(state["optimizer"])
-    # The settings of this run rule the schedule; the checkpoint says only how far it is.
+        for group, rates in zip(trainee.optimizer.param_groups, own, strict=True):
+            group |= rates
+    # The settings of this run rule rates and schedule; the checkpoint says only how far they are. A branch may have
+    # others than the run that saved it.
     trainee.scheduler.num_steps = 0
     trainee.scheduler.step(state["scheduler"]["num_steps"])
+
+
+def _rates(group: dict[str, Any]) -> dict[str, Any]:
+    """What a parameter group has from the settings: learning rates, betas, weight decay."""
+    return {name: value for name, value in group.items() if name not in ("params", "step")}
 
 
 def _state(trainee: Trainee, *, loading: bool) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def main(argv: Sequence[str] = ()) -> int:
     if summary is None or is_interrupted(summary, settings):
         return INTERRUPTED
     say(reached(summary))
-    say(where(folder))
+    say(where(folder, branched.version))
     return 0
 
 

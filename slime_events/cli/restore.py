@@ -107,6 +107,7 @@ async def _target(folder: RunFolder, url: str | None, replicas: int) -> AsyncIte
 
 async def what_is_missing(log: EventLog, settings: TrainSettings, folder: RunFolder) -> list[str]:
     """What a resumed run will make again, or needs first, one sentence each."""
+    from slime_events.branch_point import branched_of
     from slime_events.config.combinations import missing_paths
 
     sentences = []
@@ -118,6 +119,12 @@ async def what_is_missing(log: EventLog, settings: TrainSettings, folder: RunFol
         url = saved.envelope.event.url
         if "://" not in url and not Path(url).is_dir():
             sentences.append(f"checkpoint {url} is not there: training anew begins at an older one, or at the base")
+    branched = await branched_of(log)
+    if branched is not None:
+        sentences.append(
+            f"it goes on from version {branched.version} of run {branched.run}: that is made again from "
+            f"{branched.where}, which has to be there"
+        )
     return sentences + [f"before it is resumed: {problem}" for problem in missing_paths(settings)]
 
 

@@ -119,13 +119,13 @@ def reached(summary: dict[str, Any]) -> str:
     return line + (f", eval {summary['eval_last']:.3f}" if summary.get("eval_last") is not None else "")
 
 
-def where(folder: RunFolder) -> str:
-    """Where everything lies, and what to look at."""
+def where(folder: RunFolder, first: int = 0) -> str:
+    """Where everything lies, and what to look at. first: the run's first step."""
     name = _name(folder)
     return "\n".join([
         f"everything lies in {folder.path}: log, archive, weights, traces, process logs, summary.json",
         f"  slime-events show {name}             the run, step by step",
-        f"  slime-events show {name} --step 0    what a step was trained on",
+        f"  slime-events show {name} --step {first}    what a step was trained on",
         f"  slime-events show {name} --verify    the log folds to the state that the run ended with",
     ])  # fmt: skip
 

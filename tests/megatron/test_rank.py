@@ -60,6 +60,27 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
     assert [result.metrics["lr"] for result in resumed] == [result.metrics["lr"] for result in through]
 
 
+def test_other_settings_hold_from_a_checkpoint_on(tiny: Path, tmp_path: Path, trainer: Trainer) -> None:
+    before = {"lr": 1e-3, "lr_warmup_iters": 4, "weight_decay": 0.0}
+    with trainer(tiny, **before) as rank:
+        for step in range(2):
+            rank.train(make_batch(step))
+        rank.save_checkpoint(tmp_path / "a")
+    rates, weights_after = {}, {}
+    for name, after in {
+        "same": {},
+        "faster": {"lr": 4e-3},
+        "beta": {"adam_beta1": 0.5},
+        "wd": {"weight_decay": 0.1},
+    }.items():
+        with trainer(tiny, **before | after) as rank:
+            rank.load_checkpoint(tmp_path / "a")
+            rates[name] = rank.train(make_batch(2)).metrics["lr"]
+            weights_after[name] = weights(rank)
+    assert rates == {"same": 5e-4, "faster": 2e-3, "beta": 5e-4, "wd": 5e-4}, "half of the warm-up is over"
+    assert len(set(weights_after.values())) == 4
+
+
 def test_checkpoints_are_never_overwritten_and_must_fit(tiny: Path, tmp_path: Path, trainer: Trainer) -> None:
     with trainer(tiny) as rank:
         rank.save_checkpoint(tmp_path / "a")
