@@ -88,7 +88,8 @@ def _strip(answer: Lineage) -> list[str]:
         drawn.append(_text(x, STRIP_Y - 6, f"{part.run} v{part.first} to v{part.last}", "small"))
         drawn.append(f'<path class="flow" d="M{x:.1f} {STRIP_Y - 4}v{STRIP_HEIGHT + 8}"/>')
     x = 20
-    for mark in (mark for mark in _FOREMOST if mark in {*marks.values(), OTHER}):
+    shown = {marks.get(version, OTHER) for version in range(count)}
+    for mark in (mark for mark in _FOREMOST if mark in shown):
         drawn.append(_rect(x, STRIP_Y + 32, 10, 10, mark.colour, mark.name))
         drawn.append(_text(x + 15, STRIP_Y + 41, mark.name, "small"))
         x += 30 + 7 * len(mark.name)
@@ -150,7 +151,7 @@ def _stacked(
 
 def _cells(row: Row, y: float, height: float, scale: tuple[float, float]) -> list[str]:
     by_share = any(cell.share != 1.0 for cell in row.cells) or len(row.cells) == 1
-    whole = CELLS_WIDTH if by_share else min(CELLS_WIDTH, 26.0 * len(row.cells))
+    whole = CELLS_WIDTH if by_share else min(CELLS_WIDTH, 55.0 * len(row.cells))
     total = sum(cell.share for cell in row.cells) or 1.0
     drawn, x = [], float(CELLS_X)
     for cell in row.cells:

@@ -127,6 +127,7 @@ TINY = [
     ("trainer_idle", {"steps": 3, "train_s": 0.01}),
     ("length_bias", {"steps": 4}),
     ("resume", {"events": 500}),
+    ("lineage", {"events": 500}),
     ("rescore", {"steps": 3}),
 ]
 

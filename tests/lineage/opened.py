@@ -7,16 +7,15 @@ from pathlib import Path
 
 import msgspec
 
-from schemas.arrays import Array, unpack
+from schemas.arrays import unpack
 from schemas.envelope import enclose
 from schemas.event import Event
 from schemas.runs import Branched, RunStarted
 from schemas.weights import WeightsPublished
-from slime_events.config.settings import TrainSettings
 from slime_events.opened_run import OpenedRun
 from slime_events.run_settings import settings_in_force
 from storage.archive import ArchiveWriter
-from storage.log import Append
+from storage.log import Append, append_all
 from storage.memory_log import MemoryLog
 from tests.cli import small_run
 
@@ -24,8 +23,9 @@ from tests.cli import small_run
 async def opened(said: Sequence[Event], run: str = small_run.RUN, where: str = "here") -> OpenedRun:
     """A run whose log says this."""
     log = MemoryLog(run)
-    await log.append([Append(enclose(run, event, at=number, producer="test")) for number, event in enumerate(said)])
-    return OpenedRun(log, _settings(said), unpack, None, where)
+    appends = [Append(enclose(run, event, at=number, producer="test")) for number, event in enumerate(said)]
+    await append_all(log, appends)
+    return OpenedRun(log, settings_in_force(said), unpack, None, where)
 
 
 def with_algorithm(run: OpenedRun, **changes: object) -> OpenedRun:
@@ -33,6 +33,11 @@ def with_algorithm(run: OpenedRun, **changes: object) -> OpenedRun:
     algorithm = msgspec.structs.replace(run.settings.algorithm, **changes)
     settings = msgspec.structs.replace(run.settings, algorithm=algorithm)
     return OpenedRun(run.log, settings, run.fetch, None, run.where)
+
+
+async def small() -> OpenedRun:
+    """The small run."""
+    return OpenedRun(await small_run.small_run(), settings_in_force(small_run.events()), unpack, None, "here")
 
 
 async def archived_parent(tmp_path: Path) -> str:
@@ -53,12 +58,3 @@ def branch(where: str, *, version: int, position: int, follows: bool = False) ->
     )  # fmt: skip
     started = RunStarted(settings={}, code_version="0.1.0", branched=branched)
     return [started, WeightsPublished(version=version, parent=None, url="weights", digest=f"d{version}", bytes=1)]
-
-
-def _settings(said: Sequence[Event]) -> TrainSettings:
-    return settings_in_force(said)
-
-
-def tokens_of(array: Array) -> list[int]:
-    """Its numbers."""
-    return [int(one) for one in unpack(array)]

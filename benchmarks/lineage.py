@@ -1,0 +1,107 @@
+"""How long the lineage of one weight version takes in the log of a long run: live, and from its archive alone."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+from benchmarks.figure import Better, Figure
+from benchmarks.long_log import GROUPS, PER_STEP, SAMPLES, long_log
+from schemas.arrays import unpack
+from schemas.envelope import enclose
+from slime_events.config.settings import TrainSettings
+from slime_events.lineage.answer import lineage
+from slime_events.lineage.facts import Asked, Kind
+from slime_events.opened_run import OpenedRun, open_run
+from storage.archive import SEGMENT_BYTES, ArchiveWriter
+from storage.jetstream_log import JetStreamLog
+from storage.log import MAX_BATCH, Append, Readable, Recorded
+from storage.nats_server import NatsServer
+
+RUN = "long"
+EVENTS = 1_000_000
+QUESTIONS = 20
+AT_MOST_S = 1.0
+
+
+def measure(events: int = EVENTS) -> list[Figure]:
+    """Seconds for versions all over the run: the slowest of each way."""
+    return asyncio.run(_measure(max(QUESTIONS, events // PER_STEP)))
+
+
+async def _measure(steps: int) -> list[Figure]:
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        _archive(f"{folder}/archive", steps)
+        live = await _live(folder / "nats", steps)
+        kept = os.environ.get("XDG_CACHE_HOME")
+        os.environ["XDG_CACHE_HOME"] = f"{folder}/cache"
+        try:
+            begun = time.perf_counter()
+            async with open_run(f"{folder}/archive/{RUN}") as opened:
+                await _ask(opened, 1)
+                first = time.perf_counter() - begun
+            begun = time.perf_counter()
+            async with open_run(f"{folder}/archive/{RUN}") as opened:
+                opening = time.perf_counter() - begun
+                archived = await _slowest(opened, steps)
+        finally:
+            os.environ.pop("XDG_CACHE_HOME")
+            if kept is not None:
+                os.environ["XDG_CACHE_HOME"] = kept
+    note = f"{steps * PER_STEP} events, {GROUPS * SAMPLES} samples a version; the slowest of {QUESTIONS} over the run"
+    return [
+        _figure("lineage of a version, live log", live, note, AT_MOST_S),
+        _figure("lineage of a version, archive", archived + opening, f"{note}, with opening the archive", AT_MOST_S),
+        _figure("the same, never looked at before", first, "version 1, opening and indexing every segment"),
+    ]
+
+
+def _figure(name: str, seconds: float, note: str, target: float | None = None) -> Figure:
+    return Figure(name=name, value=seconds, unit="s", target=target, better=Better.LOWER, note=note)
+
+
+async def _slowest(opened: OpenedRun, steps: int) -> float:
+    seconds = []
+    for number in range(QUESTIONS):
+        begun = time.perf_counter()
+        await _ask(opened, 1 + number * (steps - 1) // (QUESTIONS - 1))
+        seconds.append(time.perf_counter() - begun)
+    return max(seconds)
+
+
+async def _ask(opened: OpenedRun, version: int) -> None:
+    found = await lineage(opened, Asked(kind=Kind.VERSION, value=str(version)))
+    if len(found.samples) != GROUPS * SAMPLES or not all(sample.trained_into == version for sample in found.samples):
+        raise AssertionError(f"version {version} has the lineage of {len(found.samples)} samples")
+
+
+def _said(steps: int) -> Iterator[Append]:
+    for number, event in enumerate(long_log(steps)):
+        yield Append(enclose(RUN, event, at=number, producer="bench"))
+
+
+def _archive(url: str, steps: int) -> None:
+    writer = ArchiveWriter(url, RUN)
+    for position, append in enumerate(_said(steps), 1):
+        writer.add(Recorded(position, append.envelope.subject, append.envelope, append.encoded()))
+        if writer.pending_bytes >= SEGMENT_BYTES:
+            writer.seal()
+    writer.close()
+
+
+async def _live(folder: Path, steps: int) -> float:
+    async with await NatsServer.start(folder) as server:
+        log = await JetStreamLog.open(server.url, RUN)
+        said = _said(steps)
+        while batch := list(islice(said, MAX_BATCH)):
+            await log.append(batch)
+        readable: Readable = log
+        seconds = await _slowest(OpenedRun(readable, TrainSettings(), unpack, None, ""), steps)
+        await log.close()
+    return seconds
