@@ -104,7 +104,7 @@ class Progress:
         line = StepLine(
             step=event.step,
             version=event.version,
-            reward=statistics.fmean(batch.raw_rewards),
+            reward=statistics.fmean(batch.raw_rewards) if batch.raw_rewards else 0.0,
             accepted_share=counts.groups_accepted / decided if decided else 1.0,
             mean_length=mean_length,
             tokens_per_s=tokens / seconds,
@@ -119,8 +119,10 @@ class Progress:
         return line
 
     def _mean_length(self, batch: BatchSealed) -> float:
-        groups = self.state.groups
-        return statistics.fmean(s.length for group in batch.groups for s in groups[group].samples.values())
+        """Of its samples; 0 where they are another run's."""
+        groups = (self.state.groups[group] for group in batch.groups if group in self.state.groups)
+        lengths = [sample.length for group in groups for sample in group.samples.values()]
+        return statistics.fmean(lengths) if lengths else 0.0
 
     @property
     def in_flight(self) -> int:

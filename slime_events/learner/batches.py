@@ -85,12 +85,16 @@ class Batches:
         every = tuple(sample.sample for one in chosen for sample in one.samples)
         if parent.step < self.first:
             return Taken(unused=every)
-        batch = sealed(parent.step, chosen, self._normalise, self._least)
+        batch = sealed(parent.step, chosen, self._normalise, self._least, shared=self.first)
         return Taken(batch, parent, () if batch.samples else every)
 
 
-def sealed(step: int, chosen: Sequence[Choice], normalise: Normalise, least: int) -> BatchSealed:
-    """The batch of these groups in their order; empty where they are fewer than `least` rollouts."""
+def sealed(step: int, chosen: Sequence[Choice], normalise: Normalise, least: int, *, shared: int) -> BatchSealed:
+    """The batch of these groups in their order; empty where they are fewer than `least` rollouts.
+
+    shared: the newest version that both runs have. What later ones of the parent made, none of the learner's did: it
+    counts as made by that one.
+    """
     rollouts = {(one.group.group, place_of(sample.sample)[0]) for one in chosen for sample in one.samples}
     if len(rollouts) < least:
         chosen = ()
@@ -105,5 +109,5 @@ def sealed(step: int, chosen: Sequence[Choice], normalise: Normalise, least: int
         rewards=tuple(rewards),
         raw_rewards=tuple(raw),
         digest=batch_digest(step, lines),
-        oldest_version=min((one.oldest for one in chosen), default=step),
+        oldest_version=min((min(one.oldest, shared) for one in chosen), default=step),
     )
