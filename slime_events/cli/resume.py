@@ -57,6 +57,12 @@ def _go_on(folder: RunFolder, flags: Sequence[str]) -> int:
     from slime_events.launch.standing import changes, check_changes
 
     standing = asyncio.run(_look(folder))
+    branched = standing.started.branched
+    if branched and branched.follows:
+        raise InvalidValue(
+            f"run {folder.run} is trained on the rollouts of {branched.run}: `slime-events learn {branched.where} "
+            f"--run {folder.run}` goes on with it"
+        )
     before = standing.settings
     settings = resolve(with_flags(before, flags))
     check_changes(changes(before, settings), standing.steps)
@@ -72,7 +78,7 @@ def _go_on(folder: RunFolder, flags: Sequence[str]) -> int:
     if summary is None or is_interrupted(summary, settings):
         return INTERRUPTED
     say(reached(summary))
-    say(where(folder))
+    say(where(folder, standing.first))
     return 0
 
 

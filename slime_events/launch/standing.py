@@ -40,6 +40,11 @@ class Standing:
     steps: int
 
     @property
+    def first(self) -> int:
+        """The version that the run begins with: 0, or that of the run it branched off from."""
+        return self.started.branched.version if self.started.branched else 0
+
+    @property
     def incarnation(self) -> int:
         """The number of the next one."""
         return len(self.resumed) + 1

@@ -10,14 +10,20 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from schemas.checkpoints import CheckpointSaved
 from schemas.errors import InvalidValue, TrainerError
+from schemas.event import Event
 from schemas.runs import Branched, RunStarted
+from schemas.steps import StepCommitted
+from schemas.weights import WeightsPublished
 from serve_apps.engine.scripted_engine import Script
 from slime_events.branch_point import read_point
 from slime_events.config.settings import TrainSettings
 from slime_events.launch.beginning import put_beginning
 from slime_events.opened_run import open_run
+from slime_events.worker import Worker
 from storage.archive import ArchiveWriter
+from storage.memory_log import MemoryLog
 from storage.weights_store import read
 from tests.simulation.parts import ScriptedRanks
 from tests.simulation.simulation import Simulation, make_plan
@@ -117,3 +123,36 @@ async def test_what_has_become_another_run_is_named(tmp_path: Path) -> None:
     (tmp_path / "parent" / "base" / "config.json").unlink()
     with pytest.raises(InvalidValue, match="that folder is not here: give the same checkpoint with --hf-checkpoint"):
         await put_beginning(branched, settings, str(tmp_path / "own"), note=lambda _: None, make_ranks=Ranks())
+
+
+async def test_a_learner_is_gone_on_from_where_it_saved_with_the_prompts_of_the_run_that_it_follows(
+    tmp_path: Path,
+) -> None:
+    where = await archived(tmp_path / "parent")
+    (first, _), (second, _) = await point(where, 1), await point(where, 2)
+    learner = MemoryLog("learner")
+    said: list[Event] = [
+        RunStarted(settings={}, code_version="", branched=msgspec.structs.replace(first, follows=True)),
+        WeightsPublished(version=1, parent=0, url="", digest=first.weights_digest, bytes=0),
+        *(made(step) for step in (1, 2)),
+        CheckpointSaved(version=2, url="", weights_digest="w2", optimizer_digest="o2"),
+    ]
+    await Worker(learner, "learner").say(said)
+    found = await read_point(learner, 2, "x")
+    assert (found.cursors, found.weights_digest, found.optimizer_digest) == (second.cursors, "w2", "o2")
+    with pytest.raises(InvalidValue, match="only versions with a checkpoint can be gone on from, and those are 1, 2"):
+        await read_point(learner, 3, "x")
+
+
+def made(step: int) -> StepCommitted:
+    version = step + 1
+    return StepCommitted(
+        step=step,
+        batch_digest="",
+        parent_version=step,
+        version=version,
+        weights_digest=f"w{version}",
+        optimizer_digest=f"o{version}",
+        samples=0,
+        tokens=0,
+    )
