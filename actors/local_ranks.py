@@ -63,19 +63,16 @@ class LocalRanks:
             asyncio.ensure_future(process.call(method, *args))
             for process, args in zip(self._processes, arguments, strict=True)
         ]
-        done, waiting = await asyncio.wait(calls, return_when=asyncio.FIRST_EXCEPTION)
+        _, waiting = await asyncio.wait(calls, return_when=asyncio.FIRST_EXCEPTION)
         if waiting:
             _, waiting = await asyncio.wait(waiting, timeout=BLAME_S)
+        errors = [error for call in set(calls) - waiting if (error := call.exception()) is not None]
         if waiting:
             for process in self._processes:
                 process.kill()
-            await asyncio.wait(waiting)
-        errors = [error for call in calls if (error := call.exception()) is not None]
-        for error in errors:
-            if isinstance(error, RankLost) and not waiting:
-                raise error
-        if failed := [error for call in done if (error := call.exception()) is not None]:
-            raise failed[0]
+            await asyncio.gather(*waiting, return_exceptions=True)
+        if errors:
+            raise min(errors, key=lambda error: not isinstance(error, RankLost))
         return calls[0].result()
 
 

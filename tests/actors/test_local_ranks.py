@@ -1,0 +1,58 @@
+"""Ranks in processes of their own: whose error is told, and that none is waited for in vain."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from actors import local_ranks
+from actors.local_ranks import LocalRanks
+from schemas.errors import CheckpointMismatch, RankLost, TrainerError
+
+
+class Process:
+    """Answers as it is told, or never."""
+
+    def __init__(self, answer: Any = None, after_s: float = 0.0) -> None:
+        self._answer, self._after_s = answer, after_s
+        self._killed = asyncio.Event()
+
+    async def call(self, method: str, *args: Any) -> Any:
+        if self._answer is ...:
+            await self._killed.wait()
+            raise RankLost("it was killed")
+        await asyncio.sleep(self._after_s)
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        return self._answer
+
+    def kill(self) -> None:
+        self._killed.set()
+
+
+async def asked(monkeypatch: pytest.MonkeyPatch, *processes: Process) -> Any:
+    monkeypatch.setattr(local_ranks, "BLAME_S", 0.05)
+    return await LocalRanks(processes).everywhere("optimizer_digest")  # type: ignore[arg-type]
+
+
+async def test_rank_0_answers_once_all_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert await asked(monkeypatch, Process("own"), Process("theirs", after_s=0.02)) == "own"
+
+
+async def test_a_rank_that_waits_for_one_that_failed_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(TrainerError, match="gradient"):
+        await asked(monkeypatch, Process(...), Process(TrainerError("gradient norm nan")))
+
+
+async def test_the_lost_rank_is_named_not_the_one_that_noticed_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    noticed, lost = TrainerError("connection closed by peer"), RankLost("rank 1 was killed")
+    with pytest.raises(RankLost, match="rank 1"):
+        await asked(monkeypatch, Process(noticed), Process(lost, after_s=0.01))
+
+
+async def test_a_checkpoint_that_fits_no_rank_is_said_and_all_live_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = CheckpointMismatch("another model")
+    with pytest.raises(CheckpointMismatch):
+        await asked(monkeypatch, Process(wrong), Process(wrong))

@@ -1,0 +1,65 @@
+"""Where the weights are that a run began with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from schemas.errors import ImpossibleCombination, InvalidValue
+from slime_events.config.settings import TrainSettings
+from slime_events.config.trainer import TrainerSettings
+from slime_events.retrain.base import with_base
+from slime_events.retrain.topology import is_same, topology_text, with_topology
+
+
+def folder_of(path: Path) -> Path:
+    path.mkdir(parents=True)
+    (path / "config.json").write_text("{}")
+    return path
+
+
+def settings(**trainer: object) -> TrainSettings:
+    return TrainSettings(trainer=TrainerSettings(**trainer))  # type: ignore[arg-type]
+
+
+def test_the_runs_own_is_taken_where_it_is_there(tmp_path: Path) -> None:
+    own = settings(hf_checkpoint=str(folder_of(tmp_path / "base")))
+    assert with_base(own, tmp_path / "weights") == own
+
+
+def test_else_weight_version_0_and_the_one_that_is_given_before_all(tmp_path: Path) -> None:
+    first, given = folder_of(tmp_path / "weights" / "v000000-055ff9928f5d"), folder_of(tmp_path / "given")
+    gone = settings(hf_checkpoint=str(tmp_path / "gone"))
+    assert with_base(gone, tmp_path / "weights").trainer.hf_checkpoint == str(first)
+    assert with_base(gone, tmp_path / "weights", str(given)).trainer.hf_checkpoint == str(given)
+
+
+@pytest.mark.parametrize("load", [None, "a-trainer-checkpoint"])
+def test_a_base_that_is_gone_is_named(tmp_path: Path, load: str | None) -> None:
+    """Version 0 is what `load` held, so it stands for the base only where there was none."""
+    if load:
+        folder_of(tmp_path / "weights" / "v000000-055ff9928f5d")
+    with pytest.raises(InvalidValue, match="began with the weights in /gone/base, and that folder is not here"):
+        with_base(settings(hf_checkpoint="/gone/base", load=load), tmp_path / "weights")
+
+
+@pytest.mark.parametrize(
+    ("tensor", "ranks", "text"),
+    [
+        (None, None, "2 ranks"),
+        (2, None, "4 ranks, tensor parallel 2"),
+        (2, 2, "2 ranks, tensor parallel 2"),
+        (1, 1, "1 rank"),
+    ],
+)
+def test_a_topology_keeps_the_data_parallel_ranks(tensor: int | None, ranks: int | None, text: str) -> None:
+    own = settings(actor_num_gpus_per_node=2)
+    other = with_topology(own, tensor, ranks)
+    assert topology_text(other) == text
+    assert is_same(own, other) is (text == "2 ranks")
+
+
+def test_ranks_that_do_not_divide_are_refused() -> None:
+    with pytest.raises(ImpossibleCombination, match="3 ranks do not divide"):
+        with_topology(settings(), 2, 3)
