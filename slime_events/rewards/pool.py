@@ -27,13 +27,15 @@ from schemas.rewards import RewardFailureKind
 from slime_events.config.reward import RewardSettings
 from slime_events.rewards import wire
 from slime_events.rewards.outcome import Outcome, RewardFailure
-from slime_events.rewards.process import GraderProcess
+from slime_events.rewards.process import GraderProcess, StruckWhileLoading
 from slime_events.sample import Sample
 
 BATCH = 32
 """Units that a process gets at once; small enough that a stuck one does not hold many behind it."""
 CONCURRENT_BATCH = 256
 """The same for an async grader, whose units wait side by side."""
+STARTS = 3
+"""Times that a process is started before a signal that ends it while it loads is the grader's fault."""
 GRACE = 0.25
 """Seconds beyond the limit before a process is killed, so that an async grader's own limit strikes first."""
 
@@ -257,7 +259,14 @@ class GraderPool:
         self._arrived.set()
 
     async def _start_process(self, slot: int) -> None:
-        self._processes[slot] = await GraderProcess.start(self._setup, self._log, self._start_deadline)
+        """A process that a signal ends while it loads is tried again: somebody may have killed it."""
+        for tries_left in reversed(range(STARTS)):
+            try:
+                self._processes[slot] = await GraderProcess.start(self._setup, self._log, self._start_deadline)
+                return
+            except StruckWhileLoading:
+                if not tries_left:
+                    raise
 
     def _break(self, error: SlimeEventsError, batch: list[_Unit]) -> None:
         self._broken = error

@@ -33,6 +33,10 @@ STACK_SECONDS = 0.05
 """Given to a stuck process to write its Python stack into the log before it is ended."""
 
 
+class StruckWhileLoading(PlugPointError):
+    """A signal ended the process: its grader's doing, or somebody else's."""
+
+
 class GraderProcess:
     """A child that is executed anew (no fork of this process), leads its own session, and dies with this process.
 
@@ -79,7 +83,9 @@ class GraderProcess:
             answer = _answer_decoder.decode(await wire.read_frame(self._reader))
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             await self.kill()
-            raise PlugPointError(f"a grader process {self.ending()} while it loaded its grader") from error
+            struck = self._child.returncode < 0
+            kind = StruckWhileLoading if struck else PlugPointError
+            raise kind(f"a grader process {self.ending()} while it loaded its grader") from error
         if isinstance(answer, wire.SetupFailed):
             raise getattr(errors, answer.error, PlugPointError)(answer.message)
         if not isinstance(answer, wire.Ready):

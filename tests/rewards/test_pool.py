@@ -119,6 +119,19 @@ async def test_a_process_killed_from_outside_costs_nothing(folder: Path) -> None
         assert kinds(await pool.grade(samples("ok", "no"))) == [1.0, 0.0]
 
 
+async def test_a_process_killed_while_it_loads_is_started_again(folder: Path) -> None:
+    struck = (
+        "import os, pathlib\nif pathlib.Path('once').exists(): pathlib.Path('once').unlink(); os.kill(os.getpid(), 9)\n"
+    )
+    (folder / "struck.py").write_text(struck + OWN)
+    (folder / "once").touch()
+    async with own(folder, "struck.py", rm_workers=1) as pool:
+        assert kinds(await pool.grade(samples("ok"))) == [1.0]
+    (folder / "fatal.py").write_text("import os; os.kill(os.getpid(), 9)")
+    with pytest.raises(PlugPointError, match="was ended by SIGKILL while it loaded its grader"):
+        await own(folder, "fatal.py").start()
+
+
 async def test_what_own_code_returns_raises_prints_and_changes(folder: Path) -> None:
     async with own(folder) as pool:
         outcomes = await pool.grade(samples("raise", "nan", "none", "print", "raw"))
