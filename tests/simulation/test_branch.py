@@ -22,8 +22,12 @@ from serve_apps.engine.scripted_engine import Script
 from slime_events.audit.audit import Audit, audit
 from slime_events.audit.report import report_text
 from slime_events.branch_point import read_point
+from slime_events.cli.show_run import run_facts, run_text
+from slime_events.cli.show_version import version_facts, version_text
 from slime_events.conductor.accept import Judge
 from slime_events.conductor.plan import Plan
+from slime_events.history import read_history
+from slime_events.progress import Progress
 from slime_events.state.run import RunPhase
 from tests.conductor.driver import dropping
 from tests.history.checker import check
@@ -109,6 +113,19 @@ async def test_a_branch_of_a_branch_and_with_more_steps(tmp_path: Path) -> None:
         await read_point(first.log, 1, "x")
     with pytest.raises(RunNotFound, match="no weight version 9: there are 2 to 5"):
         await read_point(first.log, 9, "x")
+
+
+async def test_it_says_where_it_comes_from(tmp_path: Path) -> None:
+    sim = await branch(await run(tmp_path, make_plan()), 2)
+    progress = Progress("sim")
+    history = await read_history(sim.log, progress.apply)
+    text = run_text(run_facts(history, progress))
+    assert "branched  from version 2 of sim, which is parent" in text
+    assert "steps     5, 3 of its own, weight version 5" in text
+    assert "made by    sim, which the run branches off from" in version_text(
+        version_facts(history, history.find_version(2))
+    )
+    assert (progress.summary()["steps"], progress.summary()["first_version"]) == (5, 2)
 
 
 @dataclass(frozen=True)

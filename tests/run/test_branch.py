@@ -1,0 +1,24 @@
+"""What a branch's trainer begins with, by real ranks from the log of a real run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from actors.local_ranks import local_ranks
+from slime_events.branch_point import read_point
+from slime_events.launch.beginning import put_beginning
+from slime_events.opened_run import open_run
+from storage.weights_store import digest_of
+from tests.run.whole import Finished
+
+
+async def test_the_beginning_has_the_weights_and_the_optimizer_of_the_version(
+    finished: Finished, tmp_path: Path
+) -> None:
+    async with open_run(str(finished.folder)) as parent:
+        branched, settings = await read_point(parent.log, 2, parent.where), parent.settings
+    await put_beginning(branched, settings, str(tmp_path), note=lambda _: None)
+    async with local_ranks(settings) as ranks:
+        await ranks.load_checkpoint(f"{tmp_path}/v000002")
+        found = digest_of(await ranks.export_weights()), await ranks.optimizer_digest()
+    assert found == (branched.weights_digest, branched.optimizer_digest)
