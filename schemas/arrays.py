@@ -21,14 +21,14 @@ INLINE_LIMIT = 256 * 1024
 DType = Literal["int32", "float32", "int8"]
 
 
-class BlobRef(msgspec.Struct, frozen=True):
+class BlobRef(msgspec.Struct, frozen=True, gc=False):
     """A payload in the blob store, named by what it is. sha256: hex; size: bytes."""
 
     sha256: str
     size: int
 
 
-class Array(msgspec.Struct, frozen=True, omit_defaults=True):
+class Array(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A one-dimensional array of `n` numbers: in `data`, or in the blob that `blob` names."""
 
     dtype: DType

@@ -7,12 +7,14 @@ No input makes the reader raise anything outside `SchemaError`, and what cannot 
 
 from __future__ import annotations
 
+from typing import Union
+
 import msgspec
 
 from schemas.envelope import Envelope
 from schemas.errors import DamagedEvent, UnknownEventType, UnknownSchemaVersion, UnwritableEvent
 from schemas.event import Event
-from schemas.registry import BY_TYPE
+from schemas.registry import BY_TYPE, EVENT_CLASSES
 from schemas.upcast import upcast
 
 
@@ -31,8 +33,22 @@ class _Tag(msgspec.Struct, frozen=True):
     type: str
 
 
+class _Whole(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """`_Wire` with the event read in the same pass: twice as fast, where it is of this version's schema."""
+
+    id: str
+    run: str
+    schema: int
+    at: int
+    producer: str
+    event: Union[EVENT_CLASSES]  # type: ignore[valid-type]  # noqa: UP007
+    cause: str | None = None
+    traceparent: str | None = None
+
+
 _encoder = msgspec.msgpack.Encoder()
 _wire = msgspec.msgpack.Decoder(_Wire)
+_whole = msgspec.msgpack.Decoder(_Whole)
 _tag = msgspec.msgpack.Decoder(_Tag)
 _events: dict[str, msgspec.msgpack.Decoder[Event]] = {tag: msgspec.msgpack.Decoder(cls) for tag, cls in BY_TYPE.items()}
 
@@ -65,6 +81,25 @@ def encode(envelope: Envelope) -> bytes:
 
 def decode(data: bytes) -> Envelope:
     """The envelope that was stored. Raises only from the `SchemaError` branch."""
+    try:
+        whole = _whole.decode(data)
+    except _UNREADABLE:
+        return _decode_apart(data)
+    if whole.schema != whole.event.SCHEMA:
+        return _decode_apart(data)
+    return Envelope(
+        id=whole.id,
+        run=whole.run,
+        at=whole.at,
+        producer=whole.producer,
+        event=whole.event,
+        cause=whole.cause,
+        traceparent=whole.traceparent,
+    )
+
+
+def _decode_apart(data: bytes) -> Envelope:
+    """The envelope first, then the event by its type and schema: what needs an upcaster, or an error that says why."""
     try:
         wire = _wire.decode(data)
         event_type = _tag.decode(wire.event).type

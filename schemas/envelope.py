@@ -10,7 +10,7 @@ from schemas.event import Event, type_of
 from schemas.subjects import subject_of
 
 
-class Envelope(msgspec.Struct, frozen=True, kw_only=True):
+class Envelope(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One event as it is written.
 
     id: derived from run, type and identity, so a retry is the same event (32 hex digits). at: UTC nanoseconds by the

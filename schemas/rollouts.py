@@ -11,7 +11,7 @@ from schemas.arrays import EMPTY_LOG_PROBS, EMPTY_TOKENS, Array
 from schemas.event import Event, Purpose
 
 
-class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
+class Sampling(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """How tokens are drawn. max_new_tokens counts the whole response, resumed parts included."""
 
     max_new_tokens: int
@@ -23,7 +23,7 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
     skip_special_tokens: bool = False
 
 
-class WeightSpan(msgspec.Struct, frozen=True, array_like=True):
+class WeightSpan(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Response tokens [start, end) were made by weight version `version`."""
 
     start: int
@@ -55,7 +55,7 @@ class SuspendReason(enum.StrEnum):
     STALE = "stale"
 
 
-class Timings(msgspec.Struct, frozen=True, omit_defaults=True):
+class Timings(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Seconds: waiting from request to first look, generating, and held by weight updates."""
 
     queued: float = 0.0

@@ -91,17 +91,17 @@ class ArchiveReader:
         try:
             return unpack_raw(data)
         except ArchiveDamaged as error:
-            raise self._damaged(manifest, str(error)) from error
+            raise self.damaged_segment(manifest, str(error)) from error
 
     def _stored(self, manifest: SegmentManifest) -> bytes:
         """The segment as it lies there, if it is what its manifest says."""
         try:
             data = self._objects.read(manifest.name)
         except FileNotFoundError:
-            raise self._damaged(manifest, "it is missing") from None
+            raise self.damaged_segment(manifest, "it is missing") from None
         digest = digest_of(data)
         if len(data) != manifest.bytes or digest != manifest.sha256:
-            raise self._damaged(
+            raise self.damaged_segment(
                 manifest,
                 f"it has {len(data)} bytes with sha256 {digest}, its manifest says {manifest.bytes} bytes with "
                 f"{manifest.sha256}",
@@ -119,11 +119,12 @@ class ArchiveReader:
                 yield record
                 position += 1
         except ArchiveDamaged as error:
-            raise self._damaged(manifest, str(error)) from error
+            raise self.damaged_segment(manifest, str(error)) from error
         if position != manifest.last + 1:
-            raise self._damaged(manifest, f"it ends at position {position - 1}")
+            raise self.damaged_segment(manifest, f"it ends at position {position - 1}")
 
-    def _damaged(self, manifest: SegmentManifest, what: str) -> ArchiveDamaged:
+    def damaged_segment(self, manifest: SegmentManifest, what: str) -> ArchiveDamaged:
+        """What to raise where a segment is not what its manifest says."""
         return ArchiveDamaged(
             f"archive segment {manifest.segment} (positions {manifest.first} to {manifest.last}) at "
             f"{self._objects.locate(manifest.name)} is damaged: {what}. `slime-events archive RUN URL --repair` makes "

@@ -11,6 +11,7 @@ from storage.archive_index import ArchiveIndex
 from storage.archive_reader import ArchiveReader
 from storage.archive_segment import SegmentRecord
 from storage.log import Recorded
+from storage.stretches import WORTH_A_PROCESS, Stretch, read_ahead, stretches
 
 
 class ArchivedLog:
@@ -35,6 +36,11 @@ class ArchivedLog:
     def records(self, start: int = 1) -> Iterator[SegmentRecord]:
         """Every event from position `start`, as it is stored: for those who decode a few fields of some."""
         return self._reader.records(start)
+
+    def stretches(self, start: int, chain: bytes, every: int) -> Iterator[Stretch]:
+        """Everything from position `start` on, for a fold: see `storage/stretches.py`."""
+        read = read_ahead if self._reader.last - start >= WORTH_A_PROCESS else stretches
+        return read(self._reader, start, chain, every)
 
     def _records(self, start: int, subject: str | None) -> Iterator[SegmentRecord]:
         """Those that match, and perhaps others."""

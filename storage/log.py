@@ -22,6 +22,8 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import msgspec
+
 from schemas.codec import encode
 from schemas.envelope import Envelope
 from schemas.errors import Conflict, EventTooLarge
@@ -59,8 +61,7 @@ class Append:
         return self._encoded[0]
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
+class Recorded(msgspec.Struct, frozen=True, gc=False):
     """One stored event. `data` are the exact bytes."""
 
     position: int

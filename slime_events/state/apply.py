@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from schemas.archives import ArchiveSealed
@@ -13,6 +13,7 @@ from schemas.evals import EvalCompleted
 from schemas.event import Event, Purpose
 from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
 from schemas.prompts import PromptRejected, PromptSubmitted
+from schemas.registry import EVENT_CLASSES
 from schemas.rewards import RewardAssigned, RewardFailed
 from schemas.rollouts import (
     RolloutCompleted,
@@ -29,6 +30,7 @@ from schemas.weights import WeightsActivated, WeightsPublished
 from schemas.workers import WorkerLost
 from slime_events.state.group import GroupPhase, GroupState, SamplePhase, SampleState
 from slime_events.state.run import EvalState, RunPhase, RunState, SealedState
+from slime_events.state.short import SHORT, Told
 from storage.log import Recorded
 
 MOVES = (
@@ -56,11 +58,26 @@ def apply(state: RunState, recorded: Recorded) -> None:
     state.events = recorded.position
     state.chain = hashlib.sha256(bytes.fromhex(state.chain) + recorded.data).hexdigest()
     event = recorded.envelope.event
-    handler = _HANDLERS.get(type(event))
-    if handler is not None:
-        handler(state, event, recorded.envelope.at)
-    if isinstance(event, MOVES):
+    rule, moves = _RULES[type(event)]
+    if rule is not None:
+        rule(state, event, recorded.envelope.at)
+    if moves:
         state.moved = recorded.position
+
+
+def apply_all(state: RunState, events: Iterable[Told], chain: str) -> None:
+    """Fold in what follows, as events or as their short forms. chain: sha256 over all up to the last (hex)."""
+    position, moved, rules = state.events, state.moved, _RULES
+    for told in events:
+        position += 1
+        event = told.event
+        rule, moves = rules[type(event)]
+        if rule is not None:
+            state.events = position
+            rule(state, event, told.at)
+        if moves:
+            moved = position
+    state.events, state.moved, state.chain = position, moved, chain
 
 
 def _run_started(state: RunState, event: RunStarted, at: int) -> None:
@@ -134,7 +151,9 @@ def _rollout_requested(state: RunState, event: RolloutRequested, at: int) -> Non
             group.order, group.version = state.counts.groups_requested, event.min_version
             state.counts.groups_requested += 1
             state.waiting.remove(event.group)
-    sample = group.samples.setdefault(event.sample, SampleState(sample=event.sample))
+    sample = group.samples.get(event.sample)
+    if sample is None:
+        sample = group.samples[event.sample] = SampleState(sample=event.sample)
     sample.attempt, sample.phase, sample.requested_at = event.attempt, SamplePhase.REQUESTED, at
     sample.min_version = event.min_version
 
@@ -160,23 +179,25 @@ def _rollout_progressed(state: RunState, event: RolloutProgressed, at: int) -> N
     if sample is not None:
         sample.phase = SamplePhase.RUNNING
         sample.length = event.start + event.tokens.n
-        sample.saw(tuple(span.version for span in event.spans))
+        sample.saw([span.version for span in event.spans])
 
 
 def _rollout_completed(state: RunState, event: RolloutCompleted, at: int) -> None:
     if event.rollout:
         _sibling(state, event)
-    sample = _sample(state, event.sample)
-    if sample is None:
+    group = state.groups.get(group_of(event.sample))
+    sample = group.samples.get(event.sample) if group else None
+    if group is None or sample is None:
         return
     sample.phase, sample.stop, sample.length = SamplePhase.COMPLETED, event.stop, event.length
     sample.text, sample.digest = event.text, event.digest
-    sample.saw(tuple(span.version for span in event.spans))
-    if state.groups[event.group].purpose is Purpose.EVAL:
-        state.counts.eval_samples += 1
+    sample.saw([span.version for span in event.spans])
+    counts = state.counts
+    if group.purpose is Purpose.EVAL:
+        counts.eval_samples += 1
     else:
-        state.counts.samples_completed += 1
-        state.counts.response_tokens += event.length
+        counts.samples_completed += 1
+        counts.response_tokens += event.length
 
 
 def _rollout_suspended(state: RunState, event: RolloutSuspended, at: int) -> None:
@@ -276,7 +297,8 @@ def _worker_lost(state: RunState, event: WorkerLost, at: int) -> None:
     state.activated.pop(event.worker, None)
 
 
-_HANDLERS: dict[type[Event], Callable[[RunState, Any, int], None]] = {
+Rule = Callable[[RunState, Any, int], None]
+_HANDLERS: dict[type[Event], Rule] = {
     RunStarted: _run_started,
     RunResumed: _run_resumed,
     RunFinished: _run_finished,
@@ -301,3 +323,6 @@ _HANDLERS: dict[type[Event], Callable[[RunState, Any, int], None]] = {
     ArchiveSealed: _archive_sealed,
     WorkerLost: _worker_lost,
 }
+_RULES: dict[type, tuple[Rule | None, bool]] = {kind: (_HANDLERS.get(kind), kind in MOVES) for kind in EVENT_CLASSES}
+_RULES |= {short: _RULES[kind] for kind, short in SHORT.items()}
+"""Of every event and short form: what it does to a state, and whether it brings the run on."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -33,7 +34,7 @@ class SamplePhase(enum.StrEnum):
     UNGRADED = "ungraded"
 
 
-class SampleState(msgspec.Struct, kw_only=True):
+class SampleState(msgspec.Struct, kw_only=True, gc=False):
     """One sample. min_version: the weights that were asked for last. length: response tokens in the log. oldest,
     newest: weight versions over them. failures, suspensions: how often it failed, and rested.
     """
@@ -55,14 +56,16 @@ class SampleState(msgspec.Struct, kw_only=True):
     failure: str = ""
     suspensions: int = 0
 
-    def saw(self, versions: tuple[int, ...]) -> None:
+    def saw(self, versions: Iterable[int]) -> None:
         """Widen the range of weight versions."""
         for version in versions:
-            self.oldest = version if self.oldest is None else min(self.oldest, version)
-            self.newest = version if self.newest is None else max(self.newest, version)
+            if self.oldest is None or version < self.oldest:
+                self.oldest = version
+            if self.newest is None or version > self.newest:
+                self.newest = version
 
 
-class GroupState(msgspec.Struct, kw_only=True):
+class GroupState(msgspec.Struct, kw_only=True, gc=False):
     """One group. position: of its prompt in the log. order: the how-manieth requested. version: the weights when it was
     requested (an evaluation's: of).
     """

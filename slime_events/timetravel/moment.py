@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from slime_events.state.apply import apply
+from slime_events.state.apply import apply, apply_all
 from slime_events.state.run import RunState
+from slime_events.state.short import Told, read_short
 from slime_events.timetravel.around import Around
 from storage.log import Recorded
+from storage.stretches import Stretch
 
 
 @dataclass(slots=True)
@@ -30,5 +33,13 @@ class Moment:
         """Fold one event in."""
         self.before = self.state.chain
         apply(self.state, recorded)
-        self.around.apply(recorded)
+        self.around.apply(recorded.position, recorded.envelope)
         self.last = recorded
+
+    def apply_all(self, stretch: Stretch) -> Sequence[Told]:
+        """Fold many archived events in, and give them back. `last` is not known afterwards."""
+        events = read_short(stretch.records, stretch.first)
+        apply_all(self.state, events, stretch.chain.hex())
+        self.around.apply_all(stretch.first, events)
+        self.before, self.last = stretch.before.hex(), None
+        return events

@@ -15,6 +15,7 @@ from slime_events.state.run import RunState
 from slime_events.timetravel.moment import Moment
 from slime_events.timetravel.place import AfterStep, AtPosition, AtTime, BeforeEnd, FromStart, Place
 from slime_events.timetravel.seek_index import EVERY, Mark, SeekIndex
+from storage.archived_log import ArchivedLog
 from storage.log import Readable, Recorded
 
 Stop = Callable[[Recorded], bool]
@@ -27,6 +28,7 @@ class Timeline:
     def __init__(self, log: Readable, folder: Path | None = None, *, every: int = EVERY) -> None:
         self._log, self._every = log, every
         self._seek = SeekIndex(log.run, folder)
+        self._commits: list[tuple[int, int]] = []
         self.end = 0
 
     async def open(self, on_index: Callable[[int], None] = lambda events: None) -> Timeline:
@@ -49,20 +51,35 @@ class Timeline:
 
     async def _index(self, moment: Moment) -> None:
         """One pass over what came since the last point."""
-        index, commits = self._seek.index, []
+        if isinstance(self._log, ArchivedLog):
+            self._index_archive(self._log, moment)
+        else:
+            await self._index_log(moment)
+        self._seek.save()
+
+    def _index_archive(self, log: ArchivedLog, moment: Moment) -> None:
+        for stretch in log.stretches(moment.position + 1, bytes.fromhex(moment.state.chain), self._every):
+            for position, told in enumerate(moment.apply_all(stretch), stretch.first):
+                if isinstance(told.event, StepCommitted):
+                    self._commits.append((told.event.step, position))
+            self._mark(moment)
+
+    async def _index_log(self, moment: Moment) -> None:
         async with contextlib.aclosing(self._log.read(moment.position + 1)) as read:  # type: ignore[type-var]
             async for recorded in read:
                 moment.apply(recorded)
-                event = recorded.envelope.event
-                if isinstance(event, StepCommitted):
-                    commits.append((event.step, recorded.position))
-                if not recorded.position % self._every:
-                    index.steps += commits
-                    commits = []
-                    self._seek.add(moment)
+                if isinstance(recorded.envelope.event, StepCommitted):
+                    self._commits.append((recorded.envelope.event.step, recorded.position))
+                self._mark(moment)
                 if recorded.position == self.end:
                     break
-        self._seek.save()
+
+    def _mark(self, moment: Moment) -> None:
+        """Put the moment away where one is due, with the steps that were committed since the last."""
+        if not moment.position % self._every:
+            self._seek.index.steps += self._commits
+            self._commits.clear()
+            self._seek.add(moment)
 
     async def seek(self, place: Place) -> Moment:
         """The run there. Raises RunNotFound where the log has no such place."""

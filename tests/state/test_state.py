@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 
 import msgspec
@@ -56,7 +55,7 @@ def test_any_other_byte_is_another_digest(driver: Driver, data: st.DataObject) -
     byte = data.draw(st.integers(0, len(log[at].data) - 1))
     changed = bytearray(log[at].data)
     changed[byte] ^= data.draw(st.integers(1, 255))
-    log[at] = dataclasses.replace(log[at], data=bytes(changed))
+    log[at] = msgspec.structs.replace(log[at], data=bytes(changed))
     state = RunState(run="drive")
     for recorded in log:
         apply(state, recorded)

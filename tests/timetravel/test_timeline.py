@@ -13,6 +13,9 @@ from slime_events.state.run import RunState
 from slime_events.timetravel.moment import Moment
 from slime_events.timetravel.place import AfterStep, AtPosition, AtTime, BeforeEnd, FromStart, Place, parse_place
 from slime_events.timetravel.timeline import Timeline
+from storage.archive import ArchiveWriter
+from storage.archive_reader import ArchiveReader
+from storage.archived_log import ArchivedLog
 from storage.memory_log import MemoryLog
 from tests.conductor.driver import Driver, dropping, make_plan
 
@@ -87,6 +90,22 @@ async def test_what_is_not_there(log: MemoryLog) -> None:
             await timeline.seek(place)
     with pytest.raises(RunNotFound, match="is empty"):
         await Timeline(MemoryLog("drive")).open()
+
+
+async def test_an_archive_is_entered_at_the_same_moments(log: MemoryLog, tmp_path: Path) -> None:
+    writer = ArchiveWriter(str(tmp_path), "drive")
+    for record in log.records:
+        writer.add(record)
+        if not record.position % 100:
+            writer.seal()
+    writer.close()
+    archived = ArchivedLog(ArchiveReader(str(tmp_path), "drive"), "drive")
+    for folder in (tmp_path / "seek", tmp_path / "seek", None):
+        timeline = await Timeline(archived, folder, every=EVERY).open()
+        for position in (1, EVERY + 1, 2 * EVERY, len(log.records)):
+            assert await timeline.seek(AtPosition(position)) == folded(log, position)
+        for step, position in commits(log).items():
+            assert (await timeline.seek(AfterStep(step))).position == position
 
 
 @pytest.mark.parametrize("damage", ["points", "index", "gone", "history"])

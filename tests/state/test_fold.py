@@ -1,0 +1,127 @@
+"""A fold in bulk is the fold: short forms, stretches and another process change nothing but the time."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from schemas.codec import decode, encode
+from schemas.envelope import enclose
+from schemas.errors import ArchiveDamaged, UnknownEventType
+from schemas.rewards import RewardAssigned
+from slime_events.state.apply import apply
+from slime_events.state.fold import fold
+from slime_events.state.run import RunState
+from slime_events.state.short import SHORT, read_short
+from storage.archive import ArchiveWriter
+from storage.archive_reader import ArchiveReader
+from storage.archived_log import ArchivedLog
+from storage.log import Recorded
+from storage.memory_log import MemoryLog
+from storage.stretches import read_ahead, stretches
+from tests.cli.small_run import events, finished, recorded
+from tests.conductor.driver import Driver, dropping, make_plan
+from tests.golden.log_file import FOLDER, read_records
+
+
+def _driven() -> list[Recorded]:
+    plan = make_plan(steps=6, max_staleness=2, partial_rollout=True, eval_every=2, eval_names=("held",))
+    driver = Driver(plan, dropping(0.3))
+    driver.play(random.Random(5), engine_fails=0.1)
+    return driver.log
+
+
+def _golden(name: str) -> list[Recorded]:
+    envelopes = [(decode(data), data) for data in read_records(FOLDER / name)]
+    return [Recorded(position, said.subject, said, data) for position, (said, data) in enumerate(envelopes, 1)]
+
+
+LOGS = {
+    "driven": _driven,
+    "small": lambda: recorded(finished(list(events()))),
+    **{path.stem: lambda path=path: _golden(path.name) for path in sorted(FOLDER.glob("*.slimelog"))},
+}
+
+
+def _archive(records: list[Recorded], folder: Path, run: str) -> ArchiveReader:
+    writer = ArchiveWriter(str(folder), run)
+    for record in records:
+        writer.add(record)
+        if not record.position % 70:
+            writer.seal()
+    writer.close()
+    return ArchiveReader(str(folder), run)
+
+
+def _chain(records: list[Recorded], position: int) -> bytes:
+    state = RunState(run="r")
+    for record in records[:position]:
+        apply(state, record)
+    return bytes.fromhex(state.chain)
+
+
+@pytest.mark.parametrize("name", LOGS)
+async def test_an_archive_folds_to_the_state_of_its_log(name: str, tmp_path: Path) -> None:
+    records = LOGS[name]()
+    run = records[0].envelope.run
+    log = MemoryLog(run)
+    log.records = records
+    assert await fold(ArchivedLog(_archive(records, tmp_path, run), run)) == await fold(log)
+
+
+def test_stretches_join(tmp_path: Path) -> None:
+    records = _driven()
+    reader = _archive(records, tmp_path, "drive")
+    for start in (1, 69, 70, 71, 100, len(records)):
+        before = _chain(records, start - 1)
+        found = list(stretches(reader, start, before, 50))
+        assert [s.first for s in found] == [start, *(s.last + 1 for s in found[:-1])]
+        assert found[-1].last == len(records)
+        assert all(end in {s.last for s in found} for end in range(-(-start // 50) * 50, len(records), 50))
+        for stretch in found:
+            assert stretch.chain == _chain(records, stretch.last)
+            assert stretch.before == _chain(records, stretch.last - 1)
+
+
+def test_another_process_reads_the_same(tmp_path: Path) -> None:
+    reader = _archive(_driven(), tmp_path, "drive")
+    assert list(read_ahead(reader, 30, b"x" * 32, 50)) == list(stretches(reader, 30, b"x" * 32, 50))
+    first, *_, last = reader.segments
+    (tmp_path / "drive" / last.name).write_bytes(b"")
+    read = read_ahead(reader, 1, b"", 50)
+    assert next(read).first == first.first
+    with pytest.raises(ArchiveDamaged, match=f"archive segment {last.segment} "):
+        list(read)
+
+
+@pytest.mark.parametrize("kind", SHORT)
+def test_a_short_form_has_the_fields_of_its_event(kind: type[msgspec.Struct]) -> None:
+    whole = {field.name: field for field in msgspec.structs.fields(kind)}
+    for field in msgspec.structs.fields(SHORT[kind]):
+        assert field.name in whole
+        assert field.default in (msgspec.NODEFAULT, whole[field.name].default)
+
+
+def test_what_cannot_be_read_is_named() -> None:
+    reward = RewardAssigned(sample="s", group="g", value=1.0, grader="exact", grader_digest="")
+    data = encode(enclose("r", reward, at=1, producer="p"))
+    array = b"\xdd" + (2).to_bytes(4, "big")
+    assert [told.event.value for told in read_short(array + data * 2, 7)] == [1.0, 1.0]
+    with pytest.raises(UnknownEventType, match=r"position 8: event .* has type 'reward.assigneX'"):
+        read_short(array + data + data.replace(b"assigned", b"assigneX"), 7)
+    older = data.replace(b"\xa6schema\x01", b"\xa6schema\x00")
+    with pytest.raises(Exception, match="position 7: "):
+        read_short(array + older + data, 7)
+
+
+def test_a_changed_byte_in_a_segment_is_found(tmp_path: Path) -> None:
+    reader = _archive(_driven(), tmp_path, "drive")
+    segment = tmp_path / "drive" / reader.segments[1].name
+    changed = bytearray(segment.read_bytes())
+    changed[len(changed) // 2] ^= 1
+    segment.write_bytes(changed)
+    with pytest.raises(ArchiveDamaged, match="archive segment 2 "):
+        list(stretches(reader, 1, b"", 50))
