@@ -98,6 +98,7 @@ class Conductor:
     async def _load(self) -> None:
         """Begin with the state that was put away last, and with what the run had said of itself by then."""
         self.state = await self._keeper.load(self._worker.log)
+        await self._feed.recall(self._worker.log, self.state.events)
         for recorded in await run_events_before(self.state.events + 1, self._worker.log):
             self._take_run_event(recorded)
 
@@ -123,6 +124,7 @@ class Conductor:
         for recorded in events:
             self._chain_before = self.state.chain
             apply(self.state, recorded)
+            self._feed.hear(recorded)
             self._take_run_event(recorded)
             due = due or not isinstance(recorded.envelope.event, NOTHING_TO_DECIDE)
         return due

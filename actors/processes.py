@@ -24,6 +24,7 @@ from slime_events.conductor.prompts import PromptFeed
 from slime_events.config.algorithm import AlgorithmSettings
 from slime_events.config.settings import TrainSettings
 from slime_events.config.trainer import TrainerSettings
+from slime_events.data.archived import archived_prompts
 from slime_events.filters.judge import make_judge
 from slime_events.rewards.graders import Graders
 from slime_events.state.snapshot import low_water, training_start
@@ -49,7 +50,10 @@ class ConductorActor:
         """Conduct to the end; how the run ended."""
         begun = time.perf_counter()
         async with taking_part(address, "conductor") as worker:
-            feed = PromptFeed.open(settings.data, settings.evaluation, settings.rollout, settings.engine.hf_checkpoint)
+            archive = await archived_prompts(settings.data)
+            feed = PromptFeed.open(
+                settings.data, settings.evaluation, settings.rollout, settings.engine.hf_checkpoint, archive
+            )
             offload = partial(offload_async, blobs=BlobStore(address.blob_url))
             judge = make_judge(settings.rollout, ArgsView.of(settings.rollout, settings.reward, settings.algorithm))
             self._conductor = Conductor(

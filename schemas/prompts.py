@@ -15,7 +15,8 @@ class Source(msgspec.Struct, frozen=True, omit_defaults=True):
     of it. epoch: pass over it.
 
     offset: prompts drawn from this source before this one, over all epochs; the source's cursor is the fold of these.
-    key: the sender's idempotency key, for the inbox.
+    key: the sender's idempotency key, for the inbox; of a prompt that is drawn again from an archive, its group there.
+    seen: of a prompt that was drawn by what the log says, the position up to which it was read for that.
     """
 
     path: str
@@ -24,6 +25,12 @@ class Source(msgspec.Struct, frozen=True, omit_defaults=True):
     offset: int = 0
     key: str = ""
     line: int = 0
+    seen: int = 0
+
+    @property
+    def draw(self) -> str:
+        """The name of a draw by what the log says: what was drawn may hang on who drew, its name does not."""
+        return f"{'again' if self.key else 'draw'}-{self.offset:06d}"
 
 
 class PromptSubmitted(Event, frozen=True, kw_only=True, tag="prompt.submitted"):
@@ -58,4 +65,6 @@ class PromptRejected(Event, frozen=True, kw_only=True, tag="prompt.rejected"):
     dataset: str = "train"
 
     def entity(self) -> str:
+        if self.source.seen:
+            return self.source.draw
         return f"{self.dataset}-{self.source.epoch}-line{self.source.line}"

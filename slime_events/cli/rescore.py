@@ -46,7 +46,7 @@ def main(argv: Sequence[str] = ()) -> int:
     sys.stdout.write(report_text(report) + "\n")
     if said.out:
         sys.stdout.write(
-            f"\nwritten to {said.out}: `slime-events retrain {said.run} --changes {said.out}` trains on it\n"
+            f"\nwritten to {said.out}: `slime-events retrain {said.run} --branch NAME --changes {said.out}` trains on it\n"
         )
     rate = report.samples.graded / max(seconds, 1e-9)
     sys.stderr.write(f"{report.samples.graded:,} rollouts in {seconds:.1f} s ({rate:,.0f} a second)\n")

@@ -44,12 +44,15 @@ def prompts_to_draw(state: RunState, plan: Plan) -> int:
 
 
 def with_requests(drawn: Sequence[PromptSubmitted | PromptRejected], state: RunState, plan: Plan) -> list[Event]:
-    """The prompts that were drawn, each with its requests as long as there is room; the others wait."""
+    """The prompts that were drawn, each with its requests as long as there is room; the others wait.
+
+    What was drawn by what the log says is asked for once it stands there: another conductor may draw otherwise.
+    """
     room = groups_to_request(state, plan) - len(state.waiting)
     events: list[Event] = []
     for prompt in drawn:
         events.append(prompt)
-        if isinstance(prompt, PromptSubmitted) and room > 0:
+        if isinstance(prompt, PromptSubmitted) and room > 0 and not prompt.source.seen:
             events += training_requests(prompt.group, prompt.tokens, state, plan)
             room -= 1
     return events

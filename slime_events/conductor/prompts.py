@@ -10,13 +10,16 @@ from schemas.arrays import EMPTY_TOKENS, pack_tokens
 from schemas.event import Purpose
 from schemas.inbox import InboxPrompt
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
+from slime_events.conductor.sampled import SampledPrompts, sampled_prompts
 from slime_events.conductor.tokenizer import load_tokenizer
 from slime_events.config.data import DataSettings
 from slime_events.config.evaluation import EvalSettings
 from slime_events.config.rollout import RolloutSettings
+from slime_events.data.archived import ArchivedPrompts
 from slime_events.data.prompt import Prompt, Tokenizer, make_prompt
 from slime_events.data.row import BadRow, Problem, PromptRow
 from slime_events.data.source import PromptSource, eval_sources
+from storage.log import Readable, Recorded
 
 TRAIN, INBOX = "train", "inbox"
 Prompted = PromptSubmitted | PromptRejected
@@ -32,23 +35,41 @@ class PromptFeed:
         data: DataSettings,
         tokenizer: Tokenizer,
         max_prompt_len: int | None,
+        sampled: SampledPrompts | None = None,
     ) -> None:
         self._source, self._evaluations, self._data = source, evaluations, data
         self._tokenizer, self._max_prompt_len = tokenizer, max_prompt_len
+        self._sampled = sampled
         self._evaluation_rows: dict[str, list[PromptRow | BadRow]] = {}
 
     @classmethod
     def open(
-        cls, data: DataSettings, evaluation: EvalSettings, rollout: RolloutSettings, hf_checkpoint: str
+        cls,
+        data: DataSettings,
+        evaluation: EvalSettings,
+        rollout: RolloutSettings,
+        hf_checkpoint: str,
+        archive: ArchivedPrompts | None = None,
     ) -> PromptFeed:
-        """The feed that settings describe. Without prompt data only the inbox feeds the run."""
+        """The feed that settings describe. Without prompt data and archive only the inbox feeds the run."""
         tokenizer = load_tokenizer(hf_checkpoint)
         longest = rollout.rollout_max_prompt_len
         if longest is None and rollout.rollout_max_context_len is not None:
             longest = rollout.rollout_max_context_len - 1
         source = PromptSource(data, rollout.rollout_seed, tokenizer, longest) if data.prompt_data else None
         evaluations = dict(eval_sources(evaluation, data, tokenizer, longest))
-        return cls(source, evaluations, data, tokenizer, longest)
+        sampled = sampled_prompts(data, rollout.rollout_seed, source, archive, tokenizer, longest)
+        return cls(source, evaluations, data, tokenizer, longest, sampled)
+
+    def hear(self, recorded: Recorded) -> None:
+        """What is drawn may follow from what the log says: every event in order, after those that `recall` read."""
+        if self._sampled is not None:
+            self._sampled.draws.apply(recorded)
+
+    async def recall(self, log: Readable, end: int) -> None:
+        """Read what the log says of draws up to position `end`."""
+        if self._sampled is not None:
+            await self._sampled.draws.read(log, end)
 
     def malformed(self) -> list[PromptRejected]:
         """The lines that are no JSON objects, found when the file was indexed."""
@@ -56,6 +77,8 @@ class PromptFeed:
 
     def take(self, cursors: Mapping[str, int], count: int) -> list[Prompted]:
         """The next `count` usable prompts of the file, with the unusable ones met on the way."""
+        if self._sampled is not None:
+            return self._sampled.take(cursors, count)
         if self._source is None:
             return []
         cursor = self._source.cursor_after(cursors.get(self._source.url, 0) - 1)

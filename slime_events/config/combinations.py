@@ -8,6 +8,7 @@ from pathlib import Path
 
 from schemas.errors import InvalidValue
 from slime_events.config.algorithm import AlgorithmSettings
+from slime_events.config.draw_combinations import impossible_draws
 from slime_events.config.evaluation import EvalSettings
 from slime_events.config.rollout import RolloutSettings
 from slime_events.config.run import RunSettings
@@ -24,6 +25,7 @@ def impossible(settings: TrainSettings) -> list[str]:
         *_run(settings.run),
         *_rollout(settings.rollout),
         *_steps(settings),
+        *impossible_draws(settings.data),
         *_algorithm(settings.algorithm),
         *_parallelism(settings.trainer),
         *_schedule(settings.trainer),

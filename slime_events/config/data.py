@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, field
 
@@ -22,4 +22,26 @@ class DataSettings(Settings, frozen=True, kw_only=True):
         field(default_factory=dict)
     )
     rollout_shuffle: Annotated[bool, Meta(description="shuffle at each epoch (slime's rule: seed + epoch)")] = False
+    prompt_sampler: Annotated[
+        Literal["file", "curriculum"],
+        Meta(description="order of prompts: the file's, or by the pass rates of this run so far, near one half first"),
+    ] = "file"
+    curriculum_new: Annotated[
+        float,
+        Meta(description="share of a curriculum's draws that are prompts never drawn before, while there are any"),
+    ] = 0.5
+    prompt_rest: Annotated[
+        int, Meta(description="versions that a prompt rests before a curriculum, or an archive, gives it again")
+    ] = 1
+    pass_reward: Annotated[float, Meta(description="reward from which on an answer counts as passed")] = 1.0
+    archive_prompts: Annotated[
+        str | None,
+        Meta(description="draw prompts of a recorded run again: the URL of its archive, its name or its folder"),
+    ] = None
+    archive_share: Annotated[float, Meta(description="share of the prompts drawn that are archive-prompts'")] = 0.25
+    archive_min_pass_rate: Annotated[float, Meta(description="lowest pass rate there that is drawn again")] = 0.0
+    archive_max_pass_rate: Annotated[float, Meta(description="highest pass rate there that is drawn again")] = 1.0
+    archive_where: Annotated[
+        str | None, Meta(description="SQL over that run, with a column group_id or sample: what is drawn again")
+    ] = None
     max_bad_lines: Annotated[int, Meta(description="malformed or too long prompt lines before the run stops")] = 100

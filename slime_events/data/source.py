@@ -7,6 +7,7 @@ stands is a fold of its events, so nothing is lost or drawn twice when it is res
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -95,6 +96,15 @@ class PromptSource:
                 raise DataError(f"{self._settings.prompt_data}: none of its {len(self)} rows is usable; {taken[-1]}")
         return taken, cursor
 
+    def row_at(self, epoch: int, place: int) -> int:
+        """The row that stands at a place of an epoch's order."""
+        return int(epoch_order(len(self), self._seed, epoch)[place]) if self._settings.rollout_shuffle else place
+
+    def read_row(self, row: int, *, epoch: int, position: int) -> PromptRow | BadRow:
+        """One row, for who has an order of his own. epoch, position: what he calls its place there."""
+        (content,) = self._reader.read([self._rows[row]])
+        return self._made(row, content, epoch, position)
+
     def cursor_after(self, position: int) -> Cursor:
         """Where to go on after the row at `position` (-1: the beginning)."""
         epoch, place = divmod(position, len(self))
@@ -111,30 +121,29 @@ class PromptSource:
         if self._settings.rollout_shuffle:
             rows = epoch_order(len(self), self._seed, epoch)[places.start : places.stop].tolist()
         fields = self._reader.read([self._rows[row] for row in rows])
-        read: list[PromptRow | BadRow] = []
-        for place, row, content in zip(places, rows, fields, strict=True):
-            made = make_prompt(content, self._settings, self._tokenizer, self._max_prompt_len)
-            line = self._reader.line(self._rows[row])
-            position = epoch * len(self) + place
-            if isinstance(made, Problem):
-                read.append(self._bad(row, line, made, epoch, position))
-                continue
-            read.append(
-                PromptRow(
-                    row=row,
-                    epoch=epoch,
-                    position=position,
-                    line=line,
-                    source=f"{self.url}:{line}",
-                    text=made.text,
-                    tokens=made.tokens,
-                    messages=made.messages,
-                    label=made.label,
-                    metadata=made.metadata,
-                    tools=made.tools,
-                )
-            )
-        return read
+        return [
+            self._made(row, content, epoch, epoch * len(self) + place)
+            for place, row, content in zip(places, rows, fields, strict=True)
+        ]
+
+    def _made(self, row: int, content: dict[str, Any], epoch: int, position: int) -> PromptRow | BadRow:
+        made = make_prompt(content, self._settings, self._tokenizer, self._max_prompt_len)
+        line = self._reader.line(self._rows[row])
+        if isinstance(made, Problem):
+            return self._bad(row, line, made, epoch, position)
+        return PromptRow(
+            row=row,
+            epoch=epoch,
+            position=position,
+            line=line,
+            source=f"{self.url}:{line}",
+            text=made.text,
+            tokens=made.tokens,
+            messages=made.messages,
+            label=made.label,
+            metadata=made.metadata,
+            tools=made.tools,
+        )
 
     def _bad(self, row: int, line: int, problem: Problem, epoch: int, position: int) -> BadRow:
         bad = BadRow(

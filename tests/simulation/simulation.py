@@ -19,6 +19,7 @@ from serve_apps.engine.scripted_engine import Script, ScriptedEngine
 from serve_apps.rollout import ChunkRule
 from slime_events.conductor.accept import Judge
 from slime_events.conductor.plan import Plan
+from slime_events.conductor.prompts import PromptFeed
 from slime_events.incarnation import Incarnation
 from slime_events.state.apply import apply
 from slime_events.state.run import RunPhase, RunState
@@ -59,6 +60,7 @@ class Simulation:
         evaluations: dict[str, Sequence[Any]] | None = None,
         incarnation: Incarnation | None = None,
         started: RunStarted | None = None,
+        feed: PromptFeed | None = None,
     ) -> None:
         self._incarnation = incarnation
         self._started = started or RunStarted(settings={}, code_version="")
@@ -69,7 +71,7 @@ class Simulation:
         self.ranks = ranks or ScriptedRanks(train_s)
         self.pool = pool or InstantPool()
         rows = [f"prompt {n}" for n in range(40)] if prompts is None else prompts
-        self.feed = make_feed(folder, rows, evaluations or {})
+        self.feed = feed or make_feed(folder, rows, evaluations or {})
         worker = self._worker("conductor")
         self.conductor = make_conductor(worker, self.plan, self.feed, judge, deadline_s=deadline_s)
         self.inbox = Inbox(worker, self.feed, "")

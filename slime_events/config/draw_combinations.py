@@ -1,0 +1,25 @@
+"""How prompts are drawn: settings that exclude each other or make no sense."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from slime_events.config.data import DataSettings
+
+
+def impossible_draws(data: DataSettings) -> Iterator[str]:
+    """A sentence for each."""
+    for name in ("curriculum_new", "archive_share", "archive_min_pass_rate", "archive_max_pass_rate"):
+        if not 0 <= getattr(data, name) <= 1:
+            yield f"{name} is {getattr(data, name)}: a share lies between 0 and 1."
+    if data.prompt_rest < 0:
+        yield f"prompt_rest is {data.prompt_rest}: it cannot be below 0."
+    if data.archive_min_pass_rate > data.archive_max_pass_rate:
+        yield (
+            f"archive_min_pass_rate {data.archive_min_pass_rate} is above archive_max_pass_rate "
+            f"{data.archive_max_pass_rate}: nothing lies between."
+        )
+    if data.archive_where is not None and data.archive_prompts is None:
+        yield "archive_where chooses of archive_prompts, which is not set."
+    if data.prompt_sampler == "curriculum" and data.prompt_data is None:
+        yield "prompt_sampler curriculum needs prompt_data: it chooses rows of that file."

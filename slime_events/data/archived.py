@@ -1,0 +1,112 @@
+"""`ArchivedPrompts`: the prompts of a recorded run, accepted groups and rejected ones alike, to be drawn again.
+
+A prompt that was drawn several times is one row, at the place of its first time: rows keep their numbers however far
+the archive grows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from schemas.errors import DataError
+from schemas.event import Purpose
+from schemas.groups import GroupAccepted, GroupRejected
+from schemas.prompts import PromptSubmitted
+from schemas.sample_ids import group_of
+from schemas.subjects import of_type
+from slime_events.config.data import DataSettings
+from slime_events.opened_run import OpenedRun, open_run
+
+
+@dataclass(slots=True)
+class ArchivedPrompt:
+    """One prompt. position: in its log, of the first time; groups: that were made of it. passed, answers: of these."""
+
+    prompt: PromptSubmitted
+    position: int
+    groups: list[str] = field(default_factory=list)
+    passed: int = 0
+    answers: int = 0
+
+    @property
+    def pass_rate(self) -> float | None:
+        """Share of its answers that passed; None where there is none."""
+        return self.passed / self.answers if self.answers else None
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedPrompts:
+    """path: names the source in events. position: up to which the log was read. rows: every prompt of it. eligible: the
+    rows that may be drawn, in order.
+    """
+
+    path: str
+    position: int
+    rows: list[ArchivedPrompt]
+    eligible: list[int]
+
+    def rates(self) -> dict[int, tuple[float, float]]:
+        """(passed, answers) of each that may be drawn, by row."""
+        return {row: (self.rows[row].passed, self.rows[row].answers) for row in self.eligible}
+
+
+async def archived_prompts(data: DataSettings) -> ArchivedPrompts | None:
+    """Those of --archive-prompts, of which --archive-min-pass-rate, --archive-max-pass-rate and --archive-where choose;
+    None where it is not set. Raises RunNotFound, and DataError where no prompt is left.
+    """
+    if data.archive_prompts is None:
+        return None
+    async with open_run(data.archive_prompts) as opened:
+        rows = await read_rows(opened, data.pass_reward)
+        chosen = None if data.archive_where is None else await _groups_where(opened, data.archive_where)
+        eligible = [number for number, row in enumerate(rows) if _is_eligible(row, data, chosen)]
+        if not eligible:
+            raise DataError(
+                f"--archive-prompts {data.archive_prompts}: of its {len(rows)} prompts none has a pass rate from "
+                f"{data.archive_min_pass_rate:g} to {data.archive_max_pass_rate:g}"
+                + ("" if chosen is None else " and is chosen by --archive-where")
+            )
+        return ArchivedPrompts(opened.where, await opened.log.position(), rows, eligible)
+
+
+async def read_rows(opened: OpenedRun, pass_reward: float) -> list[ArchivedPrompt]:
+    """Every training prompt of a run that was decided, in the order of the first time that it was submitted."""
+    prompts: dict[bytes, ArchivedPrompt] = {}
+    by_group: dict[str, ArchivedPrompt] = {}
+    run, log = opened.run, opened.log
+    async for recorded in log.read(1, of_type(run, "prompt.submitted")):
+        event = recorded.envelope.event
+        if isinstance(event, PromptSubmitted) and event.purpose is Purpose.TRAIN:
+            row = prompts.setdefault(_content(event), ArchivedPrompt(event, recorded.position))
+            by_group[event.group] = row
+    for kind in ("group.accepted", "group.rejected"):
+        async for recorded in log.read(1, of_type(run, kind)):
+            verdict = recorded.envelope.event
+            if isinstance(verdict, GroupAccepted | GroupRejected) and verdict.group in by_group:
+                row = by_group[verdict.group]
+                row.groups.append(verdict.group)
+                row.passed += sum(reward >= pass_reward for reward in verdict.rewards)
+                row.answers += len(verdict.rewards)
+    return list(prompts.values())
+
+
+def _content(prompt: PromptSubmitted) -> bytes:
+    said: tuple[Any, ...] = (prompt.messages or prompt.text, prompt.label, prompt.metadata, prompt.tools)
+    return hashlib.blake2b(msgspec.msgpack.encode(said), digest_size=16).digest()
+
+
+def _is_eligible(row: ArchivedPrompt, data: DataSettings, chosen: set[str] | None) -> bool:
+    rate = row.pass_rate
+    if rate is None or not data.archive_min_pass_rate <= rate <= data.archive_max_pass_rate:
+        return False
+    return chosen is None or not chosen.isdisjoint(row.groups)
+
+
+async def _groups_where(opened: OpenedRun, sql: str) -> set[str]:
+    from slime_events.query.where import samples_where  # DuckDB takes a second to import
+
+    return {group_of(sample) for sample in await samples_where(opened, sql)}

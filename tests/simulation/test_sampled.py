@@ -1,0 +1,160 @@
+"""Prompts by pass rate, and out of another run's log: none skipped or repeated, and every draw can be made again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas.arrays import unpack
+from schemas.errors import DataError
+from schemas.groups import GroupAccepted
+from schemas.prompts import PromptRejected, PromptSubmitted
+from serve_apps.engine.scripted_engine import Script
+from slime_events.conductor.prompts import PromptFeed
+from slime_events.conductor.sampled import sampled_prompts
+from slime_events.config.data import DataSettings
+from slime_events.config.settings import TrainSettings
+from slime_events.data.archived import ArchivedPrompts, read_rows
+from slime_events.data.source import PromptSource
+from slime_events.opened_run import OpenedRun
+from slime_events.sample import Sample
+from slime_events.state.run import RunPhase
+from tests.replay.replayed import decider, replayed
+from tests.simulation.parts import InstantPool, Letters
+from tests.simulation.simulation import Simulation, make_plan
+from tests.simulation.test_run import check_run
+
+CURRICULUM = DataSettings(prompt_sampler="curriculum", prompt_rest=1, curriculum_new=0.4)
+ALL_NEW = DataSettings(prompt_sampler="curriculum", curriculum_new=1.0)
+SEED = 5
+
+
+def by_number(sample: Sample) -> float:
+    """Prompts 0, 3, 6, ... are never solved, 1, 4, 7, ... by every other sample, 2, 5, 8, ... always."""
+    kind = int(str(sample.prompt).rpartition(" ")[2]) % 3
+    return float(kind == 2 or (kind == 1 and (sample.index or 0) % 2 == 0))
+
+
+def sampled_feed(
+    folder: Path, data: DataSettings, archive: ArchivedPrompts | None = None, *, rows: int = 12, longest: int = 200
+) -> PromptFeed:
+    """A feed of a file of so many prompts; without any, of the archive alone."""
+    source = None
+    if rows:
+        file = folder / "train.jsonl"
+        file.write_text("".join(f'{{"input": "prompt {n}", "label": "1"}}\n' for n in range(rows)))
+        source = PromptSource(DataSettings(prompt_data=str(file), label_key="label"), SEED, Letters(), longest)
+    sampled = sampled_prompts(data, SEED, source, archive, Letters(), longest)
+    assert sampled is not None
+    return PromptFeed(source, {}, data, Letters(), longest, sampled)
+
+
+async def simulate(folder: Path, feed: PromptFeed, **plan: Any) -> Simulation:
+    folder.mkdir(exist_ok=True)
+    run = make_plan(**({"steps": 12} | plan))
+    async with Simulation(folder, run, feed=feed, pool=InstantPool(by_number)) as sim:
+        sim.start_engine(Script(chunk=24))
+        assert await sim.finish() is RunPhase.FINISHED
+    check_run(sim)
+    assert not replayed(sim.log.records, decider(sim.plan)).differences
+    return sim
+
+
+def check_draws(sim: Simulation, again: PromptFeed) -> list[PromptSubmitted]:
+    """Every draw, made again by a feed that has heard the log up to where the draw's maker had."""
+    drawn = [event for event in sim.events(PromptSubmitted) if event.source.seen]
+    cursors: dict[str, int] = {}
+    heard = 0
+    for event in drawn:
+        for recorded in sim.log.records[heard : event.source.seen]:
+            again.hear(recorded)
+        heard = event.source.seen
+        batch = [one for one in drawn if one.source.seen == heard]
+        if event is batch[0]:
+            assert again.take(cursors, len(batch)) == batch
+        cursors[event.source.path] = event.source.offset + 1
+    return drawn
+
+
+async def test_a_curriculum(tmp_path: Path) -> None:
+    sim = await simulate(tmp_path, sampled_feed(tmp_path, CURRICULUM, rows=24), steps=20, samples=6)
+    drawn = check_draws(sim, sampled_feed(tmp_path, CURRICULUM, rows=24))
+    assert [event.source.offset for event in drawn] == list(range(len(drawn)))
+    assert len({event.group for event in drawn}) == len(drawn) >= 40
+    kinds = Counter(event.source.row % 3 for event in drawn)
+    assert kinds[1] > max(kinds[0], kinds[2])
+    times = Counter[int]()
+    for event in drawn:
+        assert event.source.epoch == times[event.source.row]
+        times[event.source.row] += 1
+    firsts = [event.source.row for event in drawn if event.source.epoch == 0]
+    assert firsts == sorted(firsts), "new prompts come in the file's order"
+
+
+@pytest.mark.parametrize("draw", [None, 4])
+async def test_a_curriculum_ahead_of_the_trainer(tmp_path: Path, draw: int | None) -> None:
+    feed = sampled_feed(tmp_path, CURRICULUM, rows=3)
+    sim = await simulate(tmp_path, feed, steps=6, max_staleness=2, in_prompt_order=False, draw=draw)
+    check_draws(sim, sampled_feed(tmp_path, CURRICULUM, rows=3))
+
+
+async def test_another_conductor_calls_the_same_draw_by_the_same_name(tmp_path: Path) -> None:
+    sim = await simulate(tmp_path, sampled_feed(tmp_path, CURRICULUM), steps=6)
+    early, late = sampled_feed(tmp_path, CURRICULUM), sampled_feed(tmp_path, CURRICULUM)
+    for recorded in sim.log.records:
+        late.hear(recorded)
+    path = sim.events(PromptSubmitted)[0].source.path
+    one, other = early.take({path: 5}, 1)[0], late.take({path: 5}, 1)[0]
+    assert one.source.row != other.source.row
+    assert one.entity() == other.entity() == "draw-000005"
+
+
+async def recorded_rows(sim: Simulation, **data: Any) -> ArchivedPrompts:
+    """The prompts of a simulated run, as those of an archive."""
+    opened = OpenedRun(sim.log, TrainSettings(), unpack, None, "archive/first")
+    rows = await read_rows(opened, 1.0)
+    low, high = data.get("low", 0.0), data.get("high", 1.0)
+    eligible = [n for n, row in enumerate(rows) if row.pass_rate is not None and low <= row.pass_rate <= high]
+    return ArchivedPrompts("archive/first", await sim.log.position(), rows, eligible)
+
+
+async def test_prompts_of_an_archive_beside_new_ones(tmp_path: Path) -> None:
+    first = await simulate(tmp_path / "a", sampled_feed(tmp_path, CURRICULUM), steps=8)
+    archive = await recorded_rows(first, low=0.2, high=0.8)
+    assert {int(archive.rows[row].prompt.text.split()[1]) % 3 for row in archive.eligible} == {1}
+    data = DataSettings(archive_prompts="archive/first", archive_share=0.5, prompt_rest=1)
+    (tmp_path / "b").mkdir()
+    sim = await simulate(tmp_path / "b", sampled_feed(tmp_path / "b", data, archive, rows=30), steps=10)
+    drawn = check_draws(sim, sampled_feed(tmp_path / "b", data, archive, rows=30))
+    again = [event for event in drawn if event.source.key]
+    assert 0.25 < len(again) / len(drawn) < 0.75
+    assert [event.source.row for event in drawn if not event.source.key] == list(range(len(drawn) - len(again)))
+    for event in again:
+        row = archive.rows[event.source.row]
+        assert event.source.row in archive.eligible
+        assert (event.text, event.label, event.source.key) == (row.prompt.text, row.prompt.label, row.groups[-1])
+    assert {event.group for event in again} & {event.group for event in sim.events(GroupAccepted)}
+
+
+async def test_an_archive_alone_and_a_prompt_that_is_too_long_here(tmp_path: Path) -> None:
+    first = await simulate(tmp_path / "a", sampled_feed(tmp_path, ALL_NEW), steps=8)
+    archive = await recorded_rows(first)
+    data = DataSettings(archive_prompts="archive/first")
+    sim = await simulate(tmp_path / "b", sampled_feed(tmp_path, data, archive, rows=0, longest=8), steps=10)
+    check = {int(event.text.split()[1]) for event in sim.events(PromptSubmitted)}
+    assert max(check) < 10, "those above have nine letters"
+    refused = sim.events(PromptRejected)
+    assert {event.source.row for event in refused} <= {
+        n for n, row in enumerate(archive.rows) if len(row.prompt.text) > 8
+    }
+    assert refused
+    assert len({event.source.row for event in refused}) == len(refused), "each once"
+
+
+def test_what_is_never_usable_is_an_error(tmp_path: Path) -> None:
+    feed = sampled_feed(tmp_path, CURRICULUM, rows=2, longest=3)
+    with pytest.raises(DataError, match="no prompt is left"):
+        feed.take({}, 1)
