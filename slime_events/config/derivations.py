@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from msgspec.structs import replace
 
+from slime_events.config.debugging import derive_debug
 from slime_events.config.evaluation import EvalSettings
 from slime_events.config.rollout import RolloutSettings
 from slime_events.config.settings import TrainSettings
@@ -18,7 +19,7 @@ def derive(settings: TrainSettings, given: Collection[tuple[str, str]] = ()) -> 
     `given`: the (component, field) pairs that were asked for by flag; they are never changed. Nothing is checked here:
     what cannot be derived stays None, and `impossible` says why. Applying it twice gives the same as once.
     """
-    notes: list[str] = []
+    settings, notes = derive_debug(settings)
     checkpoint = settings.engine.hf_checkpoint or settings.trainer.hf_checkpoint
     algorithm, rollout = settings.algorithm, settings.rollout
     if algorithm.eps_clip_high is None:
@@ -26,7 +27,7 @@ def derive(settings: TrainSettings, given: Collection[tuple[str, str]] = ()) -> 
     if rollout.n_samples_per_prompt == 1 and algorithm.grpo_std_normalization:
         algorithm = replace(algorithm, grpo_std_normalization=False)
         notes.append("grpo_std_normalization is off: a group of one sample has no standard deviation.")
-    lag = settings.trainer.update_weights_interval - 1
+    lag = 0 if settings.debug.debug_rollout_only else settings.trainer.update_weights_interval - 1
     if rollout.max_staleness < lag and ("rollout", "max_staleness") not in given:
         notes.append(
             f"max_staleness is {lag}: weights are published every {lag + 1} steps, so rollouts are up to {lag} behind."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from slime_events.config.algorithm import AlgorithmSettings
 from slime_events.config.base import Settings
 from slime_events.config.data import DataSettings
+from slime_events.config.debug import DebugSettings
 from slime_events.config.engine import EngineSettings
 from slime_events.config.evaluation import EvalSettings
 from slime_events.config.reward import RewardSettings
@@ -24,3 +25,4 @@ class TrainSettings(Settings, frozen=True, kw_only=True):
     algorithm: AlgorithmSettings = AlgorithmSettings()
     engine: EngineSettings = EngineSettings()
     trainer: TrainerSettings = TrainerSettings()
+    debug: DebugSettings = DebugSettings()

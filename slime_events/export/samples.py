@@ -72,7 +72,8 @@ class Samples:
         reason: str | None = None,
     ) -> list[ExportedSample]:
         known = self._trajectories.by_sample
-        pairs = zip(samples, rewards or [None] * len(samples), strict=True)
+        values: Sequence[float | None] = rewards or [None] * len(samples)
+        pairs = zip(samples, values, strict=True)
         found = [
             self._exported(fate, known[sample], step, reward, reason) for sample, reward in pairs if sample in known
         ]

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from actors.debug_processes import DumperActor, LoaderActor, UntrainedActor
 from actors.processes import ArchivistActor, ConductorActor, GraderActor, RankActor, TrainerActor
 from serve_apps.deployment import rollout_app
 from serve_apps.generate.setup import generate_setup
@@ -14,6 +15,7 @@ from slime_events.config.settings import TrainSettings
 from slime_events.launch.cluster import Cluster
 
 ENGINES, TRAINER, CONDUCTOR, GRADER, ARCHIVIST = "engines", "trainer", "conductor", "grader", "archivist"
+LOADER, DUMPER = "loader", "dumper"
 
 
 class Roles:
@@ -27,13 +29,26 @@ class Roles:
             GRADER: lambda: self._actor(GraderActor, GRADER).run.remote(address, settings),
             ARCHIVIST: lambda: self._actor(ArchivistActor, ARCHIVIST).run.remote(address),
         }
+        self._for_debugging()
         self._actors: dict[str, list[Any]] = {}
         self._starts: dict[str, int] = {}
         self.tasks: dict[str, asyncio.Future[Any]] = {}
 
+    def _for_debugging(self) -> None:
+        """Roles in place of others, or beside them."""
+        debug, settings, address = self._settings.debug, self._settings, self._address
+        if debug.debug_train_only:
+            del self._starters[GRADER]
+            self._starters[LOADER] = lambda: self._actor(LoaderActor, LOADER).run.remote(address, settings)
+        if debug.debug_rollout_only:
+            self._starters[TRAINER] = lambda: self._actor(UntrainedActor, TRAINER).run.remote(address, settings)
+        if debug.save_debug_rollout_data:
+            self._starters[DUMPER] = lambda: self._actor(DumperActor, DUMPER).run.remote(address, settings)
+
     def start_all(self) -> None:
         """All roles at once: each waits in the log for what it needs of the others."""
-        for role in (ENGINES, *self._starters):
+        engines = () if self._settings.debug.debug_train_only else (ENGINES,)
+        for role in (*engines, *self._starters):
             self.start(role)
 
     def start(self, role: str) -> None:

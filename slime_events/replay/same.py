@@ -16,6 +16,7 @@ from schemas.groups import GroupAccepted, GroupRejected
 from schemas.prompts import PromptRejected, PromptSubmitted
 from schemas.rollouts import RolloutRequested
 from slime_events.conductor.prompts import INBOX, TRAIN
+from slime_events.export.loaded import LOADED
 
 Verdict = GroupAccepted | GroupRejected
 ALWAYS = (GroupAccepted, GroupRejected, BatchSealed, RolloutRequested, EvalCompleted)
@@ -26,9 +27,9 @@ ROUNDED = frozenset({"figures"})
 
 
 def is_decision(event: Event) -> bool:
-    """Whether the conductor decided it. A prompt from outside, or a line that is no row, is a fact."""
+    """Whether the conductor decided it. A prompt from outside or out of a dump, or a line that is no row, is a fact."""
     if isinstance(event, PromptSubmitted):
-        return event.source.path != INBOX
+        return event.source.path != INBOX and event.dataset != LOADED
     if isinstance(event, PromptRejected):
         return event.dataset == TRAIN and event.source.offset >= 0
     return isinstance(event, ALWAYS)

@@ -1,0 +1,60 @@
+"""What slime's debug flags make of the other settings, and what they exclude."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from slime_events.config.settings import TrainSettings
+
+LOADED = "rollouts are loaded (load_debug_rollout_data)"
+
+
+def derive_debug(settings: TrainSettings) -> tuple[TrainSettings, list[str]]:
+    """The settings of the half that runs, and a sentence for what has no part in it."""
+    debug, notes = settings.debug, list[str]()
+    if debug.dump_details and not debug.save_debug_rollout_data:
+        template = f"{debug.dump_details.rstrip('/')}/rollout_data/{{rollout_id}}.pt"
+        debug = replace(debug, save_debug_rollout_data=template)
+        notes.append(f"dump_details writes rollouts to {template}; what was trained on is in the log, batch by batch.")
+    if debug.load_debug_rollout_data:
+        debug = replace(debug, debug_train_only=True)
+        settings, unused = _without_generation(settings)
+        if unused:
+            notes.append(f"{', '.join(unused)} {'has' if len(unused) == 1 else 'have'} no effect: {LOADED}.")
+    if debug.debug_rollout_only and settings.rollout.num_rollout:
+        # The weights stay as they are: they are published at the beginning and, as every run's last, at the end.
+        trainer = replace(settings.trainer, update_weights_interval=settings.rollout.num_rollout, save_interval=None)
+        settings = replace(settings, trainer=trainer)
+    return replace(settings, debug=debug), notes
+
+
+def _without_generation(settings: TrainSettings) -> tuple[TrainSettings, list[str]]:
+    rollout, data, evaluation = settings.rollout, settings.data, settings.evaluation
+    said = {
+        "prompt_data": data.prompt_data,
+        "eval_interval": evaluation.eval_interval,
+        "over_sampling_batch_size": rollout.over_sampling_batch_size,
+        "dynamic_sampling_filter_path": rollout.dynamic_sampling_filter_path,
+        "partial_rollout": rollout.partial_rollout,
+    }
+    rollout = replace(rollout, over_sampling_batch_size=None, dynamic_sampling_filter_path=None, partial_rollout=False)
+    without = replace(
+        settings,
+        rollout=rollout,
+        data=replace(data, prompt_data=None),
+        evaluation=replace(evaluation, eval_interval=None),
+    )
+    return without, [name for name, value in said.items() if value]
+
+
+def impossible_debug(settings: TrainSettings) -> Iterator[str]:
+    """A sentence for each thing that cannot be."""
+    debug = settings.debug
+    if debug.debug_rollout_only and debug.debug_train_only:
+        yield "debug_rollout_only and debug_train_only exclude each other: nothing would be left to run."
+    if debug.debug_train_only and not debug.load_debug_rollout_data:
+        yield "debug_train_only needs load_debug_rollout_data: without engines rollouts come from dumps."
+    if debug.save_debug_rollout_data and "{rollout_id}" not in debug.save_debug_rollout_data:
+        yield "save_debug_rollout_data needs {rollout_id} in its path: each step has a file of its own."

@@ -1,0 +1,118 @@
+"""Rollouts out of dumps into a run, no trainer, and dumps while a run is on."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from actors.dumper import Dumper
+from actors.loader import Loader
+from actors.untrained_ranks import UntrainedRanks
+from schemas.arrays import unpack
+from schemas.batches import BatchSealed
+from schemas.errors import DataError
+from schemas.rewards import RewardAssigned
+from schemas.rollouts import RolloutCompleted
+from schemas.steps import StepCommitted
+from schemas.weights import WeightsPublished
+from slime_events.export.dump import load_dump, save_dump
+from slime_events.export.loaded import LoadedStep
+from slime_events.export.samples import Samples
+from slime_events.state.run import RunPhase
+from slime_events.worker import Worker
+from tests.history.checker import check
+from tests.replay.golden import golden
+from tests.replay.replayed import decider, replayed
+from tests.simulation.roles import inline
+from tests.simulation.simulation import Simulation, make_plan
+
+PLAN = make_plan(steps=3, groups=2, samples=2)
+
+
+def dumps(folder: Path) -> str:
+    """The batches of a golden run as dumps; their template."""
+    samples = Samples("sim", unpack)
+    for recorded in golden("resting"):
+        made = samples.apply(recorded.envelope.event, recorded.position)
+        if made and made[0].step is not None:
+            save_dump(f"{folder}/{made[0].step}.pt", made[0].step, made)
+    return f"{folder}/{{rollout_id}}.pt"
+
+
+async def loaded(folder: Path, template: str) -> Simulation:
+    """A run without engines, of loaded rollouts."""
+    async with Simulation(folder, PLAN, prompts=[]) as sim:
+        load = partial(LoadedStep.load, template, groups=PLAN.groups, samples=PLAN.samples)
+        loader = asyncio.create_task(Loader(Worker(sim.log, "loader"), load, inline, steps=PLAN.steps).run())
+        waiting = asyncio.create_task(sim.finish())
+        await asyncio.wait({loader, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        if loader.done():
+            waiting.cancel() if loader.exception() else None
+            loader.result()
+        assert await waiting is RunPhase.FINISHED
+        await loader
+    return sim
+
+
+async def test_a_run_trains_on_exactly_what_was_loaded(tmp_path: Path) -> None:
+    template = dumps(tmp_path / "dumps")
+    sim = await loaded(tmp_path, template)
+    recorded = [r.envelope.event for r in golden("resting") if isinstance(r.envelope.event, BatchSealed)]
+    batches = sim.events(BatchSealed)
+    assert [batch.raw_rewards for batch in batches] == [batch.raw_rewards for batch in recorded[: PLAN.steps]]
+    for step, trained in enumerate(sim.ranks.trained):
+        _, dumped = load_dump(template.format(rollout_id=step))
+        assert [sample.tokens.tolist() for sample in trained.samples] == [sample.tokens for sample in dumped]
+        assert [sample.loss_mask.tolist() for sample in trained.samples] == [sample.loss_mask for sample in dumped]
+        for sample, one in zip(trained.samples, dumped, strict=True):
+            assert sample.rollout_log_probs.tolist() == one.rollout_log_probs
+    said = {r.envelope.producer for r in sim.log.records if isinstance(r.envelope.event, RolloutCompleted)}
+    assert len(said) == 1
+    assert said.pop().startswith("loader-")
+    assert {event.grader for event in sim.events(RewardAssigned)} == {"recorded"}
+    raw = [(r.position, r.subject, r.data) for r in sim.log.records]
+    assert check(raw, bound=PLAN.staleness_bound) == []
+    again = replayed(sim.log.records, decider(PLAN))
+    assert again.is_equal, again.differences[0]
+
+
+async def test_what_is_dumped_of_it_is_what_was_loaded(tmp_path: Path) -> None:
+    template = dumps(tmp_path / "dumps")
+    sim = await loaded(tmp_path, template)
+    files = await Dumper(Worker(sim.log, "dumper"), unpack, f"{tmp_path}/again/{{rollout_id}}.pt").run()
+    assert files == [f"{tmp_path}/again/{step}.pt" for step in range(PLAN.steps)]
+    for step, path in enumerate(files):
+        before, after = load_dump(template.format(rollout_id=step))[1], load_dump(path)[1]
+        for one, other in zip(before, after, strict=True):
+            same = ("tokens", "rollout_log_probs", "loss_mask", "reward", "response", "prompt", "label", "status")
+            assert {name: getattr(one, name) for name in same} == {name: getattr(other, name) for name in same}
+
+
+async def test_a_dump_that_does_not_fit(tmp_path: Path) -> None:
+    template = dumps(tmp_path / "dumps")
+    with pytest.raises(DataError, match="holds 4 samples, and a step of this run is 3 groups of 2"):
+        LoadedStep.load(template, 0, groups=3, samples=2)
+    pack = torch.load(template.format(rollout_id=1), weights_only=True)
+    pack["samples"][0]["reward"] = {"accuracy": 1.0}
+    torch.save(pack, template.format(rollout_id=1))
+    with pytest.raises(DataError, match=r"1\.pt: the reward of sample 0 .* give --reward-key"):
+        await loaded(tmp_path, template)
+
+
+async def test_without_a_trainer_steps_are_committed_with_the_weights_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    save_file({"w": torch.ones(4), "b": torch.zeros(2)}, tmp_path / "model" / "model.safetensors")
+    ranks = UntrainedRanks(str(tmp_path / "model"))
+    plan = make_plan(steps=3, groups=1, samples=1, publish_every=3)
+    async with Simulation(tmp_path, plan, ranks=ranks) as sim:
+        sim.start_engine()
+        assert await sim.finish() is RunPhase.FINISHED
+    published, committed = sim.events(WeightsPublished), sim.events(StepCommitted)
+    assert [event.version for event in published] == [0, 3]
+    assert {event.digest for event in published} == {event.weights_digest for event in committed}
+    assert all(event.metrics["samples"] == 1 for event in committed)
