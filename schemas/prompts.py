@@ -10,7 +10,7 @@ from schemas.arrays import Array
 from schemas.event import Event, Purpose
 
 
-class Source(msgspec.Struct, frozen=True, omit_defaults=True):
+class Source(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Where a prompt came from. path: file URL, or `inbox`. row: 0-based usable row of the file; line: 1-based line
     of it. epoch: pass over it.
 
