@@ -56,11 +56,22 @@ def _main(argv: Sequence[str], naming: str, *, first: bool) -> int:
         sys.stdout.write(HELP)
         return 0
     run, asked = _read_words(argv, naming)
+    return _to_the_end(run, asked, first=first)
+
+
+def _to_the_end(run: str, asked: Asked, *, first: bool) -> int:
     try:
         return asyncio.run(_learn(run, asked, first=first))
     except (KeyboardInterrupt, asyncio.CancelledError):
         say(f"stopped: everything that was acked is in the log of {asked.name}; the same command goes on from there")
         return INTERRUPTED
+
+
+def go_on(folder: RunFolder, parent: str) -> int:
+    """`resume` of a learner. parent: what the run that it follows is opened with."""
+    from slime_events.launch.learning import Asked
+
+    return _to_the_end(parent, Asked(name=folder.run, runs_dir=str(folder.path.parent)), first=True)
 
 
 async def _learn(run: str, asked: Asked, *, first: bool) -> int:

@@ -63,6 +63,13 @@ def _go_on(folder: RunFolder, flags: Sequence[str]) -> int:
             f"run {folder.run} is trained on the rollouts of {branched.run}: `slime-events learn {branched.where} "
             f"--run {folder.run}` goes on with it"
         )
+    branched = standing.started.branched
+    if branched is not None and branched.follows:
+        if flags:
+            raise InvalidValue(f"run {folder.run} learns from {branched.run}: it goes on with the settings that it has")
+        from slime_events.cli.learn import go_on
+
+        return go_on(folder, branched.where)
     before = standing.settings
     settings = resolve(with_flags(before, flags))
     check_changes(changes(before, settings), standing.steps)

@@ -92,7 +92,8 @@ def _head(facts: dict[str, Any]) -> str:
 def _branched(branched: dict[str, Any] | None) -> str | None:
     if branched is None:
         return None
-    return f"from version {branched['version']} of {branched['run']}, which is {branched['where']}"
+    learns = ", on whose rollouts it is trained," if branched.get("follows") else ","
+    return f"from version {branched['version']} of {branched['run']}{learns} which is {branched['where']}"
 
 
 def _counted(facts: dict[str, Any]) -> str:

@@ -21,7 +21,7 @@ from actors.learner import Learner
 from actors.local_ranks import local_ranks
 from actors.ranks_at import MakeRanks
 from actors.trainer import Trainer
-from schemas.errors import Conflict, RunIsOn, RunNotFound, SlimeEventsError, StorageError
+from schemas.errors import Conflict, InvalidValue, RunIsOn, SlimeEventsError, StorageError
 from schemas.runs import Branched, RunFailed, RunResumed, RunStarted
 from schemas.subjects import about
 from slime_events.config.settings import TrainSettings
@@ -31,7 +31,7 @@ from slime_events.launch.beginning import put_beginning
 from slime_events.launch.environment import code_version, environment
 from slime_events.launch.log_server import LogServer
 from slime_events.launch.run_lock import holding
-from slime_events.launch.standing import read_standing
+from slime_events.launch.standing import Standing, read_standing
 from slime_events.learner.batches import Batches
 from slime_events.learner.changes import Changes, read_changes
 from slime_events.learner.settings import least_rollouts, own_judge, own_normalise
@@ -94,7 +94,14 @@ class Learn:
             setup_logging(ROLE, self._folder.logs)
             server = LogServer(self._folder, new.settings.run.nats_url if new else self._url(), self._note)
             async with server.running(before) as url, self._open(url) as log:
-                own = await (self._start(log, new) if new else self._resume(log))
+                if new is not None:
+                    own = await self._start(log, new)
+                else:
+                    standing = await self._look(log)
+                    if standing.has_finished:
+                        self._note(f"run {log.run} has finished all its steps: nothing to do")
+                        return standing.steps
+                    own = await self._resume(log, standing)
                 worker = Worker(log, ROLE, incarnation=own.life)
                 try:
                     async with self._archiving(worker, own):
@@ -131,15 +138,22 @@ class Learn:
         (since,) = await Worker(log, ROLE).say([started])
         return _Own(new.settings, new.branched, Incarnation(since=since))
 
-    async def _resume(self, log: EventLog) -> _Own:
+    async def _look(self, log: EventLog) -> Standing:
+        """Where a learner stands. Raises InvalidValue for a run that is none, or one of another run."""
         standing = await read_standing(log)
         branched = standing.started.branched
-        if branched is None or not branched.follows:
-            raise RunNotFound(f"run {log.run} is no learner: `slime-events resume {log.run}` goes on with it")
-        number = standing.incarnation
+        if branched is None or not branched.follows or branched.run != self._parent.run:
+            raise InvalidValue(
+                f"there is a run {log.run}, and it does not learn from {self._parent.run}: choose another name"
+            )
+        return standing
+
+    async def _resume(self, log: EventLog, standing: Standing) -> _Own:
+        branched, number = standing.started.branched, standing.incarnation
         resumed = RunResumed(incarnation=number, code_version=code_version(), environment=environment())
         fence = Fence(about(log.run, "run", "run"), standing.last.position)
         since = await Worker(log, ROLE).say_again(resumed, fence)
+        assert branched is not None
         return _Own(standing.settings, branched, Incarnation(number=number, since=since))
 
     async def _learn(self, worker: Worker, own: _Own) -> int:

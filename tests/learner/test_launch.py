@@ -142,6 +142,9 @@ async def test_an_interrupted_learner_goes_on_with_what_it_began_with(parent: st
     assert [step.step for step in of(found, StepCommitted)] == [0, 1, 2, 3]
     assert len(of(found, BatchSealed)[0].samples) == 5
     assert len(of(found, RunResumed)) == 1
+    async with learner(parent, asked, ranks, new=False) as learn:
+        assert await learn.run() == STEPS
+    assert await records(tmp_path / "second") == found, "nothing is said of a run that has finished"
     report = await audit(_each(found), Audit("second", files=False))
     assert report.clean, report_text(report, 0)
 
