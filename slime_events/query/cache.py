@@ -9,6 +9,7 @@ All of it may be deleted at any time; the next query then takes as long as the f
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import secrets
@@ -67,14 +68,19 @@ class TableCache:
     """
 
     def __init__(self, folder: Path | None = None) -> None:
+        self._asked = folder or cache_folder() / FOLDER
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
-        self.folder = folder or cache_folder() / FOLDER
+
+    @functools.cached_property
+    def folder(self) -> Path:
+        """Where they are."""
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=self.folder).close()
+            self._asked.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=self._asked).close()
         except OSError:
             self._temporary = tempfile.TemporaryDirectory(prefix="slime-events-tables-")
-            self.folder = Path(self._temporary.name)
+            return Path(self._temporary.name)
+        return self._asked
 
     def files(self, reader: ArchiveReader, facts: Sequence[Fact], fetch: Fetch) -> dict[str, list[Path]]:
         """The files of each fact over the whole archive, in order; what is not there is made. Raises as `reader`."""

@@ -31,7 +31,7 @@ def database(loaded: Loaded, names: Collection[str]) -> duckdb.DuckDBPyConnectio
     connection.execute(f"CREATE SCHEMA {LOG}")
     files: list[str] = []
     for name in names:
-        rows = []
+        rows: list[str] = []
         for facts, parts in loaded:
             files += map(str, parts[name].files)
             rows += _rows(connection, facts, name, parts[name])

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from schemas.errors import RunNotFound
 from schemas.runs import Branched, RunStarted
 from schemas.subjects import about
 from slime_events.opened_run import OpenedRun, open_run
@@ -43,7 +44,12 @@ async def tables_of(
     async with contextlib.AsyncExitStack() as parents:
         branched = await _branched(opened) if with_parent else None
         while branched is not None:
-            parent = await parents.enter_async_context(open_run(branched.where))
+            try:
+                parent = await parents.enter_async_context(open_run(branched.where))
+            except RunNotFound as error:
+                raise RunNotFound(
+                    f"the run goes on from {branched.run}, which was at {branched.where}: {error}"
+                ) from error
             end = None if branched.follows else branched.position
             runs.append(RunFacts(parent, kept, depth=len(runs), end=end))
             branched = await _branched(parent)

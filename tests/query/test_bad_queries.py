@@ -9,13 +9,12 @@ import pytest
 
 from schemas.errors import BadQuery
 from slime_events.query import RunTables, tables_of
-from tests.cli.small_run import small_run
-from tests.query.conftest import Open
+from tests.lineage.opened import small
 
 
 @pytest.fixture
-async def tables(as_opened: Open, cache: Path) -> AsyncIterator[RunTables]:
-    async with tables_of(as_opened(await small_run()), cache=cache) as opened:
+async def tables() -> AsyncIterator[RunTables]:
+    async with tables_of(await small()) as opened:
         yield opened
 
 

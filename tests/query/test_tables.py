@@ -11,15 +11,15 @@ import pytest
 from slime_events.query import RunTables, tables_of
 from slime_events.query.document import tables_page
 from slime_events.query.tables import TABLES
-from tests.cli.small_run import GROUPS, REJECTED, RUN, small_run
-from tests.query.conftest import Open
+from tests.cli.small_run import GROUPS, REJECTED, RUN
+from tests.lineage.opened import small
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.fixture
-async def tables(as_opened: Open, cache: Path) -> AsyncIterator[RunTables]:
-    async with tables_of(as_opened(await small_run()), cache=cache) as opened:
+async def tables() -> AsyncIterator[RunTables]:
+    async with tables_of(await small()) as opened:
         yield opened
 
 

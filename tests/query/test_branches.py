@@ -1,0 +1,69 @@
+"""A branch answers with its own log, and with its past where it is asked for."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from schemas.batches import BatchSealed
+from schemas.errors import RunNotFound
+from schemas.groups import GroupRejected, RejectionCause
+from slime_events.query import samples_where, tables_of
+from tests.cli.small_run import GROUPS, RUN, events
+from tests.lineage.opened import archived_parent, branch, opened
+
+FIRST_STEP = next(number for number, event in enumerate(events(), 1) if isinstance(event, BatchSealed))
+
+
+async def test_the_past_ends_where_the_branch_begins(tmp_path: Path) -> None:
+    where = await archived_parent(tmp_path)
+    child = await opened(branch(where, version=1, position=FIRST_STEP + 3), run="child")
+    async with tables_of(child, with_parent=True, cache=tmp_path / "tables") as tables:
+        runs = (await tables.sql("SELECT run, parent, parent_version FROM runs ORDER BY ALL")).rows()
+        versions = (await tables.sql("SELECT run, version, step FROM versions ORDER BY version, run")).rows()
+        last = (await tables.sql("SELECT run, max(position) FROM events GROUP BY run ORDER BY run")).rows()
+    assert runs == [("child", RUN, 1), (RUN, None, None)]
+    assert versions == [(RUN, 0, None), ("child", 1, None), (RUN, 1, 0)]
+    assert last == [("child", 2), (RUN, FIRST_STEP + 3)]
+    async with tables_of(child, cache=tmp_path / "tables") as tables:
+        assert (await tables.sql("SELECT run, version FROM versions")).rows() == [("child", 1)]
+
+
+async def test_what_a_learner_says_is_about_the_samples_of_the_run_that_it_follows(tmp_path: Path) -> None:
+    where = await archived_parent(tmp_path)
+    said = [
+        *branch(where, version=0, position=3, follows=True),
+        GroupRejected(group=GROUPS[0], cause=RejectionCause.FILTER, reason="mine"),
+        BatchSealed(
+            step=0, groups=(GROUPS[3],), samples=(f"{GROUPS[3]}-s1",), rewards=(0.5,), raw_rewards=(9.0,), digest="b"
+        ),
+    ]
+    learner = await opened(said, run="learner")
+    async with tables_of(learner, with_parent=True, cache=tmp_path / "tables") as tables:
+        trained = (await tables.sql("SELECT run, sample, sample_run FROM trained WHERE run = 'learner'")).rows()
+        samples = await tables.sql(
+            "SELECT run, sample, verdict_reason, step, normalised FROM samples "
+            f"WHERE sample IN ('{GROUPS[0]}-s0', '{GROUPS[3]}-s1', '{GROUPS[4]}-s0') ORDER BY sample"
+        )
+        assert samples.rows() == [
+            (RUN, f"{GROUPS[3]}-s1", None, 0, 0.5),
+            (RUN, f"{GROUPS[0]}-s0", "mine", 0, -1.0),
+            (RUN, f"{GROUPS[4]}-s0", None, 1, -1.0),
+        ]
+    assert trained == [("learner", f"{GROUPS[3]}-s1", RUN)]
+    rejected = "SELECT group_id FROM groups WHERE reason = 'mine'"
+    assert await samples_where(learner, rejected, with_parent=True, cache=tmp_path / "tables") == [
+        f"{GROUPS[0]}-s0",
+        f"{GROUPS[0]}-s1",
+    ]
+
+
+async def test_a_parent_that_has_gone_is_named(tmp_path: Path) -> None:
+    where = await archived_parent(tmp_path)
+    child = await opened(branch(where, version=1, position=5), run="child")
+    shutil.rmtree(where)
+    with pytest.raises(RunNotFound, match=f"goes on from {RUN}, which was at {where}"):
+        async with tables_of(child, with_parent=True, cache=tmp_path / "tables"):
+            pass
