@@ -92,7 +92,10 @@ class ArchiveIndex:
 
 def make_table(raw: bytes) -> npt.NDArray[np.void]:
     """Of a segment's records: (checksum of the subject, byte that the record begins at), sorted."""
-    table = np.array([(_key(subject), place) for place, subject in subjects_in(raw)], _ENTRY)
+    found = list(subjects_in(raw))
+    table = np.empty(len(found), _ENTRY)
+    table["key"] = np.fromiter((_key(subject) for _, subject in found), np.uint32, len(found))
+    table["place"] = np.fromiter((place for place, _ in found), np.uint32, len(found))
     return table[np.lexsort((table["place"], table["key"]))]
 
 
