@@ -60,7 +60,8 @@ async def begin(
     exact: the ranks have the run's topology, so that the optimizer's digest is comparable. Raises TrainerError where
     the beginning has other weights than the run began with.
     """
-    trained = _usable(chain.trained, exact=exact) if not from_base else replace(chain.trained, saved={})
+    trained = chain.trained if exact else _by_weights(chain.trained)
+    trained = replace(trained, saved={}) if from_base else trained
     version = await restore(ranks, trained, _folders(opened, trained), newest=newest)
     first = chain.trained.published.get(version)
     if version == 0 and first is not None and (found := digest_of(await ranks.export_weights())) != first.digest:
@@ -71,10 +72,8 @@ async def begin(
     return version
 
 
-def _usable(trained: Trained, *, exact: bool) -> Trained:
+def _by_weights(trained: Trained) -> Trained:
     """On another topology the optimizer's digest is another one: there the weights alone vouch for a checkpoint."""
-    if exact:
-        return trained
     committed = {version: Digests(digests.weights, "") for version, digests in trained.committed.items()}
     saved = {
         version: structs.replace(one, optimizer_digest="")
@@ -87,7 +86,9 @@ def _usable(trained: Trained, *, exact: bool) -> Trained:
 def _folders(opened: OpenedRun, trained: Trained) -> CheckpointFolders:
     """Where the run's checkpoints lie: as it was told, in its folder, or where the log last said so."""
     told = opened.settings.trainer.save
-    if told or opened.folder is not None:
-        return CheckpointFolders(told or str(opened.folder and opened.folder.checkpoints))
+    if told:
+        return CheckpointFolders(told)
+    if opened.folder is not None:
+        return CheckpointFolders(str(opened.folder.checkpoints))
     newest = trained.saved.get(max(trained.saved, default=-1))
     return CheckpointFolders(str(Path(newest.url).parent) if newest else f"{opened.where}/checkpoints")

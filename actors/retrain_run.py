@@ -11,7 +11,7 @@ import asyncio
 import tempfile
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from msgspec import structs
 
 from actors.checkpoint_folders import CheckpointFolders
 from actors.local_ranks import local_ranks
-from actors.ranks_at import begin
+from actors.ranks_at import MakeRanks, begin
 from actors.retrainer import FarFrom, Retrainer, SameDigests
 from actors.run_steps import run_steps
 from actors.trainer_ranks import Ranks
@@ -35,8 +35,6 @@ from slime_events.retrain.retrained import Retrained
 from slime_events.retrain.topology import is_same, topology_text, with_topology
 from storage.weights_files import TensorView
 from storage.weights_store import WeightStore, read
-
-MakeRanks = Callable[[TrainSettings], AbstractAsyncContextManager[Ranks]]
 
 
 @dataclass(frozen=True, slots=True)

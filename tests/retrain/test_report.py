@@ -94,8 +94,8 @@ async def test_a_version_is_made_again(
 class Floats(ScriptedRanks):
     """Weights of eight numbers between 0 and 255. off: how much each is too large, after the first step."""
 
-    def __init__(self, off: float = 0.0) -> None:
-        super().__init__()
+    def __init__(self, off: float = 0.0, disk: dict[str, bytes] | None = None) -> None:
+        super().__init__(disk=disk)
         self._off = off
 
     async def export_weights(self) -> list[TensorBytes]:
@@ -115,6 +115,18 @@ def test_on_another_topology_the_distance_is_said(tmp_path: Path) -> None:
     assert not report.exact
     assert "digests were all those of the log" in report.compared
     assert "on 2 ranks, tensor parallel 2" in report_text(report)
+
+
+def test_on_another_topology_a_checkpoint_is_known_by_its_weights(tmp_path: Path) -> None:
+    class Sharded(Floats):
+        async def optimizer_digest(self) -> str:
+            return "of other parts"
+
+    recorded = record(tmp_path, Floats(), checkpoint_every=2)
+    exact, other = Floats(disk=recorded.disk), Sharded(disk=recorded.disk)
+    report = asyncio.run(retrain(recorded.opened(), Wanted("4", tensor=2), make_ranks=building(exact, other)))
+    assert [batch.step for batch in other.trained] == [4]
+    assert "the checkpoint of version 4" in report_text(report)
 
 
 async def test_weights_of_another_topology_are_not_saved_as_the_runs(recorded: Recorded) -> None:
