@@ -8,6 +8,7 @@ from pathlib import Path
 
 from schemas.errors import InvalidValue
 from slime_events.config.algorithm import AlgorithmSettings
+from slime_events.config.debugging import impossible_debug
 from slime_events.config.draw_combinations import impossible_draws
 from slime_events.config.evaluation import EvalSettings
 from slime_events.config.rollout import RolloutSettings
@@ -33,6 +34,7 @@ def impossible(settings: TrainSettings) -> list[str]:
         *_evaluation(settings.evaluation),
         *_grading(settings),
         *_engines(settings),
+        *impossible_debug(settings),
     ]
 
 
@@ -182,7 +184,7 @@ def _evaluation(evaluation: EvalSettings) -> Iterator[str]:
 
 def _grading(settings: TrainSettings) -> Iterator[str]:
     reward = settings.reward
-    if not reward.rm_type and not reward.custom_rm_path:
+    if not reward.rm_type and not reward.custom_rm_path and not settings.debug.debug_train_only:
         yield ("Nobody grades: set rm_type (a prompt's own metadata.rm_type goes before it) or custom_rm_path.")
     if reward.group_rm and settings.evaluation.eval_interval is not None:
         yield "group_rm excludes eval_interval: a group's grader cannot grade the single samples of an evaluation."
@@ -206,7 +208,8 @@ def _engines(settings: TrainSettings) -> Iterator[str]:
     gpus, each = engine.rollout_num_gpus, engine.rollout_num_gpus_per_engine
     if gpus is not None and each > 0 and gpus % each:
         yield f"rollout_num_gpus {gpus} does not divide into engines of rollout_num_gpus_per_engine {each}."
-    if (lag := trainer.update_weights_interval - 1) > max(0, settings.rollout.max_staleness):
+    lag = 0 if settings.debug.debug_rollout_only else trainer.update_weights_interval - 1
+    if lag > max(0, settings.rollout.max_staleness):
         yield (
             f"update_weights_interval {trainer.update_weights_interval} makes rollouts up to {lag} versions old, and "
             f"max_staleness {settings.rollout.max_staleness} refuses them."

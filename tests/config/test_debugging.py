@@ -1,0 +1,52 @@
+"""What slime's debug flags make of a whole command line."""
+
+from __future__ import annotations
+
+import pytest
+
+from schemas.errors import ImpossibleCombination
+from slime_events.config.flags import parse_train
+
+LINE = [
+    *("--hf-checkpoint", "/m", "--num-rollout", "3", "--prompt-data", "p.jsonl", "--rm-type", "exact"),
+    *("--eval-interval", "2", "--eval-prompt-data", "held", "h.jsonl"),
+    *("--over-sampling-batch-size", "64", "--update-weights-interval", "2"),
+]
+
+
+def test_loaded_rollouts_leave_generation_out() -> None:
+    parsed = parse_train([*LINE, "--load-debug-rollout-data", "/d/{rollout_id}.pt"])
+    settings = parsed.settings
+    assert settings.debug.debug_train_only
+    assert (settings.data.prompt_data, settings.evaluation.eval_interval) == (None, None)
+    assert settings.rollout.over_sampling_batch_size is None
+    (note,) = (note for note in parsed.notes if "load_debug_rollout_data" in note)
+    assert note.startswith("prompt_data, eval_interval, over_sampling_batch_size have no effect")
+    nobody_grades = [word for word in LINE if word not in ("--rm-type", "exact")]
+    assert parse_train([*nobody_grades, "--load-debug-rollout-data", "/d/0.pt"]).settings.reward.rm_type is None
+
+
+def test_without_a_trainer_weights_are_published_at_both_ends() -> None:
+    settings = parse_train([*LINE, "--debug-rollout-only", "--save-interval", "1"]).settings
+    assert (settings.trainer.update_weights_interval, settings.trainer.save_interval) == (3, None)
+    assert settings.rollout.max_staleness == 0
+
+
+def test_details_are_dumped_into_a_folder() -> None:
+    parsed = parse_train([*LINE, "--dump-details", "/d/"])
+    assert parsed.settings.debug.save_debug_rollout_data == "/d/rollout_data/{rollout_id}.pt"
+    assert any("what was trained on is in the log" in note for note in parsed.notes)
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        (["--debug-train-only"], "needs load_debug_rollout_data"),
+        (["--debug-rollout-only", "--debug-train-only"], "exclude each other"),
+        (["--save-debug-rollout-data", "/d/all.pt"], "needs {rollout_id} in its path"),
+    ],
+)
+def test_what_cannot_be(flags: list[str], why: str) -> None:
+    with pytest.raises(ImpossibleCombination) as caught:
+        parse_train([*LINE, *flags])
+    assert why in str(caught.value)
