@@ -123,10 +123,11 @@ def test_on_another_topology_a_checkpoint_is_known_by_its_weights(tmp_path: Path
             return "of other parts"
 
     recorded = record(tmp_path, Floats(), checkpoint_every=2)
-    exact, other = Floats(disk=recorded.disk), Sharded(disk=recorded.disk)
-    report = asyncio.run(retrain(recorded.opened(), Wanted("4", tensor=2), make_ranks=building(exact, other)))
-    assert [batch.step for batch in other.trained] == [4]
+    ranks = Sharded(disk=recorded.disk)
+    report = asyncio.run(retrain(recorded.opened(), Wanted("4", tensor=2), make_ranks=building(ranks)))
+    assert [batch.step for batch in ranks.trained] == [4]
     assert "the checkpoint of version 4" in report_text(report)
+    assert report.compared == "the weights after each step with the files that the run has written"
 
 
 async def test_weights_of_another_topology_are_not_saved_as_the_runs(recorded: Recorded) -> None:
