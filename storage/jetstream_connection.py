@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import nats.errors
-from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from schemas.errors import LogUnavailable, MissingPart, NoSpace, StorageError
+from storage.jetstream_wire import Answer, WireClient
 
 OLDEST_SERVER = (2, 12)
 """Atomic batches came with this version."""
@@ -75,29 +75,17 @@ class Patience:
         self._pause = min(self._pause * 2, 0.5)
 
 
-def parse_header_lines(raw: bytes) -> dict[str, str]:
-    """nats-py looks at headers letter by letter, which is most of the time that reading a log takes."""
-    try:
-        return dict([line.split(": ", 1) for line in bytes(raw).decode().rstrip("\r\n").split("\r\n")])
-    except ValueError:  # of a form that neither the server nor this package writes
-        return dict(Client._parse_header_lines(raw))
-
-
-class _Client(Client):  # type: ignore[misc]
-    _parse_header_lines = staticmethod(parse_header_lines)
-
-
 class _Answers:
     """What came back to one question; `ended` when the closing status, or the only answer, is there."""
 
     def __init__(self, single: bool) -> None:
-        self.messages: list[Msg] = []
+        self.messages: list[Answer] = []
         self._single = single
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def add(self, message: Msg) -> None:
+    def add(self, message: Answer) -> None:
         self.messages.append(message)
-        if (self._single or "Status" in (message.headers or {})) and not self.ended.done():
+        if (self._single or message.is_status) and not self.ended.done():
             self.ended.set_result(None)
 
 
@@ -106,8 +94,8 @@ class Connection:
 
     def __init__(self, url: str, patience_s: float, on_wait: OnWait) -> None:
         self.url, self._patience_s, self._on_wait = url, patience_s, on_wait
-        self.client = _Client()
-        self._questions: dict[str, _Answers] = {}
+        self.client = WireClient()
+        self._questions: dict[bytes, _Answers] = {}
         self._inbox, self._asked = "", 0
         self._lost_at = 0.0
         self._on_breaks: set[Callable[[], None]] = set()
@@ -146,7 +134,8 @@ class Connection:
             reconnected_cb=self._on_return,
         )
         self._inbox = self.client.new_inbox()
-        await self.subscribe(f"{self._inbox}.*", self._answer)
+        subscription = await self.client.subscribe(f"{self._inbox}.*")
+        self.client.hand_over(self._inbox, subscription._id, self._answer)
 
     async def subscribe(self, subject: str, callback: Callable[[Msg], None]) -> Any:
         """A subscription that never drops a message: whoever asks bounds what may come."""
@@ -214,7 +203,7 @@ class Connection:
         """Send to JetStream's API without waiting for what it says. Raises Away."""
         await self.publish(f"$JS.API.{subject}", b"", reply=f"{self._inbox}.0")
 
-    async def _ask(self, subject: str, payload: bytes, headers: dict[str, str] | None, *, single: bool) -> list[Msg]:
+    async def _ask(self, subject: str, payload: bytes, headers: dict[str, str] | None, *, single: bool) -> list[Answer]:
         """All answers with the closing status; `single`: the first is enough, more (of several nodes) are let go."""
         if self.client.is_closed:
             raise LogUnavailable(f"the connection to NATS at {self.url} is closed")
@@ -222,13 +211,13 @@ class Connection:
             raise Away("no connection")
         self._asked += 1
         token, answers = str(self._asked), _Answers(single)
-        self._questions[token] = answers
+        self._questions[token.encode()] = answers
         try:
             await self.publish(subject, payload, reply=f"{self._inbox}.{token}", headers=headers)
             await _until_ended(answers)
         finally:
-            del self._questions[token]
-        if (answers.messages[-1].headers or {}).get("Status") == "503":
+            del self._questions[token.encode()]
+        if answers.messages[-1].status == "503":
             raise Away("no responder: JetStream is not ready, or has no such stream")
         return answers.messages[:1] if single else answers.messages
 
@@ -241,7 +230,7 @@ class Connection:
             except Away as error:
                 await patience.pause(error)
 
-    async def direct_get(self, stream: str, body: Mapping[str, Any]) -> list[Msg]:
+    async def direct_get(self, stream: str, body: Mapping[str, Any]) -> list[Answer]:
         """Stored messages by one Direct Get, the closing status left out. Asks until there is an answer."""
         patience = self.patience()
         while True:
@@ -250,19 +239,18 @@ class Connection:
             except Away as error:
                 await patience.pause(error)
 
-    async def _direct_once(self, stream: str, body: Mapping[str, Any]) -> list[Msg]:
+    async def _direct_once(self, stream: str, body: Mapping[str, Any]) -> list[Answer]:
         subject, question = f"$JS.API.DIRECT.GET.{stream}", json.dumps(body).encode()
         answers = await self._ask(subject, question, None, single="last_by_subj" in body)
-        end = answers[-1].headers
-        status = end.get("Status")
+        status = answers[-1].status
         if status not in (None, "204", "404"):
-            raise Away(f"Direct Get answered {status} {end.get('Description', '')}")
+            raise Away(f"Direct Get answered {status} {answers[-1].description}")
         return answers if status is None else answers[:-1]
 
-    def _answer(self, message: Msg) -> None:
-        answers = self._questions.get(message.subject.rpartition(".")[2])
+    def _answer(self, subject: bytes, answer: Answer) -> None:
+        answers = self._questions.get(subject[len(self._inbox) + 1 :])
         if answers is not None:
-            answers.add(message)
+            answers.add(answer)
 
     async def close(self) -> None:
         """Let go. What was published is sent before, where there is a connection."""

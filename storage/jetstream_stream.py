@@ -13,11 +13,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from nats.aio.msg import Msg
-
 from schemas.errors import LogDamaged
 from storage.jetstream_append import ID
-from storage.jetstream_connection import ApiError, Away, Connection, parse_header_lines
+from storage.jetstream_connection import ApiError, Away, Connection
+from storage.jetstream_wire import Answer
 
 PAGE = 1000
 """Messages in one Direct Get; the server allows 1024."""
@@ -26,12 +25,17 @@ _NO_MESSAGE = 10037
 
 
 class Stored(NamedTuple):
-    """One message of a stream. id: its `Nats-Msg-Id`, empty where it has none."""
+    """One message of a stream. head: its header block, as it was sent."""
 
     position: int
     subject: str
-    id: str
+    head: bytes
     data: bytes
+
+    @property
+    def id(self) -> str:
+        """Its `Nats-Msg-Id`, empty where it has none."""
+        return Answer(self.head, b"").headers.get(ID, "")
 
 
 class Stream:
@@ -69,7 +73,7 @@ class Stream:
             if not page:
                 break
             found += map(_stored, page)
-            left -= {message.headers["Nats-Subject"] for message in page}
+            left -= {stored.subject for stored in found}
         return found
 
     async def page(self, position: int, end: int, subject: str | None = None, *, limit: int = PAGE) -> list[Stored]:
@@ -105,13 +109,18 @@ class Stream:
                 return _told(answer["message"])
 
 
-def _stored(message: Msg) -> Stored:
-    headers = message.headers
-    return Stored(int(headers["Nats-Sequence"]), headers["Nats-Subject"], headers.get(ID, ""), message.data)
+def _stored(message: Answer) -> Stored:
+    head = message.head
+    subject = _last(head, b"\r\nNats-Subject: ").decode()
+    return Stored(int(_last(head, b"\r\nNats-Sequence: ")), subject, head, message.data)
+
+
+def _last(head: bytes, name: bytes) -> bytes:
+    """The value of a header. The server's own come last, after those of whoever wrote the message."""
+    begin = head.rindex(name) + len(name)
+    return head[begin : head.index(b"\r\n", begin)]
 
 
 def _told(message: Mapping[str, Any]) -> Stored:
-    _, _, lines = base64.b64decode(message.get("hdrs", "")).partition(b"\r\n")
-    headers = parse_header_lines(lines.rstrip(b"\r\n")) if lines else {}
-    data = base64.b64decode(message.get("data", ""))
-    return Stored(int(message["seq"]), str(message["subject"]), headers.get(ID, ""), data)
+    head, data = base64.b64decode(message.get("hdrs", "")), base64.b64decode(message.get("data", ""))
+    return Stored(int(message["seq"]), str(message["subject"]), head, data)

@@ -8,7 +8,6 @@ import json
 import sys
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from schemas.batches import BatchSealed
 from schemas.errors import InvalidValue
@@ -18,10 +17,13 @@ from slime_events.cli.line import event_line
 from slime_events.cli.locate import add_run, live_url
 from slime_events.cli.plain import plain_event
 from slime_events.config.nearest import did_you_mean
+from slime_events.opened_run import is_archive, open_archive
 from slime_events.run_folder import find_run
 from slime_events.worker import is_over
+from storage.archived_log import ArchivedLog
+from storage.connect import open_run_log
 from storage.follow import Follower
-from storage.log import EventLog, Recorded
+from storage.log import Readable, Recorded
 
 QUIET_S = 1.0
 """Seconds without an event after the end of a run, until nothing more is expected of it."""
@@ -70,7 +72,7 @@ def check_types(types: Sequence[str]) -> tuple[str, ...]:
     return tuple(types)
 
 
-async def events(log: EventLog, wanted: Wanted, *, follow: bool) -> AsyncIterator[Recorded]:
+async def events(log: Readable, wanted: Wanted, *, follow: bool) -> AsyncIterator[Recorded]:
     """What is in the log and, while the run is on, what comes. Ends by itself when the run has ended."""
     if not follow:
         async for recorded in log.read(wanted.start):
@@ -94,19 +96,26 @@ def main(argv: Sequence[str] = ()) -> int:
     """Print events until the run ends, or Ctrl-C."""
     said = _parser().parse_args(argv)
     wanted = Wanted(check_types(said.type), said.group, said.sample, said.start)
-    folder = find_run(said.run, said.runs_dir)
-    asyncio.run(_tail(folder.path, folder.log_name(), wanted, said, live=live_url(folder) is not None))
+    asyncio.run(_tail(wanted, said))
     return 0
 
 
-async def _tail(path: Path, name: str, wanted: Wanted, said: argparse.Namespace, *, live: bool) -> None:
-    from storage.connect import open_run_log
+async def _tail(wanted: Wanted, said: argparse.Namespace) -> None:
+    if is_archive(said.run):
+        reader = open_archive(said.run)
+        await _print(ArchivedLog(reader, reader.run), wanted, said, follow=False)
+        return
+    folder = find_run(said.run, said.runs_dir)
+    live = live_url(folder) is not None
+    async with open_run_log(folder.path, folder.log_name()) as log:
+        await _print(log, wanted, said, follow=live and not said.no_follow)
 
-    async with open_run_log(path, name) as log:
-        async for recorded in events(log, wanted, follow=live and not said.no_follow):
-            text = json.dumps(plain_event(recorded, full=said.full)) if said.json else event_line(recorded)
-            sys.stdout.write(text + "\n")
-            sys.stdout.flush()
+
+async def _print(log: Readable, wanted: Wanted, said: argparse.Namespace, *, follow: bool) -> None:
+    async for recorded in events(log, wanted, follow=follow):
+        text = json.dumps(plain_event(recorded, full=said.full)) if said.json else event_line(recorded)
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
 
 
 def _parser() -> argparse.ArgumentParser:
