@@ -54,8 +54,11 @@ async def make_feed(log: Readable, settings: TrainSettings, *, recorded: bool) -
 
 
 def _from_files(settings: TrainSettings) -> PromptFeed:
-    if settings.data.prompt_data is None:
+    data = settings.data
+    if data.prompt_data is None:
         raise DataError("the run has no --prompt-data")
+    if data.prompt_sampler != "file" or data.archive_prompts:
+        raise DataError("they were drawn by what the log said, each with the position that it was read up to")
     if not Path(settings.engine.hf_checkpoint).is_dir():
         raise DataError(f"the tokenizer's folder {settings.engine.hf_checkpoint} is not there")
-    return PromptFeed.open(settings.data, settings.evaluation, settings.rollout, settings.engine.hf_checkpoint)
+    return PromptFeed.open(data, settings.evaluation, settings.rollout, settings.engine.hf_checkpoint)

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from schemas.errors import DataError
+from schemas.errors import DataError, InvalidValue
 from schemas.event import Event
 from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned
@@ -85,7 +85,12 @@ class Replay:
             self._look()
 
     def _take_settings(self, event: RunStarted | RunResumed) -> None:
-        """What is decided by from here on."""
+        """What is decided by from here on. Raises InvalidValue for a learner, which has no conductor."""
+        if isinstance(event, RunStarted) and event.branched is not None and event.branched.follows:
+            raise InvalidValue(
+                f"run {self.report.run} trains on the rollouts of {event.branched.run}, whose conductor has decided: "
+                f"replay that one ({event.branched.where})"
+            )
         for part, fields in event.settings.items():
             self._values.setdefault(part, {}).update(fields)
         if self._values:

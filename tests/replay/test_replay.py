@@ -9,13 +9,13 @@ import msgspec
 import pytest
 
 from schemas.batches import BatchSealed
-from schemas.errors import LogDamaged
+from schemas.errors import InvalidValue, LogDamaged
 from schemas.evals import EvalCompleted
 from schemas.groups import GroupAccepted, GroupRejected
 from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutRequested
-from schemas.runs import RunFinished, RunResumed
+from schemas.runs import Branched, RunFinished, RunResumed, RunStarted
 from slime_events.filters.figures import group_std
 from slime_events.replay.difference import Kind
 from slime_events.replay.same import is_decision
@@ -144,3 +144,12 @@ def test_a_filter_of_another_name_is_no_other_decision() -> None:
     records, _ = changed(golden("synchronous"), GroupAccepted, lambda event: {"filter": "m:f", "filter_digest": "1"})
     assert replayed(records).is_equal
     assert msgspec.json.encode(replayed(records).facts())
+
+
+def test_a_learner_has_no_conductor_to_replay() -> None:
+    parent = Branched(
+        run="parent", where="/runs/parent", position=9, version=0, weights_digest="", optimizer_digest="", follows=True
+    )
+    records, _ = changed(golden("synchronous"), RunStarted, lambda event: {"branched": parent})
+    with pytest.raises(InvalidValue, match=r"trains on the rollouts of parent.*\(/runs/parent\)"):
+        replayed(records)
