@@ -88,11 +88,11 @@ def _groups(answer: Lineage) -> str:
     samples: dict[tuple[str, str], list[Sample]] = {}
     for sample in answer.samples:
         samples.setdefault((sample.run, sample.group), []).append(sample)
-    rows = [_group_row(group, samples.get((group.run, group.group), [])) for group in answer.groups]
+    rows = [_group_row(answer, group, samples.get((group.run, group.group), [])) for group in answer.groups]
     return table(("source", "prompt", "samples", "rewards", "advantages", "made by", "trained", "decision"), rows)
 
 
-def _group_row(group: Group, samples: Sequence[Sample]) -> tuple[object, ...]:
+def _group_row(answer: Lineage, group: Group, samples: Sequence[Sample]) -> tuple[object, ...]:
     advantages = [sample.advantage.first for sample in samples if sample.advantage]
     trained = sum(sample.mask.trained for sample in samples if sample.mask)
     return (
@@ -101,7 +101,7 @@ def _group_row(group: Group, samples: Sequence[Sample]) -> tuple[object, ...]:
         len(samples),
         _rewards(samples),
         f"{min(advantages):.3g} to {max(advantages):.3g}" if advantages else None,
-        _made(version for sample in samples for version in sample.made_by),
+        _made((version for sample in samples for version in sample.made_by), _whose(answer, samples)),
         f"{trained:,} tokens",
         _decision(group.decision),
     )
@@ -114,9 +114,15 @@ def _rewards(samples: Sequence[Sample]) -> str:
     return mean if len(values) > FEW_REWARDS else " ".join("-" if v is None else f"{v:g}" for v in values)
 
 
-def _made(versions: Iterable[int]) -> str | None:
+def _made(versions: Iterable[int], whose: str) -> str | None:
     found = sorted(set(versions))
-    return None if not found else (f"v{found[0]}" if len(found) == 1 else f"v{found[0]} to v{found[-1]}")
+    return None if not found else (f"v{found[0]}" if len(found) == 1 else f"v{found[0]} to v{found[-1]}") + whose
+
+
+def _whose(answer: Lineage, samples: Iterable[Sample]) -> str:
+    """` of demo`, where versions of another line made the tokens."""
+    runs = {s.run for s in samples if not all(answer.on_line(s.run, version) for version in s.made_by)}
+    return f" of {runs.pop()}" if runs else ""
 
 
 def _sources_head(answer: Lineage) -> str:
@@ -150,7 +156,7 @@ def _groups_and_samples(answer: Lineage) -> list[str]:
             _reward(sample.reward),
             sample.normalised,
             sample.advantage.first if sample.advantage else None,
-            spans_text(sample.spans) or None,
+            f"{spans_text(sample.spans)}{_whose(answer, [sample])}" if sample.spans else None,
             _mask(sample.mask),
             _into(sample),
         )
@@ -162,7 +168,11 @@ def _groups_and_samples(answer: Lineage) -> list[str]:
 
 def _sample(answer: Lineage, sample: Sample) -> str:
     group = answer.groups[0]
-    made = f"{spans_text(sample.spans)}, {sample.length} tokens, {sample.stop}" if sample.spans else "nobody yet"
+    made = (
+        f"{spans_text(sample.spans)}{_whose(answer, [sample])}, {sample.length} tokens, {sample.stop}"
+        if sample.spans
+        else "nobody yet"
+    )
     asked = f"seed {sample.seed}, from weights v{sample.asked_version} on, attempt {sample.attempts}"
     return fields([
         ("sample", f"{sample.sample} of run {sample.run}"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -78,7 +78,7 @@ class _Answer:
                 samples += made.samples
         top = version if version is not None else (last + 1 if steps and steps[0].committed_at else last)
         return await self._with(
-            versions=[top, *(step.parent for step in steps)],
+            versions=[(self._past.own.run, version) for version in (top, *(step.parent for step in steps))],
             ancestors_of=top,
             steps=tuple(steps),
             made=Made(tuple(groups), tuple(samples)),
@@ -119,15 +119,16 @@ class _Answer:
     async def _of_made(self, made: Made, steps: Sequence[int]) -> Lineage:
         batches = await self._reading.batches(steps)
         facts = tuple(step_fact(step, part.run, said) for step, (part, said) in sorted(batches.items()))
-        touched = {version for sample in made.samples for version in sample.made_by}
-        touched |= {sample.trained_into for sample in made.samples if sample.trained_into is not None}
+        run = self._past.own.run
+        touched = {(sample.run, version) for sample in made.samples for version in sample.made_by}
+        touched |= {(run, sample.trained_into) for sample in made.samples if sample.trained_into is not None}
         notes = [f"{group.group}: {NOT_IN_A_BATCH}" for group in made.groups if group.step is None]
         return await self._with(versions=sorted(touched), ancestors_of=None, steps=facts, made=made, notes=notes)
 
     async def _with(
         self,
         *,
-        versions: Sequence[int],
+        versions: Sequence[tuple[str, int]],
         ancestors_of: int | None,
         steps: tuple[Step, ...],
         made: Made,
@@ -148,17 +149,17 @@ class _Answer:
             notes=tuple(notes),
         )
 
-    async def _versions(self, versions: Sequence[int]) -> tuple[Version, ...]:
+    async def _versions(self, named: Iterable[tuple[str, int]]) -> tuple[Version, ...]:
+        """named: a run, and what it calls the version."""
+        makers: dict[str, tuple[Part, dict[int, str]]] = {}
+        for run, version in named:
+            part, maker = await self._past.of_version(run, version)
+            makers.setdefault(part.run, (part, {}))[1][version] = maker
         facts = []
-        by_part: dict[str, tuple[Part, list[int]]] = {}
-        for version in dict.fromkeys(versions):
-            # A branch says the version that it begins with again, so its parent is not opened for that one.
-            part = await self._past.of_step(version)
-            by_part.setdefault(part.run, (part, []))[1].append(version)
-        for part, own in by_part.values():
-            said = await self._reading.said(part, OF_VERSION, map(str, own))
-            facts += [version_fact(version, self._past.versions(version, version)[0].run, said) for version in own]
-        return tuple(sorted(facts, key=lambda fact: -fact.version))
+        for part, versions in makers.values():
+            said = await self._reading.said(part, OF_VERSION, map(str, versions))
+            facts += [version_fact(version, maker, said) for version, maker in versions.items()]
+        return tuple(sorted(facts, key=lambda fact: (-fact.version, fact.run)))
 
 
 def to_json(answer: Lineage) -> bytes:

@@ -3,8 +3,9 @@
 version -> step (`Step.version`) -> samples (`Step.samples`) -> prompt (`Sample.group`) -> line (`Group.source`)
 sample  -> the versions that made it (`Sample.spans`), the one that it was trained into, and all that come of that
 
-A step or version is named by its number alone: along the runs of one lineage each number is there once. All times are
-UTC nanoseconds. What has not happened, or is not in the log, is null.
+A step or version is named by its number alone: along the runs of one lineage each number is there once. Only who made
+the tokens of a learner's samples may be of another line: versions of the sample's `run`. All times are UTC nanoseconds.
+What has not happened, or is not in the log, is null.
 """
 
 from __future__ import annotations
@@ -171,9 +172,9 @@ class Advantage(Fact, frozen=True, kw_only=True):
 class Sample(Fact, frozen=True, kw_only=True):
     """One rollout. run: whose log it is in. asked_version: the oldest weights that it might be begun with.
 
-    spans: [start, end, version] over the response: the weights that made its tokens; made_by: those versions. reward:
-    as graded; normalised: over its group, as its batch has it. step: that trained it, into version trained_into;
-    descendants: all versions since, which come of that one.
+    spans: [start, end, version] over the response: the weights of `run` that made its tokens; made_by: those versions.
+    reward: as graded; normalised: over its group, as its batch has it. step: that trained it, into version
+    trained_into; descendants: all versions since, which come of that one.
     """
 
     sample: str
@@ -212,3 +213,10 @@ class Lineage(Fact, frozen=True, kw_only=True):
     groups: tuple[Group, ...] = ()
     samples: tuple[Sample, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def on_line(self, run: str, version: int) -> bool:
+        """Whether a version that `run` made is one that the newest comes of: those of a run that was branched from or
+        is followed are not, after the join.
+        """
+        joins = [one.version for one in self.runs if one.parent == run and one.version is not None]
+        return not joins or version <= min(joins)

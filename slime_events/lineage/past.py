@@ -120,6 +120,14 @@ class Past:
                 return part
         raise RunNotFound(f"there is no step {step}: steps begin with 0")
 
+    async def of_version(self, run: str, version: int) -> tuple[Part, str]:
+        """The run whose log has what `run` calls that version, and the name of the one that made it."""
+        for part in self._parts:
+            if part.run == run and part.until is not None and version > part.until:
+                return part, run
+        # A branch says the version that it begins with again, so its parent is not opened for that one.
+        return await self.of_step(version), self.versions(version, version)[0].run
+
     async def newest(self) -> int:
         """The newest version of the run itself: committed, or published at its beginning; -1 before there is one."""
         for event_type in ("step.committed", "weights.published"):

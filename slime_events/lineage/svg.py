@@ -108,7 +108,7 @@ def _marks(answer: Lineage) -> dict[int, _Mark]:
             marks[answer.versions[0].version] = ASKED
         return marks
     for sample in answer.samples:
-        marks |= dict.fromkeys(sample.made_by, MADE)
+        marks |= {version: MADE for version in sample.made_by if answer.on_line(sample.run, version)}
     return marks | {s.trained_into: TRAINED for s in answer.samples if s.trained_into is not None}
 
 

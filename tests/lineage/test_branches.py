@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from schemas.errors import RunNotFound
+from slime_events.cli.lineage_text import lineage_text
 from slime_events.lineage.answer import lineage
 from slime_events.lineage.facts import Asked, Kind, Lineage, Versions
 from slime_events.lineage.members import samples_in_lineage
+from slime_events.lineage.svg import svg
 from slime_events.opened_run import OpenedRun
 from storage.memory_log import MemoryLog
 from tests.cli import small_run
@@ -87,6 +89,24 @@ async def test_a_learner_is_trained_on_its_parents_rollouts(tmp_path: Path) -> N
     assert sample == found.samples[0]
     (left,) = (await _of(run, Kind.SAMPLE, f"{BATCHES[1][1]}-s0")).samples
     assert left.trained_into is None
+    assert [(one.run, one.version, one.digest) for one in (await _of(run, Kind.SAMPLE, f"{group}-s0")).versions] == [
+        ("learner", 2, "w2"),
+        (RUN, 1, "d1"),
+    ]
     assert await samples_in_lineage(run, 2) == FIRST | {f"{group}-s0"}
     sourced = await _of(run, Kind.SOURCE, "inbox:k1")
     assert [(one.group, one.step) for one in sourced.groups] == [(group, 1)]
+
+
+async def test_versions_of_a_run_that_is_followed_are_not_the_learners_own(tmp_path: Path) -> None:
+    """From version 0 on it has its own weights, and the second batch's tokens are still by the parent's."""
+    where = await archived_parent(tmp_path)
+    begins = branch(where, version=0, position=await _join(0), follows=True)
+    run = await opened([*begins, *batch_events(0, BATCHES[0][0]), *batch_events(1, BATCHES[1][0])], "learner")
+    answer = await _of(run, Kind.SAMPLE, f"{BATCHES[1][0]}-s0")
+    assert answer.samples[0].made_by == (1,)
+    assert [(one.run, one.version, one.digest) for one in answer.versions] == [("learner", 2, "w2"), (RUN, 1, "d1")]
+    assert not answer.on_line(RUN, 1)
+    assert "v1 of small, 3 tokens" in lineage_text(answer)
+    assert "v1 of small" in lineage_text(await _of(run, Kind.VERSION, 2))
+    assert "made its tokens" not in svg(answer)
