@@ -6,24 +6,20 @@ import asyncio
 import os
 import tempfile
 import time
-from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 
 from benchmarks.figure import Better, Figure
-from benchmarks.long_log import GROUPS, PER_STEP, SAMPLES, long_log
+from benchmarks.kept_log import RUN, fill_archive, fill_log
+from benchmarks.long_log import GROUPS, PER_STEP, SAMPLES
 from schemas.arrays import unpack
-from schemas.envelope import enclose
 from slime_events.config.settings import TrainSettings
 from slime_events.lineage.answer import lineage
 from slime_events.lineage.facts import Asked, Kind
 from slime_events.opened_run import OpenedRun, open_run
-from storage.archive import SEGMENT_BYTES, ArchiveWriter
 from storage.jetstream_log import JetStreamLog
-from storage.log import MAX_BATCH, Append, Readable, Recorded
+from storage.log import Readable
 from storage.nats_server import NatsServer
 
-RUN = "long"
 EVENTS = 1_000_000
 QUESTIONS = 20
 AT_MOST_S = 1.0
@@ -37,7 +33,7 @@ def measure(events: int = EVENTS) -> list[Figure]:
 async def _measure(steps: int) -> list[Figure]:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        _archive(f"{folder}/archive", steps)
+        fill_archive(f"{folder}/archive", steps)
         live = await _live(folder / "nats", steps)
         kept = os.environ.get("XDG_CACHE_HOME")
         os.environ["XDG_CACHE_HOME"] = f"{folder}/cache"
@@ -81,26 +77,10 @@ async def _ask(opened: OpenedRun, version: int) -> None:
         raise AssertionError(f"version {version} has the lineage of {len(found.samples)} samples")
 
 
-def _said(steps: int) -> Iterator[Append]:
-    for number, event in enumerate(long_log(steps)):
-        yield Append(enclose(RUN, event, at=number, producer="bench"))
-
-
-def _archive(url: str, steps: int) -> None:
-    writer = ArchiveWriter(url, RUN)
-    for position, append in enumerate(_said(steps), 1):
-        writer.add(Recorded(position, append.envelope.subject, append.envelope, append.encoded()))
-        if writer.pending_bytes >= SEGMENT_BYTES:
-            writer.seal()
-    writer.close()
-
-
 async def _live(folder: Path, steps: int) -> float:
     async with await NatsServer.start(folder) as server:
         log = await JetStreamLog.open(server.url, RUN)
-        said = _said(steps)
-        while batch := list(islice(said, MAX_BATCH)):
-            await log.append(batch)
+        await fill_log(log, steps)
         readable: Readable = log
         seconds = await _slowest(OpenedRun(readable, TrainSettings(), unpack, None, ""), steps)
         await log.close()

@@ -25,9 +25,11 @@ NAMES = (
     "recovery",
     "effective_time",
     "replay",
+    "fold",
     "retrain",
     "resume",
     "lineage",
+    "query",
     "rescore",
     "trl",
 )

@@ -85,14 +85,15 @@ def decode(data: bytes) -> Envelope:
         whole = _whole.decode(data)
     except _UNREADABLE:
         return _decode_apart(data)
-    if whole.schema != whole.event.SCHEMA:
+    event: Event = whole.event  # type: ignore[assignment]
+    if whole.schema != event.SCHEMA:
         return _decode_apart(data)
     return Envelope(
         id=whole.id,
         run=whole.run,
         at=whole.at,
         producer=whole.producer,
-        event=whole.event,
+        event=event,
         cause=whole.cause,
         traceparent=whole.traceparent,
     )

@@ -21,6 +21,7 @@ class RunFolder:
     weights/     one loadable HF folder per version
     checkpoints/ the trainer's
     snapshots/   the newest states of the conductor: a cache
+    seek/        moments for time travel: a cache
     logs/        a file per process
     traces/      spans, a file per process, where no OTLP endpoint is set
     address.json where the log answers while the run is on
@@ -78,6 +79,11 @@ class RunFolder:
     def archive(self) -> Path:
         """Default archive."""
         return self.path / "archive"
+
+    @property
+    def seek(self) -> Path:
+        """The index for time travel."""
+        return self.path / "seek"
 
     @property
     def weights(self) -> Path:

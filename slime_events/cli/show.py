@@ -137,7 +137,7 @@ async def moment_shown(opened: OpenedRun, at: str, step: int = 0, diff: str | No
 def seek_folder(opened: OpenedRun) -> Path:
     """Where the seek index of a run is kept: beside it, or in this user's cache for an archive."""
     if opened.folder is not None:
-        return opened.folder.path / "seek"
+        return opened.folder.seek
     return cache_folder() / "slime-events" / "seek" / hashlib.sha256(opened.where.encode()).hexdigest()[:24]
 
 

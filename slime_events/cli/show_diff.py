@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from slime_events.cli.show_at import LAST_DECISIONS, decisions_text
-from slime_events.cli.text import clock, duration, fields
+from slime_events.cli.text import clock, duration, fields, shorten
 
 SHOWN = 12
+WIDTH = 40
 
 
 def diff_text(facts: dict[str, Any]) -> str:
@@ -46,7 +47,7 @@ def _section(title: str, values: dict[str, Any], told: Any) -> str:
 
 
 def _was_is(pair: list[Any]) -> str:
-    return " -> ".join("nothing" if value in (None, "") else str(value) for value in pair)
+    return " -> ".join("nothing" if value in (None, "") else shorten(str(value), WIDTH) for value in pair)
 
 
 def _causes(rejections: dict[str, int]) -> dict[str, int]:

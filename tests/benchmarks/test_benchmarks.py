@@ -128,6 +128,8 @@ TINY = [
     ("length_bias", {"steps": 4}),
     ("resume", {"events": 500}),
     ("lineage", {"events": 500}),
+    ("fold", {"events": 500}),
+    ("query", {"events": 500}),
     ("rescore", {"steps": 3}),
 ]
 

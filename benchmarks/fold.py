@@ -1,0 +1,78 @@
+"""How fast a log of 10^6 events is folded, live and from its archive, and how soon any position of it is entered."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import TypeVar
+
+from benchmarks.figure import Better, Figure
+from benchmarks.kept_log import RUN, fill_archive, fill_log
+from benchmarks.long_log import PER_STEP
+from slime_events.state.fold import fold
+from slime_events.state.run import state_digest
+from slime_events.timetravel.place import AtPosition
+from slime_events.timetravel.seek_index import EVERY
+from slime_events.timetravel.timeline import Timeline
+from storage.archive_reader import ArchiveReader
+from storage.archived_log import ArchivedLog
+from storage.jetstream_log import JetStreamLog
+from storage.log import Readable
+from storage.nats_server import NatsServer
+
+EVENTS = 1_000_000
+SEEKS = 100
+SEED = 1
+AT_MOST_S = 1.0
+T = TypeVar("T")
+
+
+def measure(events: int = EVENTS) -> list[Figure]:
+    """Reading, checking and decoding are in all of it; making the log, and opening server and archive, are not."""
+    return asyncio.run(_measure(max(1, events // PER_STEP)))
+
+
+async def _measure(steps: int) -> list[Figure]:
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        fill_archive(f"{folder}/archive", steps)
+        archived = ArchivedLog(ArchiveReader(f"{folder}/archive", RUN), RUN)
+        digest, figures = await _of("archive", archived, folder / "seek-archive", target=500_000.0)
+        async with await NatsServer.start(folder / "nats") as server:
+            log = await JetStreamLog.open(server.url, RUN)
+            try:
+                await fill_log(log, steps)
+                again, live = await _of("live log", log, folder / "seek-live", target=50_000.0)
+            finally:
+                await log.close()
+    if again != digest:
+        raise AssertionError("the archive folds to another state than its log")
+    return [*live, *figures]
+
+
+async def _of(name: str, log: Readable, folder: Path, target: float) -> tuple[str, list[Figure]]:
+    events = await log.position()
+    state, seconds = await _timed(fold(log))
+    timeline, indexing = await _timed(Timeline(log, folder).open())
+    seeks = []
+    for position in random.Random(SEED).choices(range(1, events + 1), k=SEEKS):
+        moment, took = await _timed(timeline.seek(AtPosition(position)))
+        if moment.position != position:
+            raise AssertionError(f"position {position} was asked for, {moment.position} was entered")
+        seeks.append(took)
+    p95 = statistics.quantiles(seeks, n=20)[-1]
+    note = f"of {SEEKS} positions; a point every {EVERY} events, all made once in {indexing:.1f} s"
+    return state_digest(state), [
+        Figure(name=f"fold, {name}", value=events / seconds, unit="events/s", target=target, note=f"{events} events"),
+        Figure(name=f"seek, {name}, p95", value=p95, unit="s", target=AT_MOST_S, better=Better.LOWER, note=note),
+    ]
+
+
+async def _timed(call: Awaitable[T]) -> tuple[T, float]:
+    begun = time.perf_counter()
+    return await call, time.perf_counter() - begun
