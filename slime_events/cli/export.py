@@ -29,7 +29,9 @@ def main(argv: Sequence[str] = ()) -> int:
     done = asyncio.run(_export(said))
     counted = ", ".join(f"{count:,} {fate.value}" for fate, count in done.samples.items())
     shown = [done.files[0], *(["..."] if len(done.files) > 2 else []), *done.files[1:][-1:]]
-    sys.stdout.write(f"{counted} samples in {len(done.files)} files, {time.perf_counter() - begun:.1f} s\n")
+    what = f"{'the prompts of ' if said.prompts else ''}{counted} samples"
+    where = f"{len(done.files)} file{'s' if len(done.files) > 1 else ''}"
+    sys.stdout.write(f"{what} in {where}, {time.perf_counter() - begun:.1f} s\n")
     sys.stdout.write("".join(f"  {path}\n" for path in shown))
     return 0
 

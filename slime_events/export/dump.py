@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import pickle
+import re
 import string
 import warnings
 from collections.abc import Sequence
@@ -53,10 +54,11 @@ def load_dump(path: str) -> tuple[int, list[Sample]]:
         with warnings.catch_warnings(action="ignore"):  # of a pickle protocol: it is read or refused all the same
             pack = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        first = str(error).strip().splitlines()[0]
+        named = re.search(r"GLOBAL ([\w.]+)", str(error))
+        asks = f" (it asks for {named[1]})" if named else ""
         raise DataError(
             f"{path} holds more than numbers, text, lists and dicts. Loading it could run code of whoever wrote it, so "
-            f"it is refused: {first}"
+            f"it is refused{asks}"
         ) from error
     except (RuntimeError, EOFError, ValueError, KeyError) as error:
         raise DataError(f"{path} is no torch file: {str(error).splitlines()[0]}") from error
