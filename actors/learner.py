@@ -12,22 +12,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 
 from actors.followed_batches import FollowedBatches
 from actors.trainer import Trainer
 from schemas.batches import BatchSealed
 from schemas.checkpoints import CheckpointSaved
-from schemas.errors import Conflict, DeadlineExceeded, StorageError
+from schemas.errors import Conflict, StorageError
 from schemas.runs import FinishReason, RunFinished
 from schemas.subjects import every_event, of_type
 from slime_events.learner.batches import Batches
 from slime_events.state.apply import apply
 from slime_events.state.run import FOLD, RunState, state_digest
-from slime_events.worker import Worker, is_over
+from slime_events.worker import Worker
 from storage.follow import Follower
-from storage.log import Fence, Readable, Recorded
+from storage.log import Fence, Recorded
 
 log = logging.getLogger(__name__)
 
@@ -35,28 +35,25 @@ LOOK_S = 0.5
 
 
 class Learner:
-    """parent: its log. follow: until the parent ends, not only to the end of its log. steps: the most that are trained,
-    those before the learner's first included. deadline_s: seconds without news of a parent that is followed. see: is
-    shown the own log.
+    """parent: its log from the first event on, to where it ends (`parent_records`). steps: the most that are trained,
+    those before the learner's first included. see: is shown the own log.
     """
 
     def __init__(
         self,
         worker: Worker,
-        parent: Readable,
+        parent: AsyncGenerator[Recorded, None],
         batches: Batches,
         rollouts: FollowedBatches,
         trainer: Trainer,
         *,
         steps: int,
-        follow: bool,
         checkpoint_every: int | None,
-        deadline_s: float,
         see: Callable[[Recorded], None] = lambda recorded: None,
     ) -> None:
         self._worker, self._parent, self._batches, self._rollouts = worker, parent, batches, rollouts
-        self._trainer, self._steps, self._follow = trainer, steps, follow
-        self._checkpoint_every, self._deadline_s, self._see = checkpoint_every, deadline_s, see
+        self._trainer, self._steps = trainer, steps
+        self._checkpoint_every, self._see = checkpoint_every, see
         self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> int:
@@ -86,19 +83,20 @@ class Learner:
             if isinstance(recorded.envelope.event, BatchSealed)
         }
         end = self._batches.first
-        async for recorded in self._records():
-            self._rollouts.read(recorded.envelope.event, recorded.position)
-            taken = self._batches.apply(recorded)
-            if taken.batch is not None:
-                await self._say(taken.batch, said)
-                end = taken.batch.step + 1
-            self._rollouts.take(taken)
-            if end >= self._steps:
-                break
-            await self._rollouts.room()
+        async with aclosing(self._parent) as records:
+            async for recorded in records:
+                self._rollouts.read(recorded.envelope.event, recorded.position)
+                taken = self._batches.apply(recorded)
+                if taken.batch is not None:
+                    await self._say(taken.batch, said)
+                    end = taken.batch.step + 1
+                self._rollouts.take(taken)
+                if end >= self._steps:
+                    break
+                await self._rollouts.room()
         if lost := [step for step in said if step >= end]:
             raise StorageError(
-                f"the log of {self._parent.run} ends before its batch of step {lost[0]}, which {self._worker.log.run} "
+                f"the parent's log ends before its batch of step {lost[0]}, which {self._worker.log.run} "
                 "has trained on or is to: open the whole of it"
             )
         self._end.set_result(end)
@@ -109,27 +107,9 @@ class Learner:
             await self._worker.say([batch])
         elif before != batch.digest:
             raise StorageError(
-                f"step {batch.step} has batch {before} in the log of {self._worker.log.run}, and the log of "
-                f"{self._parent.run} gives {batch.digest} now: one of them was changed, or decides by other code"
+                f"step {batch.step} has batch {before} in the log of {self._worker.log.run}, and its parent's "
+                f"gives {batch.digest} now: one of them was changed, or other code decides"
             )
-
-    async def _records(self) -> AsyncIterator[Recorded]:
-        """The parent's log: to its end as it is now, or, where it is followed, to the end of the run."""
-        if not self._follow:
-            async for recorded in self._parent.read():
-                yield recorded
-            return
-        over, news = False, time.monotonic()
-        async with Follower(self._parent) as follower:
-            while not (over and follower.caught_up):
-                for recorded in await follower.next(wait_s=LOOK_S):
-                    over, news = is_over(over, recorded.envelope.event), time.monotonic()
-                    yield recorded
-                if time.monotonic() - news > self._deadline_s:
-                    raise DeadlineExceeded(
-                        f"run {self._parent.run} has said nothing for {self._deadline_s:.0f} s and has not ended: see "
-                        "whether it is on; the same command goes on from here"
-                    )
 
     async def _finish(self) -> None:
         """Fold the own log; once all there is to train is in it, say that the run is over."""

@@ -96,10 +96,10 @@ async def _learn(run: str, asked: Asked, *, first: bool) -> int:
             if prospect.version is None:
                 return 0
             beginning = await begin(parent, prospect, RunFolder.create(runs_dir(parent, asked), asked.name))
-        told = _Told(parent)
-        version = await Learn(parent, folder, beginning, see=told.see, note=say).run()
-        say(f"run {asked.name} has version {version}; {told.text()}")
-        say(_where(folder))
+    told = _Told(parent)
+    version = await Learn(parent, folder, beginning, see=told.see, note=say).run()
+    say(f"run {asked.name} has version {version}; {told.text()}")
+    say(_where(folder))
     return 0
 
 

@@ -19,6 +19,7 @@ from actors.archivist import SealPolicy, archive_run
 from actors.followed_batches import FollowedBatches
 from actors.learner import Learner
 from actors.local_ranks import local_ranks
+from actors.parent_log import parent_records
 from actors.ranks_at import MakeRanks
 from actors.trainer import Trainer
 from schemas.errors import Conflict, InvalidValue, RunIsOn, SlimeEventsError, StorageError
@@ -70,8 +71,8 @@ class _Own:
 
 
 class Learn:
-    """One life of a learner. beginning: None where it goes on. see: is shown every event of its log. note: says what
-    happens. make_ranks: the trainer's.
+    """One life of a learner. parent: may be closed again, its log is opened where it is read. beginning: None where the
+    learner goes on. see: is shown every event of its log. note: says what happens. make_ranks: the trainer's.
     """
 
     def __init__(
@@ -178,14 +179,12 @@ class Learn:
             )
             return await Learner(
                 worker,
-                self._parent.log,
+                parent_records(self._parent.where, deadline_s=settings.rollout.rollout_deadline),
                 make_batches(self._parent, settings, branched, self._changes(own)),
                 rollouts,
                 shell,
                 steps=settings.rollout.num_rollout or 0,
-                follow=self._parent.folder is not None,
                 checkpoint_every=trainer.save_interval,
-                deadline_s=settings.rollout.rollout_deadline,
                 see=self.see,
             ).run()
 

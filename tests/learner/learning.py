@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from msgspec import structs
 from actors.checkpoint_folders import CheckpointFolders
 from actors.followed_batches import FollowedBatches
 from actors.learner import Learner
+from actors.parent_log import parent_records
 from actors.ranks_at import ranks_at
 from actors.trainer import Trainer
 from schemas.arrays import unpack
@@ -23,6 +26,7 @@ from slime_events.config.toml import settings_from
 from slime_events.learner.batches import Batches
 from slime_events.learner.changes import Changes
 from slime_events.opened_run import OpenedRun
+from slime_events.run_folder import RunFolder
 from slime_events.worker import Worker
 from storage.memory_log import MemoryLog
 from storage.weights_store import WeightStore
@@ -92,15 +96,17 @@ class Learning:
         async with asyncio.timeout(DEADLINE_S):
             return await Learner(
                 worker,
-                self.parent,
+                parent_records("", deadline_s=5.0, open_parent=self._open),
                 self.batches(),
                 rollouts,
                 trainer,
                 steps=self.steps,
-                follow=True,
                 checkpoint_every=self.checkpoint_every,
-                deadline_s=5.0,
             ).run()
+
+    @asynccontextmanager
+    async def _open(self, where: str) -> AsyncIterator[OpenedRun]:
+        yield OpenedRun(self.parent, settings_from({}), unpack, RunFolder(self.folder, "parent"), where)
 
     def events(self, kind: type[Any]) -> list[Any]:
         """Those of its own log."""

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import structs
 
+from actors.parent_log import parent_records
+from schemas.arrays import unpack
 from schemas.batches import BatchSealed
 from schemas.checkpoints import CheckpointSaved
+from schemas.errors import DeadlineExceeded, LogUnavailable
 from schemas.groups import GroupRejected
 from schemas.runs import FinishReason, RunFinished
 from schemas.steps import StepCommitted
@@ -18,13 +24,16 @@ from serve_apps.engine.scripted_engine import Script
 from slime_events.audit.audit import Audit, audit
 from slime_events.audit.followed import facts_of
 from slime_events.audit.report import report_text
+from slime_events.config.toml import settings_from
 from slime_events.learner.changes import Changes
 from slime_events.learner.outlook import look_ahead
+from slime_events.opened_run import OpenedRun
+from slime_events.run_folder import RunFolder
 from storage.log import Recorded
 from storage.memory_log import MemoryLog
 from tests.history.checker import check
 from tests.learner.learning import Learning
-from tests.simulation.parts import ScriptedRanks
+from tests.simulation.parts import Line, ScriptedRanks
 from tests.simulation.simulation import Simulation, make_plan
 
 
@@ -209,3 +218,33 @@ async def test_a_learner_follows_a_run_that_is_on(tmp_path: Path) -> None:
         await sim.finish()
         assert await following == 5
     assert digests(learning.log) == digests(sim.log)
+
+
+async def test_a_parent_whose_server_goes_away_is_opened_again(parent: MemoryLog, tmp_path: Path) -> None:
+    """As a run does at its end, when a learner is behind."""
+
+    class Away(Line):
+        async def read(self, start: int = 1, subject: str | None = None, *, follow: bool = False) -> Any:
+            async for recorded in super().read(start, subject, follow=follow):
+                if recorded.position > 40 and len(opened) < 3:
+                    raise LogUnavailable("the server has stopped")
+                yield recorded
+
+    opened: list[str] = []
+
+    @asynccontextmanager
+    async def open_parent(where: str) -> AsyncIterator[OpenedRun]:
+        opened.append(where)
+        yield OpenedRun(Away(parent), settings_from({}), unpack, RunFolder(tmp_path, "parent"), where)
+
+    found = [recorded async for recorded in parent_records("there", deadline_s=5.0, open_parent=open_parent)]
+    assert found == parent.records
+    assert opened == ["there"] * 3
+    with pytest.raises(DeadlineExceeded, match="the run at there has said nothing for -1 s and has not ended"):
+        await anext(parent_records("there", deadline_s=-1.0, open_parent=lambda where: _gone()))
+
+
+@asynccontextmanager
+async def _gone() -> AsyncIterator[OpenedRun]:
+    raise LogUnavailable("there is no server")
+    yield
