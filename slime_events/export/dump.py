@@ -17,11 +17,9 @@ from typing import Any
 
 from schemas.errors import DataError, InvalidValue
 from slime_events.export.files import read_file, write_file
-from slime_events.export.sample import ExportedSample, Fate
+from slime_events.export.sample import ExportedSample
+from slime_events.export.slime_samples import as_slime
 from slime_events.sample import Sample, Status
-
-OURS = "slime_events"
-"""Under which a sample's metadata has what slime has no field for."""
 
 
 def dump_path(template: str, rollout_id: int, *, evaluation: bool = False) -> str:
@@ -38,8 +36,7 @@ def save_dump(path: str, rollout_id: int, samples: Sequence[ExportedSample]) -> 
     """Write one file, whole or not at all."""
     import torch
 
-    groups = {group: place for place, group in enumerate(dict.fromkeys(sample.group for sample in samples))}
-    plain = [_as_slime(sample, groups[sample.group], place) for place, sample in enumerate(samples)]
+    plain = [_as_dict(sample) for sample in as_slime(samples)]
     buffer = io.BytesIO()
     torch.save({"rollout_id": rollout_id, "samples": plain}, buffer)
     write_file(path, buffer.getvalue())
@@ -70,30 +67,8 @@ def load_dump(path: str) -> tuple[int, list[Sample]]:
     ]
 
 
-def _as_slime(sample: ExportedSample, group_index: int, index: int) -> dict[str, Any]:
-    stop = {"stop": Status.COMPLETED, "length": Status.TRUNCATED, "abort": Status.ABORTED}
-    made = Sample(
-        group_index=group_index,
-        index=index,
-        rollout_id=None if sample.fate is Fate.REJECTED else sample.step,
-        prompt=sample.messages or sample.prompt,
-        tokens=sample.tokens,
-        response=sample.response,
-        response_length=sample.response_length,
-        label=sample.label,
-        reward=sample.reward,
-        loss_mask=sample.loss_mask,
-        weight_versions=[str(version) for _, _, version in sample.spans],
-        rollout_log_probs=sample.log_probs,
-        status=stop.get(sample.stop or "", Status.PENDING),
-        metadata={
-            **sample.metadata,
-            OURS: {"run": sample.run, "sample": sample.sample, "group": sample.group, "text": sample.prompt}
-            | {"detail": sample.reward_detail, "spans": [list(span) for span in sample.spans], "tools": sample.tools},
-        },
-        session_id=sample.sample,
-    )
-    return {field.name: _plain(getattr(made, field.name)) for field in dataclasses.fields(made)}
+def _as_dict(sample: Sample) -> dict[str, Any]:
+    return {field.name: _plain(getattr(sample, field.name)) for field in dataclasses.fields(sample)}
 
 
 def _plain(value: Any) -> Any:

@@ -12,7 +12,9 @@ from schemas.errors import DataError
 from schemas.prompts import PromptSubmitted, Source
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted, RolloutRequested, StopReason, WeightSpan
-from slime_events.export.dump import OURS, load_dump
+from slime_events.export.dump import load_dump
+from slime_events.export.rows import SUFFIXES, load_rows
+from slime_events.export.slime_samples import OURS
 from slime_events.sample import Sample, Status
 from slime_events.trajectory import content_digest
 
@@ -36,9 +38,12 @@ class LoadedStep:
 
     @classmethod
     def load(cls, template: str, step: int, *, groups: int, samples: int, reward_key: str | None = None) -> LoadedStep:
-        """groups, samples: of a step and of a group, as the run has them. Raises DataError where the dump differs."""
+        """groups, samples: of a step and of a group, as the run has them. Raises DataError where the dump differs.
+
+        A template that ends in .jsonl or .parquet is of `slime-events export`, one file for all steps or one for each.
+        """
         path = template.format(rollout_id=step)
-        _, found = load_dump(path)
+        found = load_rows(path, step) if path.endswith(SUFFIXES) else load_dump(path)[1]
         if len(found) != groups * samples:
             raise DataError(
                 f"{path} holds {len(found)} samples, and a step of this run is {groups} groups of {samples}: give "

@@ -21,6 +21,7 @@ from schemas.rollouts import RolloutCompleted
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsPublished
 from slime_events.export.dump import load_dump, save_dump
+from slime_events.export.export import Layout, make_writer
 from slime_events.export.loaded import LoadedStep
 from slime_events.export.samples import Samples
 from slime_events.state.run import RunPhase
@@ -91,6 +92,22 @@ async def test_what_is_dumped_of_it_is_what_was_loaded(tmp_path: Path) -> None:
         for one, other in zip(before, after, strict=True):
             same = ("tokens", "rollout_log_probs", "loss_mask", "reward", "response", "prompt", "label", "status")
             assert {name: getattr(one, name) for name in same} == {name: getattr(other, name) for name in same}
+
+
+@pytest.mark.parametrize("layout", [Layout.JSONL, Layout.PARQUET])
+async def test_exported_rows_are_loaded_as_dumps_are(tmp_path: Path, layout: Layout) -> None:
+    writer, samples = make_writer(layout, f"{tmp_path}/all.{layout}"), Samples("sim", unpack)
+    for recorded in golden("resting"):
+        if made := samples.apply(recorded.envelope.event, recorded.position):
+            writer.write(made)
+    writer.close()
+    template = dumps(tmp_path / "dumps")
+    for step in range(PLAN.steps):
+        given = [LoadedStep.load(one, step, groups=2, samples=2).groups for one in (writer.files[0], template)]
+        assert given[0] == given[1]
+    (tmp_path / "bad.jsonl").write_text('{"run": "x"}\n')
+    with pytest.raises(DataError, match="holds no exported samples"):
+        LoadedStep.load(f"{tmp_path}/bad.jsonl", 0, groups=2, samples=2)
 
 
 async def test_a_dump_that_does_not_fit(tmp_path: Path) -> None:
