@@ -169,7 +169,7 @@ def _groups_and_samples(answer: Lineage) -> list[str]:
 def _sample(answer: Lineage, sample: Sample) -> str:
     group = answer.groups[0]
     made = (
-        f"{spans_text(sample.spans)}{_whose(answer, [sample])}, {sample.length} tokens, {sample.stop}"
+        f"{spans_text(sample.spans)}{_whose(answer, [sample])}, {sample.length} tokens, {sample.stop or 'under way'}"
         if sample.spans
         else "nobody yet"
     )

@@ -10,7 +10,7 @@ from schemas.errors import RunNotFound
 from schemas.event import Purpose
 from schemas.groups import GroupAccepted, GroupRejected
 from schemas.prompts import PromptSubmitted
-from schemas.rollouts import RolloutCompleted, RolloutRequested
+from schemas.rollouts import RolloutCompleted, RolloutRequested, WeightSpan
 from schemas.sample_ids import group_of, sample_id
 from schemas.steps import StepCommitted
 from slime_events.lineage.advantage import advantages
@@ -59,10 +59,12 @@ class Collector:
         samples = [self._sample(part, sample, about_samples, trained.get(sample)) for sample in step.samples]
         return Made(tuple(groups), tuple(samples))
 
-    def _sample(self, part: Part, sample: str, said: Said, trained: Trained | None) -> Sample:
+    def _sample(
+        self, part: Part, sample: str, said: Said, trained: Trained | None, so_far: tuple[WeightSpan, ...] = ()
+    ) -> Sample:
         done = said.event(RolloutCompleted, sample)
         mask = None if done is None else loss_mask(done, part.opened.fetch)
-        return sample_fact(sample, said, mask, trained)
+        return sample_fact(sample, said, mask, trained, so_far)
 
     async def _trained(
         self, part: Part, batch: BatchSealed, committed: bool, asked: Iterable[str], said: Said
@@ -104,7 +106,11 @@ class Collector:
             assert batch is not None
             committed = batch_said.event(StepCommitted, str(step)) is not None
             trained |= await self._trained(owner, batch, committed, [s for s in there if s in batch.samples], said)
-        samples = tuple(self._sample(part, sample, said, trained.get(sample)) for sample in there)
+        under_way = [sample for sample in there if said.event(RolloutCompleted, sample) is None]
+        so_far = {sample: await self._reading.spans_so_far(part, sample) for sample in under_way}
+        samples = tuple(
+            self._sample(part, sample, said, trained.get(sample), so_far.get(sample, ())) for sample in there
+        )
         named = frozenset(there)
         groups = tuple(
             group_fact(group, about, tuple(sample for sample in members[group] if sample in named), step)

@@ -113,11 +113,19 @@ def _decision(group: str, said: Said) -> Decision | None:
     )
 
 
-def sample_fact(sample: str, said: Said, mask: npt.NDArray[np.int8] | None, trained: Trained | None) -> Sample:
-    """Of a sample that was asked for, or came with one. mask: int8 [response], of a completed one."""
+def sample_fact(
+    sample: str,
+    said: Said,
+    mask: npt.NDArray[np.int8] | None,
+    trained: Trained | None,
+    so_far: tuple[WeightSpan, ...] = (),
+) -> Sample:
+    """Of a sample that was asked for, or came with one. mask: int8 [response], of a completed one. so_far: the spans of
+    one that is under way.
+    """
     request = said.event(RolloutRequested, sample) or said.event(RolloutRequested, asked_for(sample))
     done = said.event(RolloutCompleted, sample)
-    spans: tuple[WeightSpan, ...] = done.spans if done else ()
+    spans = done.spans if done else so_far
     return Sample(
         sample=sample,
         group=group_of(sample),
@@ -125,7 +133,7 @@ def sample_fact(sample: str, said: Said, mask: npt.NDArray[np.int8] | None, trai
         asked_version=request.min_version if request else None,
         seed=request.seed if request else None,
         attempts=request.attempt + 1 if request else 0,
-        length=done.length if done else 0,
+        length=done.length if done else max((span.end for span in spans), default=0),
         stop=done.stop if done else None,
         digest=done.digest if done else None,
         spans=spans,

@@ -58,7 +58,12 @@ class Part:
 
     async def of_type(self, event_type: str) -> AsyncIterator[Recorded]:
         """All events of one type within this past, in order."""
-        async for recorded in self.opened.log.read(1, of_type(self.run, event_type)):
+        async for recorded in self.of_entity(event_type, "*"):
+            yield recorded
+
+    async def of_entity(self, event_type: str, entity: str) -> AsyncIterator[Recorded]:
+        """All events of one type about one entity within this past, in order."""
+        async for recorded in self.opened.log.read(1, f"slime.{self.run}.{event_type}.{entity}"):
             if self.end is not None and recorded.position > self.end:
                 return
             yield recorded

@@ -8,9 +8,11 @@ from typing import TypeVar
 from schemas.batches import BatchSealed
 from schemas.errors import RunNotFound
 from schemas.event import Event, type_of
+from schemas.rollouts import RolloutProgressed, WeightSpan
 from schemas.steps import StepCommitted
 from schemas.subjects import of_type
 from slime_events.lineage.past import Part, Past
+from slime_events.trajectory import merge_spans
 from storage.log import Recorded
 
 EventT = TypeVar("EventT", bound=Event)
@@ -58,6 +60,15 @@ class Reading:
             found |= {key: (one, followed.run) for key, one in (await followed.last_of_each(missing)).items()}
             followed = await self.past.parent(followed) if followed.follows else None
         return Said(found)
+
+    async def spans_so_far(self, part: Part, sample: str) -> tuple[WeightSpan, ...]:
+        """Who made the tokens that a rollout has which is still under way; those of turns are told when it is whole."""
+        spans: tuple[WeightSpan, ...] = ()
+        async for recorded in part.of_entity(type_of(RolloutProgressed), sample):
+            event = recorded.envelope.event
+            if isinstance(event, RolloutProgressed) and event.turn is None:
+                spans = merge_spans(spans, event.spans)
+        return spans
 
     async def batches(self, steps: Sequence[int]) -> dict[int, tuple[Part, Said]]:
         """Of each sealed step of the past: whose it is, and its batch.sealed and step.committed."""

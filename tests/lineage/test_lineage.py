@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from schemas.errors import RunNotFound
+from schemas.rollouts import RolloutProgressed
 from slime_events.lineage import reading
 from slime_events.lineage.answer import NEWEST, lineage
 from slime_events.lineage.facts import Asked, Kind, Lineage, Versions
@@ -113,6 +114,13 @@ async def test_a_step_that_is_not_committed_has_made_nothing_yet() -> None:
     found = await _of(run, Kind.STEP, 1)
     assert (found.steps[0].committed_at, found.newest) == (None, 1)
     assert [sample.trained_into for sample in found.samples] == [None] * 4
+
+
+async def test_a_rollout_that_is_under_way_has_what_its_chunks_say() -> None:
+    said = list(events())
+    first = next(place for place, event in enumerate(said) if isinstance(event, RolloutProgressed))
+    found = (await _of(await opened(said[: first + 1]), Kind.SAMPLE, "inbox-aa-s1")).samples[0]
+    assert (found.made_by, found.length, found.stop, found.mask, found.step) == ((0,), 2, None, None, None)
 
 
 async def test_whitening_is_over_the_whole_batch_whoever_is_asked_for(run: OpenedRun) -> None:
