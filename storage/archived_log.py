@@ -21,6 +21,11 @@ class ArchivedLog:
         self._reader, self.run = reader, run
         self._index = ArchiveIndex(reader)
 
+    @property
+    def reader(self) -> ArchiveReader:
+        """What it reads."""
+        return self._reader
+
     async def read(
         self, start: int = 1, subject: str | None = None, *, follow: bool = False
     ) -> AsyncIterator[Recorded]:

@@ -84,8 +84,10 @@ def _records(schema: pa.Schema, rows: Sequence[Sequence[str]], width: int) -> li
 def _cell(value: Any) -> str:
     if isinstance(value, datetime.datetime):
         return value.isoformat(" ", "milliseconds")
-    if isinstance(value, dict | list):
-        return _json(value)
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_cell(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_cell, value)) + "]"
     return cell_text(value)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import threading
 from collections.abc import Coroutine
@@ -35,6 +36,7 @@ class OpenTables:
         self._thread = threading.Thread(target=self._loop.run_forever, name="slime-events-tables", daemon=True)
         self._thread.start()
         self._opened = contextlib.AsyncExitStack()
+        atexit.register(self.close)  # a log's server that was started to read it is stopped
         try:
             self._tables = self._wait(self._open(run, runs_dir, with_parent, cache))
         except BaseException:
@@ -47,6 +49,7 @@ class OpenTables:
 
     def close(self) -> None:
         """Let go of the run. Answers that were given stay."""
+        atexit.unregister(self.close)
         if self._thread.is_alive():
             try:
                 self._wait(self._opened.aclose())

@@ -115,8 +115,7 @@ class RunFacts:
 async def _archive_of(opened: OpenedRun) -> ArchiveReader | None:
     """The archive to read first. Of a run with a log of its own: only where the two agree at the archive's end."""
     if isinstance(opened.log, ArchivedLog):
-        url, _, run = opened.where.rpartition("/")
-        return await asyncio.to_thread(ArchiveReader, url, run)
+        return opened.log.reader
     if opened.folder is None:
         return None
     try:

@@ -50,7 +50,7 @@ def test_more_columns_than_fit_stand_below_each_other(where: str, capfd: pytest.
     main([where, "FROM steps"])
     lines = capfd.readouterr().out.splitlines()
     assert lines[0].startswith("─ row 1 ─")
-    assert 'metrics           {"loss": 0.5}' in lines
+    assert "metrics           {loss: 0.5}" in lines
     assert lines[-1] == "(2 rows)"
 
 
