@@ -51,11 +51,17 @@ class ConductorActor:
         begun = time.perf_counter()
         async with taking_part(address, "conductor") as worker:
             archive = await archived_prompts(settings.data)
+            shown = ArgsView.of(settings.rollout, settings.reward, settings.algorithm)
             feed = PromptFeed.open(
-                settings.data, settings.evaluation, settings.rollout, settings.engine.hf_checkpoint, archive
+                settings.data,
+                settings.evaluation,
+                settings.rollout,
+                settings.engine.hf_checkpoint,
+                archive,
+                ArgsView({**ArgsView.of(settings.data).as_dict(), **shown.as_dict()}),
             )
             offload = partial(offload_async, blobs=BlobStore(address.blob_url))
-            judge = make_judge(settings.rollout, ArgsView.of(settings.rollout, settings.reward, settings.algorithm))
+            judge = make_judge(settings.rollout, shown)
             self._conductor = Conductor(
                 worker,
                 make_plan(settings.rollout, settings.evaluation, settings.trainer),

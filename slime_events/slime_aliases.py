@@ -34,6 +34,11 @@ SLIME_MODULES: dict[str, dict[str, str]] = {
         "GenerateState": "serve_apps.generate.slime_face:GenerateState",
         "get_model_url": "serve_apps.generate.slime_face:get_model_url",
     },
+    "slime.rollout.data_source": {
+        "DataSource": "slime_events.data.data_source:DataSource",
+        "RolloutDataSource": "slime_events.data.data_source:RolloutDataSource",
+        "pop_first": "slime_events.data.buffer_filter:pop_first",
+    },
     "slime.rollout.filter_hub": {},
     "slime.rollout.filter_hub.base_types": {
         "DynamicFilterOutput": "slime_events.filters.base_types:DynamicFilterOutput",

@@ -45,9 +45,8 @@ def main(argv: Sequence[str] = ()) -> int:
         return 0
     sys.stdout.write(report_text(report) + "\n")
     if said.out:
-        sys.stdout.write(
-            f"\nwritten to {said.out}: `slime-events retrain {said.run} --branch NAME --changes {said.out}` trains on it\n"
-        )
+        next_ = f"slime-events retrain {said.run} --branch NAME --changes {said.out}"
+        sys.stdout.write(f"\nwritten to {said.out}: `{next_}` trains on it\n")
     rate = report.samples.graded / max(seconds, 1e-9)
     sys.stderr.write(f"{report.samples.graded:,} rollouts in {seconds:.1f} s ({rate:,.0f} a second)\n")
     return 0

@@ -10,12 +10,15 @@ from schemas.arrays import EMPTY_TOKENS, pack_tokens
 from schemas.event import Purpose
 from schemas.inbox import InboxPrompt
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
+from slime_events.args_view import ArgsView
+from slime_events.conductor.own_source import OwnSource
 from slime_events.conductor.sampled import SampledPrompts, sampled_prompts
 from slime_events.conductor.tokenizer import load_tokenizer
 from slime_events.config.data import DataSettings
 from slime_events.config.evaluation import EvalSettings
 from slime_events.config.rollout import RolloutSettings
 from slime_events.data.archived import ArchivedPrompts
+from slime_events.data.buffer_filter import BufferFilter
 from slime_events.data.prompt import Prompt, Tokenizer, make_prompt
 from slime_events.data.row import BadRow, Problem, PromptRow
 from slime_events.data.source import PromptSource, eval_sources
@@ -36,10 +39,11 @@ class PromptFeed:
         tokenizer: Tokenizer,
         max_prompt_len: int | None,
         sampled: SampledPrompts | None = None,
+        own: OwnSource | None = None,
     ) -> None:
         self._source, self._evaluations, self._data = source, evaluations, data
         self._tokenizer, self._max_prompt_len = tokenizer, max_prompt_len
-        self._sampled = sampled
+        self._sampled, self._own = sampled, own
         self._evaluation_rows: dict[str, list[PromptRow | BadRow]] = {}
 
     @classmethod
@@ -50,21 +54,30 @@ class PromptFeed:
         rollout: RolloutSettings,
         hf_checkpoint: str,
         archive: ArchivedPrompts | None = None,
+        shown: ArgsView | None = None,
     ) -> PromptFeed:
-        """The feed that settings describe. Without prompt data and archive only the inbox feeds the run."""
+        """The feed that settings describe. Without any source only the inbox feeds the run. archive: as
+        `archived_prompts` gives it; shown: what a user's data source and buffer filter see.
+        """
         tokenizer = load_tokenizer(hf_checkpoint)
         longest = rollout.rollout_max_prompt_len
         if longest is None and rollout.rollout_max_context_len is not None:
             longest = rollout.rollout_max_context_len - 1
-        source = PromptSource(data, rollout.rollout_seed, tokenizer, longest) if data.prompt_data else None
+        has_file = data.prompt_data and not data.data_source_path
+        source = PromptSource(data, rollout.rollout_seed, tokenizer, longest) if has_file else None
         evaluations = dict(eval_sources(evaluation, data, tokenizer, longest))
-        sampled = sampled_prompts(data, rollout.rollout_seed, source, archive, tokenizer, longest)
-        return cls(source, evaluations, data, tokenizer, longest, sampled)
+        args = ArgsView({**(shown or ArgsView({})).as_dict(), "hf_checkpoint": hf_checkpoint})
+        pick = BufferFilter.load(data.buffer_filter_path, args) if archive and data.buffer_filter_path else None
+        sampled = sampled_prompts(data, rollout.rollout_seed, source, archive, tokenizer, longest, pick)
+        own = OwnSource(data, args, tokenizer, longest) if data.data_source_path else None
+        return cls(source, evaluations, data, tokenizer, longest, sampled, own)
 
     def hear(self, recorded: Recorded) -> None:
         """What is drawn may follow from what the log says: every event in order, after those that `recall` read."""
         if self._sampled is not None:
             self._sampled.draws.apply(recorded)
+        if self._own is not None:
+            self._own.position = recorded.position
 
     async def recall(self, log: Readable, end: int) -> None:
         """Read what the log says of draws up to position `end`."""
@@ -77,6 +90,8 @@ class PromptFeed:
 
     def take(self, cursors: Mapping[str, int], count: int) -> list[Prompted]:
         """The next `count` usable prompts of the file, with the unusable ones met on the way."""
+        if self._own is not None:
+            return self._own.take(cursors, count)
         if self._sampled is not None:
             return self._sampled.take(cursors, count)
         if self._source is None:

@@ -17,6 +17,7 @@ from schemas.errors import DataError
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
 from slime_events.config.data import DataSettings
 from slime_events.data.archived import ArchivedPrompts
+from slime_events.data.buffer_filter import BufferFilter
 from slime_events.data.curriculum import Pool, uniform
 from slime_events.data.draws import Draws
 from slime_events.data.prompt import Prompt, Tokenizer, make_prompt
@@ -29,7 +30,9 @@ Prompted = PromptSubmitted | PromptRejected
 
 @dataclass(slots=True)
 class SampledPrompts:
-    """source: the prompt file; archive: a recorded run's prompts; at least one. draws: fold everything in, in order."""
+    """source: the prompt file; archive: a recorded run's prompts; at least one. draws: fold everything in, in order.
+    buffer_filter: chooses of the archive in place of the pass rates.
+    """
 
     data: DataSettings
     seed: int
@@ -38,6 +41,7 @@ class SampledPrompts:
     tokenizer: Tokenizer
     max_prompt_len: int | None
     draws: Draws
+    buffer_filter: BufferFilter | None = None
 
     def take(self, cursors: Mapping[str, int], count: int) -> list[Prompted]:
         """The next `count` usable prompts, with the unusable ones met on the way.
@@ -108,11 +112,10 @@ class SampledPrompts:
         return _submitted(read, source)
 
     def _from_archive(self, place: _Place) -> Prompted | None:
-        """By the pass rate in the archive and, once drawn here, by that of here."""
         assert self.archive is not None
         path, offset = self.archive.path, place.cursor(self.archive.path)
         pool = self._pool(path, place)
-        row = pool.draw(uniform(self.seed, "again", offset))
+        row = self._again(pool, uniform(self.seed, "again", offset))
         if row is None and self.source is None:
             row = pool.longest_ago()
         if row is None:
@@ -131,6 +134,13 @@ class SampledPrompts:
         if isinstance(made, Problem):
             return PromptRejected(source=source, reason=f"{made.reason.value}: {made.message}", dataset=TRAIN)
         return _submitted(made, source)
+
+    def _again(self, pool: Pool, at: float) -> int | None:
+        """By the user's function, or by the pass rate in the archive and, once drawn here, by that of here."""
+        assert self.archive is not None
+        if self.buffer_filter is None:
+            return pool.draw(at)
+        return self.buffer_filter.choose([(row, self.archive.rows[row]) for row in pool.rows])
 
     @property
     def _seen(self) -> int:
@@ -189,8 +199,11 @@ def sampled_prompts(
     archive: ArchivedPrompts | None,
     tokenizer: Tokenizer,
     max_prompt_len: int | None,
+    buffer_filter: BufferFilter | None = None,
 ) -> SampledPrompts | None:
     """The sampler that settings ask for; None where prompts are those of the file in its order, or there are none."""
     if archive is None and (source is None or data.prompt_sampler == "file"):
         return None
-    return SampledPrompts(data, seed, source, archive, tokenizer, max_prompt_len, Draws(data.pass_reward))
+    return SampledPrompts(
+        data, seed, source, archive, tokenizer, max_prompt_len, Draws(data.pass_reward), buffer_filter
+    )

@@ -41,6 +41,15 @@ class DataSettings(Settings, frozen=True, kw_only=True):
     archive_share: Annotated[float, Meta(description="share of the prompts drawn that are archive-prompts'")] = 0.25
     archive_min_pass_rate: Annotated[float, Meta(description="lowest pass rate there that is drawn again")] = 0.0
     archive_max_pass_rate: Annotated[float, Meta(description="highest pass rate there that is drawn again")] = 1.0
+    buffer_filter_path: Annotated[
+        str | None,
+        Meta(
+            description="own choice among archive-prompts' groups: (args, None, buffer, n) -> groups; default: by rate"
+        ),
+    ] = None
+    data_source_path: Annotated[
+        str | None, Meta(description="own source of prompts: a class that takes (args) and has get_samples(n)")
+    ] = None
     archive_where: Annotated[
         str | None, Meta(description="SQL over that run, with a column group_id or sample: what is drawn again")
     ] = None

@@ -21,5 +21,12 @@ def impossible_draws(data: DataSettings) -> Iterator[str]:
         )
     if data.archive_where is not None and data.archive_prompts is None:
         yield "archive_where chooses of archive_prompts, which is not set."
+    if data.buffer_filter_path is not None and data.archive_prompts is None:
+        yield (
+            "buffer_filter_path chooses of archive_prompts, which is not set: groups that a step has left over are "
+            "trained first come, first served."
+        )
+    if data.data_source_path is not None and (data.archive_prompts or data.prompt_sampler != "file"):
+        yield "data_source_path excludes archive_prompts and prompt_sampler: it says itself which prompt is next."
     if data.prompt_sampler == "curriculum" and data.prompt_data is None:
         yield "prompt_sampler curriculum needs prompt_data: it chooses rows of that file."

@@ -148,6 +148,8 @@ def _apply_honoured(draft: _Draft, one: _Occurrence, fields: tuple[SettingsField
         for word in (one.inline, *one.words):
             if needs := tables.NOT_YET_VALUES.get((one.flag, word or "")):
                 raise ConfigError(f"{one.flag} {word} is not supported yet: {needs}.")
+        if set(one.take("many")) <= set(tables.USUAL_VALUES.get(one.flag, ())):
+            continue
         draft.put(known.component, known.name, one.value(known.type))
 
 

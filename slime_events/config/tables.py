@@ -88,17 +88,21 @@ ONLY_VALUE: dict[str, OnlyValue] = {
         ("slime.rollout.sglang_rollout.generate_rollout",),
         "an eval function of one's own needs a plug point in the engine",
     ),
-    "--data-source-path": OnlyValue(
-        ("slime.rollout.data_source.RolloutDataSourceWithBuffer", "slime.rollout.data_source.RolloutDataSource"),
-        "prompts of another source are published to the run: `slime-events produce`",
-    ),
-    "--buffer-filter-path": OnlyValue(
-        ("slime.rollout.buffer_hub.buffer_filters.pop_first", "slime.rollout.data_source.pop_first"),
-        "surplus groups are trained first come, first served; another order needs a plug point in the conductor",
-    ),
     "--log-probs-chunk-size": OnlyValue(("-1",), "chunked log-probs need support in the trainer's loss"),
     "--tokenizer-type": OnlyValue(("HuggingFaceTokenizer",), "the tokenizer is the checkpoint's"),
 }
+
+USUAL_VALUES: dict[str, tuple[str, ...]] = {
+    "--data-source-path": (
+        "slime.rollout.data_source.RolloutDataSourceWithBuffer",
+        "slime.rollout.data_source.RolloutDataSource",
+    ),
+    "--buffer-filter-path": (
+        "slime.rollout.buffer_hub.buffer_filters.pop_first",
+        "slime.rollout.data_source.pop_first",
+    ),
+}
+"""slime's own defaults of honoured flags: they ask for nothing beside what is done without the flag."""
 
 _CRITIC = "it needs a critic model and its value loss in the trainer"
 _TRAINER_HOOK = "it needs a plug point in the trainer"

@@ -24,13 +24,16 @@ from slime_events.opened_run import OpenedRun, open_run
 
 @dataclass(slots=True)
 class ArchivedPrompt:
-    """One prompt. position: in its log, of the first time; groups: that were made of it. passed, answers: of these."""
+    """One prompt. position: in its log, of the first time; groups: that were made of it. passed, answers: of these.
+    rewards: of the newest of them that was graded.
+    """
 
     prompt: PromptSubmitted
     position: int
     groups: list[str] = field(default_factory=list)
     passed: int = 0
     answers: int = 0
+    rewards: tuple[float, ...] = ()
 
     @property
     def pass_rate(self) -> float | None:
@@ -91,6 +94,7 @@ async def read_rows(opened: OpenedRun, pass_reward: float) -> list[ArchivedPromp
                 row.groups.append(verdict.group)
                 row.passed += sum(reward >= pass_reward for reward in verdict.rewards)
                 row.answers += len(verdict.rewards)
+                row.rewards = verdict.rewards or row.rewards
     return list(prompts.values())
 
 

@@ -52,6 +52,11 @@ class Pool:
         place = int(np.searchsorted(ends, at * ends[-1], side="right"))
         return self._rows[min(place, int(np.flatnonzero(self._weights)[-1]))]
 
+    @property
+    def rows(self) -> list[int]:
+        """Those that may be drawn now, in order."""
+        return [row for row, chance in zip(self._rows, self._weights, strict=True) if chance > 0]
+
     def longest_ago(self) -> int | None:
         """The row whose last draw is longest ago, open and resting ones among them; None where none can be used."""
         usable = [row for row in {*self._every, *self._gone} if not self._is_refused(row)]

@@ -9,15 +9,18 @@ from typing import Any
 import pytest
 
 from schemas.arrays import unpack
-from schemas.errors import DataError
+from schemas.errors import DataError, PlugPointError
 from schemas.groups import GroupAccepted
 from schemas.prompts import PromptRejected, PromptSubmitted
 from serve_apps.engine.scripted_engine import Script
+from slime_events.args_view import ArgsView
+from slime_events.conductor.own_source import OwnSource
 from slime_events.conductor.prompts import PromptFeed
 from slime_events.conductor.sampled import sampled_prompts
 from slime_events.config.data import DataSettings
 from slime_events.config.settings import TrainSettings
 from slime_events.data.archived import ArchivedPrompts, read_rows
+from slime_events.data.buffer_filter import BufferFilter
 from slime_events.data.source import PromptSource
 from slime_events.opened_run import OpenedRun
 from slime_events.sample import Sample
@@ -158,3 +161,67 @@ def test_what_is_never_usable_is_an_error(tmp_path: Path) -> None:
     feed = sampled_feed(tmp_path, CURRICULUM, rows=2, longest=3)
     with pytest.raises(DataError, match="no prompt is left"):
         feed.take({}, 1)
+
+
+NEWEST_FIRST = """
+def choose(args, rollout_id, buffer, num_samples):
+    assert rollout_id is None and args.n_samples_per_prompt == 3
+    kept = [group for group in buffer if any(sample.reward for sample in group)]
+    return kept[-num_samples:]
+
+
+def broken(args, rollout_id, buffer, num_samples):
+    return buffer
+"""
+
+
+async def test_slimes_buffer_filter_chooses_of_the_archive(tmp_path: Path) -> None:
+    first = await simulate(tmp_path / "a", sampled_feed(tmp_path, ALL_NEW), steps=6)
+    archive = await recorded_rows(first)
+    (tmp_path / "newest.py").write_text(NEWEST_FIRST)
+    args = ArgsView({"n_samples_per_prompt": 3})
+    data = DataSettings(archive_prompts="archive/first")
+    own = [BufferFilter.load(f"{tmp_path}/newest.py:{name}", args) for name in ("choose", "broken")]
+    draw = sampled_prompts(data, SEED, None, archive, Letters(), None, own[0])
+    assert draw is not None
+    passed = [row for row, one in enumerate(archive.rows) if one.passed]
+    assert [event.source.row for event in draw.take({}, 4)] == passed[:-5:-1]
+    broken = sampled_prompts(data, SEED, None, archive, Letters(), None, own[1])
+    assert broken is not None
+    with pytest.raises(PlugPointError, match="has to return a list with one group"):
+        broken.take({}, 1)
+
+
+SQUARES = """
+from slime.rollout.data_source import DataSource
+from slime.utils.types import Sample
+
+
+class Squares(DataSource):
+    def __init__(self, args):
+        self.args, self.given = args, 0
+
+    def get_samples(self, num_samples):
+        groups = []
+        for _ in range(min(num_samples, 30 - self.given)):
+            n = self.given
+            sample = Sample(prompt=f"square {n}", label=str(n * n))
+            groups.append([sample] * self.args.n_samples_per_prompt)
+            self.given += 1
+        return groups
+"""
+
+
+async def test_slimes_data_source_gives_the_prompts(tmp_path: Path) -> None:
+    (tmp_path / "squares.py").write_text(SQUARES)
+    data = DataSettings(data_source_path=f"{tmp_path}/squares.py:Squares")
+
+    def feed() -> PromptFeed:
+        source = OwnSource(data, ArgsView({"n_samples_per_prompt": 3}), Letters(), 200)
+        return PromptFeed(None, {}, data, Letters(), 200, own=source)
+
+    sim = await simulate(tmp_path, feed(), steps=6)
+    drawn = check_draws(sim, feed())
+    assert [(event.text, event.label) for event in drawn] == [(f"square {n}", str(n * n)) for n in range(len(drawn))]
+    path = data.data_source_path or ""
+    assert [event.source.offset for event in feed().take({path: 27}, 9)] == [27, 28, 29], "after a restart, to its end"
