@@ -85,7 +85,7 @@ def decode(data: bytes) -> Envelope:
         whole = _whole.decode(data)
     except _UNREADABLE:
         return _decode_apart(data)
-    event: Event = whole.event  # type: ignore[assignment]
+    event: Event = whole.event
     if whole.schema != event.SCHEMA:
         return _decode_apart(data)
     return Envelope(

@@ -7,6 +7,7 @@ one) -> whoever folds
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import multiprocessing
 import struct
@@ -23,6 +24,8 @@ from storage.archive_segment import record_at
 
 WORTH_A_PROCESS = 200_000
 """Events from which on a second process reads ahead: it takes half a second to start."""
+PIPE_BYTES = 1 << 20
+"""Of the pipe between them: sixteen times what it has by itself, so that fewer turns are taken."""
 PATIENCE_S = 300.0
 """Seconds without a segment after which the store is taken for dead."""
 
@@ -58,6 +61,8 @@ def read_ahead(reader: ArchiveReader, start: int, chain: bytes, every: int) -> I
     """The same, made by another process while the one before is worked on."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe(duplex=False)
+    with contextlib.suppress(OSError):  # beyond what this user may have in pipes: it works with a small one too
+        fcntl.fcntl(here.fileno(), fcntl.F_SETPIPE_SZ, PIPE_BYTES)
     process = context.Process(target=_send, args=(there, reader, start, chain, every), daemon=True)
     process.start()
     there.close()
@@ -144,7 +149,12 @@ def _data_at(raw: bytes, place: int) -> int:
     """Where the event's bytes begin in the record [position, subject, bytes]: found without decoding the rest."""
     subject = place + 1 + _INTEGER.get(raw[place + 1], 1)
     head = raw[subject]
-    data = subject + 2 + raw[subject + 1] if head == 0xD9 else subject + 1 + (head & 0x1F)
+    if head == 0xD9:
+        data = subject + 2 + raw[subject + 1]
+    elif head == 0xDA:
+        data = subject + 3 + int.from_bytes(raw[subject + 1 : subject + 3], "big")
+    else:
+        data = subject + 1 + (head & 0x1F)
     return data + _BYTES[raw[data]]
 
 

@@ -24,7 +24,7 @@ from storage.objects import ObjectFolder
 
 log = logging.getLogger(__name__)
 
-EVERY = 10_000
+EVERY = 5_000
 """Events from one to the next: what a seek may have to fold."""
 _INDEX = "index.seek"
 

@@ -56,6 +56,14 @@ def _archive(records: list[Recorded], folder: Path, run: str) -> ArchiveReader:
     return ArchiveReader(str(folder), run)
 
 
+def _archive_of_one(records: list[Recorded], folder: Path) -> ArchiveReader:
+    writer = ArchiveWriter(str(folder), "r")
+    for record in records:
+        writer.add(record)
+    writer.close()
+    return ArchiveReader(str(folder), "r")
+
+
 def _chain(records: list[Recorded], position: int) -> bytes:
     state = RunState(run="r")
     for record in records[:position]:
@@ -115,6 +123,14 @@ def test_what_cannot_be_read_is_named() -> None:
     older = data.replace(b"\xa6schema\x01", b"\xa6schema\x00")
     with pytest.raises(Exception, match="position 7: "):
         read_short(array + older + data, 7)
+
+
+@pytest.mark.parametrize("length", [3, 31, 32, 200, 255, 256, 3000])
+def test_subjects_of_any_length(length: int, tmp_path: Path) -> None:
+    said = [recorded(list(events()))[0]]
+    said += [Recorded(position, "s" * length, said[0].envelope, said[0].data) for position in range(2, 300)]
+    (found,) = stretches(_archive_of_one(said, tmp_path), 1, b"", 1000)
+    assert found.chain == _chain(said, len(said))
 
 
 def test_a_changed_byte_in_a_segment_is_found(tmp_path: Path) -> None:
