@@ -1,0 +1,51 @@
+"""The prompts of a recorded run, chosen by pass rate and by a query."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas.errors import DataError, RunNotFound
+from slime_events.config.data import DataSettings
+from slime_events.data.archived import archived_prompts
+from storage.archive import ArchiveWriter
+from tests.cli.small_run import GROUPS, REJECTED, RUN, small_run
+
+
+@pytest.fixture
+async def archive(tmp_path: Path) -> str:
+    """Four groups with one right answer of two, and one with none, which was rejected."""
+    writer = ArchiveWriter(str(tmp_path), RUN)
+    for recorded in (await small_run()).records:
+        writer.add(recorded)
+    writer.seal()
+    return f"{tmp_path}/{RUN}"
+
+
+@pytest.mark.parametrize(
+    ("settings", "groups"),
+    [
+        ({}, GROUPS),
+        ({"archive_max_pass_rate": 0.2}, (REJECTED,)),
+        ({"archive_min_pass_rate": 0.2, "archive_max_pass_rate": 0.8}, tuple(g for g in GROUPS if g != REJECTED)),
+        ({"pass_reward": 0.0, "archive_min_pass_rate": 1.0}, GROUPS),
+        ({"archive_where": "SELECT group_id FROM groups WHERE verdict = 'rejected'"}, (REJECTED,)),
+    ],
+)
+async def test_who_may_be_drawn(archive: str, settings: dict[str, Any], groups: tuple[str, ...]) -> None:
+    found = await archived_prompts(DataSettings(archive_prompts=archive, **settings))
+    assert found is not None
+    assert found.path.endswith(f"/{RUN}")
+    assert [found.rows[row].groups for row in found.eligible] == [[group] for group in groups]
+    assert [row.groups for row in found.rows] == [[group] for group in GROUPS], "the rest keep their places"
+    assert set(found.rates()) == set(found.eligible)
+
+
+async def test_nobody_left_and_no_archive(archive: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"of its 5 prompts none has a pass rate from 0\.9 to 1"):
+        await archived_prompts(DataSettings(archive_prompts=archive, archive_min_pass_rate=0.9))
+    with pytest.raises(RunNotFound):
+        await archived_prompts(DataSettings(archive_prompts=f"{tmp_path}/nowhere"))
+    assert await archived_prompts(DataSettings()) is None
