@@ -157,7 +157,8 @@ class _Answer:
             makers.setdefault(part.run, (part, {}))[1][version] = maker
         facts = []
         for part, versions in makers.values():
-            said = await self._reading.said(part, OF_VERSION, map(str, versions))
+            steps = (str(version - 1) for version in versions)  # what made it, where it was not published
+            said = await self._reading.said(part, OF_VERSION, [*map(str, versions), *steps])
             facts += [version_fact(version, maker, said) for version, maker in versions.items()]
         return tuple(sorted(facts, key=lambda fact: (-fact.version, fact.run)))
 

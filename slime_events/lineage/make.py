@@ -20,7 +20,7 @@ from slime_events.lineage.facts import Advantage, Decision, Group, Mask, Reward,
 from slime_events.lineage.reading import Said
 from slime_events.trajectory import Fetch
 
-OF_VERSION: tuple[type[Event], ...] = (WeightsPublished,)
+OF_VERSION: tuple[type[Event], ...] = (WeightsPublished, StepCommitted)
 OF_GROUP: tuple[type[Event], ...] = (PromptSubmitted, GroupAccepted, GroupRejected)
 OF_SAMPLE: tuple[type[Event], ...] = (RolloutRequested, RolloutCompleted, RewardAssigned, RewardFailed)
 """What has to be looked up for each."""
@@ -63,13 +63,15 @@ def step_fact(step: int, run: str, said: Said) -> Step:
 def version_fact(version: int, run: str, said: Said) -> Version:
     """Of a version that was published or committed. run: that made it."""
     when, published = said.recorded(WeightsPublished, str(version)), said.event(WeightsPublished, str(version))
+    committed = said.event(StepCommitted, str(version - 1))
+    digest = published.digest if published else committed.weights_digest if committed else None
     begins = version == 0
     return Version(
         version=version,
         run=run,
         parent=None if begins else version - 1,
         step=None if begins else version - 1,
-        digest=published.digest if published else None,
+        digest=digest,
         url=published.url if published else None,
         published_at=when.envelope.at if when else None,
     )

@@ -6,6 +6,7 @@ import pytest
 
 from schemas.errors import RunNotFound
 from schemas.rollouts import RolloutProgressed
+from schemas.weights import WeightsPublished
 from slime_events.lineage import reading
 from slime_events.lineage.answer import NEWEST, lineage
 from slime_events.lineage.facts import Asked, Kind, Lineage, Versions
@@ -114,6 +115,12 @@ async def test_a_step_that_is_not_committed_has_made_nothing_yet() -> None:
     found = await _of(run, Kind.STEP, 1)
     assert (found.steps[0].committed_at, found.newest) == (None, 1)
     assert [sample.trained_into for sample in found.samples] == [None] * 4
+
+
+async def test_a_version_that_was_not_published_has_the_digest_of_its_step() -> None:
+    said = [event for event in events() if not (isinstance(event, WeightsPublished) and event.version == 1)]
+    one = (await _of(await opened(said), Kind.VERSION, 1)).versions[0]
+    assert (one.version, one.digest, one.url, one.published_at) == (1, "d1", None, None)
 
 
 async def test_a_rollout_that_is_under_way_has_what_its_chunks_say() -> None:
