@@ -1,12 +1,36 @@
-"""How fast a finished run's log is folded: the demo's, from JetStream's position 0 on, proved to be complete."""
+"""How fast a finished run's log is folded: the demo's, from JetStream's position 0 on, proved to be complete. And how
+fast its decisions are made again, out of its archive.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import time
+
 from benchmarks.demo_run import STEPS, demo_run
 from benchmarks.figure import Figure
+from schemas.errors import TrainerError
+from slime_events.opened_run import open_run
+from slime_events.replay.run import replay
 
 
 def measure(steps: int = STEPS) -> list[Figure]:
     """Events a second, reading and decoding included."""
     run = demo_run(0, steps)
-    return [Figure(name="replay of the log", value=run.replay, unit="events/s", note=f"{run.summary['events']} events")]
+    note = f"{run.summary['events']} events"
+    decisions = asyncio.run(decisions_again(str(run.archive)))
+    return [
+        Figure(name="replay of the log", value=run.replay, unit="events/s", note=note),
+        Figure(name="decisions made again", value=decisions, unit="events/s", note=note),
+    ]
+
+
+async def decisions_again(archive: str) -> float:
+    """Events a second; TrainerError where a decision is another one."""
+    async with open_run(archive) as opened:
+        begun = time.perf_counter()
+        report = await replay(opened, recorded_prompts=True)
+        seconds = time.perf_counter() - begun
+    if not report.is_equal:
+        raise TrainerError(f"the run's decisions are not the same again: {report.differences[0]}")
+    return report.events / seconds
