@@ -1,8 +1,8 @@
 """`TableCache`: the facts of archived segments as Parquet files, made when a query first asks for them.
 
-    <folder>/<digest of the stretch>/<fact>-<fingerprint>.parquet
+    <folder>/<digest of the bundle>/<fact>-<fingerprint>.parquet
 
-A stretch is a few segments that follow each other, named by their sha256: what is kept can never be of something else.
+A bundle is a few segments that follow each other, named by their sha256: what is kept can never be of something else.
 All of it may be deleted at any time; the next query then takes as long as the first.
 """
 
@@ -32,14 +32,14 @@ from storage.archive_reader import ArchiveReader
 from storage.log import Recorded
 
 FOLDER = Path("slime-events", "tables")
-STRETCH_BYTES = 64 * 1024 * 1024
-"""Of uncompressed records from which on the next segment begins a new stretch: many small files are slow to query."""
+BUNDLE_BYTES = 64 * 1024 * 1024
+"""Of uncompressed records from which on the next segment begins a new bundle: many small files are slow to query."""
 LIMIT_BYTES = 8 * 1024**3
 """Of the whole cache; beyond it, what was not asked for the longest is deleted."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class Bundle:
     """Segments that follow each other."""
 
     segments: tuple[SegmentManifest, ...]
@@ -50,16 +50,16 @@ class Stretch:
         return hashlib.sha256(" ".join(segment.sha256 for segment in self.segments).encode()).hexdigest()[:32]
 
 
-def stretches(segments: Sequence[SegmentManifest]) -> Iterator[Stretch]:
-    """The segments, in order. Segments that come later change only the last stretch."""
+def bundles(segments: Sequence[SegmentManifest]) -> Iterator[Bundle]:
+    """The segments, in order. Segments that come later change only the last bundle."""
     some: list[SegmentManifest] = []
     for segment in segments:
         some.append(segment)
-        if sum(one.raw_bytes for one in some) >= STRETCH_BYTES:
-            yield Stretch(tuple(some))
+        if sum(one.raw_bytes for one in some) >= BUNDLE_BYTES:
+            yield Bundle(tuple(some))
             some = []
     if some:
-        yield Stretch(tuple(some))
+        yield Bundle(tuple(some))
 
 
 class TableCache:
@@ -86,12 +86,12 @@ class TableCache:
         """The files of each fact over the whole archive, in order; what is not there is made. Raises as `reader`."""
         found: dict[str, list[Path]] = {fact.name: [] for fact in facts}
         made = False
-        for stretch in stretches(reader.segments):
-            folder = self.folder / stretch.digest
+        for bundle in bundles(reader.segments):
+            folder = self.folder / bundle.digest
             paths = {fact.name: folder / f"{fact.name}-{fact.fingerprint()}.parquet" for fact in facts}
             missing = [fact for fact in facts if not _whole(paths[fact.name])]
             if missing:
-                _make(reader, stretch, {fact: paths[fact.name] for fact in missing}, fetch)
+                _make(reader, bundle, {fact: paths[fact.name] for fact in missing}, fetch)
                 made = True
             os.utime(folder)
             for name, path in paths.items():
@@ -124,8 +124,8 @@ def _whole(path: Path) -> bool:
     return True
 
 
-def _make(reader: ArchiveReader, stretch: Stretch, paths: dict[Fact, Path], fetch: Fetch) -> None:
-    """Write all files of a stretch in one pass over it. A file bears its name once it is whole."""
+def _make(reader: ArchiveReader, bundle: Bundle, paths: dict[Fact, Path], fetch: Fetch) -> None:
+    """Write all files of a bundle in one pass over it. A file bears its name once it is whole."""
     with contextlib.ExitStack() as open_files:
         temps, writers = {}, {}
         for fact, path in paths.items():
@@ -136,7 +136,7 @@ def _make(reader: ArchiveReader, stretch: Stretch, paths: dict[Fact, Path], fetc
                 pq.ParquetWriter(temps[fact.name], fact.schema, compression="zstd")
             )
         builder = FactBuilder(list(paths), fetch, lambda fact, batch: writers[fact.name].write_batch(batch))
-        for segment in stretch.segments:
+        for segment in bundle.segments:
             for record in reader.records_of(segment):
                 if type_in(record.subject) in builder.types:
                     builder.add(Recorded(record.position, record.subject, decode(record.data), record.data))

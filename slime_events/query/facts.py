@@ -1,6 +1,6 @@
 """`Fact`: what one kind of event says, as rows: a row, or several, for an event, and nothing that other events say.
 
-So the facts of a stretch of the log never change, can be kept as Parquet files, and are joined by SQL
+So the facts of a part of the log never change, can be kept as Parquet files, and are joined by SQL
 (`slime_events/query/tables/`). They are tables too, in the schema `log`: `log.rollout_completed` and so on, with the
 fields of `docs/events.md`.
 """

@@ -115,11 +115,11 @@ async def test_a_home_that_cannot_be_written_to_is_done_without(tmp_path: Path) 
         assert await rows(opened, tmp_path / "tables") == await rows(await small(), tmp_path / "none")
 
 
-def test_only_the_last_stretch_changes_as_an_archive_grows() -> None:
-    some = [_segment(number, kept.STRETCH_BYTES // 3 + 1) for number in range(1, 9)]
-    whole = [stretch.digest for stretch in kept.stretches(some)]
-    assert [len(stretch.segments) for stretch in kept.stretches(some)] == [3, 3, 2]
-    assert [stretch.digest for stretch in kept.stretches(some[:7])][:2] == whole[:2]
+def test_only_the_last_bundle_changes_as_an_archive_grows() -> None:
+    some = [_segment(number, kept.BUNDLE_BYTES // 3 + 1) for number in range(1, 9)]
+    whole = [bundle.digest for bundle in kept.bundles(some)]
+    assert [len(bundle.segments) for bundle in kept.bundles(some)] == [3, 3, 2]
+    assert [bundle.digest for bundle in kept.bundles(some[:7])][:2] == whole[:2]
     assert len(set(whole)) == 3
 
 
