@@ -58,12 +58,6 @@ def _go_on(folder: RunFolder, flags: Sequence[str]) -> int:
 
     standing = asyncio.run(_look(folder))
     branched = standing.started.branched
-    if branched and branched.follows:
-        raise InvalidValue(
-            f"run {folder.run} is trained on the rollouts of {branched.run}: `slime-events learn {branched.where} "
-            f"--run {folder.run}` goes on with it"
-        )
-    branched = standing.started.branched
     if branched is not None and branched.follows:
         if flags:
             raise InvalidValue(f"run {folder.run} learns from {branched.run}: it goes on with the settings that it has")
