@@ -110,6 +110,23 @@ async def test_another_reward(plain: Simulation, tmp_path: Path) -> None:
     assert "other_grader" in report.graders_after[0][0]
 
 
+BY_RANK = """
+def grade(args, samples):
+    order = sorted(samples, key=lambda sample: len(set(sample.response)))
+    return [order.index(sample) / args.n_samples_per_prompt for sample in samples]
+"""
+
+
+async def test_a_reward_over_whole_groups(plain: Simulation, tmp_path: Path) -> None:
+    (tmp_path / "by_rank.py").write_text(BY_RANK)
+    change = make_change(settings(), ["--group-rm", "--custom-rm-path", f"{tmp_path}/by_rank.py:grade"])
+    report = await rescore(opened(plain, settings()), change)
+    groups = report.groups.accepted_after
+    assert [(low, count) for low, _, count in report.rewards_after.bars if count] == [
+        (rank / SAMPLES, groups) for rank in range(SAMPLES)
+    ]
+
+
 async def test_a_group_that_had_no_reward_may_be_accepted(tmp_path: Path) -> None:
     run = settings()
     sim = await record(tmp_path, run, coin_without("train-0-000002-"))
