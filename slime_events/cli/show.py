@@ -27,6 +27,7 @@ from slime_events.opened_run import OpenedRun, open_run
 from slime_events.progress import Progress
 from slime_events.run_folder import RunFolder
 from slime_events.timetravel.difference import difference
+from slime_events.timetravel.later import look_ahead
 from slime_events.timetravel.place import FORMS, AtPosition, parse_place
 from slime_events.timetravel.timeline import Timeline
 from slime_events.timetravel.view import facts_of
@@ -127,7 +128,7 @@ async def moment_shown(opened: OpenedRun, at: str, step: int = 0, diff: str | No
     moment = await timeline.seek(parse_place(at))
     if step:
         moment = await timeline.seek(AtPosition(min(max(moment.position + step, 1), timeline.end)))
-    facts = facts_of(moment, timeline.end)
+    facts = facts_of(moment, timeline.end, await look_ahead(opened.log, moment))
     if diff is None:
         return Shown(facts, at_text(facts, event_line(moment.last) if moment.last else ""))
     facts = difference(facts, facts_of(await timeline.seek(parse_place(diff)), timeline.end))

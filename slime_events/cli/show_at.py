@@ -68,18 +68,26 @@ def _engines(facts: dict[str, Any]) -> str:
 
 
 def _rollouts(facts: dict[str, Any]) -> str:
-    """What each engine is on, and what no engine has given tokens of yet."""
-    named = [(e["engine"], e["rollouts"]) for e in facts["engines"]] + [("-", facts["queued"])]
+    """What each engine is on, and what none has begun as far as the log says."""
     rows, left = [], 0
-    for engine, rollouts in named:
+    for rollouts in (*(e["rollouts"] for e in facts["engines"]), facts["queued"]):
         shown = sorted(rollouts, key=lambda rollout: -rollout["seconds"])[:ROLLOUTS]
         left += len(rollouts) - len(shown)
         rows += [
-            (r["sample"], engine, r["tokens"], _weights(r), r["attempt"], duration(max(0.0, r["seconds"])))
+            (r["sample"], _doing(r), r["tokens"], _weights(r), r["attempt"], duration(max(0.0, r["seconds"])))
             for r in shown
         ]
-    head = ("under way", "engine", "tokens", "weights", "attempt", "since the request")
+    head = ("under way", "where", "tokens", "weights", "attempt", "since the request")
     return _with_rest(table(head, rows), left, "younger rollouts") if rows else ""
+
+
+def _doing(rollout: dict[str, Any]) -> str:
+    engine = rollout["engine"]
+    if engine is None:
+        return "in the queue"
+    if not rollout["begun"]:
+        return f"waits, later on {engine}"
+    return f"{engine} (said later)" if rollout["said_later"] else str(engine)
 
 
 def _weights(rollout: dict[str, Any]) -> str:

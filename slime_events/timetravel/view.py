@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -19,9 +20,17 @@ UNDER_WAY = (SamplePhase.REQUESTED, SamplePhase.RUNNING)
 NANO = 1e-9
 
 
-def facts_of(moment: Moment, end: int) -> dict[str, Any]:
-    """See docs/time-travel.md for each field. end: the log's last position."""
+class Later(NamedTuple):
+    """engine: that had a rollout. began_at: when it began to generate (UTC nanoseconds), where that was said."""
+
+    engine: str
+    began_at: int | None
+
+
+def facts_of(moment: Moment, end: int, later: Mapping[str, Later] | None = None) -> dict[str, Any]:
+    """See docs/time-travel.md for each field. end: the log's last position. later: who had what, as was said since."""
     state, around, plan = moment.state, moment.around, plan_at(moment)
+    rollouts = _rollouts(moment, later or {})
     groups = [_group(group, moment) for group in state.groups.values()]
     open_groups = [group for group in groups if group["behind"] is not None]
     return {
@@ -48,8 +57,15 @@ def facts_of(moment: Moment, end: int) -> dict[str, Any]:
             "bound": plan.staleness_bound if plan else None,
             "behind": {str(behind): n for behind, n in sorted(Counter(g["behind"] for g in open_groups).items())},
         },
-        "engines": _engines(moment),
-        "queued": [_rollout(sample, moment) for sample in _under_way(state) if sample.sample not in around.engines],
+        "engines": [
+            {
+                "engine": engine,
+                "version": state.activated.get(engine),
+                "rollouts": [rollout for rollout in rollouts if rollout["begun"] and rollout["engine"] == engine],
+            }
+            for engine in sorted({*state.activated, *(r["engine"] for r in rollouts if r["begun"])})
+        ],
+        "queued": [rollout for rollout in rollouts if not rollout["begun"]],
         "groups": groups,
         "sealed": [
             {"step": step, "groups": list(sealed.groups), "digest": sealed.digest}
@@ -76,30 +92,30 @@ def _under_way(state: RunState) -> list[SampleState]:
     return [s for group in state.groups.values() for s in group.samples.values() if s.phase in UNDER_WAY]
 
 
-def _engines(moment: Moment) -> list[dict[str, Any]]:
-    """Every engine that runs weights or rollouts: which, and what it has made of them."""
-    state, around = moment.state, moment.around
-    rollouts: dict[str, list[dict[str, Any]]] = {engine: [] for engine in state.activated}
-    for sample in _under_way(state):
-        engine = around.engines.get(sample.sample)
-        if engine is not None:
-            rollouts.setdefault(engine, []).append(_rollout(sample, moment))
-    return [
-        {"engine": engine, "version": state.activated.get(engine), "rollouts": found}
-        for engine, found in sorted(rollouts.items())
-    ]
+def without_engine(moment: Moment) -> list[str]:
+    """The samples under way of which the log has not said yet who has them."""
+    return [s.sample for s in _under_way(moment.state) if s.sample not in moment.around.engines]
 
 
-def _rollout(sample: SampleState, moment: Moment) -> dict[str, Any]:
-    return {
-        "sample": sample.sample,
-        "tokens": sample.length,
-        "oldest": sample.oldest,
-        "newest": sample.newest,
-        "min_version": sample.min_version,
-        "attempt": sample.attempt,
-        "seconds": (moment.around.at - sample.requested_at) * NANO,
-    }
+def _rollouts(moment: Moment, later: Mapping[str, Later]) -> list[dict[str, Any]]:
+    """Every rollout under way. begun: an engine has given tokens of it, or has said later that it was generating."""
+    now, found = moment.around.at, []
+    for sample in _under_way(moment.state):
+        engine, since = moment.around.engines.get(sample.sample), later.get(sample.sample)
+        generating = since is not None and since.began_at is not None and since.began_at <= now
+        found.append({
+            "sample": sample.sample,
+            "engine": engine or (since.engine if since else None),
+            "begun": engine is not None or generating,
+            "said_later": engine is None and since is not None,
+            "tokens": sample.length,
+            "oldest": sample.oldest,
+            "newest": sample.newest,
+            "min_version": sample.min_version,
+            "attempt": sample.attempt,
+            "seconds": (now - sample.requested_at) * NANO,
+        })  # fmt: skip
+    return found
 
 
 def _group(group: GroupState, moment: Moment) -> dict[str, Any]:

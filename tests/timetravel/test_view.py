@@ -11,9 +11,10 @@ import pytest
 from schemas.errors import InvalidValue
 from slime_events.cli.show import main
 from slime_events.timetravel.difference import difference
+from slime_events.timetravel.later import look_ahead
 from slime_events.timetravel.place import AfterStep, AtPosition, parse_place
 from slime_events.timetravel.timeline import Timeline
-from slime_events.timetravel.view import facts_of
+from slime_events.timetravel.view import Later, facts_of
 from storage.archive import ArchiveWriter
 from tests.cli.small_run import ENGINE, REJECTED, events, finished, recorded, small_run
 
@@ -45,6 +46,20 @@ async def test_an_engine_in_the_midst_of_a_rollout(timeline: Timeline) -> None:
     after = await _facts(timeline, str(CHUNK + 1))
     assert after["engines"][0]["rollouts"] == after["queued"] == []
     assert after["waits_for"] == "1 samples to be graded"
+
+
+async def test_what_the_log_said_only_later(timeline: Timeline) -> None:
+    log = await small_run()
+    request = next(r.position for r in log.records if r.envelope.type == "rollout.requested")
+    moment = await timeline.seek(AtPosition(request))
+    (queued,) = facts_of(moment, timeline.end)["queued"]
+    assert (queued["engine"], queued["begun"]) == (None, False)
+    (engine,) = facts_of(moment, timeline.end, await look_ahead(log, moment))["engines"]
+    (rollout,) = engine["rollouts"]
+    assert (rollout["engine"], rollout["begun"], rollout["said_later"]) == (ENGINE, True, True)
+    too_soon = {rollout["sample"]: Later(ENGINE, moment.around.at + 1)}
+    (waits,) = facts_of(moment, timeline.end, too_soon)["queued"]
+    assert (waits["engine"], waits["begun"]) == (ENGINE, False)
 
 
 async def test_decisions_with_reasons_and_figures(timeline: Timeline) -> None:
