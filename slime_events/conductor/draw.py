@@ -92,7 +92,7 @@ def requests_again(state: RunState, plan: Plan, *, training: bool) -> list[Rollo
     """Rollouts that rest, and failed ones that may be tried again; what they had stays. training: not only evals."""
     found = []
     for group in state.groups.values():
-        if group.purpose is Purpose.TRAIN and not training:
+        if group.phase is not GroupPhase.REQUESTED or (group.purpose is Purpose.TRAIN and not training):
             continue
         for sample in group.samples.values():
             if sample.phase is SamplePhase.SUSPENDED:

@@ -14,7 +14,7 @@ from slime_events.conductor.seal import Normalise
 from slime_events.config.settings import TrainSettings
 from slime_events.config.toml import settings_from
 from slime_events.filters.decide import FilterDecision
-from slime_events.filters.judge import KNOWN, make_judge
+from slime_events.filters.judge import KNOWN, KeepAll, make_judge
 from slime_events.state.group import GroupState
 
 Changes = Mapping[str, Mapping[str, Any]]
@@ -32,11 +32,10 @@ class Decider:
     @classmethod
     def of(cls, settings: TrainSettings) -> Decider:
         """As the conductor of a run with these settings has them. Raises PlugPointError, ValueError."""
+        judge = make_judge(settings.rollout, ArgsView.of(settings.rollout, settings.reward, settings.algorithm))
         return cls(
             make_plan(settings.rollout, settings.evaluation, settings.trainer),
-            _once_each(
-                make_judge(settings.rollout, ArgsView.of(settings.rollout, settings.reward, settings.algorithm))
-            ),
+            judge if isinstance(judge, KeepAll) else _once_each(judge),
             lambda rewards, sizes: normalize_rewards(rewards, sizes, settings.algorithm),
         )
 

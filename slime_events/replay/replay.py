@@ -27,6 +27,7 @@ from slime_events.replay.difference import difference
 from slime_events.replay.report import ReplayReport
 from slime_events.replay.same import about, is_decision
 from slime_events.replay.turns import Turn, Turns
+from slime_events.state.group import SamplePhase
 from slime_events.state.run import RunState
 from slime_events.verify import fold
 from storage.log import Recorded
@@ -34,6 +35,8 @@ from storage.log import Recorded
 CONDUCTOR = "conductor"
 OF_ONE_SAMPLE = (RolloutProgressed, RolloutCompleted, RewardAssigned)
 """Most events of a run. They bring a decision only where their group has ended by them, or a batch waits for it."""
+
+UNDER_WAY = frozenset({SamplePhase.REQUESTED, SamplePhase.RUNNING, SamplePhase.SUSPENDED})
 
 
 class Replay:
@@ -101,7 +104,9 @@ class Replay:
         if not self._quiet or self._decider is None or self._state.accepted or not isinstance(event, OF_ONE_SAMPLE):
             return False
         group = self._state.groups.get(group_of(event.sample))
-        return group is None or not has_ended(group, self._decider.plan)
+        if group is None or any(sample.phase in UNDER_WAY for sample in group.samples.values()):
+            return True  # the usual answer, without asking for retries
+        return not has_ended(group, self._decider.plan)
 
     def _look(self) -> None:
         """Decide as a conductor would that looks at the log here: one that has said all of a turn, or a new one."""
