@@ -98,7 +98,7 @@ async def _learn(run: str, asked: Asked, *, first: bool) -> int:
             beginning = await begin(parent, prospect, RunFolder.create(runs_dir(parent, asked), asked.name))
     told = _Told(parent)
     version = await Learn(parent, folder, beginning, see=told.see, note=say).run()
-    say(f"run {asked.name} has version {version}; {told.text()}")
+    say(f"run {asked.name} has version {version}{told.text()}")
     say(_where(folder))
     return 0
 
@@ -150,7 +150,9 @@ class _Told:
 
     def text(self) -> str:
         """What it came to."""
-        return f"{self._steps} steps on {self._samples:,} samples of {self._parent.run}, none of them generated again"
+        if not self._steps:
+            return ""
+        return f"; {self._steps} steps on {self._samples:,} samples of {self._parent.run}, none of them generated again"
 
 
 def _read_words(argv: Sequence[str], naming: str) -> tuple[str, Asked]:

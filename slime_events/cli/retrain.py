@@ -99,5 +99,8 @@ def _parser() -> argparse.ArgumentParser:
         "--out", metavar="FOLDER", help="where to: a folder of weight versions, such as a run's weights/"
     )
     parser.add_argument("--checkpoint", action="store_true", help="a trainer checkpoint of that version too")
+    parser.add_argument(
+        "--branch", metavar="NAME", help="into a new run, with --drop SQL or --changes FILE (--branch --help says more)"
+    )
     parser.add_argument("--json", action="store_true", help="JSON instead of text")
     return parser

@@ -83,10 +83,10 @@ class Learn:
         *,
         see: Callable[[Recorded], None],
         note: Callable[[str], None],
-        make_ranks: MakeRanks = local_ranks,
+        make_ranks: MakeRanks | None = None,
     ) -> None:
         self._parent, self._folder, self._beginning = parent, folder, beginning
-        self.see, self._note, self._make_ranks = see, note, make_ranks
+        self.see, self._note, self._make_ranks = see, note, make_ranks or local_ranks
 
     async def run(self) -> int:
         """Train to the end of what is to be trained; the version reached. Raises a SlimeEventsError with the reason."""

@@ -20,8 +20,8 @@ from schemas.runs import RunFinished, RunResumed, RunStarted
 from schemas.steps import StepCommitted
 from serve_apps.engine.scripted_engine import Script
 from slime_events.audit.audit import Audit, audit
-from slime_events.audit.followed import facts_of
 from slime_events.audit.report import report_text
+from slime_events.cli.main import main
 from slime_events.conductor.plan import make_plan
 from slime_events.config.derivations import derive
 from slime_events.config.settings import TrainSettings
@@ -107,22 +107,30 @@ def of(found: list[Recorded], kind: type[Any]) -> list[Any]:
     return [recorded.envelope.event for recorded in found if isinstance(recorded.envelope.event, kind)]
 
 
-async def test_retraining_without_a_sample_begins_where_it_was_trained_on(parent: str, tmp_path: Path) -> None:
-    asked = Asked(name="second", drop="SELECT sample FROM samples WHERE step = 2 LIMIT 1", runs_dir=str(tmp_path))
-    ranks = Counting()
-    async with learner(parent, asked, ranks) as learn:
-        assert await learn.run() == STEPS
-    found = await records(tmp_path / "second")
+def test_retrain_without_a_sample_begins_where_it_was_trained_on(
+    parent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ranks, drop = Counting(), "SELECT sample FROM samples WHERE step = 2 LIMIT 1"
+    monkeypatch.setattr("slime_events.launch.learn.local_ranks", ranks)
+    where = ["--runs-dir", str(tmp_path)]
+    assert main(["retrain", parent, "--branch", "second", "--drop", drop, *where]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[:3] == [
+        "1 of 4 batches of sim are others: 1 samples gone, 0 joined, 0 graded otherwise",
+        "the first is that of step 2",
+        "begins with version 2 of sim",
+    ]
+    assert ["5 samples of 2 groups" in out[3], "6 samples of 2 groups" in out[4]] == [True, True]
+    assert ranks.settings[-1].trainer.global_batch_size is None, "a step takes what rollouts there are"
+    found = asyncio.run(records(tmp_path / "second"))
     (started,) = of(found, RunStarted)
     assert (started.branched.run, started.branched.version, started.branched.follows) == ("sim", 2, True)
     assert [len(batch.samples) for batch in of(found, BatchSealed)] == [5, 6]
     assert of(found, RunFinished)[0].steps == STEPS
-    async with open_run(f"{tmp_path}/second/archive/second") as archive, open_run(parent) as its:
-        assert [recorded.data async for recorded in archive.log.read()] == [recorded.data for recorded in found]
-        facts = await facts_of("sim", its.log.read())
-        report = await audit(archive.log.read(), Audit("second", files=False, parent=facts))
-    assert report.clean, report_text(report, 0)
-    assert ranks.settings[-1].trainer.global_batch_size is None, "a step takes what rollouts there are"
+    assert main(["audit", f"{tmp_path}/second/archive/second"]) == 0, "its archive is the whole of it"
+    assert "2 batches, 11 samples, 1 left out of their groups" in capsys.readouterr().out
+    assert main(["resume", "second", *where]) == 0
+    assert "run second has finished all its steps: nothing to do" in capsys.readouterr().err
 
 
 async def test_an_interrupted_learner_goes_on_with_what_it_began_with(parent: str, tmp_path: Path) -> None:
