@@ -10,11 +10,10 @@ nothing that the branch's weights were trained on comes again, and nothing is le
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from schemas.batches import BatchSealed
-from schemas.checkpoints import CheckpointSaved
 from schemas.errors import InvalidValue, RunNotFound
 from schemas.event import Purpose
 from schemas.groups import GroupRejected
@@ -51,7 +50,7 @@ async def read_point(log: Readable, version: int, where: str, *, fresh_optimizer
         )
     made = await _first(log, before) if version == first else await _made(log, version, first)
     if before and before.follows:
-        cursors, passed = await _followed_prompts(log, version, before)
+        cursors, passed = await _followed_prompts(version, before)
     else:
         cursors, passed = await _prompts(log, made.position, version, before)
     return Branched(
@@ -94,29 +93,11 @@ async def _made(log: Readable, version: int, first: int) -> _Made:
     raise RunNotFound(f"run {log.run} has no weight version {version}: there are {first} to {last}")
 
 
-async def _followed_prompts(
-    log: Readable, version: int, before: Branched
-) -> tuple[dict[str, int], dict[str, tuple[int, ...]]]:
-    """Of a learner, which draws none: those that the run it follows was done with at its own version of that number.
-
-    A learner's log has no rollouts, so its steps are not trained again from it alone: it needs a checkpoint.
-    """
-    saved = [e.version async for e in _checkpoints(log)]
-    if version > before.version and version not in saved:
-        there = ", ".join(map(str, sorted({before.version, *saved})))
-        raise InvalidValue(
-            f"run {log.run} was trained on the rollouts of {before.run}: only versions with a checkpoint can be gone "
-            f"on from, and those are {there} (--save-interval N for more)"
-        )
+async def _followed_prompts(version: int, before: Branched) -> tuple[dict[str, int], dict[str, tuple[int, ...]]]:
+    """Of a learner, which draws none: those that the run it follows was done with at its own version of that number."""
     async with open_run(before.where) as followed:
         point = await read_point(followed.log, version, before.where)
     return point.cursors, point.passed
-
-
-async def _checkpoints(log: Readable) -> AsyncIterator[CheckpointSaved]:
-    async for recorded in log.read(1, of_type(log.run, "checkpoint.saved")):
-        if isinstance(recorded.envelope.event, CheckpointSaved):
-            yield recorded.envelope.event
 
 
 async def _prompts(
