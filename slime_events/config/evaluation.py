@@ -16,7 +16,7 @@ class EvalSettings(Settings, frozen=True, kw_only=True):
     eval_prompt_data: Annotated[list[str], Meta(description="pairs: name path name path ...")] = field(
         default_factory=list
     )
-    skip_eval_before_train: Annotated[bool, Meta(description="no evaluation of version 0")] = False
+    skip_eval_before_train: Annotated[bool, Meta(description="no evaluation of the first version")] = False
     eval_input_key: Annotated[str | None, Meta(description="prompt field; default: input-key")] = None
     eval_label_key: Annotated[str | None, Meta(description="label field; default: label-key")] = None
     n_samples_per_eval_prompt: Annotated[int, Meta(description="samples per question")] = 1
