@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from actors.local_ranks import local_ranks
 from slime_events.branch_point import read_point
 from slime_events.launch.beginning import put_beginning
 from slime_events.opened_run import open_run
 from storage.weights_store import digest_of
 from tests.run.whole import Finished
+
+pytestmark = pytest.mark.real
 
 
 async def test_the_beginning_has_the_weights_and_the_optimizer_of_the_version(
