@@ -20,12 +20,16 @@ from slime_events.conductor.evaluate import evals_due
 from slime_events.conductor.plan import Plan
 from slime_events.conductor.seal import Normalise
 from slime_events.state.run import RunState
+from storage.log import Recorded
 
 Prompted = PromptSubmitted | PromptRejected
 
 
 class Feed(Protocol):
     """Where prompts come from."""
+
+    def hear(self, recorded: Recorded) -> None:
+        """Every event in order, before anything is taken after it: what is drawn may follow from what the log says."""
 
     def malformed(self) -> list[PromptRejected]:
         """The lines of the prompt file that are no rows at all."""

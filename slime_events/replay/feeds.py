@@ -12,16 +12,25 @@ from slime_events.conductor.prompts import PromptFeed
 from slime_events.conductor.turn import Feed, Prompted
 from slime_events.config.settings import TrainSettings
 from slime_events.replay.recorded_feed import RecordedFeed
-from storage.log import Readable
+from storage.log import Readable, Recorded
 
 
 class Remembering:
-    """A feed that reads the rows it was asked for last only once: a replay asks at many positions for the same."""
+    """A feed that reads the rows it was asked for last only once: a replay asks at many positions for the same.
 
-    def __init__(self, feed: Feed) -> None:
-        self._feed = feed
+    follows_log: what is drawn follows from what the log says, so every event may change it.
+    """
+
+    def __init__(self, feed: Feed, *, follows_log: bool = False) -> None:
+        self._feed, self._follows_log = feed, follows_log
         self._asked: tuple[dict[str, int], int] | None = None
         self._taken: list[Prompted] = []
+
+    def hear(self, recorded: Recorded) -> None:
+        """As the feed's."""
+        self._feed.hear(recorded)
+        if self._follows_log:
+            self._asked = None
 
     def malformed(self) -> list[PromptRejected]:
         """As the feed's."""
@@ -44,21 +53,23 @@ async def make_feed(log: Readable, settings: TrainSettings, *, recorded: bool) -
     why = "as asked"
     if not recorded:
         try:
-            return Remembering(_from_files(settings)), f"drawn again from {settings.data.prompt_data}"
+            follows_log = settings.data.prompt_sampler != "file"
+            feed = Remembering(_from_files(settings), follows_log=follows_log)
+            return feed, f"drawn again from {settings.data.prompt_data}"
         except (SlimeEventsError, OSError) as error:
             why = str(error).splitlines()[0]
-    feed = RecordedFeed()
+    known = RecordedFeed()
     async for one in log.read(1, about(log.run, "prompt", "*")):
-        feed.add(one.envelope.event)
-    return feed, f"{feed.prompts} taken as recorded ({why})"
+        known.add(one.envelope.event)
+    return known, f"{known.prompts} taken as recorded ({why})"
 
 
 def _from_files(settings: TrainSettings) -> PromptFeed:
     data = settings.data
     if data.prompt_data is None:
         raise DataError("the run has no --prompt-data")
-    if data.prompt_sampler != "file" or data.archive_prompts:
-        raise DataError("they were drawn by what the log said, each with the position that it was read up to")
+    if data.archive_prompts or data.data_source_path:
+        raise DataError("some of them came from elsewhere than --prompt-data")
     if not Path(settings.engine.hf_checkpoint).is_dir():
         raise DataError(f"the tokenizer's folder {settings.engine.hf_checkpoint} is not there")
     return PromptFeed.open(data, settings.evaluation, settings.rollout, settings.engine.hf_checkpoint)

@@ -9,6 +9,7 @@ from schemas.event import Event, Purpose
 from schemas.prompts import PromptRejected, PromptSubmitted
 from slime_events.conductor.turn import Prompted
 from slime_events.replay.same import is_decision
+from storage.log import Recorded
 
 
 class RecordedFeed:
@@ -34,6 +35,9 @@ class RecordedFeed:
             self._evaluations.setdefault((event.dataset, event.version or 0), []).append(event)
         else:
             self._rows.append(event)
+
+    def hear(self, recorded: Recorded) -> None:
+        """Nothing: it knows them all."""
 
     def malformed(self) -> list[PromptRejected]:
         """None: lines that are no rows are no decision."""

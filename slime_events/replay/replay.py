@@ -82,6 +82,7 @@ class Replay:
         elif isinstance(event, RunFinished | RunFailed):
             self._compare_end(recorded, event)
         fold(self._state, recorded)
+        self._feed.hear(recorded)
         if isinstance(event, RunStarted | RunResumed) or (isinstance(event, WorkerJoined) and event.role == CONDUCTOR):
             self._begins = True
         if not self._changes_nothing(event):

@@ -11,6 +11,7 @@ from slime_events.replay.report import ReplayReport
 from tests.replay.replayed import decider
 from tests.simulation.roles import make_feed
 from tests.simulation.simulation import Simulation, make_plan
+from tests.simulation.test_sampled import CURRICULUM, sampled_feed, simulate
 
 ROWS = ["a", {"input": 7}, *[f"p{n}" for n in range(3)]]
 PLAN = make_plan(steps=3, groups=1, samples=1, eval_every=2, eval_names=("held",))
@@ -35,3 +36,20 @@ async def test_a_changed_line_is_found_where_it_was_drawn(tmp_path: Path) -> Non
     assert found.decided.text == "another"  # type: ignore[union-attr]
     (found,) = drawn_again(ROWS, ["one", "three"]).differences
     assert (found.recorded.text, found.recorded.purpose) == ("two", Purpose.EVAL)  # type: ignore[attr-defined]
+
+
+async def test_a_curriculum_s_draws_are_made_again(tmp_path: Path) -> None:
+    """What is drawn follows from the position that it was drawn at, and so does what is not."""
+    sim = await simulate(tmp_path, sampled_feed(tmp_path, CURRICULUM), steps=6)
+
+    def drawn_again(rows: int) -> ReplayReport:
+        feed = Remembering(sampled_feed(tmp_path, CURRICULUM, rows=rows), follows_log=True)
+        replay = Replay("sim", feed, decider=decider(sim.plan))
+        for recorded in sim.log.records:
+            replay.apply(recorded)
+        return replay.report
+
+    same = drawn_again(12)
+    assert same.is_equal, same.differences[0]
+    assert same.decisions["prompt.submitted"] >= 12
+    assert not drawn_again(5).is_equal
