@@ -18,11 +18,11 @@ from schemas.errors import InvalidValue, RunNotFound
 from schemas.event import Purpose
 from schemas.groups import GroupRejected
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
-from schemas.runs import Branched, RunStarted
+from schemas.runs import Branched
 from schemas.steps import StepCommitted
 from schemas.subjects import about, of_type
 from schemas.weights import WeightsPublished
-from slime_events.opened_run import open_run
+from slime_events.opened_run import branched_of, open_run
 from storage.log import Readable
 
 TRAIN, INBOX = "train", "inbox"
@@ -63,15 +63,6 @@ async def read_point(log: Readable, version: int, where: str, *, fresh_optimizer
         cursors=cursors,
         passed=passed,
     )
-
-
-async def branched_of(log: Readable) -> Branched | None:
-    """Where a run goes on from itself; None for one that begins with its base checkpoint. Raises RunNotFound."""
-    async for recorded in log.read(1, about(log.run, "run", "run")):
-        event = recorded.envelope.event
-        if isinstance(event, RunStarted):
-            return event.branched
-    raise RunNotFound(f"the log of run {log.run} does not say that it was started")
 
 
 async def _first(log: Readable, before: Branched | None) -> _Made:

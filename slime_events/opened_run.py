@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from schemas.errors import RunNotFound
+from schemas.runs import Branched, RunStarted
 from schemas.subjects import about
 from slime_events.config.settings import TrainSettings
 from slime_events.run_folder import RUNS_DIR, RunFolder, find_run
@@ -58,6 +59,15 @@ async def open_run(where: str, runs_dir: str | Path = RUNS_DIR) -> AsyncIterator
         settings = await _settings(live)
         blobs = BlobStore(settings.run.blob_url or str(folder.blobs))
         yield OpenedRun(live, settings, _fetch(blobs), folder, str(folder.path))
+
+
+async def branched_of(log: Readable) -> Branched | None:
+    """Where a run goes on from itself; None for one that begins with its base checkpoint. Raises RunNotFound."""
+    async for recorded in log.read(1, about(log.run, "run", "run")):
+        event = recorded.envelope.event
+        if isinstance(event, RunStarted):
+            return event.branched
+    raise RunNotFound(f"the log of run {log.run} does not say that it was started")
 
 
 def is_archive(where: str) -> bool:

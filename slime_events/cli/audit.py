@@ -16,9 +16,8 @@ from slime_events.audit.audit import Audit, audit
 from slime_events.audit.followed import facts_of
 from slime_events.audit.ledger import Ledger
 from slime_events.audit.report import Report, report_text
-from slime_events.branch_point import branched_of
 from slime_events.cli.locate import add_run, blob_url
-from slime_events.opened_run import is_archive, open_archive, open_run
+from slime_events.opened_run import branched_of, is_archive, open_archive, open_run
 from slime_events.run_folder import RunFolder, find_run
 from storage.archived_log import ArchivedLog
 from storage.log import Readable, Recorded

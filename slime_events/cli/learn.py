@@ -75,10 +75,9 @@ def go_on(folder: RunFolder, parent: str) -> int:
 
 
 async def _learn(run: str, asked: Asked, *, first: bool) -> int:
-    from slime_events.branch_point import branched_of
     from slime_events.launch.learn import Learn
     from slime_events.launch.learning import begin, look, runs_dir
-    from slime_events.opened_run import open_run
+    from slime_events.opened_run import branched_of, open_run
 
     task = asyncio.current_task()
     assert task is not None

@@ -25,9 +25,8 @@ from actors.ranks_at import MakeRanks, ranks_at
 from actors.trainer_ranks import Ranks
 from schemas.errors import TrainerError
 from schemas.runs import Branched
-from slime_events.branch_point import branched_of
 from slime_events.config.settings import TrainSettings
-from slime_events.opened_run import OpenedRun, open_run
+from slime_events.opened_run import OpenedRun, branched_of, open_run
 from slime_events.retrain.base import with_base
 from storage.weights_store import WeightStore
 

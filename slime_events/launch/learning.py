@@ -11,14 +11,14 @@ from msgspec import structs
 from schemas.batches import BatchSealed
 from schemas.errors import InvalidValue, RunNotFound
 from schemas.subjects import of_type
-from slime_events.branch_point import branched_of, read_point
+from slime_events.branch_point import read_point
 from slime_events.config.flags import ParsedTrain
 from slime_events.launch.branch_settings import branch_settings, check_branch
 from slime_events.launch.learn import Beginning, make_batches
 from slime_events.learner.changes import Changes, read_changes, write_changes
 from slime_events.learner.outlook import Outlook, look_ahead
 from slime_events.learner.settings import learner_settings, trains_otherwise
-from slime_events.opened_run import OpenedRun
+from slime_events.opened_run import OpenedRun, branched_of
 from slime_events.retrain.base import with_base
 from slime_events.run_folder import RUNS_DIR, RunFolder
 from storage.blobs import BlobStore

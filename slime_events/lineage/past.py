@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from schemas.errors import RunNotFound
-from schemas.event import Event
-from schemas.runs import Branched, RunStarted
+from schemas.runs import Branched
 from schemas.steps import StepCommitted
-from schemas.subjects import about, of_type
+from schemas.subjects import of_type
 from schemas.weights import WeightsPublished
 from slime_events.lineage.facts import Run, Versions
-from slime_events.opened_run import OpenedRun, open_run
+from slime_events.opened_run import OpenedRun, branched_of, open_run
 from storage.log import Recorded
 
 
@@ -78,7 +77,7 @@ class Past:
         self._stack = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> Past:
-        self._parts = [Part(self._opened, await _branched(self._opened))]
+        self._parts = [Part(self._opened, await branched_of(self._opened.log))]
         return self
 
     async def __aexit__(
@@ -108,7 +107,7 @@ class Past:
             ) from error
         # Rollouts of a run that is followed are this past's wherever they stand in its log.
         end = None if branched.follows else branched.position
-        self._parts.append(Part(opened, await _branched(opened), branched.version, end))
+        self._parts.append(Part(opened, await branched_of(opened.log), branched.version, end))
         return self._parts[-1]
 
     async def parts(self) -> AsyncIterator[Part]:
@@ -174,11 +173,3 @@ def _run(part: Part) -> Run:
         position=branched.position,
         follows=branched.follows,
     )
-
-
-async def _branched(opened: OpenedRun) -> Branched | None:
-    async for recorded in opened.log.read(1, about(opened.run, "run", "run")):
-        event: Event = recorded.envelope.event
-        if isinstance(event, RunStarted):
-            return event.branched
-    return None

@@ -8,9 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from schemas.errors import RunNotFound
-from schemas.runs import Branched, RunStarted
-from schemas.subjects import about
-from slime_events.opened_run import OpenedRun, open_run
+from slime_events.opened_run import OpenedRun, branched_of, open_run
 from slime_events.query.answer import Answer
 from slime_events.query.cache import TableCache
 from slime_events.query.database import ask, database, facts_needed, one_select
@@ -42,7 +40,7 @@ async def tables_of(
     kept = TableCache(cache)
     runs = [RunFacts(opened, kept)]
     async with contextlib.AsyncExitStack() as parents:
-        branched = await _branched(opened) if with_parent else None
+        branched = await branched_of(opened.log) if with_parent else None
         while branched is not None:
             try:
                 parent = await parents.enter_async_context(open_run(branched.where))
@@ -52,13 +50,5 @@ async def tables_of(
                 ) from error
             end = None if branched.follows else branched.position
             runs.append(RunFacts(parent, kept, depth=len(runs), end=end))
-            branched = await _branched(parent)
+            branched = await branched_of(parent.log)
         yield RunTables(runs)
-
-
-async def _branched(opened: OpenedRun) -> Branched | None:
-    """Where a run goes on from."""
-    async for recorded in opened.log.read(1, about(opened.run, "run", "run")):
-        if isinstance(recorded.envelope.event, RunStarted):
-            return recorded.envelope.event.branched
-    return None
