@@ -25,6 +25,7 @@ from schemas.subjects import every_event, of_type
 from slime_events.learner.batches import Batches
 from slime_events.state.apply import apply
 from slime_events.state.run import FOLD, RunState, state_digest
+from slime_events.trained import read_trained
 from slime_events.worker import Worker
 from storage.follow import Follower
 from storage.log import Fence, Recorded
@@ -57,7 +58,10 @@ class Learner:
         self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> int:
-        """Train to the parent's end; the version reached. Raises what the trainer raises, DeadlineExceeded."""
+        """Train to the parent's end; the version reached. Raises what the trainer and the parent's log raise."""
+        before = await read_trained(self._worker)
+        if before.over:
+            return before.version
         tasks = [
             asyncio.create_task(self._seal(), name="seal"),
             asyncio.create_task(self._finish(), name="finish"),
