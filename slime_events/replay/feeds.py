@@ -37,10 +37,13 @@ class Remembering:
         return self._feed.malformed()
 
     def take(self, cursors: Mapping[str, int], count: int) -> list[Prompted]:
-        """As the feed's."""
+        """As the feed's. Raises DataError where the file has lost rows since."""
         asked = (dict(cursors), count)
         if asked != self._asked:
-            self._asked, self._taken = asked, self._feed.take(cursors, count)
+            try:
+                self._asked, self._taken = asked, self._feed.take(cursors, count)
+            except IndexError as error:
+                raise DataError("the prompt file has fewer rows than when the run drew from it") from error
         return list(self._taken)
 
     def evaluation(self, name: str, version: int) -> list[Prompted]:
