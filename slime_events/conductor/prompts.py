@@ -19,6 +19,7 @@ from slime_events.config.evaluation import EvalSettings
 from slime_events.config.rollout import RolloutSettings
 from slime_events.data.archived import ArchivedPrompts
 from slime_events.data.buffer_filter import BufferFilter
+from slime_events.data.draws import Draws
 from slime_events.data.prompt import Prompt, Tokenizer, make_prompt
 from slime_events.data.row import BadRow, Problem, PromptRow
 from slime_events.data.source import PromptSource, eval_sources
@@ -80,8 +81,9 @@ class PromptFeed:
             self._own.position = recorded.position
 
     async def recall(self, log: Readable, end: int) -> None:
-        """Read what the log says of draws up to position `end`."""
+        """Read what the log says of draws up to position `end`; what was heard before is forgotten."""
         if self._sampled is not None:
+            self._sampled.draws = Draws(self._data.pass_reward)
             await self._sampled.draws.read(log, end)
 
     def malformed(self) -> list[PromptRejected]:

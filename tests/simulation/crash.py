@@ -26,6 +26,7 @@ from serve_apps.generate.setup import GenerateSetup
 from serve_apps.rollout import ChunkRule
 from slime_events.conductor.accept import Judge
 from slime_events.conductor.plan import Plan
+from slime_events.conductor.prompts import PromptFeed
 from slime_events.incarnation import Incarnation
 from slime_events.state.snapshot import low_water, training_start
 from slime_events.state.snapshots import Snapshots
@@ -137,7 +138,7 @@ class _MortalConsumer(LineConsumer):
 @dataclass(frozen=True, kw_only=True)
 class Scene:
     """What is run: the same for the run with crashes and the one without. snapshots: events between two of them.
-    branched, beginning: where it goes on from, and what its trainer begins with.
+    branched, beginning: where it goes on from, and what its trainer begins with. feed: made in the run's folder.
     """
 
     plan: Plan
@@ -151,6 +152,7 @@ class Scene:
     generate: GenerateSetup | None = None
     branched: Branched | None = None
     beginning: bytes = b""
+    feed: Callable[[Path], PromptFeed] | None = None
 
 
 @dataclass(slots=True)
@@ -180,7 +182,7 @@ class Crashed:
             "archivist": lambda line: run_archivist(self._worker(line), folder, SEGMENTS),
             **engines,
         }
-        self.feed = make_feed(folder, scene.prompts, scene.evaluations)
+        self.feed = scene.feed(folder) if scene.feed else make_feed(folder, scene.prompts, scene.evaluations)
 
     @property
     def roles(self) -> tuple[str, ...]:
