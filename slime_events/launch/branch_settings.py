@@ -46,6 +46,8 @@ def check_branch(parent: TrainSettings, own: TrainSettings, version: int, *, fre
             f"give more than {version}"
         )
     problems = list(_model(before.hf_checkpoint, after.hf_checkpoint))
+    if own.run.run == parent.run.run:
+        problems.append(f"--run {own.run.run}: the parent has that name, in its log and in its archive; choose another")
     if before.bf16 != after.bf16:
         problems.append("--bf16: the branch begins with the parent's weights, in the precision that they have")
     if not fresh_optimizer:

@@ -62,16 +62,19 @@ def test_what_no_flag_changes_is_the_parents(parent: TrainSettings) -> None:
         (["--num-rollout", "5"], "--num-rollout 5: .* give more than 5"),
         (["--optimizer", "sgd"], "--optimizer: .* --reset-optimizer"),
         (["--bf16"], "--bf16: "),
+        (["--run", "demo"], "--run demo: the parent has that name"),
         (["--load", "/x"], "--load: "),
     ],
 )
 def test_what_cannot_be_another_is_named(parent: TrainSettings, flags: list[str], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
-        check_branch(parent, branch_settings(parent, "/runs", flags).settings, 5, fresh_optimizer=False)
+        check_branch(
+            parent, branch_settings(parent, "/runs", ["--run", "b", *flags]).settings, 5, fresh_optimizer=False
+        )
 
 
 def test_a_new_optimizer_may_be_another(parent: TrainSettings) -> None:
-    own = branch_settings(parent, "/runs", ["--optimizer", "sgd"]).settings
+    own = branch_settings(parent, "/runs", ["--run", "b", "--optimizer", "sgd"]).settings
     check_branch(parent, own, 5, fresh_optimizer=True)
 
 
