@@ -57,10 +57,8 @@ def check_own(parent: TrainSettings, asked: TrainSettings) -> None:
 
 
 def trains_otherwise(parent: TrainSettings, own: TrainSettings) -> bool:
-    """Whether the same batches would make other weights, or other batches be made of all groups."""
+    """Whether the same batches would make other weights."""
     differences = _differences(parent, own)
-    if parent.rollout.dynamic_sampling_filter_path != own.rollout.dynamic_sampling_filter_path:
-        return True
     return any(field not in IDLE for part in TRAINS for field in differences.get(part, ()))
 
 

@@ -30,12 +30,19 @@ from slime_events.launch.learn import Learn
 from slime_events.launch.learning import Asked, begin, look
 from slime_events.opened_run import OpenedRun, open_run
 from slime_events.run_folder import RunFolder
+from slime_events.sample import Sample
 from storage.log import Recorded
 from tests.learner.test_poisoned import archived
 from tests.simulation.parts import ScriptedRanks
 from tests.simulation.simulation import Simulation
 
 STEPS = 4
+FILTER = f"{__name__}:not_of_step_1"
+
+
+def not_of_step_1(args: object, samples: list[Sample]) -> bool:
+    """A filter that drops the groups with the third and the fourth prompt."""
+    return samples[0].group_index not in (2, 3)
 
 
 def small(folder: Path) -> TrainSettings:
@@ -181,6 +188,8 @@ async def test_other_settings_begin_at_the_beginning_and_nothing_else_at_no_step
     async with open_run(parent) as opened:
         assert (await look(opened, asked)).version is None
         assert (await look(opened, replace(asked, flags=("--lr", "1e-3")))).version == 0
+        filtered = await look(opened, replace(asked, flags=("--dynamic-sampling-filter-path", FILTER)))
+        assert (filtered.version, filtered.outlook.differing) == (1, [1])
         graded = tmp_path / "graded.jsonl"
         graded.write_text(await _graded_otherwise(opened, 3))
         prospect = await look(opened, replace(asked, changes=str(graded)))
