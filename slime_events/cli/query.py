@@ -55,6 +55,8 @@ def _sink(out: Path | None) -> Iterator[BinaryIO]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
+    if not out.parent.is_dir():
+        raise InvalidValue(f"--out {out}: there is no folder {out.parent}")
     temp = out.with_name(f".{out.name}.part")
     with file_errors(str(out)):
         try:

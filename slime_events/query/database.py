@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import functools
 import json
+import os
+import tempfile
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -17,7 +20,12 @@ from slime_events.query.facts import FACTS, LOG
 from slime_events.query.run_facts import FactParts, RunFacts
 from slime_events.query.tables import TABLES
 
-_SETTINGS = {"autoload_known_extensions": "false", "autoinstall_known_extensions": "false"}
+_SETTINGS = {
+    "autoload_known_extensions": "false",
+    "autoinstall_known_extensions": "false",
+    "temp_directory": str(Path(tempfile.gettempdir(), f"slime-events-query-{os.getpid()}")),
+}
+"""temp_directory: where a query that is larger than memory puts what it does not need just now; gone afterwards."""
 
 Loaded = Sequence[tuple[RunFacts, Mapping[str, FactParts]]]
 """Each run with what was loaded of it, the one that was asked for first."""
@@ -26,8 +34,8 @@ Loaded = Sequence[tuple[RunFacts, Mapping[str, FactParts]]]
 def database(loaded: Loaded, names: Collection[str]) -> duckdb.DuckDBPyConnection:
     """A database in memory of these facts, and of the tables that need no others. Without facts: the catalogue."""
     if not names:
-        return _catalogue().cursor()
-    connection = duckdb.connect(config=_SETTINGS)
+        return _quiet(_catalogue().cursor())
+    connection = _quiet(duckdb.connect(config=_SETTINGS))
     connection.execute(f"CREATE SCHEMA {LOG}")
     files: list[str] = []
     for name in names:
@@ -53,6 +61,12 @@ def _rows(connection: duckdb.DuckDBPyConnection, facts: RunFacts, name: str, par
         yield f"{head} read_parquet({_texts(list(map(str, part.files)))}){tail}"
     connection.register(f"tail_{name}_{facts.depth}", part.table)
     yield f"{head} tail_{name}_{facts.depth}{tail}"
+
+
+def _quiet(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
+    """Without a progress bar, which would stand among the rows."""
+    connection.execute("SET enable_progress_bar = false")
+    return connection
 
 
 def one_select(sql: str) -> str:
@@ -101,7 +115,6 @@ def _catalogue() -> duckdb.DuckDBPyConnection:
         connection.execute(table.view)
     connection.execute("SET enable_external_access = false")
     connection.execute("PRAGMA disable_optimizer")
-    connection.execute("SET lock_configuration = true")
     return connection
 
 

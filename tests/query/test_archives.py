@@ -24,7 +24,7 @@ from tests.cli.small_run import RUN, appends, events, finished, recorded
 from tests.lineage.opened import archived_parent, small
 
 SAID = finished(events())
-ASKED = ("events", "samples", "tokens")
+ASKED = ("events", "rewards", "tokens")
 
 
 def archive(folder: Path, said: Sequence[Event], per_segment: int) -> None:

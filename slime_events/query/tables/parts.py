@@ -9,10 +9,10 @@ from __future__ import annotations
 
 def about_samples(source: str, entity: str) -> str:
     """`source` (a fact, or a SELECT in brackets) with `of_run`, one row for each `entity`."""
-    return f"""(SELECT w.*, o.of_run FROM {source} w JOIN (
+    return f"""(SELECT w.*, coalesce(o.of_run, w.run) AS of_run FROM {source} w LEFT JOIN (
             SELECT run, CASE WHEN branched_follows THEN branched_run ELSE run END AS of_run FROM log.run_started
         ) o ON o.run = w.run
-        QUALIFY row_number() OVER (PARTITION BY o.of_run, w.{entity} ORDER BY w.depth) = 1)"""
+        QUALIFY row_number() OVER (PARTITION BY coalesce(o.of_run, w.run), w.{entity} ORDER BY w.depth) = 1)"""
 
 
 VERDICTS = about_samples(
