@@ -44,7 +44,7 @@ def _without_generation(settings: TrainSettings) -> tuple[TrainSettings, list[st
         settings,
         rollout=rollout,
         data=replace(data, prompt_data=None),
-        evaluation=replace(evaluation, eval_interval=None),
+        evaluation=replace(evaluation, eval_interval=None, eval_prompt_data=[]),
     )
     return without, [name for name, value in said.items() if value]
 
