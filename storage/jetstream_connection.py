@@ -247,7 +247,7 @@ class Connection:
             raise Away(f"Direct Get answered {status} {answers[-1].description}")
         return answers if status is None else answers[:-1]
 
-    def _answer(self, subject: bytes, answer: Answer) -> None:
+    def _answer(self, subject: bytes, reply: bytes, answer: Answer) -> None:
         answers = self._questions.get(subject[len(self._inbox) + 1 :])
         if answers is not None:
             answers.add(answer)

@@ -16,9 +16,9 @@ from nats.aio.msg import Msg
 
 from storage.jetstream_connection import Away, Connection
 
-_ENDED = ("Deleted", "Leadership", "Shutdown", "Reset")
+ENDED = ("Deleted", "Leadership", "Shutdown", "Reset")
 """Words in a status that says that the consumer itself has ended; any other status ends a request only."""
-_UNFILLED = "Nats-Pending-Messages"
+UNFILLED = "Nats-Pending-Messages"
 """Header of a status: how many of the messages that were asked for will not come."""
 _GRACE_S = 2.0
 """Seconds after the end of a request in which its closing status must have come."""
@@ -92,12 +92,12 @@ class Pull:
         self._changed.set()
 
     def _end_request(self, subject: str, status: str, headers: Mapping[str, str]) -> None:
-        if status == "503" or any(word in headers.get("Description", "") for word in _ENDED):
+        if status == "503" or any(word in headers.get("Description", "") for word in ENDED):
             self.gone = True
         if subject != self._open:
             return
         # A consumer with replicas sends a message only once they know of it, and so after the status of its request.
-        owed = self._left - int(headers.get(_UNFILLED, self._left))
+        owed = self._left - int(headers.get(UNFILLED, self._left))
         if owed > 0:
             self._left = owed
         else:

@@ -1,4 +1,4 @@
-"""Reading a stream in order: Direct Get in pages up to its end, then an ephemeral consumer for what comes.
+"""Reading a stream in order: up to its end in bulk or in pages (Direct Get), then an ephemeral consumer for what comes.
 
 Both count. A hole in the positions is `LogDamaged`; a consumer that skips one is thrown away and made anew, and so is
 one that fell silent because its server has gone: reading goes on after the last event that was given out.
@@ -16,6 +16,7 @@ import nats.nuid
 
 from schemas.codec import decode
 from schemas.errors import LogDamaged, SchemaError, StorageError
+from storage.jetstream_bulk import FROM, read_bulk
 from storage.jetstream_connection import QUIET_S, Away, Patience
 from storage.jetstream_pull import Pull, Pulled
 from storage.jetstream_stream import PAGE, PAGE_BYTES, Stored, Stream
@@ -56,7 +57,21 @@ async def read_events(stream: Stream, start: int, subject: str | None, *, follow
 
 
 async def _stored(stream: Stream, position: int, end: int, subject: str | None) -> AsyncIterator[Recorded]:
-    """Everything from `position` to `end`; the next page is under way while one is given out."""
+    """Everything from `position` to `end`: in bulk where it is much, else (and after any trouble) in pages."""
+    if subject is None and end - position >= FROM:
+        with contextlib.suppress(Away):
+            async with contextlib.aclosing(read_bulk(stream, position, end)) as bulk:
+                async for stretch in bulk:
+                    for found in stretch:
+                        yield recorded_of(found.position, found.subject, found.data)
+                        position = found.position + 1
+    async with contextlib.aclosing(_pages(stream, position, end, subject)) as pages:
+        async for recorded in pages:
+            yield recorded
+
+
+async def _pages(stream: Stream, position: int, end: int, subject: str | None) -> AsyncGenerator[Recorded, None]:
+    """The next page is under way while one is given out."""
     ahead = _ask(stream, position, end, subject)
     try:
         while ahead is not None:

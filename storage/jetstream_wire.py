@@ -53,8 +53,8 @@ def parse_header_lines(raw: bytes) -> dict[str, str]:
         return dict(Client._parse_header_lines(raw))
 
 
-OnAnswer = Callable[[bytes, Answer], None]
-"""Called with the subject that an answer came on."""
+OnAnswer = Callable[[bytes, bytes, Answer], None]
+"""Called with the subject that an answer came on, and the subject to reply to (empty: none)."""
 
 
 class WireClient(Client):  # type: ignore[misc]
@@ -65,19 +65,30 @@ class WireClient(Client):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self._ps = _WireParser(self)
-        self.answers_sid, self.answers_begin = 0, b"HMSG nobody asked"
-        self.on_answer: OnAnswer = lambda subject, answer: None
+        self.takers: dict[bytes, OnAnswer] = {}
+        self.marks: dict[bytes, tuple[bytes, ...]] = {}
 
     def hand_over(self, inbox: str, sid: int, on_answer: OnAnswer) -> None:
-        """From here on, all that comes under `inbox` to that subscription, by whatever way it is read: so it stays in
+        """From here on, all messages of that subscription to `inbox`, by whatever way they are read: so they stay in
         order.
         """
-        self.answers_sid, self.answers_begin = sid, f"HMSG {inbox}.".encode()
-        self.on_answer = on_answer
+        key = str(sid).encode()
+        self.takers[key], self.marks[key] = on_answer, (f"HMSG {inbox}.".encode(), b" %b $JS.ACK." % key)
+
+    def keep(self, sid: int) -> None:
+        """No longer: nobody takes them."""
+        key = str(sid).encode()
+        self.takers.pop(key, None)
+        self.marks.pop(key, None)
+
+    def has_answers(self, buf: bytearray) -> bool:
+        """Whether there may be any in these bytes."""
+        return any(buf.find(mark) >= 0 for marks in self.marks.values() for mark in marks)
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> None:
-        if sid == self.answers_sid:
-            self.on_answer(subject, Answer(headers or b"", data))
+        taker = self.takers.get(str(sid).encode())
+        if taker is not None:
+            taker(subject, reply, Answer(headers or b"", data))
         else:
             await super()._process_msg(sid, subject, reply, data, headers)
 
@@ -93,7 +104,7 @@ class _WireParser(Parser):  # type: ignore[misc]
         while self.buf:
             if self.state == AWAITING_CONTROL_LINE and self._take_answers():
                 return
-            if self.buf.find(self.nc.answers_begin) < 0:
+            if not self.nc.has_answers(self.buf):
                 await super().parse()
                 return
             if not await self._parse_one():
@@ -115,21 +126,24 @@ class _WireParser(Parser):  # type: ignore[misc]
 
     def _take_answers(self) -> bool:
         """Hand over the answers that the buffer begins with. True where it then begins with a part of one."""
-        begin, take, place = self.nc.answers_begin, self.nc.on_answer, 0
-        if not self.buf.startswith(begin):
+        takers, place = self.nc.takers, 0
+        if not self.buf.startswith(b"HMSG "):
             return False
         buf = bytes(self.buf)
         try:
-            while buf.startswith(begin, place):
+            while buf.startswith(b"HMSG ", place):
                 line = buf.find(b"\r\n", place, place + _LONGEST_LINE)
                 if line < 0:
                     return True
-                subject, *_, in_head, in_all = buf[place + 5 : line].split()
+                subject, sid, *reply, in_head, in_all = buf[place + 5 : line].split()
+                take = takers.get(sid)
+                if take is None:
+                    return False
                 head = line + 2
                 body, end = head + int(in_head), head + int(in_all)
                 if len(buf) < end + 2:
                     return True
-                take(subject, Answer(buf[head:body], buf[body:end]))
+                take(subject, reply[0] if reply else b"", Answer(buf[head:body], buf[body:end]))
                 place = end + 2
             return False
         finally:

@@ -17,7 +17,7 @@ class Seen(WireClient):
     def __init__(self) -> None:
         super().__init__()
         self.seen: list[object] = []
-        self.hand_over(INBOX, 1, lambda subject, answer: self.seen.append((subject, answer)))
+        self.hand_over(INBOX, 1, lambda subject, reply, answer: self.seen.append((subject, reply, answer)))
 
     async def _process_ping(self) -> None:
         self.seen.append("ping")
@@ -41,7 +41,7 @@ def _stream() -> tuple[bytes, list[object]]:
         head = f"NATS/1.0\r\nNats-Sequence: {number}\r\n\r\n".encode()
         body = b"\r\nHMSG " + INBOX.encode() + b".1 1 2 3\r\n" * (number % 3) + bytes([number]) * number
         sent += _hmsg(f"{INBOX}.{number}", 1, head, body)
-        wanted.append((f"{INBOX}.{number}".encode(), Answer(head, body)))
+        wanted.append((f"{INBOX}.{number}".encode(), b"", Answer(head, body)))
         match number % 4:
             case 0:
                 sent += b"PING\r\n"
@@ -49,9 +49,12 @@ def _stream() -> tuple[bytes, list[object]]:
             case 1:
                 sent += _hmsg("other", 2, head, body, "reply.to")
                 wanted.append((2, b"reply.to", head, body))
+            case 3:
+                sent += _hmsg("slime.r.x.y.z", 1, head, body, "$JS.ACK.s.c.1.2.3.4.5")
+                wanted.append((b"slime.r.x.y.z", b"$JS.ACK.s.c.1.2.3.4.5", Answer(head, body)))
             case 2:
                 sent += f"MSG {INBOX}.{number} 1 {len(body)}\r\n".encode() + body + b"\r\n"
-                wanted.append((f"{INBOX}.{number}".encode(), Answer(b"", body)))
+                wanted.append((f"{INBOX}.{number}".encode(), b"", Answer(b"", body)))
     return sent, wanted
 
 

@@ -1,0 +1,140 @@
+"""Reading a long stretch of a stream: an ephemeral consumer sends it in pulls of thousands.
+
+It costs the server a third of what Direct Get does, and nothing is asked of nats-py for a message. Whatever goes wrong
+is `Away`: who reads goes on with pages after the last message that was given out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import nats.errors
+import nats.nuid
+
+from schemas.errors import StorageError
+from storage.jetstream_connection import QUIET_S, Away
+from storage.jetstream_pull import ENDED, UNFILLED
+from storage.jetstream_stream import PAGE_BYTES, Stored, Stream
+from storage.jetstream_wire import Answer
+
+FROM = 5_000
+"""Messages from which on it is worth a consumer."""
+BATCH = 2_000
+"""Messages in one pull; two are asked for at a time."""
+_EXPIRES_S = 30.0
+_FILLED = "Batch Completed"
+
+
+async def read_bulk(stream: Stream, position: int, end: int) -> AsyncGenerator[list[Stored], None]:
+    """Everything from `position` to `end`, in order, as it comes. Raises Away where it does not come."""
+    name = nats.nuid.NUID().next().decode()
+    config: dict[str, Any] = {
+        "name": name,
+        "deliver_policy": "by_start_sequence",
+        "opt_start_seq": position,
+        "ack_policy": "none",
+        "mem_storage": True,
+        "num_replicas": 1,
+        "inactive_threshold": int(2 * _EXPIRES_S * 1e9),
+    }
+    body = json.dumps({"stream_name": stream.name, "config": config}).encode()
+    try:
+        await stream.connection.request(f"$JS.API.CONSUMER.CREATE.{stream.name}.{name}", body)
+    except StorageError as error:
+        raise Away(f"no consumer to read with: {error}") from error
+    try:
+        async with _Bulk(stream, name, position, end) as bulk:
+            while not bulk.done:
+                yield await bulk.take()
+    finally:
+        with contextlib.suppress(StorageError):
+            await stream.connection.tell_api(f"CONSUMER.DELETE.{stream.name}.{name}")
+
+
+class _Bulk:
+    """One consumer's messages, on their way."""
+
+    def __init__(self, stream: Stream, consumer: str, position: int, end: int) -> None:
+        self._connection, self._client = stream.connection, stream.connection.client
+        self._subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream.name}.{consumer}"
+        self._next, self._end, self._asked = position, end, position - 1
+        self._inbox, self._came = self._client.new_inbox(), asyncio.Event()
+        self._found: list[Stored] = []
+        self._trouble = ""
+        self._stack = contextlib.ExitStack()
+        self._subscription: Any = None
+
+    async def __aenter__(self) -> _Bulk:
+        try:
+            self._subscription = await self._client.subscribe(f"{self._inbox}.*")
+        except (nats.errors.Error, OSError) as error:
+            raise Away(repr(error)) from error
+        self._client.hand_over(self._inbox, self._subscription._id, self._receive)
+        self._stack.enter_context(self._connection.calling_on_breaks(lambda: self._end_with("the connection broke")))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._stack.close()
+        self._client.keep(self._subscription._id)
+        with contextlib.suppress(nats.errors.Error, OSError):
+            await self._subscription.unsubscribe()
+
+    @property
+    def done(self) -> bool:
+        """Everything was taken."""
+        return self._next > self._end and not self._found
+
+    async def take(self) -> list[Stored]:
+        """What has come since the last call; at least one. Raises Away."""
+        while True:
+            self._came.clear()
+            await self._ask()
+            if self._found:
+                break
+            if self._trouble:
+                raise Away(self._trouble)
+            try:
+                async with asyncio.timeout(QUIET_S):
+                    await self._came.wait()
+            except TimeoutError:
+                raise Away(f"the consumer sent nothing for {QUIET_S:.0f} s") from None
+        found, self._found = self._found, []
+        return found
+
+    async def _ask(self) -> None:
+        while self._asked < self._end and self._asked - self._next < BATCH:
+            batch = min(BATCH, self._end - self._asked)
+            body = {"batch": batch, "expires": int(_EXPIRES_S * 1e9), "max_bytes": PAGE_BYTES}
+            await self._connection.publish(self._subject, json.dumps(body).encode(), reply=f"{self._inbox}.0")
+            self._asked += batch
+
+    def _receive(self, subject: bytes, reply: bytes, answer: Answer) -> None:
+        if not reply:
+            self._status(answer)
+            return
+        # $JS.ACK[.domain.account].stream.consumer.attempt.position.number.time.pending
+        tokens = reply.split(b".")
+        position = int(tokens[5] if len(tokens) == 9 else tokens[7])
+        if position != self._next:
+            self._end_with(f"position {position} came where {self._next} should")
+        elif not self._trouble:
+            self._found.append(Stored(position, subject.decode(), answer.head, answer.data))
+            self._next += 1
+        self._came.set()
+
+    def _status(self, answer: Answer) -> None:
+        """A request ended: filled, or with so many messages left because it had its bytes."""
+        unfilled = answer.headers.get(UNFILLED, "0" if answer.description == _FILLED else "")
+        if answer.status != "409" or not unfilled or any(word in answer.description for word in ENDED):
+            self._end_with(f"the consumer answered {answer.status} {answer.description}")
+            return
+        self._asked -= int(unfilled)
+        self._came.set()
+
+    def _end_with(self, trouble: str) -> None:
+        self._trouble = self._trouble or trouble
+        self._came.set()

@@ -1,0 +1,96 @@
+"""Much is read in bulk, and whatever becomes of that, a reader sees every event once and in order."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from schemas.errors import LogUnavailable
+from storage import jetstream_bulk, jetstream_read
+from storage.jetstream_bulk import read_bulk
+from storage.jetstream_connection import Away
+from storage.jetstream_log import JetStreamLog
+from storage.log import Recorded, append_all
+from tests.storage.log.said import everything, reward
+
+COUNT = 60
+
+
+@pytest.fixture
+async def filled(stream: JetStreamLog, monkeypatch: pytest.MonkeyPatch) -> JetStreamLog:
+    monkeypatch.setattr(jetstream_read, "FROM", 10)
+    monkeypatch.setattr(jetstream_bulk, "BATCH", 7)
+    await append_all(stream, [reward(stream, f"s{number}") for number in range(COUNT)])
+    return stream
+
+
+async def _bulk(log: JetStreamLog, start: int, end: int) -> list[int]:
+    return [found.position async for some in read_bulk(log._stream, start, end) for found in some]
+
+
+async def _pages(log: JetStreamLog, monkeypatch: pytest.MonkeyPatch) -> list[Recorded]:
+    with monkeypatch.context() as patched:
+        patched.setattr(jetstream_read, "FROM", 1000)
+        return await everything(log)
+
+
+@pytest.mark.parametrize("page_bytes", [1 << 20, 1500], ids=["by number", "by bytes"])
+async def test_all_of_it(filled: JetStreamLog, monkeypatch: pytest.MonkeyPatch, page_bytes: int) -> None:
+    monkeypatch.setattr(jetstream_bulk, "PAGE_BYTES", page_bytes)
+    for start, end in ((1, COUNT), (1, 1), (8, 8), (30, 41)):
+        assert await _bulk(filled, start, end) == list(range(start, end + 1))
+    assert await everything(filled) == await _pages(filled, monkeypatch)
+
+
+async def test_what_breaks_in_the_middle_goes_on_in_pages(
+    filled: JetStreamLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted, receive, came = await _pages(filled, monkeypatch), jetstream_bulk._Bulk._receive, 0
+
+    def loses_one(self: jetstream_bulk._Bulk, *message: object) -> None:
+        nonlocal came
+        came += 1
+        if came != 20:
+            receive(self, *message)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(jetstream_bulk._Bulk, "_receive", loses_one)
+    with pytest.raises(Away, match="came where"):
+        await _bulk(filled, 1, COUNT)
+    came = 0
+    assert await everything(filled) == wanted
+
+
+async def _consumers(log: JetStreamLog) -> list[str]:
+    return (await log.connection.api(f"CONSUMER.NAMES.{log._stream.name}"))["consumers"] or []
+
+
+async def test_a_consumer_that_is_gone(filled: JetStreamLog) -> None:
+    seen = 0
+
+    async def read() -> None:
+        nonlocal seen
+        async for some in read_bulk(filled._stream, 1, COUNT):
+            seen += len(some)
+            for name in await _consumers(filled):
+                await filled.connection.api(f"CONSUMER.DELETE.{filled._stream.name}.{name}")
+
+    with pytest.raises(Away, match="the consumer "):
+        await read()
+    assert 0 < seen < COUNT
+
+
+async def test_a_closed_log(filled: JetStreamLog) -> None:
+    await filled.close()
+    with pytest.raises(LogUnavailable):
+        await everything(filled)
+
+
+async def test_nothing_is_left_behind(filled: JetStreamLog) -> None:
+    await _bulk(filled, 1, COUNT)
+    assert len(filled.connection.client.takers) == 1
+    for _ in range(500):  # the server is told, and not waited for
+        if not await _consumers(filled):
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("the consumer is still there")
