@@ -25,7 +25,7 @@ ROWS = 100
 
 def main(argv: Sequence[str] = ()) -> int:
     """Print or write the rows. Errors are raised."""
-    said = _parser().parse_args(argv)
+    said = _parser().parse_intermixed_args(argv)  # the SELECT may stand behind flags
     if said.tables:
         sys.stdout.write(table(("table", "says"), [(one.name, one.says.split(". ")[0]) for one in TABLES]) + "\n")
         return 0
