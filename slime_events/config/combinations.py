@@ -237,6 +237,7 @@ def missing_paths(settings: TrainSettings, exists: Callable[[str], bool] | None 
     files += [("eval_prompt_data", path) for path in settings.evaluation.eval_prompt_data[1::2]]
     found = [_folder(name, path, there) for name, path in folders if path and "://" not in path]
     found += [_file(name, path, there) for name, path in files if path]
+    found.append(_archive(settings.data.archive_prompts, there))
     return [problem for problem in found if problem]
 
 
@@ -254,6 +255,12 @@ def _file(name: str, path: str, there: Callable[[str], bool]) -> str | None:
     if "://" in local or there(local):
         return None
     return f"{name} {local} is not there: give a JSONL or Parquet file, or an fsspec URL of one."
+
+
+def _archive(path: str | None, there: Callable[[str], bool]) -> str | None:
+    if path is None or "://" in path or "/" not in path or there(path):
+        return None
+    return f"archive_prompts {path} is not there: give <the --archive-url of a run>/<its name>, or a run's folder."
 
 
 def require_paths(settings: TrainSettings) -> None:

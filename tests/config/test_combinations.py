@@ -57,6 +57,16 @@ LEAST = "--hf-checkpoint model --num-rollout 2 --rm-type math"
         ("--rm-workers 0", "rm_workers is 0"),
         ("--rm-type remote_rm", "rm_type remote_rm|rm_url"),
         ("--rm-url judge:8000", "rm_url judge:8000"),
+        ("--archive-share 1.5", "archive_share is 1.5|between 0 and 1"),
+        ("--prompt-rest -1", "prompt_rest is -1|below 0"),
+        ("--archive-where X", "archive_where|archive_prompts"),
+        ("--buffer-filter-path a:b", "buffer_filter_path|archive_prompts"),
+        ("--prompt-sampler curriculum", "prompt_sampler curriculum|prompt_data"),
+        (
+            "--archive-prompts a/b --archive-min-pass-rate 0.8 --archive-max-pass-rate 0.2",
+            "archive_min_pass_rate 0.8|archive_max_pass_rate 0.2",
+        ),
+        ("--data-source-path a:B --archive-prompts a/b", "data_source_path|archive_prompts"),
     ],
 )
 def test_one_sentence_names_both_sides(line: str, both: str) -> None:
@@ -115,7 +125,7 @@ def test_missing_paths_say_what_to_do() -> None:
     settings = parse_train(
         shlex.split(
             "--hf-checkpoint /m --ref-load /r --num-rollout 1 --rm-type math --prompt-data '/d/p.jsonl@[0:5]' "
-            "--eval-interval 1 --eval-prompt-data a /e.jsonl b s3://bucket/e.jsonl"
+            "--eval-interval 1 --eval-prompt-data a /e.jsonl b s3://bucket/e.jsonl --archive-prompts /a/demo"
         )
     ).settings
     assert missing_paths(settings, lambda path: True) == []
@@ -125,6 +135,7 @@ def test_missing_paths_say_what_to_do() -> None:
         "ref_load /r",
         "prompt_data /d/p.jsonl",
         "eval_prompt_data /e.jsonl",
+        "archive_prompts /a/demo",
     ]
     assert "hf download" in absent[0]
     assert "config.json" in absent[1]

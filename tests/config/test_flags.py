@@ -239,3 +239,12 @@ def test_nothing_heavy_is_imported() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_slimes_own_data_source_and_buffer_filter_are_what_is_done_anyway() -> None:
+    ours = "slime.rollout.data_source"
+    for name in ("RolloutDataSourceWithBuffer", "RolloutDataSource"):
+        flags = f"--data-source-path {ours}.{name} --buffer-filter-path {ours}.pop_first"
+        data = parse(f"{LEAST} {flags}").settings.data
+        assert (data.data_source_path, data.buffer_filter_path) == (None, None)
+    assert parse(f"{LEAST} --data-source-path mine.py:Mine").settings.data.data_source_path == "mine.py:Mine"

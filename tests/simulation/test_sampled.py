@@ -118,7 +118,8 @@ async def test_another_conductor_calls_the_same_draw_by_the_same_name(tmp_path: 
 
 async def test_the_conductor_dies_at_each_of_its_appends(tmp_path: Path) -> None:
     """Whoever takes over draws on with the next number, by what the log says then."""
-    scene = Scene(plan=make_plan(steps=2, groups=1, samples=2), feed=lambda _: sampled_feed(tmp_path, CURRICULUM, rows=5))
+    plan = make_plan(steps=2, groups=1, samples=2)
+    scene = Scene(plan=plan, feed=lambda _: sampled_feed(tmp_path, CURRICULUM, rows=5))
 
     def judge(log: MemoryLog) -> dict[str, Any]:
         drawn = check_draws(log, sampled_feed(tmp_path, CURRICULUM, rows=5))
