@@ -47,7 +47,7 @@ def test_a_table_fits_the_terminal_and_counts(where: str, capfd: pytest.CaptureF
 
 
 def test_more_columns_than_fit_stand_below_each_other(where: str, capfd: pytest.CaptureFixture[str]) -> None:
-    main([where, "FROM steps"])
+    main([where, "--runs-dir", "anywhere", "FROM steps"])
     lines = capfd.readouterr().out.splitlines()
     assert lines[0].startswith("─ row 1 ─")
     assert "metrics           {loss: 0.5}" in lines

@@ -1,0 +1,42 @@
+"""Facts: every type of event there is becomes rows, whatever its fields hold."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from schemas.arrays import Array
+from schemas.codec import decode
+from slime_events.query.facts import FACTS
+from storage.log import Recorded
+from tests.golden.log_file import read_records
+from tests.golden.make import FOLDER
+
+
+def _no_blobs(array: Array) -> list[float]:
+    return [0.0] * array.n
+
+
+@pytest.mark.parametrize("name", ["v1", "v2"])
+def test_every_event_of_a_golden_log_has_its_row(name: str) -> None:
+    said = []
+    for position, data in enumerate(read_records(FOLDER / f"{name}.slimelog"), 1):
+        envelope = decode(data)
+        said.append(Recorded(position, envelope.subject, envelope, data))
+    counts = Counter(one.envelope.type for one in said)
+    for fact in FACTS.values():
+        of_it = [one for one in said if one.envelope.type in fact.types]
+        batch = fact.batch(of_it, _no_blobs)
+        batch.validate(full=True)
+        if len(fact.types) == 1:
+            (kind,) = fact.types
+            assert fact.name == kind.replace(".", "_")
+            assert batch.num_rows == counts[kind]
+    assert FACTS["event"].batch(said, _no_blobs).column("type").to_pylist() == [one.envelope.type for one in said]
+
+
+def test_a_changed_column_is_another_fingerprint() -> None:
+    fact = FACTS["eval_completed"]
+    wider = type(fact)(fact.name, fact.types, fact.schema.remove(0), fact.rows)
+    assert wider.fingerprint() != fact.fingerprint() == FACTS["eval_completed"].fingerprint()
