@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 
 from schemas.codec import decode
 from schemas.subjects import matches, named_by
@@ -11,7 +12,8 @@ from storage.archive_index import ArchiveIndex
 from storage.archive_reader import ArchiveReader
 from storage.archive_segment import SegmentRecord
 from storage.log import Recorded
-from storage.stretches import WORTH_A_PROCESS, Stretch, read_ahead, stretches
+from storage.stretch import Stretch
+from storage.stretches import WORTH_A_PROCESS, read_ahead, stretches
 
 
 class ArchivedLog:
@@ -42,10 +44,13 @@ class ArchivedLog:
         """Every event from position `start`, as it is stored: for those who decode a few fields of some."""
         return self._reader.records(start)
 
-    def stretches(self, start: int, chain: bytes, every: int) -> Iterator[Stretch]:
-        """Everything from position `start` on, for a fold: see `storage/stretches.py`."""
+    async def stretches(self, start: int, chain: bytes, every: int) -> AsyncGenerator[Stretch, None]:
+        """See `Stretched`."""
         read = read_ahead if self._reader.last - start >= WORTH_A_PROCESS else stretches
-        return read(self._reader, start, chain, every)
+        with contextlib.closing(read(self._reader, start, chain, every)) as found:
+            for stretch in found:
+                yield stretch
+                await asyncio.sleep(0)
 
     def _records(self, start: int, subject: str | None) -> Iterator[SegmentRecord]:
         """Those that match, and perhaps others."""

@@ -11,7 +11,7 @@ with three replicas it is then on two disks at least.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
 import nats.nuid
@@ -22,9 +22,10 @@ from storage.jetstream_append import Contradiction, Message, fences_of, headers_
 from storage.jetstream_connection import ApiError, Away, Connection, OnWait, Patience, log_wait
 from storage.jetstream_consumer import JetStreamConsumer, done_up_to
 from storage.jetstream_lookup import SUBJECTS, standing
-from storage.jetstream_read import read_events, recorded_of
+from storage.jetstream_read import read_events, read_stretches, recorded_of
 from storage.jetstream_stream import Stream
 from storage.log import HEADER_BYTES, MAX_EVENT_BYTES, Append, Fence, Recorded, not_the_end
+from storage.stretch import Stretch
 
 DUPLICATE_WINDOW_S = 600
 """Seconds for which the server itself knows an id again. Longer costs it memory (about 150 bytes an event); fences
@@ -215,6 +216,10 @@ class JetStreamLog:
         """Events from position `start` that match the filter, in order. Raises SchemaError naming the position of an
         event that cannot be read, LogDamaged where one is missing, LogUnavailable."""
         return read_events(self._stream, max(start, 1), subject, follow=follow)
+
+    def stretches(self, start: int, chain: bytes, every: int) -> AsyncGenerator[Stretch, None]:
+        """See `Stretched`."""
+        return read_stretches(self._stream, max(start, 1), chain, every)
 
     async def last(self, subject: str) -> Recorded | None:
         """The last event that matches the filter."""

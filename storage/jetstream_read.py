@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import json
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
@@ -21,6 +22,7 @@ from storage.jetstream_connection import QUIET_S, Away, Patience
 from storage.jetstream_pull import Pull, Pulled
 from storage.jetstream_stream import PAGE, PAGE_BYTES, Stored, Stream
 from storage.log import Recorded
+from storage.stretch import Stretch, stretch_of
 
 _REQUEST_S = 30.0
 
@@ -57,38 +59,70 @@ async def read_events(stream: Stream, start: int, subject: str | None, *, follow
 
 
 async def _stored(stream: Stream, position: int, end: int, subject: str | None) -> AsyncIterator[Recorded]:
-    """Everything from `position` to `end`: in bulk where it is much, else (and after any trouble) in pages."""
+    """Everything from `position` to `end`."""
+    async with contextlib.aclosing(_lists(stream, position, end, subject)) as lists:
+        async for some in lists:
+            for found in some:
+                yield recorded_of(found.position, found.subject, found.data)
+
+
+async def _lists(stream: Stream, position: int, end: int, subject: str | None) -> AsyncGenerator[list[Stored], None]:
+    """In bulk where it is much, else (and after any trouble) in pages. Raises LogDamaged for a hole."""
     if subject is None and end - position >= FROM:
         with contextlib.suppress(Away):
             async with contextlib.aclosing(read_bulk(stream, position, end)) as bulk:
-                async for stretch in bulk:
-                    for found in stretch:
-                        yield recorded_of(found.position, found.subject, found.data)
-                        position = found.position + 1
+                async for some in bulk:
+                    position = some[-1].position + 1
+                    yield some
     async with contextlib.aclosing(_pages(stream, position, end, subject)) as pages:
-        async for recorded in pages:
-            yield recorded
+        async for page in pages:
+            yield page
 
 
-async def _pages(stream: Stream, position: int, end: int, subject: str | None) -> AsyncGenerator[Recorded, None]:
+async def _pages(stream: Stream, position: int, end: int, subject: str | None) -> AsyncGenerator[list[Stored], None]:
     """The next page is under way while one is given out."""
     ahead = _ask(stream, position, end, subject)
     try:
         while ahead is not None:
             page = await ahead
             ahead = _ask(stream, page[-1].position + 1, end, subject)
-            for found in page:
-                if subject is None and found.position != position:
-                    raise LogDamaged(f"stream {stream.name} has no position {position}, {found.position} comes next")
-                if found.position > end:
-                    return
-                yield recorded_of(found.position, found.subject, found.data)
-                position = found.position + 1
+            page = [found for found in page if found.position <= end]
+            whole = len(page) if subject is not None else _in_order(page, position)
+            yield page[:whole]
+            if whole < len(page):
+                raise LogDamaged(
+                    f"stream {stream.name} has no position {position + whole}, {page[whole].position} comes next"
+                )
+            position += whole
     finally:
         if ahead is not None:
             ahead.cancel()
             await asyncio.wait({ahead})
             ahead.cancelled() or ahead.exception()
+
+
+def _in_order(page: list[Stored], position: int) -> int:
+    """How many of them stand at `position` and after without a hole."""
+    return next((n for n, found in enumerate(page) if found.position != position + n), len(page))
+
+
+async def read_stretches(stream: Stream, start: int, chain: bytes, every: int) -> AsyncGenerator[Stretch, None]:
+    """See `Stretched`."""
+    end, before, datas, position = await stream.end(), chain, list[bytes](), start - 1
+    fresh = hashlib.sha256().copy
+    async with contextlib.aclosing(_lists(stream, start, end, None)) as lists:
+        async for some in lists:
+            for position, _, _, data in some:
+                before, hashed = chain, fresh()
+                hashed.update(chain)
+                hashed.update(data)
+                chain = hashed.digest()
+                datas.append(data)
+                if not position % every:
+                    yield stretch_of(position, before, chain, datas)
+                    datas = []
+    if datas:
+        yield stretch_of(position, before, chain, datas)
 
 
 def _ask(stream: Stream, position: int, end: int, subject: str | None) -> asyncio.Task[list[Stored]] | None:

@@ -1,4 +1,4 @@
-"""`Stretch`: many archived events at once, for those who fold them all: checked, chained, and not decoded one by one.
+"""Stretches of an archive, perhaps made by another process.
 
 segment -> its sha256 -> positions -> chain over every record's bytes -> Stretch (in another process, where it is worth
 one) -> whoever folds
@@ -11,9 +11,8 @@ import fcntl
 import hashlib
 import multiprocessing
 import struct
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from multiprocessing.connection import Connection
-from typing import NamedTuple
 
 import msgspec
 
@@ -21,6 +20,7 @@ from schemas.errors import ArchiveDamaged, SlimeEventsError, StoreUnavailable
 from storage.archive_manifest import SegmentManifest
 from storage.archive_reader import ArchiveReader
 from storage.archive_segment import record_at
+from storage.stretch import Stretch, stretch_of
 
 WORTH_A_PROCESS = 200_000
 """Events from which on a second process reads ahead: it takes half a second to start."""
@@ -32,19 +32,7 @@ PATIENCE_S = 300.0
 _length = struct.Struct("<I").unpack_from
 
 
-class Stretch(NamedTuple):
-    """Events at [first, last]. records: as they are stored, as one MessagePack array. chain: sha256 over the bytes of
-    all events up to `last`, each hashed after the digest before it (32 bytes); before: the same up to `last - 1`.
-    """
-
-    first: int
-    last: int
-    before: bytes
-    chain: bytes
-    records: bytes
-
-
-def stretches(reader: ArchiveReader, start: int, chain: bytes, every: int) -> Iterator[Stretch]:
+def stretches(reader: ArchiveReader, start: int, chain: bytes, every: int) -> Generator[Stretch, None, None]:
     """From position `start` on, where the chain so far is `chain`. One ends at each multiple of `every`.
 
     Raises as `ArchiveReader`.
@@ -57,7 +45,7 @@ def stretches(reader: ArchiveReader, start: int, chain: bytes, every: int) -> It
             yield stretch
 
 
-def read_ahead(reader: ArchiveReader, start: int, chain: bytes, every: int) -> Iterator[Stretch]:
+def read_ahead(reader: ArchiveReader, start: int, chain: bytes, every: int) -> Generator[Stretch, None, None]:
     """The same, made by another process while the one before is worked on."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe(duplex=False)
@@ -121,7 +109,7 @@ def _of_segment(
                 hashed.update(datas[-1])
                 chain = hashed.digest()
                 if not position % every:
-                    yield _stretch(position, before, chain, datas)
+                    yield stretch_of(position, before, chain, datas)
                     datas = []
             last, offset, position = offset, end, position + 1
         _check(raw, last, manifest.last)
@@ -130,7 +118,7 @@ def _of_segment(
     if position != manifest.last + 1:
         raise reader.damaged_segment(manifest, f"it ends at position {position - 1}")
     if datas:
-        yield _stretch(manifest.last, before, chain, datas)
+        yield stretch_of(manifest.last, before, chain, datas)
 
 
 def _check(raw: bytes, place: int, position: int) -> None:
@@ -156,8 +144,3 @@ def _data_at(raw: bytes, place: int) -> int:
     else:
         data = subject + 1 + (head & 0x1F)
     return data + _BYTES[raw[data]]
-
-
-def _stretch(last: int, before: bytes, chain: bytes, datas: list[bytes]) -> Stretch:
-    array = b"\xdd" + len(datas).to_bytes(4, "big")
-    return Stretch(last - len(datas) + 1, last, before, chain, b"".join((array, *datas)))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from slime_events.state.apply import apply, apply_all
 from slime_events.state.run import RunState
 from slime_events.state.short import read_short
-from storage.archived_log import ArchivedLog
 from storage.log import Readable
+from storage.stretch import Stretched
 
 EVERY = 20_000
 """Events that are decoded at once."""
@@ -15,8 +15,8 @@ EVERY = 20_000
 async def fold(log: Readable) -> RunState:
     """The state at the end. Raises as `read` of the log does."""
     state = RunState(run=log.run)
-    if isinstance(log, ArchivedLog):
-        for stretch in log.stretches(1, b"", EVERY):
+    if isinstance(log, Stretched):
+        async for stretch in log.stretches(1, b"", EVERY):
             apply_all(state, read_short(stretch.records, stretch.first), stretch.chain.hex())
         return state
     async for recorded in log.read():

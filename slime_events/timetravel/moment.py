@@ -10,7 +10,7 @@ from slime_events.state.run import RunState
 from slime_events.state.short import Told, read_short
 from slime_events.timetravel.around import Around
 from storage.log import Recorded
-from storage.stretches import Stretch
+from storage.stretch import Stretch
 
 
 @dataclass(slots=True)
@@ -37,7 +37,7 @@ class Moment:
         self.last = recorded
 
     def apply_all(self, stretch: Stretch) -> Sequence[Told]:
-        """Fold many archived events in, and give them back. `last` is not known afterwards."""
+        """Fold many events in, and give them back. `last` is not known afterwards."""
         events = read_short(stretch.records, stretch.first)
         apply_all(self.state, events, stretch.chain.hex())
         self.around.apply_all(stretch.first, events)

@@ -15,8 +15,8 @@ from slime_events.state.run import RunState
 from slime_events.timetravel.moment import Moment
 from slime_events.timetravel.place import AfterStep, AtPosition, AtTime, BeforeEnd, FromStart, Place
 from slime_events.timetravel.seek_index import EVERY, Mark, SeekIndex
-from storage.archived_log import ArchivedLog
 from storage.log import Readable, Recorded
+from storage.stretch import Stretched
 
 Stop = Callable[[Recorded], bool]
 """Whether to stop before this event."""
@@ -51,18 +51,20 @@ class Timeline:
 
     async def _index(self, moment: Moment) -> None:
         """One pass over what came since the last point."""
-        if isinstance(self._log, ArchivedLog):
-            self._index_archive(self._log, moment)
+        if isinstance(self._log, Stretched):
+            await self._index_stretches(self._log, moment)
         else:
             await self._index_log(moment)
         self._seek.save()
 
-    def _index_archive(self, log: ArchivedLog, moment: Moment) -> None:
-        for stretch in log.stretches(moment.position + 1, bytes.fromhex(moment.state.chain), self._every):
-            for position, told in enumerate(moment.apply_all(stretch), stretch.first):
-                if isinstance(told.event, StepCommitted):
-                    self._commits.append((told.event.step, position))
-            self._mark(moment)
+    async def _index_stretches(self, log: Stretched, moment: Moment) -> None:
+        chain = bytes.fromhex(moment.state.chain)
+        async with contextlib.aclosing(log.stretches(moment.position + 1, chain, self._every)) as read:
+            async for stretch in read:
+                for position, told in enumerate(moment.apply_all(stretch), stretch.first):
+                    if isinstance(told.event, StepCommitted):
+                        self._commits.append((told.event.step, position))
+                self._mark(moment)
 
     async def _index_log(self, moment: Moment) -> None:
         async with contextlib.aclosing(self._log.read(moment.position + 1)) as read:  # type: ignore[type-var]

@@ -7,6 +7,9 @@ import asyncio
 import pytest
 
 from schemas.errors import LogUnavailable
+from slime_events.state.apply import apply
+from slime_events.state.fold import fold
+from slime_events.state.run import RunState
 from storage import jetstream_bulk, jetstream_read
 from storage.jetstream_bulk import read_bulk
 from storage.jetstream_connection import Away
@@ -41,6 +44,21 @@ async def test_all_of_it(filled: JetStreamLog, monkeypatch: pytest.MonkeyPatch, 
     for start, end in ((1, COUNT), (1, 1), (8, 8), (30, 41)):
         assert await _bulk(filled, start, end) == list(range(start, end + 1))
     assert await everything(filled) == await _pages(filled, monkeypatch)
+
+
+@pytest.mark.parametrize("bulk_from", [10, 1000], ids=["in bulk", "in pages"])
+async def test_its_stretches_fold_to_the_same_state(
+    filled: JetStreamLog, monkeypatch: pytest.MonkeyPatch, bulk_from: int
+) -> None:
+    monkeypatch.setattr(jetstream_read, "FROM", bulk_from)
+    state = RunState(run=filled.run)
+    for recorded in await everything(filled):
+        apply(state, recorded)
+    found = [stretch async for stretch in filled.stretches(1, b"", 25)]
+    assert [(stretch.first, stretch.last) for stretch in found] == [(1, 25), (26, 50), (51, COUNT)]
+    assert await fold(filled) == state
+    rest = [stretch async for stretch in filled.stretches(26, found[0].chain, 25)]
+    assert rest == found[1:]
 
 
 async def test_what_breaks_in_the_middle_goes_on_in_pages(
