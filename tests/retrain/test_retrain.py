@@ -112,7 +112,10 @@ async def test_a_batch_is_built_while_the_one_before_trains_and_no_more_than_tha
 
     class Slow(ScriptedRanks):
         async def train(self, batch: TrainBatch) -> StepResult:
-            await asyncio.sleep(0.02)
+            async with asyncio.timeout(10):
+                while built[-1] == batch.step < STEPS - 1:
+                    await asyncio.sleep(0.001)
+            await asyncio.sleep(0.01)  # for one too many
             ahead.append(built[-1] - batch.step)
             return await super().train(batch)
 
