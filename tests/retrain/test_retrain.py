@@ -103,18 +103,19 @@ async def test_a_version_that_was_not_made_is_named(recorded: Recorded) -> None:
 async def test_a_batch_is_built_while_the_one_before_trains_and_no_more_than_that(recorded: Recorded) -> None:
     sealed = [r.envelope.event for r in recorded.log.records if isinstance(r.envelope.event, BatchSealed)]
     built: list[int] = []
+    there = [asyncio.Event() for _ in range(STEPS)]
     ahead: list[int] = []
 
     async def steps():  # type: ignore[no-untyped-def]
         async for step in recorded_steps(recorded.log, unpack, range(STEPS), temperature=1.0):
             built.append(step.committed.step)
+            there[step.committed.step].set()
             yield step
 
     class Slow(ScriptedRanks):
         async def train(self, batch: TrainBatch) -> StepResult:
-            async with asyncio.timeout(10):
-                while built[-1] == batch.step < STEPS - 1:
-                    await asyncio.sleep(0.001)
+            if batch.step < STEPS - 1:
+                await asyncio.wait_for(there[batch.step + 1].wait(), 10)
             await asyncio.sleep(0.01)  # for one too many
             ahead.append(built[-1] - batch.step)
             return await super().train(batch)
