@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from actors.local_ranks import local_ranks
+from actors.local_ranks import LocalRanks, local_ranks
 from slime_events.branch_point import read_point
+from slime_events.config.settings import TrainSettings
 from slime_events.launch.beginning import put_beginning
 from slime_events.opened_run import open_run
 from storage.weights_store import digest_of
@@ -21,8 +24,15 @@ async def test_the_beginning_has_the_weights_and_the_optimizer_of_the_version(
 ) -> None:
     async with open_run(str(finished.folder)) as parent:
         branched, settings = await read_point(parent.log, 2, parent.where), parent.settings
-    await put_beginning(branched, settings, str(tmp_path), note=lambda _: None)
     async with local_ranks(settings) as ranks:
+
+        @asynccontextmanager
+        async def the_same(settings: TrainSettings) -> AsyncIterator[LocalRanks]:
+            yield ranks
+
+        await put_beginning(branched, settings, str(tmp_path), note=lambda _: None, make_ranks=the_same)
+        await ranks.reset()
+        assert digest_of(await ranks.export_weights()) != branched.weights_digest
         await ranks.load_checkpoint(f"{tmp_path}/v000002")
         found = digest_of(await ranks.export_weights()), await ranks.optimizer_digest()
     assert found == (branched.weights_digest, branched.optimizer_digest)
