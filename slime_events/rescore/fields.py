@@ -19,7 +19,7 @@ from schemas.rollouts import StopReason, WeightSpan
 T = TypeVar("T")
 
 
-class PromptFields(msgspec.Struct, frozen=True):
+class PromptFields(msgspec.Struct, frozen=True, gc=False):
     """Of prompt.submitted."""
 
     group: str
@@ -32,7 +32,7 @@ class PromptFields(msgspec.Struct, frozen=True):
     metadata: dict[str, Any] = {}
 
 
-class CompletedFields(msgspec.Struct, frozen=True):
+class CompletedFields(msgspec.Struct, frozen=True, gc=False):
     """Of rollout.completed."""
 
     sample: str
@@ -46,7 +46,7 @@ class CompletedFields(msgspec.Struct, frozen=True):
     metadata: dict[str, Any] = {}
 
 
-class RewardFields(msgspec.Struct, frozen=True):
+class RewardFields(msgspec.Struct, frozen=True, gc=False):
     """Of reward.assigned."""
 
     sample: str
@@ -56,7 +56,7 @@ class RewardFields(msgspec.Struct, frozen=True):
     grader_digest: str
 
 
-class FailureFields(msgspec.Struct, frozen=True):
+class FailureFields(msgspec.Struct, frozen=True, gc=False):
     """Of reward.failed."""
 
     sample: str
@@ -77,7 +77,7 @@ Fields = (
 )
 
 
-class _Wire(msgspec.Struct, Generic[T], frozen=True):
+class _Wire(msgspec.Struct, Generic[T], frozen=True, gc=False):
     schema: int
     event: T
 

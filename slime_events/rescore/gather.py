@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import msgspec
+
 from schemas.batches import BatchSealed
 from schemas.evals import EvalCompleted
 from schemas.event import Purpose
@@ -16,11 +18,11 @@ from schemas.sample_ids import group_of, place_of
 from slime_events.rescore.fields import CompletedFields, FailureFields, PromptFields, RewardFields, read_fields
 
 
-@dataclass(slots=True)
-class Rollout:
-    """A completed rollout. reward: as recorded, None with `failure` where its grading failed."""
+class Rollout(msgspec.Struct, gc=False):
+    """A completed rollout. place: in its group. reward: as recorded, None with `failure` where its grading failed."""
 
     completed: CompletedFields
+    place: tuple[int, int]
     reward: float | None = None
     failure: str = ""
 
@@ -65,7 +67,7 @@ class Gathering:
         event = read_fields(tag, data)
         if isinstance(event, CompletedFields):
             if group := self._groups.get(event.group):
-                group.rollouts[event.sample] = Rollout(event)
+                group.rollouts[event.sample] = Rollout(event, place_of(event.sample))
         elif isinstance(event, RewardFields | FailureFields):
             self._graded(event)
         elif isinstance(event, PromptFields):
@@ -113,5 +115,5 @@ class Gathering:
     def _take(self, name: str) -> Group | None:
         group = self._groups.pop(name, None)
         if group is not None:
-            group.rollouts = dict(sorted(group.rollouts.items(), key=lambda item: place_of(item[0])))
+            group.rollouts = dict(sorted(group.rollouts.items(), key=lambda item: item[1].place))
         return group

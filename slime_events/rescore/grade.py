@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from schemas.sample_ids import place_of
 from slime_events.config.reward import RewardSettings
 from slime_events.rescore.gather import Group
 from slime_events.rescore.rules import Given, Missing, RuleProcess, Task
@@ -87,13 +86,13 @@ class Regrader:
             Task(
                 name,
                 key,
-                place_of(sample)[0],
+                rollout.place[0],
                 shown,
                 rollout.completed.text,
                 prompt.label,
                 prompt.metadata | rollout.completed.metadata,
             )
-            for (sample, rollout), name in zip(group.rollouts.items(), names, strict=True)
+            for rollout, name in zip(group.rollouts.values(), names, strict=True)
         ]
 
     async def _by_rules(self, tasks: Sequence[Task]) -> list[Given] | None:
@@ -120,12 +119,12 @@ class Regrader:
         samples = [
             sample_to_grade(
                 rollout.completed,
-                index=place_of(sample)[0],
+                index=rollout.place[0],
                 prompt=prompt.messages or prompt.text,
                 label=prompt.label,
                 metadata=prompt.metadata | rollout.completed.metadata,
             )
-            for sample, rollout in group.rollouts.items()
+            for rollout in group.rollouts.values()
         ]
         outcomes = await pool.grade_group(samples, evaluation=group.is_evaluation)
         return [self._given(outcome) for outcome in outcomes]

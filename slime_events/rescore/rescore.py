@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import IO
@@ -23,11 +24,14 @@ from slime_events.rescore.gather import Gathering, Group, Item
 from slime_events.rescore.grade import Regrader
 from slime_events.rescore.report import Report
 from slime_events.rescore.rules import Given
+from storage.archive_segment import SegmentRecord
 from storage.archived_log import ArchivedLog
-from storage.log import Readable
+from storage.log import Readable, Recorded
 
 STRETCH = 1024
 """Samples that are graded at once."""
+READ = 256
+"""Events that are read at once."""
 AHEAD = 4
 """Stretches under way at most: reading goes on while they are graded."""
 
@@ -94,24 +98,26 @@ async def _grade(items: Sequence[Item], regrader: Regrader | None) -> dict[str, 
 async def _stretches(log: Readable, gathering: Gathering) -> AsyncIterator[list[Item]]:
     items: list[Item] = []
     samples = 0
-    async for subject, data in _records(log):
-        for item in gathering.apply(subject, data):
-            items.append(item)
-            samples += len(item.rollouts) if isinstance(item, Group) else 0
-        if samples >= STRETCH:
-            yield items
-            items, samples = [], 0
+    async for records in _records(log):
+        for record in records:
+            for item in gathering.apply(record.subject, record.data):
+                items.append(item)
+                samples += len(item.rollouts) if isinstance(item, Group) else 0
+            if samples >= STRETCH:
+                yield items
+                items, samples = [], 0
     yield items
 
 
-async def _records(log: Readable) -> AsyncIterator[tuple[str, bytes]]:
-    """Every stored event: subject and bytes. An archive's are not decoded only to be left out."""
+async def _records(log: Readable) -> AsyncIterator[Sequence[SegmentRecord] | Sequence[Recorded]]:
+    """Every stored event, some at a time. An archive's are not decoded only to be left out."""
     if isinstance(log, ArchivedLog):
-        for record in log.records():
-            yield record.subject, record.data
+        stored = log.records()
+        while records := list(itertools.islice(stored, READ)):
+            yield records
         return
     async for recorded in log.read():
-        yield recorded.subject, recorded.data
+        yield (recorded,)
 
 
 def _report(

@@ -35,7 +35,7 @@ START_S = 60.0
 """Given to a process to come up, beside what its samples may take."""
 
 
-class Task(msgspec.Struct, array_like=True, frozen=True):
+class Task(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """What a rule reads of one sample. grader: `--rm-type` or the sample's own; key: --reward-key."""
 
     grader: str

@@ -70,7 +70,7 @@ def group(name: str, *responses: str, **metadata: Any) -> Group:
     for index, response in enumerate(responses):
         sample = f"{name}-s{index}"
         done = CompletedFields(sample=sample, group=name, length=1, stop=StopReason.STOP, text=response, spans=())
-        made.rollouts[sample] = Rollout(done)
+        made.rollouts[sample] = Rollout(done, (index, 0))
     return made
 
 
