@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from typing import Any
 
 import msgspec
@@ -148,8 +147,8 @@ def test_what_cannot_be_written_is_named(value: Any) -> None:
         encode(enclose("r", event, at=1, producer="p"))
 
 
-def test_a_32k_rollout_is_fast() -> None:
-    """Raw bytes, not lists: far below the milliseconds that lists cost."""
+def test_arrays_go_as_raw_bytes() -> None:
+    """Four bytes a number and little else: lists would take more than twice that, and milliseconds."""
     event = RolloutProgressed(
         sample="s",
         attempt=0,
@@ -160,7 +159,4 @@ def test_a_32k_rollout_is_fast() -> None:
         engine="e",
     )
     envelope = enclose("r", event, at=1, producer="p")
-    begin = time.perf_counter()
-    for _ in range(20):
-        decode(encode(envelope))
-    assert (time.perf_counter() - begin) / 20 < 0.002
+    assert len(encode(envelope)) < 2 * 4 * 32768 + 300
