@@ -53,17 +53,24 @@ def build_optimizer(model: DistributedDataParallel, settings: TrainerSettings, f
             for group in optimizer.optimizer.param_groups:
                 group["fused"] = True
             ensure_state(optimizer, settings)
+        for part in optimizer.chained_optimizers:
+            # Megatron calls it for whatever optimizer a checkpoint is loaded into, and has none for SGD.
+            part.init_state_fn = part.init_state_fn or (lambda *_: None)
     return optimizer
 
 
 def ensure_state(optimizer: Any, settings: TrainerSettings) -> None:
-    """Give every parameter the state that its first Adam step would have given it, where it has none."""
-    if settings.optimizer != "adam":
-        return
+    """Give every parameter the state that its first step would have given it, where it has none: a checkpoint is loaded
+    into what is there.
+    """
     inner = optimizer.optimizer
     for group in inner.param_groups:
         for parameter in group["params"]:
             state = inner.state[parameter]
+            if settings.optimizer == "sgd":
+                if group["momentum"]:
+                    state.setdefault("momentum_buffer", torch.zeros_like(parameter))
+                continue
             state.setdefault("step", torch.zeros((), dtype=torch.float32))
             state.setdefault("exp_avg", torch.zeros_like(parameter))
             state.setdefault("exp_avg_sq", torch.zeros_like(parameter))

@@ -39,11 +39,11 @@ def test_the_same_batches_give_the_same_bytes(tiny: Path, trainer: Trainer) -> N
 
 
 @pytest.mark.parametrize("saved_after", [0, 2])
-@pytest.mark.parametrize("bf16", [False, True])
+@pytest.mark.parametrize("kind", [{}, {"bf16": True}, {"optimizer": "sgd"}], ids=["adam", "bf16", "sgd"])
 def test_a_resumed_run_equals_an_uninterrupted_one(
-    saved_after: int, bf16: bool, tiny: Path, tmp_path: Path, trainer: Trainer
+    saved_after: int, kind: dict[str, Any], tiny: Path, tmp_path: Path, trainer: Trainer
 ) -> None:
-    schedule = {"lr_warmup_iters": 1, "lr_decay_style": "cosine", "lr_decay_iters": 10, "bf16": bf16}
+    schedule = {"lr_warmup_iters": 1, "lr_decay_style": "cosine", "lr_decay_iters": 10, **kind}
     folder = tmp_path / "checkpoint"
     with trainer(tiny, **schedule) as rank:
         for step in range(saved_after):
