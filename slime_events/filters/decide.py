@@ -38,9 +38,7 @@ def run_filter(function: Filter | None, args: Any, samples: Sequence[Member]) ->
     """
     figures = figures_of(rewards_of(args, samples))
     if function is None:
-        return FilterDecision(
-            keep=True, reason=None, keep_when_insufficient=False, figures=figures, filter="none", digest=""
-        )
+        return kept(figures)
     try:
         returned = function(args, samples)
     except Exception as error:
@@ -53,6 +51,13 @@ def run_filter(function: Filter | None, args: Any, samples: Sequence[Member]) ->
         figures=figures,
         filter=name_of(function),
         digest=digest_of(function),
+    )
+
+
+def kept(figures: RewardFigures) -> FilterDecision:
+    """What is decided on a group where no filter is set."""
+    return FilterDecision(
+        keep=True, reason=None, keep_when_insufficient=False, figures=figures, filter="none", digest=""
     )
 
 

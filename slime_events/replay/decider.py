@@ -14,11 +14,13 @@ from slime_events.conductor.seal import Normalise
 from slime_events.config.settings import TrainSettings
 from slime_events.config.toml import settings_from
 from slime_events.filters.decide import FilterDecision
-from slime_events.filters.judge import KNOWN, KeepAll, make_judge
+from slime_events.filters.judge import make_judge
 from slime_events.state.group import GroupState
 
 Changes = Mapping[str, Mapping[str, Any]]
 """Component to field to value."""
+KNOWN = 4096
+"""Groups whose verdicts are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class Decider:
         judge = make_judge(settings.rollout, ArgsView.of(settings.rollout, settings.reward, settings.algorithm))
         return cls(
             make_plan(settings.rollout, settings.evaluation, settings.trainer),
-            judge if isinstance(judge, KeepAll) else _once_each(judge),
+            _once_each(judge),
             lambda rewards, sizes: normalize_rewards(rewards, sizes, settings.algorithm),
         )
 

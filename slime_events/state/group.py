@@ -11,6 +11,7 @@ import msgspec
 from schemas.arrays import Array
 from schemas.event import Purpose
 from schemas.rollouts import FailureKind, StopReason
+from schemas.sample_ids import place_of
 
 
 class GroupPhase(enum.StrEnum):
@@ -89,6 +90,15 @@ class GroupState(msgspec.Struct, kw_only=True, gc=False):
     def graded(self) -> tuple[float, ...]:
         """The rewards there are, in index order."""
         return tuple(float(sample.reward) for sample in self.samples.values() if sample.reward is not None)
+
+    @property
+    def rollout_rewards(self) -> list[float]:
+        """One per rollout, in index order: samples of one rollout share its reward. All must be graded."""
+        first: dict[int, float] = {}
+        for sample in self.samples.values():
+            if sample.reward is not None:
+                first.setdefault(place_of(sample.sample)[0], sample.reward)
+        return list(first.values())
 
     @property
     def oldest(self) -> int:
