@@ -17,8 +17,6 @@ from schemas.errors import Conflict, EventTooLarge, LogUnavailable, SchemaError,
 from schemas.subjects import any_verb, matches
 from storage.log import MAX_BATCH, Append, EventLog, check_batch, check_size
 
-GATHER_S = 0.001
-"""Seconds that the first caller waits for others when nothing is under way."""
 BATCH_BYTES = 8 * 1024 * 1024
 """Above this, more in one batch is no faster."""
 
@@ -41,10 +39,8 @@ class _Call:
 class GroupCommit:
     """`async with GroupCommit(log) as commit: await commit.append([...])` from as many tasks as there are."""
 
-    def __init__(
-        self, log: EventLog, *, gather_s: float = GATHER_S, at_most: int = MAX_BATCH, max_bytes: int = BATCH_BYTES
-    ) -> None:
-        self._log, self._gather_s, self._at_most, self._max_bytes = log, gather_s, at_most, max_bytes
+    def __init__(self, log: EventLog, *, at_most: int = MAX_BATCH, max_bytes: int = BATCH_BYTES) -> None:
+        self._log, self._at_most, self._max_bytes = log, at_most, max_bytes
         self._waiting: deque[_Call] = deque()
         self._called = asyncio.Event()
         self._closed = False
@@ -91,7 +87,7 @@ class GroupCommit:
                         return
                     self._called.clear()
                     await self._called.wait()
-                    await asyncio.sleep(0 if self._closed else self._gather_s)
+                    await asyncio.sleep(0)  # for whoever calls in the same turn of the loop
                     continue
                 await self._store(self._next_batch())
         finally:
