@@ -97,8 +97,11 @@ class Killer:
         return self._family.find(kind, self._watcher.pids(ROLES[kind]) if kind in ROLES else ())
 
     async def _until(self, holds: Callable[[], bool], what: str, strike: Strike) -> None:
-        end = time.monotonic() + DEADLINE_S
+        """Each step that the run commits meanwhile gives it as long again: a slow run is none that stands still."""
+        version, end = self._watcher.version, time.monotonic() + DEADLINE_S
         while not (self._watcher.over or holds()):
+            if self._watcher.version > version:
+                version, end = self._watcher.version, time.monotonic() + DEADLINE_S
             if time.monotonic() > end:
                 after = f"the kill of the {self.struck[-1].kind}" if self.struck else "the start"
                 raise NoRecovery(
