@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from schemas.errors import InvalidValue
+from slime_events.cli import words as words_of
 from slime_events.cli.train import INTERRUPTED, is_interrupted, reached, resolve, run_to_end, say, where
 from slime_events.run_folder import RUNS_DIR, RunFolder
 
@@ -75,33 +76,17 @@ async def _look(said: _Said) -> tuple[TrainSettings, Branched]:
 
 def read_words(argv: Sequence[str]) -> _Said:
     """The command's own words out of the rest. Raises InvalidValue."""
-    words, run, flags = list(argv), "", list[str]()
-    own: dict[str, str | None] = {"--from": None, "--runs-dir": None, "--run": None}
-    fresh = False
-    while words:
-        word = words.pop(0)
-        name, equals, inline = word.partition("=")
-        if word == "--reset-optimizer":
-            fresh = True
-        elif name in own:
-            if not equals and not words:
-                raise InvalidValue(f"{name} needs a value.")
-            own[name] = inline if equals else words.pop(0)
-        elif not run and not flags and not word.startswith("-"):
-            run = word
-        else:
-            flags.append(word)
-    if not run:
+    words = words_of.read_words(argv, ("--from", "--runs-dir", "--run"), ("--reset-optimizer",))
+    if not words.run:
         raise InvalidValue("say which run to branch off from: slime-events branch RUN --from VERSION --run NAME")
-    if own["--run"] is None:
+    if "--run" not in words.own:
         raise InvalidValue("--run NAME is missing: a branch is a run of its own")
-    flags += ["--run", own["--run"]]
-    return _Said(run, _version(own["--from"]), own["--runs-dir"], fresh, tuple(flags))
-
-
-def _version(text: str | None) -> int:
-    if text is None:
+    if "--from" not in words.own:
         raise InvalidValue("--from VERSION is missing: the weight version to begin with")
-    if not text.removeprefix("v").isdecimal():
-        raise InvalidValue(f"--from {text}: give a weight version, such as 5")
-    return int(text.removeprefix("v"))
+    return _Said(
+        words.run,
+        words_of.version_of(words.own["--from"]),
+        words.own.get("--runs-dir"),
+        bool(words.switches),
+        (*words.flags, "--run", words.own["--run"]),
+    )

@@ -14,6 +14,7 @@ from schemas.batches import BatchSealed
 from schemas.errors import InvalidValue
 from schemas.steps import StepCommitted
 from slime_events.cli.train import INTERRUPTED, say
+from slime_events.cli.words import read_words, version_of
 from slime_events.run_folder import RUNS_DIR, RunFolder
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def _main(argv: Sequence[str], naming: str, *, first: bool) -> int:
     if "--help" in argv or "-h" in argv:
         sys.stdout.write(HELP)
         return 0
-    run, asked = _read_words(argv, naming)
+    run, asked = _asked(argv, naming)
     return _to_the_end(run, asked, first=first)
 
 
@@ -154,44 +155,22 @@ class _Told:
         return f"; {self._steps} steps on {self._samples:,} samples of {self._parent.run}, none of them generated again"
 
 
-def _read_words(argv: Sequence[str], naming: str) -> tuple[str, Asked]:
+def _asked(argv: Sequence[str], naming: str) -> tuple[str, Asked]:
     from slime_events.launch.learning import Asked
 
-    words, run, flags = list(argv), "", list[str]()
-    own: dict[str, str] = {}
-    follow = False
-    while words:
-        word = words.pop(0)
-        name, equals, inline = word.partition("=")
-        if word == "--follow":
-            follow = True
-        elif name in VALUES:
-            if not equals and not words:
-                raise InvalidValue(f"{name} needs a value.")
-            own[name] = inline if equals else words.pop(0)
-        elif not run and not flags and not word.startswith("-"):
-            run = word
-        else:
-            flags.append(word)
-    if not run or naming not in own:
+    words = read_words(argv, VALUES, ("--follow",))
+    own = words.own
+    if not words.run or naming not in own:
         raise InvalidValue(f"say whose rollouts and who learns: RUN {naming} NAME (see --help)")
-    return run, Asked(
+    return words.run, Asked(
         name=own[naming],
-        version=_version(own.get("--from")),
-        follow=follow,
+        version=version_of(own["--from"]) if "--from" in own else None,
+        follow=bool(words.switches),
         drop=own.get("--drop"),
         changes=own.get("--changes"),
         runs_dir=own.get("--runs-dir"),
-        flags=tuple(flags),
+        flags=tuple(words.flags),
     )
-
-
-def _version(text: str | None) -> int | None:
-    if text is None:
-        return None
-    if not text.removeprefix("v").isdecimal():
-        raise InvalidValue(f"--from {text}: give a weight version, such as 5")
-    return int(text.removeprefix("v"))
 
 
 def _where(folder: RunFolder) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from schemas.arrays import EMPTY_TOKENS, pack_tokens
 from schemas.errors import PlugPointError
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
 from slime_events.args_view import ArgsView
+from slime_events.conductor.submitted import submitted
 from slime_events.config.data import DataSettings
 from slime_events.data.prompt import Tokenizer, make_prompt
 from slime_events.data.row import Problem
@@ -73,16 +73,7 @@ class OwnSource:
         made = make_prompt(fields, settings, self._tokenizer, self._max_prompt_len)
         if isinstance(made, Problem):
             return PromptRejected(source=source, reason=f"{made.reason.value}: {made.message}", dataset=TRAIN)
-        return PromptSubmitted(
-            group=source.draw,
-            text=made.text,
-            tokens=EMPTY_TOKENS if made.tokens is None else pack_tokens(made.tokens),
-            messages=made.messages,
-            label=made.label,
-            metadata=made.metadata,
-            tools=made.tools,
-            source=source,
-        )
+        return submitted(made, source.draw, source)
 
     def _call(self, doing: str, call: Any) -> Any:
         try:

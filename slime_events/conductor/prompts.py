@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any
 
-from schemas.arrays import EMPTY_TOKENS, pack_tokens
 from schemas.event import Purpose
 from schemas.inbox import InboxPrompt
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
 from slime_events.args_view import ArgsView
 from slime_events.conductor.own_source import OwnSource
 from slime_events.conductor.sampled import SampledPrompts, sampled_prompts
+from slime_events.conductor.submitted import submitted
 from slime_events.conductor.tokenizer import load_tokenizer
 from slime_events.config.data import DataSettings
 from slime_events.config.evaluation import EvalSettings
@@ -20,7 +19,7 @@ from slime_events.config.rollout import RolloutSettings
 from slime_events.data.archived import ArchivedPrompts
 from slime_events.data.buffer_filter import BufferFilter
 from slime_events.data.draws import Draws
-from slime_events.data.prompt import Prompt, Tokenizer, make_prompt
+from slime_events.data.prompt import Tokenizer, make_prompt
 from slime_events.data.row import BadRow, Problem, PromptRow
 from slime_events.data.source import PromptSource, eval_sources
 from storage.log import Readable, Recorded
@@ -122,7 +121,7 @@ class PromptFeed:
         if isinstance(made, Problem):
             return made
         digest = hashlib.blake2b(prompt.key.encode(), digest_size=8).hexdigest()
-        return _submitted(
+        return submitted(
             made,
             group=f"{INBOX}-{digest}",
             source=Source(path=INBOX, key=prompt.key),
@@ -152,22 +151,14 @@ def _event(
 ) -> Prompted:
     if isinstance(row, BadRow):
         return _rejected(row, dataset)
-    return _submitted(
+    return submitted(
         row,
         group=f"{prefix}-{row.row:06d}",
         source=Source(path=url, row=row.row, line=row.line, epoch=row.epoch, offset=row.position),
         dataset=dataset,
         purpose=purpose,
         version=version,
-        label=row.label,
-        metadata=row.metadata,
-        tools=row.tools,
     )
-
-
-def _submitted(prompt: PromptRow | Prompt, **fields: Any) -> PromptSubmitted:
-    tokens = EMPTY_TOKENS if prompt.tokens is None else pack_tokens(prompt.tokens)
-    return PromptSubmitted(text=prompt.text, tokens=tokens, messages=prompt.messages, **fields)
 
 
 def _rejected(bad: BadRow, dataset: str) -> PromptRejected:

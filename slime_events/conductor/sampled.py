@@ -12,16 +12,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from schemas.arrays import EMPTY_TOKENS, pack_tokens
 from schemas.errors import DataError
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
+from slime_events.conductor.submitted import submitted
 from slime_events.config.data import DataSettings
 from slime_events.data.archived import ArchivedPrompts
 from slime_events.data.buffer_filter import BufferFilter
 from slime_events.data.curriculum import Pool, uniform
 from slime_events.data.draws import Draws
 from slime_events.data.prompt import Prompt, Tokenizer, make_prompt
-from slime_events.data.row import BadRow, Problem, PromptRow
+from slime_events.data.row import BadRow, Problem
 from slime_events.data.source import PromptSource
 
 TRAIN = "train"
@@ -109,7 +109,7 @@ class SampledPrompts:
         source = Source(path=path, row=row, line=read.line, epoch=read.epoch, offset=offset, seen=self._seen)
         if isinstance(read, BadRow):
             return PromptRejected(source=source, reason=f"{read.reason.value}: {read.message}", dataset=TRAIN)
-        return _submitted(read, source)
+        return submitted(read, source.draw, source)
 
     def _from_archive(self, place: _Place) -> Prompted | None:
         assert self.archive is not None
@@ -133,7 +133,7 @@ class SampledPrompts:
         made = self._made(archived.prompt)
         if isinstance(made, Problem):
             return PromptRejected(source=source, reason=f"{made.reason.value}: {made.message}", dataset=TRAIN)
-        return _submitted(made, source)
+        return submitted(made, source.draw, source)
 
     def _again(self, pool: Pool, at: float) -> int | None:
         """By the user's function, or by the pass rate in the archive and, once drawn here, by that of here."""
@@ -177,19 +177,6 @@ def _new_row(source: PromptSource, pool: Pool) -> int | None:
         return None
     rows = (source.row_at(0, place % length) for place in range(drawn, drawn + length))
     return next((row for row in rows if not pool.has(row)), None)
-
-
-def _submitted(prompt: PromptRow | Prompt, source: Source) -> PromptSubmitted:
-    return PromptSubmitted(
-        group=source.draw,
-        text=prompt.text,
-        tokens=EMPTY_TOKENS if prompt.tokens is None else pack_tokens(prompt.tokens),
-        messages=prompt.messages,
-        label=prompt.label,
-        metadata=prompt.metadata,
-        tools=prompt.tools,
-        source=source,
-    )
 
 
 def sampled_prompts(
