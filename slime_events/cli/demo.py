@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from schemas.errors import ConfigError, InvalidValue
 from slime_events.cli.train import INTERRUPTED, is_interrupted, resolve, run_to_end, say
+from slime_events.cli.words import read_words
 from slime_events.config.flags import ParsedTrain, parse_train
 from slime_events.config.nearest import did_you_mean
 from slime_events.config.settings import TrainSettings
@@ -75,26 +76,16 @@ def command() -> str:
 
 def read_options(argv: Sequence[str]) -> DemoOptions:
     """The demo's own words out of the rest. Raises InvalidValue, ConfigError."""
-    model, force, flags, words = TINY, False, [], list(argv)
-    while words:
-        flag, equals, inline = words.pop(0).partition("=")
-        if flag == "--force":
-            force = True
-        elif flag in ("--model", "--steps"):
-            if not equals and not words:
-                raise InvalidValue(f"{flag} needs a value.")
-            value = inline if equals else words.pop(0)
-            if flag == "--model":
-                model = value
-            else:
-                flags += ["--num-rollout", value]
-        elif flag == "--config":
-            raise ConfigError("demo has settings of its own: change them by flags, or use slime-events train --config.")
-        else:
-            flags.append(flag + equals + inline)
+    words = read_words(argv, ("--model", "--steps", "--config"), ("--force",))
+    if words.run:
+        raise InvalidValue(f"{words.run}: the demo takes flags only (see --help)")
+    if "--config" in words.own:
+        raise ConfigError("demo has settings of its own: change them by flags, or use slime-events train --config.")
+    model = words.own.get("--model", TINY)
     if model not in MODELS:
         raise InvalidValue(f"--model {model}: the demo has {' and '.join(MODELS)}.{did_you_mean(model, MODELS)}")
-    return DemoOptions(model, force, tuple(flags))
+    steps = ("--num-rollout", words.own["--steps"]) if "--steps" in words.own else ()
+    return DemoOptions(model, bool(words.switches), (*words.flags, *steps))
 
 
 def prepare(options: DemoOptions) -> ParsedTrain:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from schemas.errors import InvalidValue, RunHasEnded, RunIsOn
 from slime_events.cli.train import INTERRUPTED, is_interrupted, reached, resolve, run_to_end, say, where
+from slime_events.cli.words import read_words
 from slime_events.config.flags import ParsedTrain, parse_train
 from slime_events.config.settings import TrainSettings
 from slime_events.config.toml import to_toml
@@ -119,19 +120,10 @@ async def _look(folder: RunFolder) -> Standing:
 
 def run_and_flags(argv: Sequence[str]) -> tuple[RunFolder, list[str]]:
     """The run's folder, and the flags that are for its settings. Raises InvalidValue, RunNotFound."""
-    words, runs_dir, flags = list(argv), RUNS_DIR, []
-    if not words or words[0].startswith("-"):
+    words = read_words(argv, ("--runs-dir",))
+    if not words.run:
         raise InvalidValue("say which run is to go on: slime-events resume RUN (see --help)")
-    run = words.pop(0)
-    while words:
-        flag, equals, inline = words.pop(0).partition("=")
-        if flag != "--runs-dir":
-            flags.append(flag + equals + inline)
-        elif not equals and not words:
-            raise InvalidValue("--runs-dir needs a value.")
-        else:
-            runs_dir = inline if equals else words.pop(0)
-    return find_run(run, runs_dir), flags
+    return find_run(words.run, words.own.get("--runs-dir", RUNS_DIR)), words.flags
 
 
 def with_flags(settings: TrainSettings, flags: Sequence[str]) -> ParsedTrain:

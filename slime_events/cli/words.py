@@ -1,4 +1,4 @@
-"""`read_words`: the words of a command that takes a run and the flags of a run's settings beside its own."""
+"""`read_words`: the words of a command that takes the flags of a run's settings beside its own, and may take a run."""
 
 from __future__ import annotations
 
