@@ -30,6 +30,7 @@ class LoaderActor:
                 groups=rollout.rollout_batch_size,
                 samples=rollout.n_samples_per_prompt,
                 reward_key=settings.reward.reward_key,
+                part=settings.debug.load_debug_rollout_data_subsample,
             )
             offload = partial(offload_async, blobs=BlobStore(address.blob_url))
             await worker.join({})

@@ -130,7 +130,7 @@ class TrainerActor:
         begun = time.perf_counter()
         trainer = settings.trainer
         async with taking_part(address, "trainer") as worker:
-            ranks = RanksOfMegatron(peers)
+            ranks = RanksOfMegatron(peers, settings.debug.save_debug_train_data)
             imported = time.perf_counter()
             await ranks.start(trainer, settings.algorithm, meeting_address())
             built = time.perf_counter()
@@ -170,9 +170,9 @@ class RankActor:
 
         self._rank = TrainerRank(settings, algorithm, rank, world, master)
 
-    def train(self, batch: TrainBatch) -> None:
+    def train(self, batch: TrainBatch, dump: str | None) -> None:
         """One rollout step."""
-        self._rank.train(batch)
+        self._rank.train(batch, dump)
 
     def export_weights(self) -> None:
         """Take part in the gathering."""

@@ -16,6 +16,7 @@ from schemas.errors import RankLost
 from slime_events.batch import TrainBatch
 from slime_events.config.algorithm import AlgorithmSettings
 from slime_events.config.trainer import TrainerSettings
+from slime_events.export.dump import train_dump_path
 from storage.weights_store import TensorBytes
 
 T = TypeVar("T")
@@ -27,10 +28,11 @@ class RanksOfMegatron:
     """Every call goes to every rank, since all of them are collective; answers are rank 0's.
 
     Rank 0 is used from one thread of its own: the event loop stays free, and what torch keeps by thread stays there.
+    dumps: of each step that is trained, a path with {rollout_id}.
     """
 
-    def __init__(self, peers: Sequence[Any]) -> None:
-        self._peers = peers
+    def __init__(self, peers: Sequence[Any], dumps: str | None = None) -> None:
+        self._peers, self._dumps = peers, dumps
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="megatron")
         self._rank: TrainerRank | None = None
 
@@ -46,9 +48,9 @@ class RanksOfMegatron:
 
     async def train(self, batch: TrainBatch) -> StepResult:
         """One rollout step on all ranks."""
-        rank = self._own()
-        others = [peer.train.remote(batch) for peer in self._peers]
-        return await self._everywhere(lambda: rank.train(batch), others)
+        rank, dump = self._own(), train_dump_path(self._dumps, batch.step) if self._dumps else None
+        others = [peer.train.remote(batch, dump) for peer in self._peers]
+        return await self._everywhere(lambda: rank.train(batch, dump), others)
 
     async def export_weights(self) -> list[TensorBytes]:
         """HF-named tensors as bytes."""

@@ -21,6 +21,7 @@ from actors.megatron.model import build_model, transformer_config
 from actors.megatron.optimizer import build_optimizer, build_scheduler, wrap_data_parallel
 from actors.megatron.parallel import Place, join, leave
 from actors.megatron.rollout_step import RolloutStep
+from actors.megatron.train_dump import save_train_dump
 from actors.megatron.trainee import Trainee
 from actors.megatron.weights import export_hf_weights, load_hf_weights
 from actors.trainer_ranks import StepResult
@@ -68,10 +69,14 @@ class TrainerRank:
         if load and checkpoint.is_checkpoint(load):
             self.load_checkpoint(load)
 
-    def train(self, batch: TrainBatch) -> StepResult:
-        """All optimizer steps of one rollout step. Raises TrainerError; the weights are then not to be used."""
+    def train(self, batch: TrainBatch, dump: str | None = None) -> StepResult:
+        """All optimizer steps of one rollout step. dump: the file that what went into it is written to. Raises
+        TrainerError; the weights are then not to be used.
+        """
         step = RolloutStep(self.trainee, batch)
         metrics = step.run()
+        if dump is not None:
+            save_train_dump(step, batch, dump)
         with step.tally.timed("digest"):
             digest = self.optimizer_digest()
         return StepResult(metrics | {"seconds_digest": step.tally.seconds["digest"]}, digest)

@@ -31,6 +31,9 @@ class RolloutStep:
 
     In order: reference and old log-probs where the settings need them, advantages of the whole batch, then for each
     optimizer step forward and backward over this rank's micro batches, sum of the gradients over ranks, update.
+
+    By index into the batch, where there are any: log-probs of the `reference`, `old` ones that were scored, and those
+    that a pass saw `before` the update; `advantages` by token.
     """
 
     def __init__(self, trainee: Trainee, batch: TrainBatch) -> None:
@@ -51,6 +54,7 @@ class RolloutStep:
         self.denominators = rollout_denominators(batch.samples)
         self.reference: dict[int, Tensor] = {}
         self.old: dict[int, Tensor] = {}
+        self.before: dict[int, Tensor] = {}
         self.advantages: dict[int, Tensor] = {}
         self.moving: dict[int, bool] = {}
 
@@ -63,7 +67,7 @@ class RolloutStep:
         for number, step in enumerate(self.steps):
             rate = self.trainee.optimizer.param_groups[0]["lr"]
             grad_norms.append(self._optimizer_step(number, step))
-        self.tally.counts["samples_passed"] = len(self._passes(self.kept))
+        self.tally.counts["samples_passed"] = len(self.passes(self.kept))
         metrics = self.tally.means(sum(map(self._weight_of_step, self.steps)), self.trainee.place.data)
         metrics |= {
             "grad_norm": sum(grad_norms) / len(grad_norms),
@@ -75,6 +79,15 @@ class RolloutStep:
             "trained_tokens": sum(self.trained_tokens[index] for index in self.kept),
         }
         return metrics
+
+    def passes(self, indices: Sequence[int]) -> list[int]:
+        """This rank's samples among `indices` that can move the weights."""
+        algorithm, settings = self.trainee.algorithm, self.trainee.settings
+        mine = [index for index in indices if index in self.mine]
+        every = algorithm.entropy_coef != 0 or (algorithm.use_kl_loss and algorithm.kl_loss_coef != 0)
+        if every or not settings.skip_zero_advantage:
+            return mine
+        return [index for index in mine if self.moving[index]]
 
     def _deal(self) -> frozenset[int]:
         """The samples of this data parallel rank."""
@@ -107,21 +120,12 @@ class RolloutStep:
         )
         self.advantages = dict(zip(self.kept, advantages, strict=True))
         self.moving = self._moving()
-        passes = self._passes(self.kept)
+        passes = self.passes(self.kept)
         if algorithm.use_kl_loss and not in_reward:
             self.reference = self._score_reference(passes)
         # With one update, what the update's own forward pass sees is the policy before it.
         if own_old and not in_reward and len(self.steps) > 1:
             self.old = self._score_policy(passes)
-
-    def _passes(self, indices: Sequence[int]) -> list[int]:
-        """This rank's samples among `indices` that can move the weights."""
-        algorithm, settings = self.trainee.algorithm, self.trainee.settings
-        mine = [index for index in indices if index in self.mine]
-        every = algorithm.entropy_coef != 0 or (algorithm.use_kl_loss and algorithm.kl_loss_coef != 0)
-        if every or not settings.skip_zero_advantage:
-            return mine
-        return [index for index in mine if self.moving[index]]
 
     def _moving(self) -> dict[int, bool]:
         """Whether any trained token of a sample has an advantage other than exactly 0."""
@@ -157,7 +161,7 @@ class RolloutStep:
         with self.tally.timed("forward_backward"):
             trainee.model.zero_grad_buffer()
             trainee.optimizer.zero_grad()
-            batches = trainee.split(self.samples, self._passes(step.indices))
+            batches = trainee.split(self.samples, self.passes(step.indices))
             for place, members in enumerate(batches):
                 last = place == len(batches) - 1
                 with nullcontext() if last else trainee.model.no_sync():
@@ -206,6 +210,7 @@ class RolloutStep:
             {name: value for name, value in named.items() if name is not None}, sum(map(self._weight, members))
         )
         if first or known_old:
+            self.before.update(zip(members, old, strict=True))
             same = [torch.full_like(self.masks[index], self.fresh[index], dtype=torch.bool) for index in members]
             self.tally.add_difference(torch.cat(old), torch.cat(rollout), torch.cat(masks), torch.cat(same))
 

@@ -21,9 +21,20 @@ class DebugSettings(Settings, frozen=True, kw_only=True):
     load_debug_rollout_data: Annotated[
         str | None, Meta(description="train on dumps, a path with {rollout_id}; sets debug-train-only")
     ] = None
+    load_debug_rollout_data_subsample: Annotated[
+        float | None,
+        Meta(description="part of a dump's groups that is loaded, its first and its last ones; a step is what is left"),
+    ] = None
     save_debug_rollout_data: Annotated[
         str | None, Meta(description="a dump of each step as it is sealed, a path with {rollout_id}")
     ] = None
+    save_debug_train_data: Annotated[
+        str | None, Meta(description="a dump of what the trainer made of each step, a path with {rollout_id}")
+    ] = None
     dump_details: Annotated[
-        str | None, Meta(description="folder for dumps: sets save-debug-rollout-data to rollout_data/ in it")
+        str | None,
+        Meta(
+            description="folder for dumps: rollout_data/ in it is for save-debug-rollout-data, train_data/ for "
+            "save-debug-train-data"
+        ),
     ] = None

@@ -14,10 +14,15 @@ LOADED = "rollouts are loaded (load_debug_rollout_data)"
 def derive_debug(settings: TrainSettings) -> tuple[TrainSettings, list[str]]:
     """The settings of the half that runs, and a sentence for what has no part in it."""
     debug, notes = settings.debug, list[str]()
-    if debug.dump_details and not debug.save_debug_rollout_data:
-        template = f"{debug.dump_details.rstrip('/')}/rollout_data/{{rollout_id}}.pt"
-        debug = replace(debug, save_debug_rollout_data=template)
-        notes.append(f"dump_details writes rollouts to {template}; what was trained on is in the log, batch by batch.")
+    if debug.dump_details:
+        folder = debug.dump_details.rstrip("/")
+        debug = replace(
+            debug,
+            save_debug_rollout_data=debug.save_debug_rollout_data or f"{folder}/rollout_data/{{rollout_id}}.pt",
+            save_debug_train_data=debug.save_debug_train_data or f"{folder}/train_data/{{rollout_id}}_{{rank}}.pt",
+        )
+    if debug.debug_rollout_only and debug.save_debug_train_data:
+        notes.append("save_debug_train_data has no effect: nothing is trained (debug_rollout_only).")
     if debug.load_debug_rollout_data:
         debug = replace(debug, debug_train_only=True)
         settings, unused = _without_generation(settings)
@@ -56,5 +61,11 @@ def impossible_debug(settings: TrainSettings) -> Iterator[str]:
         yield "debug_rollout_only and debug_train_only exclude each other: nothing would be left to run."
     if debug.debug_train_only and not debug.load_debug_rollout_data:
         yield "debug_train_only needs load_debug_rollout_data: without engines rollouts come from dumps."
-    if debug.save_debug_rollout_data and "{rollout_id}" not in debug.save_debug_rollout_data:
-        yield "save_debug_rollout_data needs {rollout_id} in its path: each step has a file of its own."
+    for name in ("save_debug_rollout_data", "save_debug_train_data"):
+        if (template := getattr(debug, name)) and "{rollout_id}" not in template:
+            yield f"{name} needs {{rollout_id}} in its path: each step has a file of its own."
+    part = debug.load_debug_rollout_data_subsample
+    if part is not None and not debug.load_debug_rollout_data:
+        yield "load_debug_rollout_data_subsample needs load_debug_rollout_data: it is a part of those dumps."
+    if part is not None and not 0 < part <= 1:
+        yield f"load_debug_rollout_data_subsample is {part}, and should be a part: more than 0 and at most 1."

@@ -109,7 +109,6 @@ _TRAINER_HOOK = "it needs a plug point in the trainer"
 _PLUG = "its plug point does not exist; graders (--custom-rm-path) and --dynamic-sampling-filter-path do"
 _OPD = "on-policy distillation needs a teacher model"
 _SINK = "it needs a metrics sink; every metric is in the log: `slime-events show RUN`"
-_IN_LOG = "every rollout, batch and step is in the log already: `slime-events show RUN`"
 _ROUTING = "it needs the engine's expert routing in the rollout events"
 _MTP = "multi-token prediction layers are not built in the trainer"
 _PROFILE = "it needs a profiler hook in the trainer"
@@ -215,9 +214,8 @@ NOT_YET: dict[str, str] = {
     "--use-tensorboard": _SINK,
     "--tb-project-name": _SINK,
     "--tb-experiment-name": _SINK,
-    "--save-debug-train-data": _IN_LOG,
-    "--load-debug-rollout-data-subsample": "leave rollouts out of a dump, or take another --rollout-batch-size",
-    "--load-forge-rollout-data": "it needs the replay of a run's log into live engines",
+    "--load-forge-rollout-data": "it plays dumps beside engines that make no rollouts, to measure their memory, and "
+    "engines here make whatever is asked for: --load-debug-rollout-data plays the same files without engines",
     "--memory-snapshot-dir": _PROFILE,
     "--memory-snapshot-num-steps": _PROFILE,
     "--profile-target": _PROFILE,

@@ -32,6 +32,11 @@ def dump_path(template: str, rollout_id: int, *, evaluation: bool = False) -> st
     return template.format(rollout_id=f"{'eval_' if evaluation else ''}{rollout_id}")
 
 
+def train_dump_path(template: str, rollout_id: int) -> str:
+    """The file of what was trained in a step. A {rank} is of the one that writes it, which is the first."""
+    return dump_path(template.replace("{rank}", "0"), rollout_id)
+
+
 def save_dump(path: str, rollout_id: int, samples: Sequence[ExportedSample]) -> None:
     """Write one file, whole or not at all."""
     import torch

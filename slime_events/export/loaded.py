@@ -37,25 +37,33 @@ class LoadedStep:
     reward_key: str | None = None
 
     @classmethod
-    def load(cls, template: str, step: int, *, groups: int, samples: int, reward_key: str | None = None) -> LoadedStep:
-        """groups, samples: of a step and of a group, as the run has them. Raises DataError where the dump differs.
+    def load(
+        cls,
+        template: str,
+        step: int,
+        *,
+        groups: int,
+        samples: int,
+        reward_key: str | None = None,
+        part: float | None = None,
+    ) -> LoadedStep:
+        """groups, samples: of a step and of a group, as the run has them. part: of the dump's groups that a step is
+        made of. Raises DataError where the dump differs.
 
         A template that ends in .jsonl or .parquet is of `slime-events export`, one file for all steps or one for each.
         """
         path = template.format(rollout_id=step)
         found = load_rows(path, step) if path.endswith(SUFFIXES) else load_dump(path)[1]
-        if len(found) != groups * samples:
+        kept = _part_of(_grouped(path, found, samples), part)
+        if len(kept) != groups:
+            whole = f"{path} holds {len(found)} samples, and a step of this run is {groups} groups of {samples}: give "
+            if part is None:
+                raise DataError(whole + "--rollout-batch-size and --n-samples-per-prompt as they were when it was made")
             raise DataError(
-                f"{path} holds {len(found)} samples, and a step of this run is {groups} groups of {samples}: give "
-                "--rollout-batch-size and --n-samples-per-prompt as they were when it was made"
+                f"{path}: {part:g} of its {len(found) // samples} groups are {len(kept)}, and a step of this run is "
+                f"{groups} groups: give --rollout-batch-size {len(kept)}, and --global-batch-size to match"
             )
-        if all(sample.group_index is not None for sample in found):
-            found.sort(key=lambda sample: sample.group_index or 0)
-        made = [found[start : start + samples] for start in range(0, len(found), samples)]
-        for place, group in enumerate(made):
-            if len({sample.group_index for sample in group}) > 1:
-                raise DataError(f"{path}: its groups are not of {samples} samples each (group {place} is not)")
-        return cls(step, template, path, made, reward_key)
+        return cls(step, template, path, kept, reward_key)
 
     def prompts(self) -> list[PromptSubmitted]:
         """One for each group, as if someone outside had sent them."""
@@ -116,3 +124,27 @@ class LoadedStep:
         return RewardAssigned(
             sample=request.sample, group=request.group, value=float(reward), grader=GRADER, grader_digest=""
         )
+
+
+def _grouped(path: str, found: list[Sample], samples: int) -> list[list[Sample]]:
+    if all(sample.group_index is not None for sample in found):
+        found.sort(key=lambda sample: sample.group_index or 0)
+    if len(found) % samples:
+        raise DataError(
+            f"{path} holds {len(found)} samples, which are no groups of {samples}: give "
+            "--n-samples-per-prompt as it was when it was made"
+        )
+    made = [found[start : start + samples] for start in range(0, len(found), samples)]
+    for place, group in enumerate(made):
+        if len({sample.group_index for sample in group}) > 1:
+            raise DataError(f"{path}: its groups are not of {samples} samples each (group {place} is not)")
+    return made
+
+
+def _part_of(groups: list[list[Sample]], part: float | None) -> list[list[Sample]]:
+    """Half of the part from the beginning and half from the end, as slime takes samples; a group stays whole."""
+    if part is None:
+        return groups
+    kept = int(len(groups) * part)
+    first = kept // 2
+    return [*groups[:first], *groups[len(groups) - (kept - first) :]]

@@ -12,7 +12,9 @@ import pytest
 from schemas.errors import ConfigError, ImpossibleCombination, InvalidValue
 from slime_events.cli.branch import read_words
 from slime_events.config.derivations import derive
+from slime_events.config.flags import parse_train
 from slime_events.config.settings import TrainSettings
+from slime_events.config.toml import to_toml
 from slime_events.demo.settings import BASE, demo_settings
 from slime_events.launch.branch_settings import branch_settings, check_branch
 
@@ -45,6 +47,15 @@ def test_its_own_words_are_taken_out() -> None:
 def test_what_is_missing_is_said(words: list[str], missing: str) -> None:
     with pytest.raises(InvalidValue, match=missing):
         read_words(words)
+
+
+def test_a_branch_writes_no_dumps_of_its_parent(parent: TrainSettings) -> None:
+    flags = ("--dump-details", "/d", "--load-debug-rollout-data", "/e/{rollout_id}.pt")
+    dumping = parse_train(["--config", "parent", *flags], read=lambda _: to_toml(parent)).settings
+    own = ["--run", "b", "--save-debug-train-data", "/b/{rollout_id}.pt"]
+    debug = branch_settings(dumping, "/runs", own).settings.debug
+    assert (debug.save_debug_rollout_data, debug.save_debug_train_data) == (None, "/b/{rollout_id}.pt")
+    assert debug.load_debug_rollout_data == "/e/{rollout_id}.pt"
 
 
 def test_what_no_flag_changes_is_the_parents(parent: TrainSettings) -> None:

@@ -35,7 +35,9 @@ def test_without_a_trainer_weights_are_published_at_both_ends() -> None:
 def test_details_are_dumped_into_a_folder() -> None:
     parsed = parse_train([*LINE, "--dump-details", "/d/"])
     assert parsed.settings.debug.save_debug_rollout_data == "/d/rollout_data/{rollout_id}.pt"
-    assert any("what was trained on is in the log" in note for note in parsed.notes)
+    assert parsed.settings.debug.save_debug_train_data == "/d/train_data/{rollout_id}_{rank}.pt"
+    alone = parse_train([*LINE, "--dump-details", "/d/", "--debug-rollout-only"])
+    assert any("nothing is trained" in note for note in alone.notes)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +45,13 @@ def test_details_are_dumped_into_a_folder() -> None:
     [
         (["--debug-train-only"], "needs load_debug_rollout_data"),
         (["--debug-rollout-only", "--debug-train-only"], "exclude each other"),
-        (["--save-debug-rollout-data", "/d/all.pt"], "needs {rollout_id} in its path"),
+        (["--save-debug-rollout-data", "/d/all.pt"], "save_debug_rollout_data needs {rollout_id} in its path"),
+        (["--save-debug-train-data", "/d/{rank}.pt"], "save_debug_train_data needs {rollout_id} in its path"),
+        (["--load-debug-rollout-data-subsample", "0.5"], "needs load_debug_rollout_data"),
+        (
+            ["--load-debug-rollout-data", "/d/0.pt", "--load-debug-rollout-data-subsample", "1.5"],
+            "and should be a part",
+        ),
     ],
 )
 def test_what_cannot_be(flags: list[str], why: str) -> None:

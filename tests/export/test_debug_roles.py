@@ -110,10 +110,25 @@ async def test_exported_rows_are_loaded_as_dumps_are(tmp_path: Path, layout: Lay
         LoadedStep.load(f"{tmp_path}/bad.jsonl", 0, groups=2, samples=2)
 
 
+def test_a_part_of_a_dump_is_its_first_and_its_last_groups(tmp_path: Path) -> None:
+    samples = Samples("sim", unpack)
+    made = [samples.apply(r.envelope.event, r.position) for r in golden("resting")]
+    trained = [one for many in made for one in many if one.step is not None]
+    save_dump(f"{tmp_path}/0.pt", 0, trained)
+    whole = LoadedStep.load(f"{tmp_path}/0.pt", 0, groups=len(trained) // 2, samples=2).groups
+    for part, kept in ((0.5, len(whole) // 2), (1.0, len(whole)), (1.01 / len(whole), 1)):
+        groups = LoadedStep.load(f"{tmp_path}/0.pt", 0, groups=kept, samples=2, part=part).groups
+        assert groups == [*whole[: kept // 2], *whole[len(whole) - (kept - kept // 2) :]]
+    with pytest.raises(DataError, match=rf"0.5 of its {len(whole)} groups .* --rollout-batch-size {len(whole) // 2},"):
+        LoadedStep.load(f"{tmp_path}/0.pt", 0, groups=len(whole), samples=2, part=0.5)
+
+
 async def test_a_dump_that_does_not_fit(tmp_path: Path) -> None:
     template = dumps(tmp_path / "dumps")
     with pytest.raises(DataError, match="holds 4 samples, and a step of this run is 3 groups of 2"):
         LoadedStep.load(template, 0, groups=3, samples=2)
+    with pytest.raises(DataError, match="holds 4 samples, which are no groups of 3"):
+        LoadedStep.load(template, 0, groups=2, samples=3)
     pack = torch.load(template.format(rollout_id=1), weights_only=True)
     pack["samples"][0]["reward"] = {"accuracy": 1.0}
     torch.save(pack, template.format(rollout_id=1))

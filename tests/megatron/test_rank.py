@@ -230,3 +230,24 @@ def test_settings_that_cannot_be_are_refused(tiny: Path, trainer: Trainer) -> No
         pass
     with pytest.raises(InvalidValue, match="lr-decay-iters"), trainer(tiny, lr_decay_style="cosine"):
         pass
+
+
+@pytest.mark.parametrize("algorithm", [{}, {"use_kl_loss": True, "kl_loss_coef": 0.1}])
+def test_a_dump_of_what_was_trained_on(algorithm: dict[str, Any], tiny: Path, tmp_path: Path, trainer: Trainer) -> None:
+    batch, path = make_batch(3, zero=True), f"{tmp_path}/new/3.pt"
+    with trainer(tiny, algorithm) as rank:
+        result = rank.train(batch, path)
+    pack = torch.load(path, weights_only=True)
+    assert (pack["rollout_id"], pack["raw_reward"]) == (3, [sample.raw_reward for sample in batch.samples])
+    passed = [one for one in pack["samples"] if "log_probs" in one]
+    assert len(passed) == result.metrics["samples_passed"]
+    (shard,) = pack["dp_shards"]
+    trained = {shard["partition"][place] for members in shard["micro_batch_indices"] for place in members}
+    assert trained == {one["sample_index"] for one in passed}
+    assert all(("ref_log_probs" in one) == bool(algorithm and "log_probs" in one) for one in pack["samples"])
+    for one, sample in zip(pack["samples"], batch.samples, strict=True):
+        assert one["tokens"].tolist() == sample.tokens.tolist()
+        assert one["loss_masks"].tolist() == sample.loss_mask.tolist()
+        assert one["advantages"].tolist() == pytest.approx([sample.reward] * sample.response_length)
+    apart = [(one["log_probs"] - one["rollout_log_probs"]).abs()[one["loss_masks"] != 0].max().item() for one in passed]
+    assert max(apart) == pytest.approx(result.metrics["logprob_agreement_max"])

@@ -1,0 +1,101 @@
+"""`--save-debug-train-data`: a torch file of what went into one step, in slime's form: plain values and tensors.
+
+    {"format_version": 2, "rollout_id", "rank", "samples": [...], "dp_shards": [...], "raw_reward": [...]}
+
+samples: one for each of the batch, in its order, under slime's names of the columns. dp_shards: which of them each data
+parallel rank trained, and in which micro batches. What no pass of the model needed (log-probs of a sample that cannot
+move the weights, a reference where no KL is on) is not there.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from actors.megatron.rollout_step import RolloutStep
+from slime_events.batch import TrainBatch, TrainSample
+from slime_events.export.files import write_file
+from slime_events.export.slime_samples import OURS
+
+FORMAT = 2
+
+
+def save_train_dump(step: RolloutStep, batch: TrainBatch, path: str) -> None:
+    """Collective, after the step was run; rank 0 writes the file. Raises StoreUnavailable, NoSpace."""
+    place = step.trainee.place
+    if place.tensor.rank() != 0:
+        return  # the ranks that share a model have the same
+    shards = [_shard(step)]
+    if place.data.size() > 1:
+        shards *= place.data.size()
+        dist.all_gather_object(shards, shards[0], group=place.data)
+    if place.rank != 0:
+        return
+    made = {index: shard for shard in shards for index in shard["partition"]}
+    samples = [_sample(index, sample, made.get(index)) for index, sample in enumerate(batch.samples)]
+    pack = {
+        "format_version": FORMAT,
+        "rollout_id": batch.step,
+        "rank": place.rank,
+        "samples": samples,
+        "dp_shards": [{name: value for name, value in shard.items() if name != "tokens_of"} for shard in shards],
+        "raw_reward": [sample.raw_reward for sample in batch.samples],
+    }
+    buffer = io.BytesIO()
+    torch.save(pack, buffer)
+    write_file(path, buffer.getvalue())
+
+
+def _shard(step: RolloutStep) -> dict[str, Any]:
+    """This rank's part. partition: its samples, places in the batch; micro_batch_indices: places in that."""
+    mine = sorted(step.mine)
+    where = {index: place for place, index in enumerate(mine)}
+    passes = [step.trainee.split(step.samples, step.passes(one.indices)) for one in step.steps]
+    columns = {
+        "log_probs": step.old | step.before,
+        "ref_log_probs": step.reference,
+        "advantages": step.advantages,
+    }
+    return {
+        "rank": step.trainee.place.rank,
+        "data_parallel_rank": step.trainee.place.data.rank(),
+        "sample_indices": mine,
+        "partition": mine,
+        "num_microbatches": [len(batches) for batches in passes],
+        "micro_batch_indices": [[where[index] for index in members] for batches in passes for members in batches],
+        "global_batch_sizes": [one.rollouts for one in step.steps],
+        "tokens_of": {name: {i: _plain(values[i]) for i in mine if i in values} for name, values in columns.items()},
+    }
+
+
+def _sample(index: int, sample: TrainSample, shard: dict[str, Any] | None) -> dict[str, Any]:
+    """One that fills no optimizer step has no shard."""
+    tokens_of = shard["tokens_of"] if shard else {}
+    return {
+        "sample_index": index,
+        "rollout_position": index,
+        "data_parallel_rank": shard["data_parallel_rank"] if shard else None,
+        "tokens": torch.from_numpy(sample.tokens.astype("int64")),
+        "total_lengths": sample.total_length,
+        "response_lengths": sample.response_length,
+        "loss_masks": torch.from_numpy(sample.loss_mask.astype("int32")),
+        "rewards": sample.reward,
+        "truncated": int(sample.truncated),
+        "rollout_log_probs": torch.from_numpy(sample.rollout_log_probs.astype("float32")),
+        **{name: values[index] for name, values in tokens_of.items() if index in values},
+        OURS: {
+            "sample": sample.sample,
+            "group": sample.group,
+            "rollout": sample.rollout,
+            "weight_versions": [sample.oldest_version, sample.newest_version],
+        },
+    }
+
+
+def _plain(values: Tensor) -> Tensor:
+    """Its own numbers only, not those of the micro batch that it is a part of."""
+    return values.detach().cpu().clone()
