@@ -12,7 +12,6 @@ import gc
 import multiprocessing
 import multiprocessing.connection
 import os
-import shutil
 import signal
 import socket
 import sys
@@ -27,13 +26,16 @@ import numpy as np
 
 from schemas.rollouts import StopReason, WeightSpan
 from serve_apps.engine import wire
+from serve_apps.engine.engine_folder import clean
 from serve_apps.engine.scoring import Scoring
+from slime_events.process_environment import COMPUTES
 
 PARENT_CHECK_S = 0.5
 
 
 def main() -> None:
     """Read `Launch`, start SGLang, serve until the socket closes; then end everything in this session."""
+    os.nice(COMPUTES)
     connection, folder = socket.socket(fileno=int(sys.argv[1])), Path(sys.argv[2])
     connection.set_inheritable(False)
     threading.Thread(target=_end_with_parent, args=(os.getppid(), folder), daemon=True).start()
@@ -57,6 +59,7 @@ def main() -> None:
         connection.sendall(wire.encode(wire.Failed(f"{type(error).__name__}: {error}")))
         sys.excepthook(*sys.exc_info())
     finally:
+        clean(folder)  # a caller that was killed will not
         _end()
 
 
@@ -85,13 +88,6 @@ def _end_with_schedulers() -> None:
     died.join(1.0)
     print(f"SchedulerError: the process {died.pid} ended with exit code {died.exitcode}", file=sys.stderr)
     _end()
-
-
-def clean(folder: Path) -> None:
-    """Remove an engine's temporary folder and the shared memory that SGLang never unlinks; its name is the folder's."""
-    shutil.rmtree(folder, ignore_errors=True)
-    for path in Path("/dev/shm").glob(f"sglang_loads_{folder.name}_*.shm"):
-        path.unlink(missing_ok=True)
 
 
 def _start(launch: wire.Launch, name: str) -> Any:

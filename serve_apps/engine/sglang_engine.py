@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -24,7 +23,7 @@ from schemas.errors import DeadlineExceeded, EngineError
 from serve_apps.engine import wire
 from serve_apps.engine.arguments import EngineLaunch, engine_launch
 from serve_apps.engine.engine import Delta, GenerateRequest, LogProbs, Tokens
-from serve_apps.engine.host import clean
+from serve_apps.engine.engine_folder import EngineFolder, clear_abandoned
 from serve_apps.engine.weight_files import misfit, shapes_in
 from slime_events.config.engine import EngineSettings
 
@@ -45,8 +44,8 @@ class SglangEngine:
         checkpoint = Path(settings.hf_checkpoint)
         self._shapes = shapes_in(checkpoint) if checkpoint.is_dir() else {}
         self._version = version
-        self._folder = Path(tempfile.mkdtemp(prefix="slime-engine-"))
-        self._log: IO[bytes] = (log or self._folder / "log").open("ab+")
+        self._folder = EngineFolder()
+        self._log: IO[bytes] = (log or self._folder.path / "log").open("ab+")
         self._host: subprocess.Popen[bytes] | None = None
         self._sender: wire.Sender | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -80,6 +79,7 @@ class SglangEngine:
         began = time.monotonic()
         self._host = self._spawn(theirs.fileno())
         theirs.close()
+        await asyncio.to_thread(clear_abandoned)  # while SGLang is being imported
         reader, writer = await asyncio.open_connection(sock=ours)
         self._sender = wire.Sender(writer)
         self._ready = asyncio.get_running_loop().create_future()
@@ -101,8 +101,8 @@ class SglangEngine:
     def _spawn(self, socket_fd: int) -> subprocess.Popen[bytes]:
         """Not by asyncio: its child watchers mind the thread that a loop runs in, and a Serve replica's is any."""
         return subprocess.Popen(
-            [sys.executable, "-m", "serve_apps.engine.host", str(socket_fd), str(self._folder)],
-            env=os.environ | self._launch.environment | {"TMPDIR": str(self._folder)},
+            [sys.executable, "-m", "serve_apps.engine.host", str(socket_fd), str(self._folder.path)],
+            env=os.environ | self._launch.environment | {"TMPDIR": str(self._folder.path)},
             pass_fds=(socket_fd,),
             stdin=subprocess.DEVNULL,
             stdout=self._log,
@@ -130,7 +130,7 @@ class SglangEngine:
         if self._sender is not None:
             self._sender.close()
         self._log.close()
-        clean(self._folder)
+        self._folder.remove()
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Delta]:
         """See `Engine.generate`. A request that SGLang refuses (too long, say) is an EngineError with its reason."""

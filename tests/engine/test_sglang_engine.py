@@ -51,11 +51,11 @@ def weights(checkpoints: list[Path]) -> list[Path]:
 async def engine(checkpoints: list[Path]) -> AsyncIterator[SglangEngine]:
     engine = SglangEngine(EngineSettings(hf_checkpoint=str(checkpoints[0]), device="cpu"))
     await engine.start(START_S)
-    assert len(_litter(engine._folder)) == 2
+    assert len(_litter(engine._folder.path)) == 2
     yield engine
     await engine.stop()
     assert not [pid for pid in engine.scheduler_pids if _runs(pid)]
-    assert not _litter(engine._folder)
+    assert not _litter(engine._folder.path)
 
 
 def _model(checkpoints: list[Path], version: int) -> Any:
