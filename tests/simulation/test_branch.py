@@ -33,18 +33,19 @@ from tests.conductor.driver import dropping
 from tests.history.checker import check
 from tests.simulation.crash import Scene
 from tests.simulation.parts import ScriptedRanks
+from tests.simulation.roles import make_feed
 from tests.simulation.simulation import Simulation, make_plan
 from tests.simulation.test_crash import at_every_append, figures, one_thread  # noqa: F401  # a fixture
 
 STEP = Script(chunk=8, seconds_per_chunk=0.001)
+PROMPTS = [f"p{n}" for n in range(7)]
 UNEVEN = (Script(chunk=4, eos=0, stop_chance=0.2), Script(chunk=1, seconds_per_chunk=0.001))
 
 
 async def run(folder: Path, plan: Plan, *, judge: Judge | None = None, uneven: bool = False, **more: Any) -> Simulation:
     """A finished run over seven prompts, epoch after epoch."""
     folder.mkdir(exist_ok=True)
-    prompts = [f"p{n}" for n in range(7)]
-    async with Simulation(folder, plan, judge=judge, prompts=prompts, **more) as sim:
+    async with Simulation(folder, plan, judge=judge, prompts=PROMPTS, **more) as sim:
         for script in UNEVEN if uneven else (STEP,):
             sim.start_engine(script)
         assert await sim.finish() is RunPhase.FINISHED
@@ -98,6 +99,26 @@ async def test_with_nothing_changed_it_makes_the_weights_of_its_parent(
     assert [e.version for e in sim.events(EvalCompleted)] == sorted({version, *range(version + version % 2, 6, 2), 5})
     assert sim.events(BatchSealed) == parent.events(BatchSealed)[version:]
     await is_clean(sim)
+
+
+@pytest.mark.parametrize("uneven", [False, True], ids=["in order", "out of order"])
+async def test_a_run_that_is_on_is_branched_off_from_as_one_that_has_ended(tmp_path: Path, uneven: bool) -> None:
+    plan = make_plan(max_staleness=2, in_prompt_order=False) if uneven else make_plan()
+    points: dict[int, Branched] = {}
+    async with Simulation(tmp_path, plan, prompts=PROMPTS) as parent:
+        for script in UNEVEN if uneven else (STEP,):
+            parent.start_engine(script)
+        for step in (0, 1):
+            await parent.until(StepCommitted, step=step)
+            points[step + 1] = await read_point(parent.log, step + 1, "parent")
+        feed = make_feed(tmp_path, PROMPTS, {})
+        sim = await branch(parent, 2, folder=tmp_path / "branch", plan=plan, uneven=uneven, feed=feed)
+        assert await parent.finish() is RunPhase.FINISHED
+    assert points == {version: await read_point(parent.log, version, "parent") for version in points}
+    await is_clean(sim)
+    await is_clean(parent)
+    if not uneven:
+        assert committed(sim) == committed(parent, 2)
 
 
 async def test_a_branch_of_a_branch_and_with_more_steps(tmp_path: Path) -> None:
