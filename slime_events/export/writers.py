@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import msgspec
 
+from schemas.errors import DataError
 from slime_events.export.dump import dump_path, save_dump
 from slime_events.export.files import open_new, write_file
 from slime_events.export.sample import ExportedSample, Fate
@@ -14,6 +15,10 @@ from slime_events.export.sample import ExportedSample, Fate
 ROWS_IN_SHARD = 20_000
 AS_JSON = ("messages", "tools", "metadata", "reward_detail")
 """Columns of any shape, which a table holds as JSON text."""
+NO_COLUMN = (
+    "a column holds prompts of one kind, texts or chats of nothing but roles and texts, and these are of several: "
+    "export them with --to jsonl"
+)
 Rows = Callable[[list[ExportedSample]], Sequence[msgspec.Struct]]
 
 
@@ -85,7 +90,7 @@ class ParquetWriter:
 
         if not self._pending:
             return
-        rows, self._pending = table_of(self._pending), []
+        rows, self._pending = table_of(self._pending, self._parquet and self._parquet.schema), []
         if self._parquet is None:
             self._parquet = pq.ParquetWriter(self._file, rows.schema)
         self._parquet.write_table(rows)
@@ -99,7 +104,8 @@ class ParquetWriter:
 
 
 class HfWriter:
-    """The layout that `datasets.load_dataset(folder)` reads: shards for each split, and a card that names them.
+    """The layout that `datasets.load_dataset(folder)` reads: shards for each split, and a card that names each of them,
+    so that what an earlier export has left in the folder is no part of it.
 
     Splits: `train` of what was trained on, `rejected`, and `test` of evaluations.
     """
@@ -109,7 +115,8 @@ class HfWriter:
     def __init__(self, url: str, rows: Rows) -> None:
         self._url, self._rows, self.files = url.rstrip("/"), rows, list[str]()
         self._pending: dict[str, list[Any]] = {}
-        self._shards: dict[str, int] = {}
+        self._shards: dict[str, list[str]] = {}
+        self._schema: Any = None
 
     def write(self, samples: list[ExportedSample]) -> None:
         """Some rows of a split."""
@@ -123,45 +130,51 @@ class HfWriter:
         rows, self._pending[split] = self._pending[split], []
         if not rows:
             return
-        number = self._shards.get(split, 0)
-        self._shards[split] = number + 1
-        path = f"{self._url}/data/{split}-{number:05d}.parquet"
-        write_file(path, parquet_of(rows))
-        self.files.append(path)
+        table, shards = table_of(rows, self._schema), self._shards.setdefault(split, [])
+        self._schema = table.schema
+        shards.append(f"data/{split}-{len(shards):05d}.parquet")
+        self.files.append(f"{self._url}/{shards[-1]}")
+        write_file(self.files[-1], parquet_of(table))
 
     def close(self) -> None:
         """The last shards, and the card."""
         for split in list(self._pending):
             self._flush(split)
-        write_file(f"{self._url}/README.md", card(sorted(self._shards)).encode())
+        shards = {split: self._shards[split] for split in self.SPLITS.values() if split in self._shards}
+        write_file(f"{self._url}/README.md", card(shards).encode())
         self.files.append(f"{self._url}/README.md")
 
 
-def card(splits: Sequence[str]) -> str:
-    """The data set's card, whose head says where the splits lie."""
+def card(shards: Mapping[str, Sequence[str]]) -> str:
+    """The data set's card, whose head says which files a split is of, the splits in order."""
     lines = ["---", "configs:", "- config_name: default", "  data_files:"]
-    for split in splits:
-        lines += [f"  - split: {split}", f"    path: data/{split}-*.parquet"]
+    for split, paths in shards.items():
+        lines += [f"  - split: {split}", "    path:", *(f"    - {path}" for path in paths)]
     return "\n".join([*lines, "---", "", "Rollouts of a slime-events run, as `slime-events export` wrote them.", ""])
 
 
-def parquet_of(rows: Sequence[msgspec.Struct]) -> bytes:
+def parquet_of(table: Any) -> bytes:
     """A Parquet file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     sink = pa.BufferOutputStream()
-    pq.write_table(table_of(rows), sink)
+    pq.write_table(table, sink)
     return bytes(sink.getvalue())
 
 
-def table_of(rows: Sequence[msgspec.Struct]) -> Any:
-    """An Arrow table: one column a field, those of any shape as JSON text."""
+def table_of(rows: Sequence[msgspec.Struct], schema: Any = None) -> Any:
+    """An Arrow table: one column a field, those of any shape as JSON text. schema: of the tables before it. Raises
+    DataError for prompts that have no column in common.
+    """
     import pyarrow as pa
 
     names = rows[0].__struct_fields__
     columns = {name: [_cell(name, getattr(row, name)) for row in rows] for name in names}
-    return pa.table({name: pa.array(values, _column_type(name, values)) for name, values in columns.items()})
+    table = pa.table({name: pa.array(values, _column_type(name, values)) for name, values in columns.items()})
+    if schema is not None and table.schema != schema:
+        raise DataError(NO_COLUMN)
+    return table
 
 
 def _cell(name: str, value: Any) -> Any:
@@ -175,8 +188,10 @@ def _cell(name: str, value: Any) -> Any:
 def _column_type(name: str, values: Sequence[Any]) -> Any:
     import pyarrow as pa
 
-    if any(isinstance(value, list) and name == "input" for value in values):
-        return None  # chats, of whatever fields their messages have
+    if name == "input" and any(isinstance(value, list) for value in values):
+        if not all(map(_is_plain_chat, values)):
+            raise DataError(NO_COLUMN)
+        return pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
     ints, floats = pa.list_(pa.int32()), pa.list_(pa.float32())
     types = {
         "step": pa.int64(),
@@ -193,3 +208,11 @@ def _column_type(name: str, values: Sequence[Any]) -> Any:
         "rewards": pa.list_(pa.float64()),
     }
     return types.get(name, pa.string())
+
+
+def _is_plain_chat(value: Any) -> bool:
+    """Whether a prompt is a chat of texts, with nothing in its messages besides."""
+    return isinstance(value, list) and all(
+        message.keys() == {"role", "content"} and all(isinstance(text, str) for text in message.values())
+        for message in value
+    )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -18,7 +20,9 @@ from slime_events.data.row import PromptRow
 from slime_events.data.source import START, PromptSource
 from slime_events.export.dump import load_dump
 from slime_events.export.export import Layout, export, make_writer
+from slime_events.export.prompt import ExportedPrompt
 from slime_events.export.sample import Fate
+from slime_events.export.writers import table_of
 from slime_events.opened_run import OpenedRun, open_run
 from slime_events.sample import Status
 from storage.archive import ArchiveWriter
@@ -86,13 +90,41 @@ async def test_exported_prompts_are_prompt_data(opened: OpenedRun, tmp_path: Pat
     ]
 
 
-async def test_a_data_set_of_hugging_face(opened: OpenedRun, tmp_path: Path) -> None:
+async def test_a_data_set_of_hugging_face(opened: OpenedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slime_events.export.writers.ROWS_IN_SHARD", 4)
+    old = tmp_path / "set" / "data" / "train-00099.parquet"
+    old.parent.mkdir(parents=True)
+    old.write_bytes(b"of an earlier export")
     done = await export(opened, make_writer(Layout.HF, f"{tmp_path}/set"), list(Fate))
     card = (tmp_path / "set" / "README.md").read_text()
-    for split, fate in (("train", Fate.TRAINED), ("rejected", Fate.REJECTED)):
-        assert f"  - split: {split}\n    path: data/{split}-*.parquet" in card
-        (shard,) = (tmp_path / "set" / "data").glob(f"{split}-*.parquet")
-        assert pq.read_metadata(shard).num_rows == done.samples[fate]
+    assert card.startswith("---\nconfigs:\n- config_name: default\n  data_files:\n  - split: train\n")
+    splits = re.findall(r"  - split: (\w+)\n    path:\n((?:    - data/[-\w]+\.parquet\n)+)", card)
+    assert [split for split, _ in splits] == ["train", "rejected"]
+    schemas = []
+    for (_, paths), fate in zip(splits, (Fate.TRAINED, Fate.REJECTED), strict=True):
+        shards = [pq.read_metadata(tmp_path / "set" / path.removeprefix("    - ")) for path in paths.splitlines()]
+        assert sum(shard.num_rows for shard in shards) == done.samples[fate]
+        schemas += [shard.schema.to_arrow_schema() for shard in shards]
+    assert len(schemas) > 2
+    assert all(schema == schemas[0] for schema in schemas), "a column of nothing has the type of its others"
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        ["a text", [{"role": "user", "content": "a chat"}]],
+        [[{"role": "user", "content": "a chat", "name": "of more than that"}]],
+        [[{"role": "user", "content": [{"type": "text", "text": "in parts"}]}]],
+    ],
+)
+def test_prompts_of_several_kinds_are_no_column(tmp_path: Path, inputs: list[Any]) -> None:
+    common = {"label": None, "metadata": {}, "tools": None, "group": "g", "rewards": [1.0]}
+    rows = [ExportedPrompt(input=one, **common) for one in inputs]
+    with pytest.raises(DataError, match="--to jsonl"):
+        table_of(rows)
+    if len(rows) > 1:
+        with pytest.raises(DataError, match="--to jsonl"):
+            table_of(rows[1:], table_of(rows[:1]).schema)
 
 
 def test_dumps_of_slime_s_form(archived: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
