@@ -17,6 +17,7 @@ from slime_events.audit.followed import facts_of
 from slime_events.audit.ledger import Ledger
 from slime_events.audit.report import Report, report_text
 from slime_events.cli.locate import add_run, blob_url
+from slime_events.cli.text import json_text
 from slime_events.opened_run import branched_of, is_archive, open_archive, open_run
 from slime_events.run_folder import RunFolder, find_run
 from storage.archived_log import ArchivedLog
@@ -38,7 +39,7 @@ def main(argv: Sequence[str] = ()) -> int:
         for check, found in zip(facts["checks"], report.checks, strict=True):
             for plain, finding in zip(check["findings"], found.findings, strict=True):
                 plain["sentence"] = str(finding)
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(facts), indent=2).decode() + "\n")
+        sys.stdout.write(json_text(facts))
     else:
         sys.stdout.write(f"{report_text(report, said.most)}\n\n{_verdict(report, seconds)}\n")
     return 0 if report.clean else 1

@@ -14,6 +14,7 @@ from pathlib import Path
 from schemas.errors import InvalidValue
 from slime_events.cli.lineage_text import lineage_text
 from slime_events.cli.locate import add_run
+from slime_events.cli.out_file import new_file
 from slime_events.lineage.answer import NEWEST, lineage, to_json
 from slime_events.lineage.facts import Asked, Kind, Lineage
 from slime_events.lineage.html import html
@@ -37,7 +38,8 @@ def main(argv: Sequence[str] = ()) -> int:
     if said.out is None:
         sys.stdout.write(shown if shown.endswith("\n") else shown + "\n")
     else:
-        said.out.write_text(shown, encoding="utf-8")
+        with new_file(said.out) as file:
+            file.write(shown.encode())
         sys.stdout.write(f"{said.out}: {len(answer.steps)} steps, {len(answer.samples)} samples\n")
     return 0
 

@@ -12,13 +12,13 @@ from typing import BinaryIO
 
 from schemas.errors import ImpossibleCombination, InvalidValue
 from slime_events.cli.locate import add_run
+from slime_events.cli.out_file import new_file
 from slime_events.cli.query_output import FORMATS, write
 from slime_events.cli.text import table
 from slime_events.config.nearest import did_you_mean
 from slime_events.opened_run import open_run
 from slime_events.query import tables_of
 from slime_events.query.tables import TABLES
-from storage.objects import file_errors
 
 ROWS = 100
 
@@ -50,21 +50,13 @@ async def _query(said: argparse.Namespace, sql: str) -> None:
 
 @contextlib.contextmanager
 def _sink(out: Path | None) -> Iterator[BinaryIO]:
-    """Standard output, or a file that bears its name once all of it is there."""
+    """Standard output, or a new file."""
     if out is None:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    if not out.parent.is_dir():
-        raise InvalidValue(f"--out {out}: there is no folder {out.parent}")
-    temp = out.with_name(f".{out.name}.part")
-    with file_errors(str(out)):
-        try:
-            with temp.open("wb") as file:
-                yield file
-            temp.replace(out)
-        finally:
-            temp.unlink(missing_ok=True)
+    with new_file(out) as file:
+        yield file
 
 
 def _sql(said: argparse.Namespace) -> str:

@@ -8,11 +8,10 @@ import sys
 import time
 from collections.abc import Sequence
 
-import msgspec
-
 from slime_events.cli.locate import add_run
 from slime_events.cli.replay_text import report_text, verdict
 from slime_events.cli.resume import with_flags
+from slime_events.cli.text import json_text
 from slime_events.launch.standing import Changes, changes
 from slime_events.opened_run import OpenedRun, open_run
 from slime_events.replay.report import ReplayReport
@@ -27,7 +26,7 @@ def main(argv: Sequence[str] = ()) -> int:
     seconds = time.perf_counter() - begun
     if said.json:
         facts = report.facts() | {"seconds": seconds}
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(facts), indent=2).decode() + "\n")
+        sys.stdout.write(json_text(facts))
     else:
         sys.stdout.write(f"{report_text(report, said.most, every=said.all)}\n\n")
         sys.stdout.write(f"{verdict(report)} ({report.events:,} events in {seconds:.1f} s)\n")

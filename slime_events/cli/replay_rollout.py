@@ -17,6 +17,7 @@ import msgspec
 
 from slime_events.cli.locate import add_run
 from slime_events.cli.replay_rollout_text import comparison_text
+from slime_events.cli.text import json_text
 from slime_events.config.engine import EngineSettings
 from slime_events.opened_run import open_run
 from slime_events.replay_rollout.compare import Comparison, Decode, compare
@@ -31,8 +32,7 @@ def main(argv: Sequence[str] = ()) -> int:
     said = _parser().parse_args(argv)
     comparison, facts = asyncio.run(_replay(said))
     if said.json:
-        shown = msgspec.json.format(msgspec.json.encode(msgspec.to_builtins(comparison) | {"engine": facts}), indent=1)
-        sys.stdout.write(shown.decode() + "\n")
+        sys.stdout.write(json_text(msgspec.to_builtins(comparison) | {"engine": facts}))
     else:
         sys.stdout.write(comparison_text(comparison, facts) + "\n")
     return 0 if comparison.equal else 1

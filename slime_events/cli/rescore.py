@@ -14,6 +14,8 @@ from typing import IO
 import msgspec
 
 from slime_events.cli.locate import add_run
+from slime_events.cli.out_file import new_file
+from slime_events.cli.text import json_text
 from slime_events.opened_run import open_run
 from slime_events.rescore.change import make_change
 from slime_events.rescore.report import Report
@@ -35,13 +37,13 @@ def main(argv: Sequence[str] = ()) -> int:
     said, flags = _parser().parse_known_args(argv)
     begun = time.perf_counter()
     with contextlib.ExitStack() as stack:
-        out = stack.enter_context(Path(said.out).open("wb")) if said.out else None
+        out = stack.enter_context(new_file(said.out)) if said.out else None
         report = asyncio.run(_rescore(said, flags, out))
     seconds = time.perf_counter() - begun
     if said.json:
         facts = msgspec.to_builtins(report)
         facts |= {"first_difference": report.first_difference, "same": report.is_same, "seconds": seconds}
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(facts), indent=2).decode() + "\n")
+        sys.stdout.write(json_text(facts))
         return 0
     sys.stdout.write(report_text(report) + "\n")
     if said.out:
@@ -67,7 +69,9 @@ def _parser() -> argparse.ArgumentParser:
         usage="slime-events rescore RUN [--out FILE] [--json] [the run's flags]",
     )
     add_run(parser)
-    parser.add_argument("--out", metavar="FILE", help="write what would be otherwise as a changes file (JSON lines)")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="write what would be otherwise as a changes file (JSON lines)"
+    )
     parser.add_argument("--most", type=int, default=5, metavar="N", help="examples shown of each kind [5]")
     parser.add_argument("--json", action="store_true", help="JSON instead of text")
     return parser

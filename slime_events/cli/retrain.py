@@ -20,6 +20,7 @@ import msgspec
 
 from schemas.errors import ImpossibleCombination
 from slime_events.cli.locate import add_run
+from slime_events.cli.text import json_text
 
 if TYPE_CHECKING:
     from slime_events.retrain.report import Report
@@ -40,7 +41,7 @@ def main(argv: Sequence[str] = ()) -> int:
     from slime_events.retrain.report import report_text
 
     if said.json:
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(_facts(report)), indent=2).decode() + "\n")
+        sys.stdout.write(json_text(_facts(report)))
     else:
         print(report_text(report))
     return 0 if report.wrong is None else 1

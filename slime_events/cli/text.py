@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]], indent: str = "") -> str:
     """Columns as wide as they need to be; numbers stand right. An empty table is its head."""
@@ -64,6 +66,11 @@ def shorten(text: str, width: int) -> str:
 def block(text: str, indent: str = "    ") -> str:
     """Text of several lines, set in."""
     return "\n".join(indent + line for line in text.splitlines() or [""])
+
+
+def json_text(facts: object) -> str:
+    """What a command prints under --json, its line end included."""
+    return msgspec.json.format(msgspec.json.encode(facts), indent=2).decode() + "\n"
 
 
 def _is_number(cell: str) -> bool:
