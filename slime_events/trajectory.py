@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas.arrays import Array
-from schemas.errors import StorageError
+from schemas.errors import RunNotFound, StorageError
 from schemas.rollouts import (
     RolloutCompleted,
     RolloutFailed,
@@ -21,6 +21,9 @@ from schemas.rollouts import (
     StopReason,
     WeightSpan,
 )
+from schemas.sample_ids import group_of, place_of, sample_id
+from schemas.subjects import about
+from storage.log import Readable
 
 Fetch = Callable[[Array], npt.NDArray[Any]]
 """An array's numbers, from inline bytes or the blob store."""
@@ -125,6 +128,18 @@ class Trajectories:
         """Let go of samples that nobody will ask for again."""
         for sample in samples:
             self.by_sample.pop(sample, None)
+
+
+async def read_trajectory(log: Readable, sample: str, fetch: Fetch) -> Trajectory:
+    """Tokens, log-probs, spans and text of one sample so far. Raises RunNotFound, BlobMissing, StorageError."""
+    folded = Trajectories(fetch)
+    asked_for = sample_id(group_of(sample), place_of(sample)[0])
+    for name in dict.fromkeys((asked_for, sample)):
+        async for recorded in log.read(subject=about(log.run, "rollout", name)):
+            folded.apply(recorded.envelope.event, recorded.position)
+    if sample not in folded.by_sample:
+        raise RunNotFound(f"run {log.run} has no rollout of sample {sample!r}")
+    return folded.by_sample[sample]
 
 
 def merge_spans(spans: tuple[WeightSpan, ...], more: tuple[WeightSpan, ...]) -> tuple[WeightSpan, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import hashlib
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,8 @@ from slime_events.cli.show_run import run_facts, run_text
 from slime_events.cli.show_sample import TOKENS, Decode, sample_facts, sample_text
 from slime_events.cli.show_step import step_facts, step_text
 from slime_events.cli.show_version import version_facts, version_text
-from slime_events.history import History, read_history, trajectory
+from slime_events.cli.text import json_text
+from slime_events.history import History, read_history
 from slime_events.opened_run import OpenedRun, open_run
 from slime_events.progress import Progress
 from slime_events.run_folder import RunFolder
@@ -31,7 +31,7 @@ from slime_events.timetravel.later import look_ahead
 from slime_events.timetravel.place import FORMS, AtPosition, parse_place
 from slime_events.timetravel.timeline import Timeline
 from slime_events.timetravel.view import facts_of
-from slime_events.trajectory import Fetch
+from slime_events.trajectory import Fetch, read_trajectory
 from slime_events.verify import verify
 from storage.archive_index import cache_folder
 from storage.log import Readable
@@ -76,7 +76,7 @@ async def answer(log: Readable, question: Question, fetch: Fetch, folder: RunFol
         facts = group_facts(history, history.find_group(question.group))
         return Shown(facts, group_text(facts))
     sample = history.find_sample(question.sample or "")
-    made = await trajectory(log, sample.sample, fetch)
+    made = await read_trajectory(log, sample.sample, fetch)
     facts = sample_facts(history, sample, made, token_decoder(history))
     return Shown(facts, sample_text(facts, question.tokens))
 
@@ -177,7 +177,7 @@ async def _show(said: argparse.Namespace) -> str:
         else:
             question = Question(said.step, said.group, said.sample, said.version, said.tokens)
             shown = await answer(opened.log, question, opened.fetch, opened.folder)
-    return json.dumps(shown.facts, indent=2) if said.json else shown.text
+    return json_text(shown.facts).rstrip() if said.json else shown.text
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -13,9 +13,9 @@ from schemas.rollouts import RolloutRequested, Sampling, StopReason, WeightSpan
 from schemas.sample_ids import group_of, place_of, sample_id
 from schemas.turns import TurnRecorded
 from schemas.weights import WeightsPublished
-from slime_events.history import trajectory
 from slime_events.lineage.past import Part, Past
 from slime_events.opened_run import OpenedRun
+from slime_events.trajectory import read_trajectory
 from storage.weights_store import WeightStore, local_folder, verify
 
 NO_WEIGHTS = (
@@ -53,7 +53,7 @@ async def read_rollout(opened: OpenedRun, sample: str) -> RecordedRollout:
     async with Past(opened) as past:
         part = await _origin(past, asked_for)
         log = part.opened.log
-        made = await trajectory(log, sample, part.opened.fetch)
+        made = await read_trajectory(log, sample, part.opened.fetch)
         request = (await part.last_of_each([(type_of(RolloutRequested), asked_for)])).popitem()[1].envelope.event
         assert isinstance(request, RolloutRequested)
         turns = await part.last_of_each([(type_of(TurnRecorded), asked_for)])
@@ -78,7 +78,10 @@ async def _origin(past: Past, sample: str) -> Part:
     async for part in past.parts():
         if await part.last_of_each([(type_of(RolloutRequested), sample)]):
             return part
-    raise RunNotFound(f"run {past.own.run} has no rollout of sample {sample!r}")
+    raise RunNotFound(
+        f"run {past.own.run} has no rollout of sample {sample!r}: `slime-events query {past.own.run} "
+        '"SELECT sample FROM samples"` lists those there are'
+    )
 
 
 async def _weights(past: Past, versions: set[int]) -> dict[int, WeightsPublished]:

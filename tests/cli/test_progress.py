@@ -10,7 +10,7 @@ import pytest
 from schemas.checkpoints import CheckpointSaved
 from schemas.steps import StepCommitted
 from slime_events.cli.show_run import run_facts, run_text
-from slime_events.history import History
+from slime_events.history import History, apply
 from slime_events.progress import Progress
 from storage.log import Recorded
 from tests.conductor.driver import Driver, make_plan
@@ -33,7 +33,7 @@ def test_the_trainer_is_idle_where_it_neither_trains_nor_saves() -> None:
         envelope = msgspec.structs.replace(recorded.envelope, event=event, at=now)
         said = Recorded(recorded.position, recorded.subject, envelope, recorded.data)
         progress.apply(said)
-        history.apply(said)
+        apply(history, said)
     assert [line.idle for line in progress.steps][1:] == pytest.approx([0.6, 0.4])
     assert progress.trainer_idle == progress.summary()["trainer_idle"] == pytest.approx(0.5)
     assert "idle 50.0% of the time from its first commit to its last" in run_text(run_facts(history, progress))

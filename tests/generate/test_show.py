@@ -6,7 +6,8 @@ from pathlib import Path
 
 from schemas.arrays import unpack
 from slime_events.cli.show_sample import sample_facts, sample_text
-from slime_events.history import read_history, trajectory
+from slime_events.history import read_history
+from slime_events.trajectory import read_trajectory
 from tests.generate.scene import a_run
 
 
@@ -15,7 +16,7 @@ async def shown(folder: Path, function: str, name: str) -> str:
     await run.run()
     history = await read_history(run.log)
     sample = history.find_sample(name)
-    return sample_text(sample_facts(history, sample, await trajectory(run.log, sample.sample, unpack)))
+    return sample_text(sample_facts(history, sample, await read_trajectory(run.log, sample.sample, unpack)))
 
 
 async def test_turns_are_shown_with_what_was_called_and_answered(tmp_path: Path) -> None:
