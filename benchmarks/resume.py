@@ -31,7 +31,8 @@ from slime_events.state.run import RunState
 from slime_events.state.snapshot import take
 from slime_events.state.snapshots import Snapshots
 from slime_events.worker import Worker
-from storage.jetstream_log import DUPLICATE_WINDOW_S, JetStreamLog
+from storage.jetstream_config import DUPLICATE_WINDOW_S
+from storage.jetstream_log import JetStreamLog
 from storage.log import MAX_BATCH, Append
 from storage.nats_server import NatsServer
 

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from schemas.errors import DeadlineExceeded, RunNotFound
 from storage.jetstream_log import JetStreamLog
-from storage.nats_server import FolderInUse, NatsServer
+from storage.nats_folder import FolderInUse
+from storage.nats_server import NatsServer
 
 NATS_FOLDER = "nats"
 URL_FILE = "nats-url"
@@ -81,7 +82,10 @@ async def _open_embedded(folder: Path, run: str, deadline_s: float) -> JetStream
             server = NatsServer.attach(folder) or await NatsServer.start(folder, deadline_s=deadline_s, temporary=True)
         except FolderInUse as error:
             if time.monotonic() > end:
-                raise DeadlineExceeded(f"a server in {folder} did not get ready in {deadline_s:.0f} s") from error
+                raise DeadlineExceeded(
+                    f"the NATS server that another process started in {folder} was not ready in {deadline_s:.0f} s: "
+                    "nats.log in that folder says why"
+                ) from error
             await asyncio.sleep(0.05)  # another reader is starting one
             continue
         return await JetStreamLog.open(server.url, run, deadline_s=deadline_s, create=False)

@@ -16,7 +16,8 @@ import nats.errors
 import nats.nuid
 
 from schemas.errors import StorageError
-from storage.jetstream_connection import QUIET_S, Away
+from storage.jetstream_connection import QUIET_S
+from storage.jetstream_patience import Away
 from storage.jetstream_pull import ENDED, UNFILLED
 from storage.jetstream_stream import PAGE_BYTES, Stored, Stream
 from storage.jetstream_wire import Answer

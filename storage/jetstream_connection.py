@@ -16,63 +16,18 @@ from typing import Any
 import nats.errors
 from nats.aio.msg import Msg
 
-from schemas.errors import LogUnavailable, MissingPart, NoSpace, StorageError
+from schemas.errors import LogUnavailable, MissingPart
+from storage.jetstream_answer import checked
+from storage.jetstream_patience import SAID_AFTER_S, Away, OnWait, Patience
 from storage.jetstream_wire import Answer, WireClient
+
+_log = logging.getLogger(__name__)
 
 OLDEST_SERVER = (2, 12)
 """Atomic batches came with this version."""
 
 QUIET_S = 5.0
 """Seconds without a sign of an answer after which a question is asked again."""
-
-SAID_AFTER_S = 0.5
-"""Seconds without an answer that are nothing to speak of."""
-
-OnWait = Callable[[str], None]
-_log = logging.getLogger(__name__)
-
-
-def log_wait(message: str) -> None:
-    """The default for `on_wait`: a warning in the log of the process."""
-    _log.warning(message)
-
-
-class ApiError(StorageError):
-    """JetStream refused. `code` is its own error code, e.g. 10071."""
-
-    def __init__(self, code: int, description: str) -> None:
-        super().__init__(f"JetStream error {code}: {description}")
-        self.code = code
-
-
-class Away(StorageError):
-    """No answer for now. Ask again within the caller's patience."""
-
-
-class Patience:
-    """A deadline with growing pauses. Says once that it waits, then raises LogUnavailable."""
-
-    def __init__(self, url: str, seconds: float, on_wait: OnWait) -> None:
-        self._url, self._seconds, self._on_wait = url, seconds, on_wait
-        self._begin, self._pause, self._said = time.monotonic(), 0.01, False
-        self._since = time.strftime("%H:%M:%S")
-
-    @property
-    def left(self) -> float:
-        """Seconds, never below 0."""
-        return max(0.0, self._begin + self._seconds - time.monotonic())
-
-    async def pause(self, reason: object) -> None:
-        """Sleep a little. `reason` is for the message when the deadline is over."""
-        waited = time.monotonic() - self._begin
-        if waited > self._seconds:
-            raise LogUnavailable(f"NATS at {self._url} did not do it within {self._seconds:.0f} s: {reason}")
-        if waited > SAID_AFTER_S and not self._said:
-            self._said = True
-            limit = f"{self._seconds:.0f} s at most"
-            self._on_wait(f"waiting for NATS at {self._url} since {self._since}, {limit}: {reason}")
-        await asyncio.sleep(min(self._pause, self._seconds))
-        self._pause = min(self._pause * 2, 0.5)
 
 
 class _Answers:
@@ -197,7 +152,7 @@ class Connection:
     async def request(self, subject: str, payload: bytes, *, headers: dict[str, str] | None = None) -> Any:
         """One JSON answer. Raises ApiError, Away, NoSpace, LogUnavailable (closed)."""
         answer = (await self._ask(subject, payload, headers, single=True))[0]
-        return _checked(answer.data)
+        return checked(answer.data)
 
     async def tell_api(self, subject: str) -> None:
         """Send to JetStream's API without waiting for what it says. Raises Away."""
@@ -272,26 +227,3 @@ async def _until_ended(answers: _Answers) -> None:
         seen = len(answers.messages)
         await asyncio.wait({answers.ended}, timeout=QUIET_S)
     answers.ended.result()
-
-
-_FULL = {10023, 10047, 10077}
-"""JetStream's codes for no room: insufficient resources, insufficient storage, maximum bytes exceeded."""
-_BUSY = {10005, 10008, 10009, 10158, 10167, 10176}
-"""Too few nodes known yet for the replicas, no leader yet, a cluster that is not ready, the same event is on its way
-from another writer, too much in flight, a batch whose first part was lost on the way."""
-
-
-def _checked(data: bytes) -> Any:
-    try:
-        answer = json.loads(data)
-    except ValueError as error:
-        raise Away(f"an answer that is not JSON: {data[:80]!r}") from error
-    refusal = answer.get("error")
-    if not refusal:
-        return answer
-    code, description = int(refusal.get("err_code", 0)), str(refusal.get("description", ""))
-    if code in _FULL:
-        raise NoSpace(f"NATS has no room to store more ({description}): free disk space in its folder")
-    if code in _BUSY or refusal.get("code") in (429, 503):
-        raise Away(f"JetStream error {code}: {description}")
-    raise ApiError(code, description)

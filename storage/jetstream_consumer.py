@@ -9,7 +9,9 @@ from typing import Any
 
 from schemas.errors import SchemaError, StorageError
 from schemas.subjects import check_token
-from storage.jetstream_connection import ApiError, Away, Connection
+from storage.jetstream_answer import ApiError
+from storage.jetstream_connection import Connection
+from storage.jetstream_patience import Away
 from storage.jetstream_pull import Pull, Pulled
 from storage.jetstream_read import recorded_of
 from storage.log import Delivery, Recorded

@@ -12,24 +12,22 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
-from typing import Any
 
 import nats.nuid
 
-from schemas.errors import Conflict, ImpossibleCombination, LogUnavailable, RunNotFound, StorageError
-from schemas.subjects import check_token, every_event, stream_name, stream_subjects
+from schemas.errors import Conflict
+from schemas.subjects import check_token, every_event, stream_name
+from storage.jetstream_answer import ApiError
 from storage.jetstream_append import Contradiction, Message, fences_of, headers_of, messages_of
-from storage.jetstream_connection import ApiError, Away, Connection, OnWait, Patience, log_wait
+from storage.jetstream_config import ensure_stream
+from storage.jetstream_connection import Connection
 from storage.jetstream_consumer import JetStreamConsumer, done_up_to
 from storage.jetstream_lookup import SUBJECTS, standing
+from storage.jetstream_patience import Away, OnWait, Patience, log_wait
 from storage.jetstream_read import read_events, read_stretches, recorded_of
 from storage.jetstream_stream import Stream
 from storage.log import HEADER_BYTES, MAX_EVENT_BYTES, Append, Fence, Recorded, not_the_end
 from storage.stretch import Stretch
-
-DUPLICATE_WINDOW_S = 600
-"""Seconds for which the server itself knows an id again. Longer costs it memory (about 150 bytes an event); fences
-and look-ups know an event again for ever."""
 
 PATIENCE_S = 300.0
 """Seconds that a call waits for NATS to come back: longer than a machine takes to start again."""
@@ -39,7 +37,6 @@ KNOWN_SUBJECTS = 65536
 
 _REFUSED = {10070, 10071, 10164, 10201}
 """A fence that does not hold (on one server, in a cluster), an id that is stored already."""
-_NO_STREAM, _OTHER_STREAM, _NOT_ENABLED, _NO_CLUSTER = 10059, 10058, {10039, 10076}, 10074
 
 
 class JetStreamLog:
@@ -75,51 +72,11 @@ class JetStreamLog:
         connection = await Connection.open(url, deadline_s=deadline_s, patience_s=patience_s, on_wait=on_wait)
         log = cls(run, connection)
         try:
-            await log._ensure_stream(create, replicas, deadline_s)
+            await ensure_stream(log._stream, run, create=create, replicas=replicas, deadline_s=deadline_s)
         except BaseException:
             await connection.close()
             raise
         return log
-
-    async def _ensure_stream(self, create: bool, replicas: int, deadline_s: float) -> None:
-        try:
-            # Not made anew where it is there: in a cluster even that moves leaders about.
-            config = await self._config(deadline_s)
-            if config is None and create:
-                config = await self._create(replicas, deadline_s)
-        except ApiError as error:
-            if error.code in _NOT_ENABLED:
-                raise LogUnavailable(
-                    f"NATS at {self.connection.url} runs without JetStream: start it with -js"
-                ) from error
-            if error.code == _NO_CLUSTER:
-                raise ImpossibleCombination(
-                    f"--nats-replicas {replicas} needs a cluster, and NATS at {self.connection.url} is a single server"
-                ) from error
-            raise
-        if config is None:
-            raise RunNotFound(f"NATS at {self.connection.url} has no log of run {self.run!r}")
-        if create:
-            _check_config(self.run, config)
-        self._stream.replicated = int(config["num_replicas"]) > 1
-
-    async def _config(self, deadline_s: float) -> Any:
-        try:
-            return (await self._stream.info(deadline_s))["config"]
-        except ApiError as error:
-            if error.code == _NO_STREAM:
-                return None
-            raise
-
-    async def _create(self, replicas: int, deadline_s: float) -> Any:
-        wanted = stream_config(self.run, replicas)
-        try:
-            made = await self.connection.api(f"STREAM.CREATE.{self._stream.name}", wanted, deadline_s=deadline_s)
-        except ApiError as error:
-            if error.code != _OTHER_STREAM:
-                raise
-            return await self._config(deadline_s)  # somebody else made it at the same time
-        return made["config"]
 
     async def append(self, appends: Sequence[Append]) -> list[int]:
         """Store all or nothing; their positions in the given order. Raises Conflict, LogUnavailable, EventTooLarge."""
@@ -254,48 +211,3 @@ def _in_questions(subjects: Sequence[str]) -> Iterator[Sequence[str]]:
 
 class _Refused(Exception):
     """The server stored nothing, because of a fence or an id."""
-
-
-def stream_config(run: str, replicas: int = 1) -> dict[str, Any]:
-    """How the stream of a run is made. Nothing in it can be deleted or purged, for ever."""
-    return {
-        "name": stream_name(run),
-        "subjects": stream_subjects(run),
-        "storage": "file",
-        "retention": "limits",
-        "discard": "new",
-        "max_msgs": -1,
-        "max_bytes": -1,
-        "max_age": 0,
-        "max_consumers": -1,
-        "max_msg_size": MAX_EVENT_BYTES + HEADER_BYTES,
-        "num_replicas": replicas,
-        "duplicate_window": int(DUPLICATE_WINDOW_S * 10**9),
-        "deny_delete": True,
-        "deny_purge": True,
-        "allow_direct": True,
-        "allow_atomic": True,
-    }
-
-
-_ESSENTIAL = (
-    "subjects",
-    "storage",
-    "retention",
-    "discard",
-    "deny_delete",
-    "deny_purge",
-    "allow_direct",
-    "allow_atomic",
-)
-
-
-def _check_config(run: str, actual: Mapping[str, Any]) -> None:
-    """A stream of the same name that is not ours may differ in what costs no promise, as replicas."""
-    wanted = stream_config(run)
-    for key in _ESSENTIAL:
-        if actual.get(key) != wanted[key]:
-            raise StorageError(
-                f"NATS has a stream {stream_name(run)} that is not a run's log ({key} is {actual.get(key)!r}, "
-                f"not {wanted[key]!r}): choose another run name or server"
-            )

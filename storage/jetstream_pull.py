@@ -14,7 +14,8 @@ from typing import Any
 import nats.errors
 from nats.aio.msg import Msg
 
-from storage.jetstream_connection import Away, Connection
+from storage.jetstream_connection import Connection
+from storage.jetstream_patience import Away
 
 ENDED = ("Deleted", "Leadership", "Shutdown", "Reset")
 """Words in a status that says that the consumer itself has ended; any other status ends a request only."""

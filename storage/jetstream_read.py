@@ -18,7 +18,8 @@ import nats.nuid
 from schemas.codec import decode
 from schemas.errors import LogDamaged, SchemaError, StorageError
 from storage.jetstream_bulk import FROM, read_bulk
-from storage.jetstream_connection import QUIET_S, Away, Patience
+from storage.jetstream_connection import QUIET_S
+from storage.jetstream_patience import Away, Patience
 from storage.jetstream_pull import Pull, Pulled
 from storage.jetstream_stream import PAGE, PAGE_BYTES, Stored, Stream
 from storage.log import Recorded

@@ -14,8 +14,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from schemas.errors import LogDamaged
+from storage.jetstream_answer import ApiError
 from storage.jetstream_append import ID
-from storage.jetstream_connection import ApiError, Away, Connection
+from storage.jetstream_connection import Connection
+from storage.jetstream_patience import Away
 from storage.jetstream_wire import Answer
 
 PAGE = 1000

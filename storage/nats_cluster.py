@@ -18,8 +18,10 @@ from pathlib import Path
 
 from schemas.errors import StorageError
 from schemas.subjects import stream_name
-from storage.jetstream_connection import Away, Connection, log_wait
-from storage.nats_server import HOST, NatsServer
+from storage.jetstream_connection import Connection
+from storage.jetstream_patience import Away, log_wait
+from storage.nats_folder import HOST
+from storage.nats_server import NatsServer
 
 ROUTES_FILE = "routes.json"
 READY_S = 60.0

