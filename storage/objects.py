@@ -49,9 +49,9 @@ def store_errors(where: str) -> Iterator[None]:
         raise StoreUnavailable(f"{where} cannot be reached or used: {type(error).__name__}: {error}") from error
 
 
-def fsync_folder(folder: Path) -> None:
-    """Make the names in a local folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def fsync(path: Path) -> None:
+    """Make a local file durable, or the names in a local folder."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -99,7 +99,7 @@ class ObjectFolder:
             path = self.local / name
             temp = _write_temp(path, data)
             os.replace(temp, path)
-            fsync_folder(path.parent)
+            fsync(path.parent)
 
     def read(self, name: str) -> bytes:
         """The whole content. FileNotFoundError where there is none."""
@@ -175,5 +175,5 @@ def _create_file(path: Path, data: bytes) -> bool:
         os.replace(temp, path)
     finally:
         temp.unlink(missing_ok=True)
-    fsync_folder(path.parent)
+    fsync(path.parent)
     return True

@@ -25,7 +25,7 @@ import msgspec
 
 from schemas.errors import InvalidValue, WeightsDamaged
 from storage.digests import TensorDigest, tensor_digests, weights_digest
-from storage.objects import file_errors, fsync_folder
+from storage.objects import file_errors, fsync
 from storage.weights_files import INDEX, ITEM_BYTES, SINGLE, TensorView, open_checkpoint, view, write_shard
 from storage.weights_manifest import MANIFEST, StoredTensor, WeightManifest, read_manifest, write_manifest
 
@@ -113,7 +113,7 @@ class WeightStore:
         )
         path = write_manifest(folder, manifest)
         if self._durable:
-            _fsync(path)
+            fsync(path)
         return manifest
 
     def _write_shards(self, folder: Path, tensors: Iterable[TensorBytes]) -> dict[str, tuple[TensorDigest, str]]:
@@ -136,12 +136,12 @@ class WeightStore:
         index = msgspec.json.encode({"metadata": {"total_size": total}, "weight_map": weight_map})
         (folder / INDEX).write_bytes(msgspec.json.format(index, indent=2))
         if self._durable:
-            _fsync(folder / INDEX)
+            fsync(folder / INDEX)
 
     def _publish(self, temp: Path, manifest: WeightManifest) -> None:
         final = self.root / f"v{manifest.version:06d}-{manifest.digest[:12]}"
         if self._durable:
-            fsync_folder(temp)
+            fsync(temp)
         try:
             temp.rename(final)
         except OSError:
@@ -150,7 +150,7 @@ class WeightStore:
             if read_manifest(final).digest != manifest.digest:
                 raise WeightsDamaged(f"{final} holds other weights than its name says: remove it") from None
         if self._durable:
-            fsync_folder(self.root)
+            fsync(self.root)
 
     @functools.cached_property
     def _side_files(self) -> dict[str, str]:
@@ -243,8 +243,3 @@ def _shards(tensors: Iterable[TensorBytes], max_bytes: int) -> Iterator[dict[str
 
 def _size(digest: TensorDigest) -> int:
     return math.prod(digest.shape) * ITEM_BYTES[digest.dtype]
-
-
-def _fsync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())

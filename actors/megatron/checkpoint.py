@@ -25,6 +25,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as write_state
 from actors.megatron.cpu import stand_in
 from actors.megatron.trainee import Trainee
 from schemas.errors import CheckpointMismatch, TrainerError
+from storage.objects import fsync
 
 MARK = "trainer.json"
 METADATA = {"distrib_optim_sharding_type": "fully_reshardable", "chained_optim_avoid_prefix": True}
@@ -57,7 +58,7 @@ def save(trainee: Trainee, folder: str | Path) -> None:
     """
     target = Path(folder)
     if target.exists():
-        raise TrainerError(f"{target} exists already: a checkpoint is never overwritten")
+        raise TrainerError(f"{target} exists already, and is never overwritten: remove it, or give another --save")
     partial = target.with_name(f".{target.name}.partial")
     if trainee.place.rank == 0:
         shutil.rmtree(partial, ignore_errors=True)
@@ -75,9 +76,9 @@ def save(trainee: Trainee, folder: str | Path) -> None:
             "data_parallel_size": trainee.place.data.size(),
         }
         (partial / MARK).write_text(json.dumps(mark, indent=1) + "\n")
-        _sync(partial / MARK)
+        fsync(partial / MARK)
         os.rename(partial, target)
-        _sync(target.parent)
+        fsync(target.parent)
     dist.barrier()
 
 
@@ -87,7 +88,9 @@ def load(trainee: Trainee, folder: str | Path) -> None:
     Raises CheckpointMismatch for a folder that is no complete checkpoint or is one of another model.
     """
     if not is_checkpoint(folder):
-        raise CheckpointMismatch(f"{folder} is no complete trainer checkpoint ({MARK} is missing)")
+        raise CheckpointMismatch(
+            f"{folder} is no complete trainer checkpoint ({MARK} is missing): remove it, and an older one is taken"
+        )
     with stand_in():
         try:
             state = dist_checkpointing.load(_state(trainee, loading=True), str(folder))
@@ -124,11 +127,3 @@ def _state(trainee: Trainee, *, loading: bool) -> dict[str, Any]:
         "optimizer": trainee.optimizer.sharded_state_dict(model, is_loading=loading, metadata=metadata),
         "scheduler": trainee.scheduler.state_dict(),
     }
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
