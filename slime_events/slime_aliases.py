@@ -56,7 +56,7 @@ SLIME_MODULES: dict[str, dict[str, str]] = {
     "slime.rollout.rm_hub.math_utils": {
         "extract_answer": "slime_events.rewards.boxed:last_boxed",
         "grade_answer_verl": "slime_events.rewards.math:grade_answer",
-        "grade_answer_mathd": "slime_events.rewards.math:grade_answer_mathd",
+        "grade_answer_mathd": "slime_events.rewards.mathd:grade_answer_mathd",
         "grade_answer_sympy": "slime_events.rewards.math:grade_answer_sympy",
     },
     "slime.rollout.rm_hub.math_dapo_utils": {"compute_score": "slime_events.rewards.dapo:compute_score"},

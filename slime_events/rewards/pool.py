@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import math
 import time
 from collections import deque
@@ -26,8 +25,9 @@ from schemas.errors import SlimeEventsError
 from schemas.rewards import RewardFailureKind
 from slime_events.config.reward import RewardSettings
 from slime_events.rewards import wire
-from slime_events.rewards.outcome import Outcome, RewardFailure
+from slime_events.rewards.outcome import Outcome
 from slime_events.rewards.process import GraderProcess, StruckWhileLoading
+from slime_events.rewards.unit import Unit, slim
 from slime_events.sample import Sample
 
 BATCH = 32
@@ -38,29 +38,6 @@ STARTS = 3
 """Times that a process is started before a signal that ends it while it loads is the grader's fault."""
 GRACE = 0.25
 """Seconds beyond the limit before a process is killed, so that an async grader's own limit strikes first."""
-
-
-class _Unit:
-    """A unit on its way: its encoded form, who waits for it, and how often a process died on it."""
-
-    __slots__ = ("alone", "deaths", "future", "payload", "samples")
-
-    def __init__(self, payload: bytes, samples: int) -> None:
-        self.payload = msgspec.Raw(payload)
-        self.samples = samples
-        self.future: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
-        self.deaths = 0
-        self.alone = False
-
-    def resolve(self, outcomes: list[Outcome]) -> None:
-        if not self.future.done():
-            self.future.set_result(outcomes)
-
-    def fail(self, kind: RewardFailureKind, message: str, ready: wire.Ready, seconds: float = 0.0) -> None:
-        failure = RewardFailure(
-            kind=kind, message=message, seconds=seconds, grader=ready.grader, grader_digest=ready.digest
-        )
-        self.resolve([failure] * self.samples)
 
 
 class GraderPool:
@@ -83,7 +60,7 @@ class GraderPool:
         self._setup = wire.Setup(settings, dict(args or {}), str((user_dir or Path.cwd()).resolve()))
         self._log = log
         self._start_deadline = start_deadline
-        self._queue: deque[_Unit] = deque()
+        self._queue: deque[Unit] = deque()
         self._arrived = asyncio.Event()
         self._processes: dict[int, GraderProcess] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -165,22 +142,16 @@ class GraderPool:
                     unit.fail(RewardFailureKind.TIMEOUT, f"not graded within {deadline} s", self.ready)
         return [outcome for unit in units for outcome in unit.future.result()]
 
-    def _enqueue(self, samples: list[Sample], group: bool, evaluation: bool) -> _Unit:
+    def _enqueue(self, samples: list[Sample], group: bool, evaluation: bool) -> Unit:
         try:
-            sent = [self._slim(sample) for sample in samples]
-            unit = _Unit(wire.encode(wire.Unit(sent, group, evaluation)), len(samples))
+            sent = [slim(sample, self._settings) for sample in samples]
+            unit = Unit(wire.encode(wire.Unit(sent, group, evaluation)), len(samples))
         except (OverflowError, msgspec.EncodeError, RecursionError) as error:
-            unit = _Unit(b"", len(samples))
+            unit = Unit(b"", len(samples))
             unit.fail(RewardFailureKind.RAISED, f"the sample cannot be sent to a grader: {error}", self.ready)
             return unit
         self._queue.append(unit)
         return unit
-
-    def _slim(self, sample: Sample) -> Sample:
-        """Without the arrays that no built-in grader reads: at 4k tokens they are most of the cost of sending."""
-        if self._settings.custom_rm_path or sample.custom_rm_path:
-            return sample
-        return dataclasses.replace(sample, tokens=[], loss_mask=None, rollout_log_probs=None)
 
     async def _serve(self, slot: int) -> None:
         """One process's work, for ever; a process that is gone gets a successor."""
@@ -197,7 +168,7 @@ class GraderPool:
                 self._queue.extendleft(reversed(batch))
                 raise
 
-    async def _next_batch(self) -> list[_Unit]:
+    async def _next_batch(self) -> list[Unit]:
         while True:
             while self._queue and self._queue[0].future.done():
                 self._queue.popleft()
@@ -209,12 +180,12 @@ class GraderPool:
             return [self._queue.popleft()]
         most = CONCURRENT_BATCH if self.ready.concurrent else BATCH
         share = math.ceil(len(self._queue) / max(1, len(self._tasks)))
-        batch: list[_Unit] = []
+        batch: list[Unit] = []
         while self._queue and not self._queue[0].alone and len(batch) < min(most, share):
             batch.append(self._queue.popleft())
         return batch
 
-    async def _grade_batch(self, slot: int, batch: list[_Unit]) -> None:
+    async def _grade_batch(self, slot: int, batch: list[Unit]) -> None:
         process = self._processes[slot]
         began = time.monotonic()
         try:
@@ -242,7 +213,7 @@ class GraderPool:
         return f"the grader process {process.ending()} on this sample{log}"
 
     def _settle(
-        self, batch: list[_Unit], current: int | None, kind: RewardFailureKind, message: str, seconds: float
+        self, batch: list[Unit], current: int | None, kind: RewardFailureKind, message: str, seconds: float
     ) -> None:
         """Fail the unit that a process was lost on; queue the others again, in front."""
         open_units = [unit for unit in batch if not unit.future.done()]
@@ -268,7 +239,7 @@ class GraderPool:
                 if not tries_left:
                     raise
 
-    def _break(self, error: SlimeEventsError, batch: list[_Unit]) -> None:
+    def _break(self, error: SlimeEventsError, batch: list[Unit]) -> None:
         self._broken = error
         for unit in (*batch, *self._queue):
             if not unit.future.done():

@@ -18,7 +18,6 @@ import slime_events
 from schemas import errors
 from schemas.errors import DeadlineExceeded, PlugPointError
 from slime_events.rewards import wire
-from slime_events.rewards.worker import IDLE, MARK
 
 # -P keeps the working directory out of sys.path's front; our own root comes last, for a tree that is not installed.
 _BOOT = (
@@ -61,7 +60,7 @@ class GraderProcess:
         """
         ours, theirs = socket.socketpair()
         mark = os.memfd_create("grader-mark")
-        os.ftruncate(mark, MARK.size)
+        os.ftruncate(mark, wire.MARK.size)
         with theirs:
             child = _spawn(theirs.fileno(), mark, setup.user_dir, log)
         reader, writer = await asyncio.open_connection(sock=ours)
@@ -128,8 +127,8 @@ class GraderProcess:
 
     def current(self) -> int | None:
         """The unit that the process is (or was, at its end) working on."""
-        (number,) = MARK.unpack(os.pread(self._mark, MARK.size, 0))
-        return None if number == IDLE else int(number)
+        (number,) = wire.MARK.unpack(os.pread(self._mark, wire.MARK.size, 0))
+        return None if number == wire.IDLE else int(number)
 
     async def kill(self, *, stack: bool = False) -> None:
         """End it and its children at once, whatever it is doing; it is reaped when this returns."""

@@ -13,6 +13,9 @@ from slime_events.config.reward import RewardSettings
 from slime_events.rewards.outcome import Graded, RewardFailure, plain
 from slime_events.sample import Sample
 
+MARK = struct.Struct("<i")
+"""The number of the unit that a process works on, in the page that it shares with its pool."""
+IDLE = -1
 _LENGTH = struct.Struct("<I")
 
 

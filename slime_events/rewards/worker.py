@@ -16,10 +16,8 @@ import mmap
 import os
 import signal
 import socket
-import struct
 import time
-import types
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +28,10 @@ from schemas.rewards import RewardFailureKind
 from slime_events.args_view import ArgsView
 from slime_events.config.reward import RewardSettings
 from slime_events.rewards import dispatch, registry, wire
+from slime_events.rewards.limited import OverLimit, limited, marked
 from slime_events.rewards.outcome import Graded, NoValue, Outcome, RewardFailure, plain, value_of
 from slime_events.sample import Sample
 
-IDLE = -1
-MARK = struct.Struct("<i")
 _PR_SET_PDEATHSIG = 1
 _unit_decoder = msgspec.msgpack.Decoder(wire.Unit)
 _batch_decoder = msgspec.msgpack.Decoder(wire.Batch)
@@ -71,7 +68,7 @@ class Worker:
                 continue
             self._mark(number)
             outcomes = self._grade_now(unit, grader)
-            self._mark(IDLE)
+            self._mark(wire.IDLE)
             answer(wire.Done(number, outcomes))
         if waiting:
             self._loop.run_until_complete(self._grade_side_by_side(waiting, answer))
@@ -95,7 +92,7 @@ class Worker:
         try:
             returned = self._call(unit, grader)
             if inspect.isawaitable(returned):
-                returned = self._loop.run_until_complete(_limited(returned, self._settings.rm_timeout))
+                returned = self._loop.run_until_complete(limited(returned, self._settings.rm_timeout))
         except Exception as error:
             return _raised(unit, grader, error, self._settings.rm_timeout, time.perf_counter() - began)
         return _outcomes(unit, grader, returned, before, time.perf_counter() - began)
@@ -107,8 +104,8 @@ class Worker:
             began = time.perf_counter()
             before = _metadata_of(unit, grader)
             try:
-                call = _marked(self._call(unit, grader), number, self._mark)
-                returned = await _limited(call, self._settings.rm_timeout)
+                call = marked(self._call(unit, grader), number, self._mark)
+                returned = await limited(call, self._settings.rm_timeout)
                 outcomes = _outcomes(unit, grader, returned, before, time.perf_counter() - began)
             except Exception as error:
                 outcomes = _raised(unit, grader, error, self._settings.rm_timeout, time.perf_counter() - began)
@@ -172,7 +169,7 @@ def _changed(before: dict[str, Any], after: Any) -> dict[str, Any]:
 
 
 def _raised(unit: wire.Unit, grader: dispatch.Grader, error: Exception, limit: float, seconds: float) -> list[Outcome]:
-    if isinstance(error, _LimitError):
+    if isinstance(error, OverLimit):
         failure = _failure(grader, RewardFailureKind.TIMEOUT, f"grading took longer than {limit:g} s", seconds)
     else:
         message = f"the grader {grader.name} raised {type(error).__name__}: {error}{_line_of(error)}"
@@ -193,40 +190,6 @@ def _line_of(error: Exception) -> str:
     return f" ({Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno})" if trace else ""
 
 
-class _LimitError(Exception):
-    """Our time limit, not a TimeoutError of the grader's own."""
-
-
-async def _limited(awaitable: Awaitable[Any], limit: float) -> Any:
-    try:
-        async with asyncio.timeout(limit) as timer:
-            return await awaitable
-    except TimeoutError:
-        if timer.expired():
-            raise _LimitError from None
-        raise
-
-
-@types.coroutine
-def _marked(coroutine: Coroutine[Any, Any, Any], number: int, mark: Callable[[int], None]) -> Generator[Any, Any, Any]:
-    """Drive `coroutine`, with its unit's number in the shared page while it has the processor."""
-    resume: Callable[[Any], Any] = coroutine.send
-    value: Any = None
-    while True:
-        mark(number)
-        try:
-            awaited = resume(value)
-        except StopIteration as stop:
-            return stop.value
-        finally:
-            mark(IDLE)
-        try:
-            value = yield awaited
-            resume = coroutine.send
-        except BaseException as thrown:  # a cancellation goes into the coroutine, not past it
-            value, resume = thrown, coroutine.throw
-
-
 def main(connection_fd: int, mark_fd: int, parent: int) -> None:
     """Serve one pool until it closes the connection or dies."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -234,10 +197,10 @@ def main(connection_fd: int, mark_fd: int, parent: int) -> None:
         return
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, chain=False)  # the pool asks for a stack before it ends a stuck process
-    page = mmap.mmap(mark_fd, MARK.size)
-    page[:] = MARK.pack(IDLE)
+    page = mmap.mmap(mark_fd, wire.MARK.size)
+    page[:] = wire.MARK.pack(wire.IDLE)
     with socket.socket(fileno=connection_fd) as connection:
-        serve(connection, lambda number: MARK.pack_into(page, 0, number))
+        serve(connection, lambda number: wire.MARK.pack_into(page, 0, number))
 
 
 def serve(connection: socket.socket, mark: Callable[[int], None]) -> None:

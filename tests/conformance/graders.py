@@ -10,7 +10,8 @@ from slime_events.rewards.deepscaler import get_deepscaler_rule_based_reward
 from slime_events.rewards.dispatch import resolve
 from slime_events.rewards.f1 import f1_score
 from slime_events.rewards.gpqa import compute_gpqa_reward
-from slime_events.rewards.math import grade_answer, mathd_normalize_answer
+from slime_events.rewards.math import grade_answer
+from slime_events.rewards.mathd import mathd_normalize_answer
 from slime_events.sample import Sample
 
 Input = dict[str, Any]

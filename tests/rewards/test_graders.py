@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from schemas.errors import UnknownGrader
 from slime_events.config.reward import RewardSettings
-from slime_events.rewards import dapo, deepscaler, exact, f1, gpqa, math, reasoning_gym
+from slime_events.rewards import dapo, deepscaler, exact, f1, gpqa, math, mathd, reasoning_gym
 from slime_events.rewards.boxed import last_boxed
 from slime_events.rewards.dispatch import built_in, resolve
 from slime_events.rewards.registry import GRADERS
@@ -54,8 +54,8 @@ def test_math_equality(given: str, truth: str, right: bool) -> None:
 
 @given(st.text(alphabet="0123456789abfrct\\{}()[],./^$% =-sqx", max_size=24))
 def test_spelling_never_raises_and_an_answer_equals_itself(text: str) -> None:
-    assert math.grade_answer_mathd(text, text)
-    assert isinstance(math.mathd_normalize_answer(text), str)
+    assert mathd.grade_answer_mathd(text, text)
+    assert isinstance(mathd.mathd_normalize_answer(text), str)
 
 
 def test_deepscaler_needs_a_usable_label() -> None:
