@@ -8,7 +8,8 @@ from schemas.batches import BatchSealed
 from schemas.errors import DataError
 from slime_events.algorithms.reward_norm import normalize_rewards
 from slime_events.audit.check import Check, Counts
-from slime_events.audit.ledger import GroupFacts, Ledger, SampleFacts
+from slime_events.audit.facts import GroupFacts, SampleFacts
+from slime_events.audit.ledger import Ledger
 from slime_events.conductor.seal import batch_digest
 from storage.log import Recorded
 

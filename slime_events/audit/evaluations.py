@@ -8,7 +8,8 @@ from schemas.evals import EvalCompleted
 from schemas.event import Purpose
 from schemas.prompts import PromptSubmitted
 from slime_events.audit.check import Check, Counts
-from slime_events.audit.ledger import Fate, GroupFacts, Ledger, SampleFacts
+from slime_events.audit.facts import Fate, GroupFacts, SampleFacts
+from slime_events.audit.ledger import Ledger
 from storage.log import Recorded
 
 

@@ -10,7 +10,8 @@ from schemas.sample_ids import group_of
 from schemas.steps import StepCommitted
 from slime_events.algorithms.reward_norm import normalize_rewards
 from slime_events.audit.check import Check, Counts
-from slime_events.audit.ledger import Ledger, SampleFacts
+from slime_events.audit.facts import SampleFacts
+from slime_events.audit.ledger import Ledger
 from slime_events.conductor.seal import batch_digest
 from storage.log import Recorded
 

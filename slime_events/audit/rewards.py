@@ -6,7 +6,8 @@ import math
 
 from schemas.rewards import RewardAssigned, RewardFailed
 from slime_events.audit.check import Check, Counts
-from slime_events.audit.ledger import Fate, Ledger
+from slime_events.audit.facts import Fate
+from slime_events.audit.ledger import Ledger
 from storage.log import Recorded
 
 

@@ -13,7 +13,8 @@ from schemas.rollouts import (
     RolloutSuspended,
 )
 from slime_events.audit.check import Check, Counts
-from slime_events.audit.ledger import Fate, Ledger, SampleFacts
+from slime_events.audit.facts import Fate, SampleFacts
+from slime_events.audit.ledger import Ledger
 from storage.log import Recorded
 
 Said = RolloutProgressed | RolloutCompleted | RolloutFailed | RolloutSuspended

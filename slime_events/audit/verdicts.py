@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from schemas.event import Purpose
 from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
 from slime_events.audit.check import Check, Counts
-from slime_events.audit.ledger import Fate, GroupFacts, Ledger
+from slime_events.audit.facts import Fate, GroupFacts
+from slime_events.audit.ledger import Ledger
 from storage.log import Recorded
 
 Verdict = GroupAccepted | GroupRejected
