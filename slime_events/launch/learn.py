@@ -13,8 +13,6 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
-import msgspec
-
 from actors.archivist import SealPolicy, archive_run
 from actors.followed_batches import FollowedBatches
 from actors.learner import Learner
@@ -22,14 +20,13 @@ from actors.local_ranks import local_ranks
 from actors.parent_log import parent_records
 from actors.ranks_at import MakeRanks
 from actors.trainer import Trainer
-from schemas.errors import Conflict, InvalidValue, RunIsOn, SlimeEventsError, StorageError
-from schemas.runs import Branched, RunFailed, RunResumed, RunStarted
+from schemas.errors import Conflict, InvalidValue, SlimeEventsError, StorageError
+from schemas.runs import Branched, RunFailed
 from schemas.subjects import about
 from slime_events.config.settings import TrainSettings
-from slime_events.config.toml import to_toml
 from slime_events.incarnation import Incarnation
 from slime_events.launch.beginning import put_beginning
-from slime_events.launch.environment import code_version, environment
+from slime_events.launch.first_word import say_resumed, say_started
 from slime_events.launch.log_server import LogServer
 from slime_events.launch.run_lock import holding
 from slime_events.launch.standing import Standing, read_standing
@@ -127,17 +124,8 @@ class Learn:
             await log.close()
 
     async def _start(self, log: EventLog, new: Beginning) -> _Own:
-        if held := await log.position():
-            raise RunIsOn(f"NATS holds a log of run {log.run} already, with {held} events: choose another name")
-        started = RunStarted(
-            settings=msgspec.to_builtins(new.settings),
-            code_version=code_version(),
-            environment=environment(),
-            branched=new.branched,
-        )
-        self._folder.settings.write_text(to_toml(new.settings))
-        (since,) = await Worker(log, ROLE).say([started])
-        return _Own(new.settings, new.branched, Incarnation(since=since))
+        life = await say_started(Worker(log, ROLE), new.settings, self._folder, new.branched)
+        return _Own(new.settings, new.branched, life)
 
     async def _look(self, log: EventLog) -> Standing:
         """Where a learner stands. Raises InvalidValue for a run that is none, or one of another run."""
@@ -150,12 +138,9 @@ class Learn:
         return standing
 
     async def _resume(self, log: EventLog, standing: Standing) -> _Own:
-        branched, number = standing.started.branched, standing.incarnation
-        resumed = RunResumed(incarnation=number, code_version=code_version(), environment=environment())
-        fence = Fence(about(log.run, "run", "run"), standing.last.position)
-        since = await Worker(log, ROLE).say_again(resumed, fence)
-        assert branched is not None
-        return _Own(standing.settings, branched, Incarnation(number=number, since=since))
+        life = await say_resumed(Worker(log, ROLE), standing, standing.settings, self._folder)
+        assert standing.started.branched is not None
+        return _Own(standing.settings, standing.started.branched, life)
 
     async def _learn(self, worker: Worker, own: _Own) -> int:
         settings, branched = own.settings, own.branched

@@ -19,24 +19,20 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
-
 from actors.megatron.architecture import Architecture
-from schemas.errors import ConfigError, Conflict, RunHasEnded, RunIsOn, SlimeEventsError
-from schemas.runs import Branched, RunFailed, RunFinished, RunResumed, RunStarted
-from schemas.subjects import about
+from schemas.errors import ConfigError, SlimeEventsError
+from schemas.runs import Branched
 from slime_events.address import RunAddress
 from slime_events.config.settings import TrainSettings
-from slime_events.config.toml import to_toml
-from slime_events.incarnation import Incarnation, queue_of
+from slime_events.incarnation import Incarnation
 from slime_events.launch.beginning import put_beginning
 from slime_events.launch.cluster import Cluster
-from slime_events.launch.environment import code_version, environment
+from slime_events.launch.first_word import say_resumed, say_started
 from slime_events.launch.log_server import LogServer
 from slime_events.launch.presence import check_absent, present
 from slime_events.launch.roles import CONDUCTOR, Roles
 from slime_events.launch.run_lock import holding
-from slime_events.launch.standing import Standing, changes
+from slime_events.launch.standing import Standing
 from slime_events.launch.supervisor import LAUNCHER, Supervisor
 from slime_events.launch.view import View
 from slime_events.progress import Progress
@@ -44,7 +40,7 @@ from slime_events.run_folder import RunFolder
 from slime_events.state.run import RunPhase
 from slime_events.worker import Worker
 from storage.jetstream_log import JetStreamLog
-from storage.log import EventLog, Fence
+from storage.log import EventLog
 
 STOPS = (signal.SIGINT, signal.SIGTERM)
 OPEN_DEADLINE_S = 10.0
@@ -146,53 +142,10 @@ class Launch:
         self._seconds[name] = time.perf_counter() - begun
 
     async def _begin(self, log: EventLog) -> Incarnation:
-        """Say run.started or run.resumed, as the only launcher that does. Raises RunIsOn where another was first."""
-        worker, subject = Worker(log, LAUNCHER), about(log.run, "run", "run")
+        worker = Worker(log, LAUNCHER)
         if self._resumes is None:
-            return await self._start(worker, subject)
-        number = self._resumes.incarnation
-        resumed = RunResumed(
-            incarnation=number,
-            code_version=code_version(),
-            environment=environment(),
-            settings=changes(self._resumes.settings, self._settings),
-        )
-        try:
-            since = await worker.say_again(resumed, Fence(subject, self._resumes.last.position))
-        except Conflict as error:
-            last = await log.last(subject)
-            if last is not None and isinstance(last.envelope.event, RunFinished | RunFailed):
-                raise RunHasEnded(f"run {log.run} came to its end just now, without its launcher") from error
-            raise RunIsOn(f"run {log.run} was resumed by another launcher just now") from error
-        await self._check_first(worker, subject)
-        self._write_settings()
-        done = [await log.done_up_to(queue_of(before)) for before in range(number)]
-        return Incarnation(number=number, since=since, requests_from=max(done) + 1)
-
-    async def _start(self, worker: Worker, subject: str) -> Incarnation:
-        if held := await worker.log.position():
-            raise RunIsOn(
-                f"NATS holds a log of run {worker.log.run} already, with {held} events: choose another name with --run"
-            )
-        started = RunStarted(
-            settings=msgspec.to_builtins(self._settings),
-            code_version=code_version(),
-            environment=environment(),
-            branched=self._branched,
-        )
-        self._write_settings()  # before the log says so: a run that was started must be found
-        (since,) = await worker.say([started])
-        await self._check_first(worker, subject)
-        return Incarnation(since=since)
-
-    def _write_settings(self) -> None:
-        self._folder.settings.write_text(to_toml(self._settings))
-
-    async def _check_first(self, worker: Worker, subject: str) -> None:
-        """Of two launchers that say the same at the same time, the log keeps one event: whose it is decides."""
-        last = await worker.log.last(subject)
-        if last is None or last.envelope.producer != worker.id:
-            raise RunIsOn(f"run {worker.log.run} was launched by another launcher just now")
+            return await say_started(worker, self._settings, self._folder, self._branched)
+        return await say_resumed(worker, self._resumes, self._settings, self._folder)
 
     def _address(self, url: str, life: Incarnation) -> RunAddress:
         run, folder = self._settings.run, self._folder

@@ -19,11 +19,13 @@ from schemas.subjects import of_type
 from slime_events.cli import resume as resume_command
 from slime_events.cli.resume import main as resume
 from slime_events.cli.resume import run_and_flags
-from slime_events.launch.run import Launch
+from slime_events.launch.first_word import say_resumed
 from slime_events.launch.run_lock import holding, is_held
 from slime_events.launch.standing import Standing, read_standing
+from slime_events.launch.supervisor import LAUNCHER
 from slime_events.run_folder import RunFolder
 from slime_events.verify import verify
+from slime_events.worker import Worker
 from storage.archive_reader import ArchiveReader
 from storage.connect import open_run_log
 from storage.nats_server import NatsServer
@@ -179,11 +181,11 @@ def test_of_two_launchers_that_see_the_same_log_one_resumes_it(tmp_path: Path) -
     async def race() -> list[Any]:
         async with open_run_log(folder.path) as log:
             standing = await read_standing(log)
-            launches = [Launch(standing.settings, Watching(), resumes=standing, folder=folder) for _ in range(2)]
-            return await asyncio.gather(*(one._begin(log) for one in launches), return_exceptions=True)
+            workers = [Worker(log, LAUNCHER) for _ in range(2)]
+            words = (say_resumed(worker, standing, standing.settings, folder) for worker in workers)
+            return await asyncio.gather(*words, return_exceptions=True)
 
-    with cheap_parts(Parts()):
-        outcomes = asyncio.run(race())
+    outcomes = asyncio.run(race())
     lives = [one for one in outcomes if not isinstance(one, BaseException)]
     assert [life.number for life in lives] == [1]
     (refused,) = (one for one in outcomes if isinstance(one, BaseException))
