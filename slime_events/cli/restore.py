@@ -107,7 +107,7 @@ async def _target(folder: RunFolder, url: str | None, replicas: int) -> AsyncIte
 
 async def what_is_missing(log: EventLog, settings: TrainSettings, folder: RunFolder) -> list[str]:
     """What a resumed run will make again, or needs first, one sentence each."""
-    from slime_events.config.combinations import missing_paths
+    from slime_events.config.paths import missing_paths
     from slime_events.opened_run import branched_of
 
     sentences = []

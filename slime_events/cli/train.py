@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from schemas.errors import ConfigError, SlimeEventsError
-from slime_events.config.combinations import require_paths
 from slime_events.config.flags import ParsedTrain, parse_train
+from slime_events.config.paths import require_paths
 from slime_events.config.settings import TrainSettings
 from slime_events.run_folder import RunFolder
 

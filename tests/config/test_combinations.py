@@ -7,9 +7,10 @@ import shlex
 import pytest
 
 from schemas.errors import ImpossibleCombination, InvalidValue
-from slime_events.config.combinations import impossible, missing_paths, require_paths
+from slime_events.config.combinations import impossible
 from slime_events.config.derivations import derive
 from slime_events.config.flags import parse_train
+from slime_events.config.paths import missing_paths, require_paths
 from slime_events.config.settings import TrainSettings
 
 LEAST = "--hf-checkpoint model --num-rollout 2 --rm-type math"
