@@ -56,7 +56,7 @@ class Worker:
         """Append one event whose subject may hold others already."""
         return (await self.log.append([Append(self.enclose(event), fence)]))[0]
 
-    async def join(self, seconds: dict[str, float], facts: dict[str, str] | None = None) -> None:
+    async def join(self, seconds: dict[str, float]) -> None:
         """Say that this process takes part. seconds: what its start was made of."""
         joined = WorkerJoined(
             worker=self.id,
@@ -64,7 +64,6 @@ class Worker:
             pid=os.getpid(),
             node=socket.gethostname(),
             seconds=seconds,
-            facts=facts or {},
         )
         await self.say([joined])
 

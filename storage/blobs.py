@@ -60,10 +60,6 @@ class BlobStore:
         """`put` off the event loop."""
         return await asyncio.to_thread(self.put, data)
 
-    async def get_async(self, ref: BlobRef) -> bytes:
-        """`get` off the event loop."""
-        return await asyncio.to_thread(self.get, ref)
-
 
 def _name(digest: str) -> str:
     return f"{digest[:2]}/{digest[2:]}"

@@ -72,8 +72,3 @@ def fetch(array: Array, blobs: BlobStore) -> npt.NDArray[Any]:
 async def offload_async(event: StructT, blobs: BlobStore, limit: int = INLINE_LIMIT) -> StructT:
     """`offload`, leaving the event loop only where there is something to put."""
     return await asyncio.to_thread(offload, event, blobs, limit) if needs_offload(event, limit) else event
-
-
-async def fetch_async(array: Array, blobs: BlobStore) -> npt.NDArray[Any]:
-    """`fetch`, leaving the event loop only for a blob."""
-    return unpack(array) if array.blob is None else await asyncio.to_thread(fetch, array, blobs)

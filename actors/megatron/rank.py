@@ -14,7 +14,7 @@ from torch import Tensor
 
 from actors.megatron import checkpoint
 from actors.megatron.architecture import Architecture
-from actors.megatron.cpu import on_cpu, stand_in
+from actors.megatron.cpu import on_cpu
 from actors.megatron.digest import optimizer_digest
 from actors.megatron.flags import MegatronFlags, sort_flags
 from actors.megatron.model import build_model, transformer_config
@@ -104,12 +104,6 @@ class TrainerRank:
         for _ in tensors:
             pass
         return iter(())
-
-    def load_weights(self, folder: str | Path) -> None:
-        """Replace the policy by a Hugging Face folder; optimizer moments and schedule stay."""
-        load_hf_weights(self.trainee.model, self.trainee.architecture, folder, self.place.tensor)
-        with stand_in():
-            self.trainee.optimizer.reload_model_params()
 
     def save_checkpoint(self, folder: str | Path) -> None:
         """Write model, optimizer and schedule to a new folder that appears only when it is complete."""

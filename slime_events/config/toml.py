@@ -135,14 +135,3 @@ def _value(value: Any) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(f"{_key(key)} = {_value(one)}" for key, one in value.items() if one is not None) + "}"
     raise ConfigError(f"{value!r} cannot be written as TOML.")
-
-
-def record(settings: TrainSettings) -> dict[str, Any]:
-    """The settings as plain data, for the event that records what a run resolved to."""
-    plain: dict[str, Any] = msgspec.to_builtins(settings)
-    return {name: plain[name] for name in component_names()}
-
-
-def from_record(plain: Mapping[str, Any]) -> TrainSettings:
-    """The settings that `record` wrote."""
-    return settings_from(plain)

@@ -54,10 +54,5 @@ def parse_traceparent(text: str | None) -> SpanContext | None:
     return context if context.trace and context.span else None
 
 
-def traceparent_for(run: str, group: str, span_key: str, is_sampled: bool) -> str:
-    """The traceparent of a span in a group's trace, e.g. span_key `submit/<group>`."""
-    return format_traceparent(SpanContext(trace_id(run, group), span_id(run, span_key)), is_sampled)
-
-
 def _digest(*parts: str) -> bytes:
     return hashlib.sha256("\x1f".join(parts).encode()).digest()

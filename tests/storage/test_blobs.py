@@ -14,7 +14,7 @@ from schemas.errors import BlobDamaged, BlobMissing, DamagedEvent, NoSpace, Stor
 from schemas.rollouts import RolloutProgressed, WeightSpan
 from storage.blobs import BlobStore
 from storage.objects import ObjectFolder
-from storage.payloads import fetch, fetch_async, offload, offload_async
+from storage.payloads import fetch, offload, offload_async
 from tests.storage.stores import StoreUrl
 
 
@@ -74,13 +74,13 @@ def test_only_arrays_above_the_limit_are_offloaded(tmp_path: Path, size: int) ->
     assert kept.log_probs == event.log_probs
 
 
-async def test_async_offload_and_fetch(tmp_path: Path) -> None:
+async def test_offload_off_the_event_loop(tmp_path: Path) -> None:
     blobs = BlobStore(str(tmp_path))
     kept = await offload_async(chunk(pack_tokens([1, 2, 3])), blobs, limit=4)
     assert kept.tokens.data == b""
     assert kept.log_probs.blob is None
-    assert (await fetch_async(kept.tokens, blobs)).tolist() == [1, 2, 3]
-    assert await blobs.get_async(await blobs.put_async(b"x")) == b"x"
+    assert fetch(kept.tokens, blobs).tolist() == [1, 2, 3]
+    assert blobs.get(await blobs.put_async(b"x")) == b"x"
 
 
 def test_blob_of_another_length_than_the_array_says(tmp_path: Path) -> None:

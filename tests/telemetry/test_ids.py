@@ -13,8 +13,8 @@ from slime_events.telemetry import ids, names
 
 def test_ids_are_fixed_for_ever() -> None:
     """Written down: a change would part old logs from their traces."""
-    traceparent = ids.traceparent_for("demo", "train-0-7", "submit/train-0-7", True)
-    assert traceparent == "00-46d8898096861bea7ff971b6370f4364-03d45abfbd12cc59-01"
+    context = ids.SpanContext(ids.trace_id("demo", "train-0-7"), ids.span_id("demo", "submit/train-0-7"))
+    assert ids.format_traceparent(context, True) == "00-46d8898096861bea7ff971b6370f4364-03d45abfbd12cc59-01"
 
 
 @given(st.text(), st.text(), st.booleans())
