@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from schemas.arrays import pack_tokens, unpack
-from schemas.errors import PlugPointError, ToolFailed, ToolInterrupted
+from schemas.errors import PlugPointError, ToolInterrupted
 from schemas.event import Event
 from schemas.rollouts import RolloutProgressed, Sampling, StopReason
 from schemas.turns import ToolCall, TurnBegun, TurnRecorded, TurnRole
@@ -236,13 +236,6 @@ class Journal:
             if len(whole) <= len(prompt) and np.array_equal(prompt[: len(whole)], whole):
                 return ended.event.index, len(whole)
         return None, 0
-
-
-def result_of(ended: Ended) -> Any:
-    """What a tool returned; what it raised is raised again."""
-    if ended.event.error:
-        raise ToolFailed(ended.event.error)
-    return ended.event.result
 
 
 def _seed(seed: int, occurrence: int) -> int:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from schemas.errors import GenerateDiffers, StorageError
+from schemas.errors import GenerateDiffers, StorageError, ToolFailed
 from schemas.rollouts import RolloutProgressed, WeightSpan
 from schemas.turns import ToolCall, TurnBegun, TurnRecorded, TurnRole
 from slime_events.trajectory import Fetch, merge_spans
@@ -29,6 +30,12 @@ class Ended:
     event: TurnRecorded
     tokens: npt.NDArray[np.int32]
     log_probs: npt.NDArray[np.float32]
+
+    def result(self) -> Any:
+        """What a tool returned; what it raised is raised again, as ToolFailed."""
+        if self.event.error:
+            raise ToolFailed(self.event.error)
+        return self.event.result
 
 
 @dataclass(frozen=True, slots=True)

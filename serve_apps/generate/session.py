@@ -31,7 +31,7 @@ import numpy as np
 from schemas.errors import PlugPointError
 from schemas.rollouts import Sampling, StopReason
 from schemas.turns import ToolCall
-from serve_apps.generate.journal import Calling, Journal, result_of
+from serve_apps.generate.journal import Calling, Journal
 from serve_apps.generate.record import Ended
 from serve_apps.generate.sampling import read_sampling, read_seed
 from slime_events.args_view import ArgsView
@@ -136,7 +136,7 @@ class Session:
             result, error = await _called(tool, call.arguments, timeout_s)
             seconds = time.perf_counter() - begun
             answer = await self._at_home(self._journal.end_call(answer, result, error, seconds))
-        return result_of(answer)
+        return answer.result()
 
     async def _at_home(self, work: Coroutine[Any, Any, T]) -> T:
         """Done on the worker's loop; the function's own is another thread's, so that it cannot hold the engine."""
