@@ -27,6 +27,8 @@ from storage.connect import open_run_log
 from storage.log import Readable
 from storage.payloads import fetch
 
+NOT_STARTED = "the log of run {run} does not say that it was started: it is empty, or it is no run's log"
+
 
 @dataclass(frozen=True, slots=True)
 class OpenedRun:
@@ -67,7 +69,7 @@ async def branched_of(log: Readable) -> Branched | None:
         event = recorded.envelope.event
         if isinstance(event, RunStarted):
             return event.branched
-    raise RunNotFound(f"the log of run {log.run} does not say that it was started")
+    raise RunNotFound(NOT_STARTED.format(run=log.run))
 
 
 def is_archive(where: str) -> bool:
@@ -87,7 +89,7 @@ def open_archive(where: str) -> ArchiveReader:
 async def _settings(log: Readable) -> TrainSettings:
     found = [recorded.envelope.event async for recorded in log.read(1, about(log.run, "run", "run"))]
     if not found:
-        raise RunNotFound(f"the log of run {log.run} does not say that it was started")
+        raise RunNotFound(NOT_STARTED.format(run=log.run))
     return settings_in_force(found)
 
 

@@ -115,7 +115,7 @@ def _load_file(file: Path) -> ModuleType:
         return sys.modules[alias]
     spec = importlib.util.spec_from_file_location(alias, file)
     if spec is None or spec.loader is None:
-        raise PlugPointMissing(f"{file} cannot be loaded as a Python module")
+        raise PlugPointMissing(f"{file} cannot be loaded as a Python module: give a file that ends in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[alias] = module
     try:

@@ -88,7 +88,7 @@ def build_scheduler(optimizer: Any, settings: TrainerSettings, flags: Mapping[st
     if settings.lr_warmup_iters >= decay:
         raise InvalidValue(f"lr-warmup-iters {settings.lr_warmup_iters} must be below lr-decay-iters {decay}")
     if settings.min_lr > settings.lr:
-        raise InvalidValue(f"min-lr {settings.min_lr} is above lr {settings.lr}")
+        raise InvalidValue(f"min-lr {settings.min_lr} is above lr {settings.lr}: the floor would be over the start")
     return OptimizerParamScheduler(
         optimizer,
         init_lr=flags.get("lr_warmup_init", 0.0),

@@ -160,7 +160,7 @@ def _open_folder(folder: Path, files: ExitStack) -> dict[str, Any]:
         try:
             file = files.enter_context(safe_open(str(folder / shard), framework="pt"))
         except (OSError, SafetensorError) as error:
-            raise CheckpointMismatch(f"{folder / shard} cannot be read: {error}") from error
+            raise CheckpointMismatch(f"{folder / shard} cannot be read: {error}; download it again") from error
         tensors.update(dict.fromkeys(file.keys(), file))
     return tensors
 

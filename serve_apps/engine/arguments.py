@@ -127,7 +127,9 @@ def _model_config(checkpoint: str) -> dict[str, Any]:
     try:
         config: dict[str, Any] = json.loads((folder / "config.json").read_text())
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{folder / 'config.json'} cannot be read: {error}") from error
+        raise ConfigError(
+            f"{folder / 'config.json'} cannot be read ({error}): give --hf-checkpoint the folder of a whole checkpoint"
+        ) from error
     return config
 
 

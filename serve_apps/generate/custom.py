@@ -92,7 +92,10 @@ class CustomGenerate:
     async def _prompt(self, group: str) -> PromptSubmitted:
         found = await self._log.last(about(self._log.run, "prompt", group))
         if found is None or not isinstance(found.envelope.event, PromptSubmitted):
-            raise StorageError(f"the log holds no prompt of group {group}")
+            raise StorageError(
+                f"the log of run {self._log.run} holds no prompt of group {group}, though its rollouts were asked for: "
+                "`slime-events audit` says what else is missing"
+            )
         return found.envelope.event
 
     async def _run(self, request: RolloutRequested, prompt: PromptSubmitted, journal: Journal) -> Any:

@@ -97,7 +97,10 @@ class _Answer:
         """All groups of a file, or of a line of it."""
         found = await find_groups(self._past, source)
         if not any(found.values()):
-            raise RunNotFound(f"no prompt of run {self._past.own.run} came from {source}")
+            raise RunNotFound(
+                f"no prompt of run {self._past.own.run} came from {source}: `slime-events query {self._past.own.run} "
+                '"SELECT DISTINCT source FROM prompts"` lists what they came from'
+            )
         made = Made((), ())
         steps: set[int] = set()
         for part, groups in found.items():

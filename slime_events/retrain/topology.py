@@ -20,7 +20,10 @@ def with_topology(settings: TrainSettings, tensor: int | None, ranks: int | None
     size = trainer.tensor_model_parallel_size if tensor is None else tensor
     world = ranks if ranks is not None else size * (trainer.world_size // trainer.tensor_model_parallel_size)
     if size < 1 or world < 1 or world % size:
-        raise ImpossibleCombination(f"{world} ranks do not divide into tensor parallel groups of {size}")
+        raise ImpossibleCombination(
+            f"{world} ranks do not divide into tensor parallel groups of {size}: --actor-num-gpus-per-node has to be a "
+            "multiple of --tensor-model-parallel-size"
+        )
     changed = replace(trainer, tensor_model_parallel_size=size, actor_num_nodes=1, actor_num_gpus_per_node=world)
     return replace(settings, trainer=changed)
 

@@ -38,7 +38,9 @@ class Timeline:
         """
         self.end = await self._log.position()
         if not self.end:
-            raise RunNotFound(f"the log of run {self._log.run} is empty")
+            raise RunNotFound(
+                f"the log of run {self._log.run} is empty: nothing has been said yet that could be looked at"
+            )
         marks = self._seek.index.marks
         moment = await self._fold(marks[-1], lambda recorded: True) if marks else self._beginning()
         if not moment.position:
