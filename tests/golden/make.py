@@ -92,45 +92,7 @@ def _trained_group() -> Iterator[Event]:
     )
     yield from _requests(group, prompt, Purpose.TRAIN)
     for index in range(2):
-        sample = f"{group}-s{index}"
-        yield RolloutProgressed(
-            sample=sample,
-            attempt=0,
-            start=0,
-            tokens=pack_tokens([7, 8]),
-            log_probs=pack_log_probs([-0.25, -1.5]),
-            spans=(WeightSpan(0, 2, 0),),
-            engine="engine-1",
-        )
-        yield RolloutSuspended(
-            sample=sample, attempt=0, length=2, reason=SuspendReason.STEP_BOUNDARY, engine="engine-1"
-        )
-        yield RolloutCompleted(
-            sample=sample,
-            group=group,
-            attempt=0,
-            start=2,
-            length=3,
-            prompt_length=3,
-            stop=StopReason.STOP,
-            text="5 ✓",
-            spans=(WeightSpan(0, 2, 0), WeightSpan(2, 3, 1)),
-            digest=DIGEST,
-            engine="engine-1",
-            tokens=pack_tokens([2]),
-            log_probs=pack_log_probs([-0.125]),
-            loss_mask=pack([1, 1, 0], "int8"),
-            timings=Timings(queued=0.1, generating=0.2, updating=0.3),
-        )
-        yield RewardAssigned(
-            sample=sample,
-            group=group,
-            value=float(index),
-            grader="math",
-            grader_digest=DIGEST,
-            detail={"pred": "5"},
-            seconds=0.01,
-        )
+        yield from _graded_rollout(group, index)
     yield GroupAccepted(
         group=group,
         samples=(f"{group}-s0", f"{group}-s1"),
@@ -139,6 +101,47 @@ def _trained_group() -> Iterator[Event]:
         filter_digest=DIGEST,
         reason=None,
         figures={"mean": 0.5, "std": 0.5},
+    )
+
+
+def _graded_rollout(group: str, index: int) -> Iterator[Event]:
+    """One that rests on its way, and is finished with the next weights."""
+    sample = f"{group}-s{index}"
+    yield RolloutProgressed(
+        sample=sample,
+        attempt=0,
+        start=0,
+        tokens=pack_tokens([7, 8]),
+        log_probs=pack_log_probs([-0.25, -1.5]),
+        spans=(WeightSpan(0, 2, 0),),
+        engine="engine-1",
+    )
+    yield RolloutSuspended(sample=sample, attempt=0, length=2, reason=SuspendReason.STEP_BOUNDARY, engine="engine-1")
+    yield RolloutCompleted(
+        sample=sample,
+        group=group,
+        attempt=0,
+        start=2,
+        length=3,
+        prompt_length=3,
+        stop=StopReason.STOP,
+        text="5 ✓",
+        spans=(WeightSpan(0, 2, 0), WeightSpan(2, 3, 1)),
+        digest=DIGEST,
+        engine="engine-1",
+        tokens=pack_tokens([2]),
+        log_probs=pack_log_probs([-0.125]),
+        loss_mask=pack([1, 1, 0], "int8"),
+        timings=Timings(queued=0.1, generating=0.2, updating=0.3),
+    )
+    yield RewardAssigned(
+        sample=sample,
+        group=group,
+        value=float(index),
+        grader="math",
+        grader_digest=DIGEST,
+        detail={"pred": "5"},
+        seconds=0.01,
     )
 
 
@@ -215,25 +218,29 @@ def _rollout_in_turns() -> Iterator[Event]:
         seconds=0.01,
     )
     for name, origin in ((f"{sample}-1", sample), (sample, "")):
-        yield RolloutCompleted(
-            sample=name,
-            group="train-0-2",
-            attempt=0,
-            start=0,
-            length=3,
-            prompt_length=2,
-            stop=StopReason.STOP,
-            text="add(2, 3)5",
-            spans=(WeightSpan(0, 2, 0),),
-            digest=DIGEST,
-            engine=engine,
-            tokens=pack_tokens([7, 8, 9]),
-            log_probs=pack_log_probs([-0.5, -1.0, 0.0]),
-            loss_mask=pack([1, 1, 0], "int8"),
-            rollout=origin,
-            prompt=pack_tokens([1, 5]),
-            metadata={"calls": 1},
-        )
+        yield _rollout_of_turns(name, origin)
+
+
+def _rollout_of_turns(name: str, origin: str) -> RolloutCompleted:
+    return RolloutCompleted(
+        sample=name,
+        group="train-0-2",
+        attempt=0,
+        start=0,
+        length=3,
+        prompt_length=2,
+        stop=StopReason.STOP,
+        text="add(2, 3)5",
+        spans=(WeightSpan(0, 2, 0),),
+        digest=DIGEST,
+        engine="engine-1",
+        tokens=pack_tokens([7, 8, 9]),
+        log_probs=pack_log_probs([-0.5, -1.0, 0.0]),
+        loss_mask=pack([1, 1, 0], "int8"),
+        rollout=origin,
+        prompt=pack_tokens([1, 5]),
+        metadata={"calls": 1},
+    )
 
 
 def _step() -> Iterator[Event]:
