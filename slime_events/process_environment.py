@@ -1,4 +1,6 @@
-"""What processes that hold a model inherit, whoever starts them: the same for all, since digests depend on it."""
+"""What processes that hold a model inherit, whoever starts them: the same for all, since digests depend on it. And who
+yields the processor to whom.
+"""
 
 from __future__ import annotations
 
@@ -8,3 +10,8 @@ thousands in one training step, a tenth of its time. The engine inherits this fr
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 """How sums are split over threads decides their last bits."""
+
+COMPUTES, IN_NO_HURRY = 5, 15
+"""Niceness: of processes that compute for long, and of those that nobody waits for. Who decides, grades or hands on an
+event takes a millisecond that a whole step waits for, and on few cores must not queue behind either.
+"""
