@@ -7,8 +7,25 @@ from typing import Any
 
 import msgspec
 
-from schemas.arrays import BlobRef
+from schemas.arrays import Array, BlobRef
 from schemas.event import Event
+
+
+class DrawnBefore(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run that goes on from another knows of the prompts of one source: arrays [prompts], an entry for each that
+    was drawn there.
+
+    path: of the source. rows: which prompts. times: how often they were drawn, by weights `versions` the last time.
+    passed, answers: of their groups, each older one counting half of the next. refused: 1 for one that cannot be used.
+    """
+
+    path: str
+    rows: Array
+    times: Array
+    versions: Array
+    passed: Array
+    answers: Array
+    refused: Array
 
 
 class Branched(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,7 +36,8 @@ class Branched(msgspec.Struct, frozen=True, kw_only=True):
     cursors: by source, the first prompt that the parent had not done with there: this run draws on from it. passed: by
     source, the prompts from there on that the parent had trained or rejected all the same; they are not drawn again.
     follows: this run generates nothing; its batches are of the parent's rollouts, also of those after `position`.
-    changes: the file of what a follower drops of them and grades otherwise, in its blob store.
+    changes: the file of what a follower drops of them and grades otherwise, in its blob store. draws: where prompts are
+    drawn by what is known of them, what the parent knew.
     """
 
     run: str
@@ -32,6 +50,7 @@ class Branched(msgspec.Struct, frozen=True, kw_only=True):
     passed: dict[str, tuple[int, ...]] = {}
     follows: bool = False
     changes: BlobRef | None = None
+    draws: tuple[DrawnBefore, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 class RunStarted(Event, frozen=True, kw_only=True, tag="run.started"):

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from schemas.batches import BatchSealed
 from schemas.errors import InvalidValue, RunNotFound
 from schemas.event import Purpose
@@ -22,6 +24,8 @@ from schemas.runs import Branched
 from schemas.steps import StepCommitted
 from schemas.subjects import about, of_type
 from schemas.weights import WeightsPublished
+from slime_events.config.data import DataSettings
+from slime_events.data.draws import Draws
 from slime_events.opened_run import branched_of, open_run
 from storage.log import Readable
 
@@ -63,6 +67,26 @@ async def read_point(log: Readable, version: int, where: str, *, fresh_optimizer
         cursors=cursors,
         passed=passed,
     )
+
+
+async def with_draws(point: Branched, log: Readable, data: DataSettings) -> Branched:
+    """`point` with what `log`, its run's, tells of the prompts that the run was done with there, where a branch with
+    these settings draws by that.
+    """
+    if data.prompt_sampler == "file" and data.archive_prompts is None:
+        return point
+    return replace(point, draws=(await _draws(log, point, data.pass_reward)).known())
+
+
+async def _draws(log: Readable, point: Branched, pass_reward: float) -> Draws:
+    before = await branched_of(log)
+    if before and before.follows:
+        async with open_run(before.where) as followed:
+            there = await read_point(followed.log, point.version, before.where)
+            return await _draws(followed.log, there, pass_reward)
+    draws = Draws(pass_reward, only=await _done_with(log, point.position, point.version))
+    await draws.read(log, point.position)
+    return draws
 
 
 async def _first(log: Readable, before: Branched | None) -> _Made:

@@ -61,7 +61,7 @@ def main(argv: Sequence[str] = ()) -> int:
 
 async def _look(said: _Said) -> tuple[TrainSettings, Branched]:
     """What the branch begins with. Nothing is written yet."""
-    from slime_events.branch_point import read_point
+    from slime_events.branch_point import read_point, with_draws
     from slime_events.launch.branch_settings import branch_settings, check_branch
     from slime_events.opened_run import open_run
 
@@ -71,7 +71,8 @@ async def _look(said: _Said) -> tuple[TrainSettings, Branched]:
         parsed = branch_settings(parent.settings, said.runs_dir or beside, said.flags)
         fresh = not branched.optimizer_digest
         check_branch(parent.settings, parsed.settings, said.version, fresh_optimizer=fresh)
-        return resolve(parsed), branched
+        settings = resolve(parsed)
+        return settings, await with_draws(branched, parent.log, settings.data)
 
 
 def read_words(argv: Sequence[str]) -> _Said:

@@ -5,12 +5,14 @@ What a sampler chooses by. It holds no file and no randomness, so the same log g
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
+from schemas.arrays import pack, unpack
+from schemas.event import Purpose
 from schemas.groups import GroupAccepted, GroupRejected
 from schemas.prompts import PromptRejected, PromptSubmitted
-from schemas.runs import RunStarted
+from schemas.runs import DrawnBefore, RunStarted
 from schemas.steps import StepCommitted
 from schemas.subjects import of_type
 from storage.log import Readable, Recorded
@@ -37,11 +39,13 @@ class Drawn:
 
 @dataclass(slots=True)
 class Draws:
-    """pass_reward: the reward from which on an answer passes. position: of the last event taken in. version: committed
-    weights. by_path: prompts by source and row.
+    """pass_reward: the reward from which on an answer passes. only: the groups whose prompts count, in whatever order
+    they were drawn; None for all that were drawn by what the log says. position: of the last event taken in. version:
+    committed weights. by_path: prompts by source and row.
     """
 
     pass_reward: float = 1.0
+    only: Collection[str] | None = None
     position: int = 0
     version: int = 0
     by_path: dict[str, dict[int, Drawn]] = field(default_factory=dict)
@@ -52,7 +56,7 @@ class Draws:
         self.position = recorded.position
         event = recorded.envelope.event
         if isinstance(event, PromptSubmitted):
-            if event.source.seen:
+            if self._counts(event):
                 drawn = self.of(event.source.path, event.source.row)
                 drawn.times, drawn.version, drawn.is_open = drawn.times + 1, self.version, True
                 self._rows[event.group] = drawn
@@ -65,6 +69,8 @@ class Draws:
             self.version = event.version
         elif isinstance(event, RunStarted) and event.branched is not None:
             self.version = event.branched.version
+            for known in event.branched.draws or ():
+                self._know(known)
 
     async def read(self, log: Readable, end: int) -> None:
         """Fold in what the log says up to position `end`, of nothing else."""
@@ -84,6 +90,24 @@ class Draws:
         """What is known of a prompt."""
         return self.by_path.setdefault(path, {}).setdefault(row, Drawn())
 
+    def known(self) -> tuple[DrawnBefore, ...]:
+        """All that is known, for a run that goes on from here."""
+        return tuple(_packed(path, rows) for path, rows in sorted(self.by_path.items()))
+
+    def _know(self, known: DrawnBefore) -> None:
+        columns = (known.rows, known.times, known.versions, known.passed, known.answers, known.refused)
+        for row, times, version, passed, answers, refused in zip(
+            *(unpack(one).tolist() for one in columns), strict=True
+        ):
+            self.by_path.setdefault(known.path, {})[row] = Drawn(
+                times, version, passed, answers, is_refused=bool(refused)
+            )
+
+    def _counts(self, event: PromptSubmitted) -> bool:
+        if self.only is None:
+            return bool(event.source.seen)
+        return event.group in self.only and event.purpose is Purpose.TRAIN
+
     def _decided(self, group: str, rewards: Sequence[float]) -> None:
         drawn = self._rows.pop(group, None)
         if drawn is None:
@@ -92,3 +116,16 @@ class Draws:
         if rewards:
             drawn.passed = drawn.passed * DECAY + sum(reward >= self.pass_reward for reward in rewards)
             drawn.answers = drawn.answers * DECAY + len(rewards)
+
+
+def _packed(path: str, rows: dict[int, Drawn]) -> DrawnBefore:
+    drawn = list(rows.values())
+    return DrawnBefore(
+        path=path,
+        rows=pack(list(rows), "int32"),
+        times=pack([one.times for one in drawn], "int32"),
+        versions=pack([one.version for one in drawn], "int32"),
+        passed=pack([one.passed for one in drawn], "float32"),
+        answers=pack([one.answers for one in drawn], "float32"),
+        refused=pack([one.is_refused for one in drawn], "int8"),
+    )

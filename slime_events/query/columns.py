@@ -112,6 +112,6 @@ def _of(get: Get, change: Get) -> Get:
 
 def _without_none(hint: Any) -> Any:
     if get_origin(hint) in (Union, types.UnionType):
-        some = [one for one in get_args(hint) if one is not type(None)]
+        some = [one for one in get_args(hint) if one not in (type(None), msgspec.UnsetType)]
         return some[0] if len(some) == 1 else Any
     return hint

@@ -6,6 +6,8 @@ import hashlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from msgspec import UNSET, structs
+
 from schemas.archives import ArchiveSealed
 from schemas.batches import BatchSealed
 from schemas.checkpoints import CheckpointSaved
@@ -88,7 +90,7 @@ def _run_started(state: RunState, event: RunStarted, at: int) -> None:
 
 def _begin_branch(state: RunState, branched: Branched) -> None:
     """What the parent had come to; its open groups are not taken over. Counts are of the branch's own log."""
-    state.branched = branched
+    state.branched = structs.replace(branched, draws=UNSET)  # the fold of draws is another one
     state.version = state.next_step = branched.version
     state.weights_digest, state.optimizer_digest = branched.weights_digest, branched.optimizer_digest
     state.cursors = dict(branched.cursors)

@@ -9,11 +9,15 @@ from typing import Any
 import pytest
 
 from schemas.arrays import unpack
+from schemas.batches import BatchSealed
 from schemas.errors import DataError, PlugPointError
 from schemas.groups import GroupAccepted
 from schemas.prompts import PromptRejected, PromptSubmitted
+from schemas.runs import Branched, RunStarted
+from schemas.steps import StepCommitted
 from serve_apps.engine.scripted_engine import Script
 from slime_events.args_view import ArgsView
+from slime_events.branch_point import read_point, with_draws
 from slime_events.conductor.own_source import OwnSource
 from slime_events.conductor.prompts import PromptFeed
 from slime_events.conductor.sampled import sampled_prompts
@@ -28,7 +32,7 @@ from slime_events.state.run import RunPhase
 from storage.memory_log import MemoryLog
 from tests.replay.replayed import decider, replayed
 from tests.simulation.crash import Scene, Scope
-from tests.simulation.parts import InstantPool, Letters
+from tests.simulation.parts import InstantPool, Letters, ScriptedRanks
 from tests.simulation.simulation import Simulation, make_plan
 from tests.simulation.test_crash import at_every_append, events_of, invariants
 from tests.simulation.test_run import check_run
@@ -69,10 +73,10 @@ async def simulate(folder: Path, feed: PromptFeed, **plan: Any) -> Simulation:
     return sim
 
 
-def check_draws(log: MemoryLog, again: PromptFeed) -> list[PromptSubmitted]:
-    """Every draw, made again by a feed that has heard the log up to where the draw's maker had."""
+def check_draws(log: MemoryLog, again: PromptFeed, cursors: dict[str, int] | None = None) -> list[PromptSubmitted]:
+    """Every draw, made again by a feed that has heard the log up to where the draw's maker had. cursors: a branch's."""
     drawn = [event for event in events_of(log, PromptSubmitted) if event.source.seen]
-    cursors: dict[str, int] = {}
+    cursors = dict(cursors or {})
     heard = 0
     for event in drawn:
         for recorded in log.records[heard : event.source.seen]:
@@ -96,6 +100,37 @@ async def test_a_curriculum(tmp_path: Path) -> None:
         times[event.source.row] += 1
     firsts = [event.source.row for event in drawn if event.source.epoch == 0]
     assert firsts == sorted(firsts), "new prompts come in the file's order"
+
+
+@pytest.mark.parametrize("order", [CURRICULUM, DataSettings()], ids=["by pass rate", "in the file's order"])
+async def test_a_branch_draws_by_what_its_parent_knew(tmp_path: Path, order: DataSettings) -> None:
+    feed = sampled_feed(tmp_path, CURRICULUM, rows=24)
+    source = PromptSource(DataSettings(prompt_data=str(tmp_path / "train.jsonl")), SEED, Letters(), 200)
+    in_order = PromptFeed(source, {}, order, Letters(), 200)
+    parent = await simulate(tmp_path, feed if order is CURRICULUM else in_order, steps=8)
+    point = await with_draws(await read_point(parent.log, 5, "parent"), parent.log, CURRICULUM)
+    done = {group for batch in parent.events(BatchSealed) if batch.step < 5 for group in batch.groups}
+    rows = Counter(event.source.row for event in parent.events(PromptSubmitted) if event.group in done)
+    (known,) = point.draws or ()
+    assert dict(zip(unpack(known.rows).tolist(), unpack(known.times).tolist(), strict=True)) == rows
+    made = {event.version: bytes.fromhex(event.optimizer_digest) for event in parent.events(StepCommitted)}
+    folder = tmp_path / "branch"
+    folder.mkdir()
+    ranks = ScriptedRanks(disk={f"{folder}/checkpoints/v000005": made[5]})
+    started = RunStarted(settings={}, code_version="", branched=point)
+    feed = sampled_feed(tmp_path, CURRICULUM, rows=24)
+    async with Simulation(
+        folder, parent.plan, feed=feed, pool=InstantPool(by_number), ranks=ranks, started=started
+    ) as sim:
+        sim.start_engine(Script(chunk=24))
+        assert await sim.finish() is RunPhase.FINISHED
+    drawn = check_draws(sim.log, sampled_feed(tmp_path, CURRICULUM, rows=24), point.cursors)
+    for event in drawn:
+        assert event.source.epoch == rows[event.source.row]
+        rows[event.source.row] += 1
+    assert [event.source.row for event in drawn if event.source.epoch], "some that its parent drew come again"
+    assert isinstance(sim.fold().branched, Branched)
+    assert not replayed(sim.log.records, decider(sim.plan)).differences
 
 
 @pytest.mark.parametrize("draw", [None, 4])
