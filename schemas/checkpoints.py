@@ -6,7 +6,10 @@ from schemas.event import Event
 
 
 class CheckpointSaved(Event, frozen=True, kw_only=True, tag="checkpoint.saved"):
-    """The trainer, after the files are complete. version: the weights in it; url: its folder; seconds: of saving."""
+    """The trainer, after the files are complete. version: the weights in it; url: its folder; seconds: of saving.
+
+    weights_digest, optimizer_digest: sha256, hex, as `step.committed` has them.
+    """
 
     version: int
     url: str

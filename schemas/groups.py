@@ -20,7 +20,8 @@ class RejectionCause(enum.StrEnum):
 class GroupAccepted(Event, frozen=True, kw_only=True, tag="group.accepted"):
     """The conductor, when the filter keeps a group. samples: in index order; rewards: as graded, same order.
 
-    figures: what the decision was taken on (mean, std, min, max). filter: its path, `none` where there is none.
+    figures: what the decision was taken on (mean, std, min, max). filter: its path, `none` where there is none;
+    filter_digest: sha256 of its source. reason: the filter's own words, if it gave any.
     """
 
     group: str
@@ -36,7 +37,11 @@ class GroupAccepted(Event, frozen=True, kw_only=True, tag="group.accepted"):
 
 
 class GroupRejected(Event, frozen=True, kw_only=True, tag="group.rejected"):
-    """The conductor, when a group is not trained on: by the filter, or because a part of it failed."""
+    """The conductor, when a group is not trained on: by the filter, because a part of it failed, or as too old.
+
+    reason: one sentence. samples, rewards: as far as there are any. filter and figures: as in `group.accepted`; of
+    cause stale: the group's oldest_version, the first step with a place for it, how far behind that is, and the bound.
+    """
 
     group: str
     cause: RejectionCause

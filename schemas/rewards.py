@@ -39,7 +39,10 @@ class RewardAssigned(Event, frozen=True, kw_only=True, tag="reward.assigned"):
 
 
 class RewardFailed(Event, frozen=True, kw_only=True, tag="reward.failed"):
-    """The grader, where there is no usable reward: the sample's group cannot be trained on. message: one sentence."""
+    """The grader, where there is no usable reward: the sample's group cannot be trained on. message: one sentence.
+
+    grader, grader_digest, seconds: as in `reward.assigned`.
+    """
 
     sample: str
     group: str

@@ -25,6 +25,7 @@ class StepCommitted(Event, frozen=True, kw_only=True, tag="step.committed"):
     """The trainer, once per sealed batch, in one atomic append with `weights.published`.
 
     Step s makes version s + 1 from version s. weights_digest, optimizer_digest: sha256 hex after the step.
+    batch_digest: that of the `batch.sealed`. samples: in it; tokens: of their prompts and responses.
     metrics: losses, norms, log-prob differences, by name. seconds: of the parts, by name.
     """
 

@@ -17,7 +17,7 @@ class WeightsKind(enum.StrEnum):
 class WeightsPublished(Event, frozen=True, kw_only=True, tag="weights.published"):
     """The trainer. url: folder of HF-named safetensors and their manifest. digest: of all tensors (storage/digests.py).
 
-    parent is None for version 0, the weights a run starts from. bytes: of the files.
+    parent is None for version 0, the weights a run starts from. bytes: of the files. kind: always full.
     """
 
     version: int

@@ -6,7 +6,11 @@ from schemas.event import Event
 
 
 class WorkerJoined(Event, frozen=True, kw_only=True, tag="worker.joined"):
-    """Each actor and engine, when it is ready. worker: its id, new at each start. seconds: of starting, by part."""
+    """Each actor and engine, when it is ready. worker: its id, new at each start. seconds: of starting, by part.
+
+    role: such as conductor, trainer or engine. pid: on the machine `node` (its host name). facts:
+    about its machine, by name.
+    """
 
     worker: str
     role: str
@@ -20,7 +24,7 @@ class WorkerJoined(Event, frozen=True, kw_only=True, tag="worker.joined"):
 
 
 class WorkerLost(Event, frozen=True, kw_only=True, tag="worker.lost"):
-    """Whoever noticed that a worker is gone. reason: one sentence."""
+    """Whoever noticed that a worker is gone. worker, role: as it joined. reason: one sentence."""
 
     worker: str
     role: str
