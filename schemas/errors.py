@@ -1,4 +1,4 @@
-"""Every error this project raises, as one tree.
+"""Every error that leaves this project, as one tree.
 
 A caller can catch at the height it can act on: a shell retries `LogUnavailable`, a command prints any
 `SlimeEventsError` as one line and exits non-zero, nothing catches `Exception` to go on in silence.
@@ -13,6 +13,7 @@ A caller can catch at the height it can act on: a shell retries `LogUnavailable`
     ├── StorageError               what was said cannot be kept or found
     │   ├── Conflict               the fence: another writer moved the entity first
     │   ├── LogUnavailable         the log did not answer within the deadline
+    │   ├── FolderInUse            a live server holds the folder of the log
     │   ├── EventTooLarge          one event, or one atomic call, above what the server takes
     │   ├── BlobMissing / BlobDamaged
     │   ├── LogDamaged             the log has a hole: events were taken out from under us
@@ -95,6 +96,10 @@ class Conflict(StorageError):
 
 class LogUnavailable(StorageError):
     """The log did not answer within the deadline."""
+
+
+class FolderInUse(StorageError):
+    """Another NATS server lives in the folder and has its log."""
 
 
 class EventTooLarge(StorageError):

@@ -14,9 +14,8 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from schemas.errors import DeadlineExceeded, RunNotFound
+from schemas.errors import DeadlineExceeded, FolderInUse, RunNotFound
 from storage.jetstream_log import JetStreamLog
-from storage.nats_folder import FolderInUse
 from storage.nats_server import NatsServer
 
 NATS_FOLDER = "nats"

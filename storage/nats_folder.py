@@ -16,16 +16,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from schemas.errors import NoSpace, StorageError
+from schemas.errors import NoSpace
 
 HOST = "127.0.0.1"
 MAX_PAYLOAD = 8 * 1024 * 1024
 """Bytes of one message; above what the log stores as one event."""
 LEAST_FREE_BYTES = 64 * 1024 * 1024
-
-
-class FolderInUse(StorageError):
-    """A live server holds the folder."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,12 +18,11 @@ import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from schemas.errors import LogUnavailable, StorageError
+from schemas.errors import FolderInUse, LogUnavailable, StorageError
 from storage import batch_staging
 from storage.nats_binary import find_binary
 from storage.nats_folder import (
     HOST,
-    FolderInUse,
     ServerFacts,
     config_text,
     facts_of,

@@ -12,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from schemas.errors import LogUnavailable, MissingPart, NoSpace, RunNotFound
+from schemas.errors import FolderInUse, LogUnavailable, MissingPart, NoSpace, RunNotFound
 from storage import nats_folder, nats_server
 from storage.connect import open_run_log, record_url
 from storage.jetstream_log import JetStreamLog
 from storage.nats_binary import find_binary
-from storage.nats_folder import FolderInUse
 from storage.nats_server import NatsServer
 from tests.storage.log.said import reward
 
