@@ -11,6 +11,7 @@ from schemas.errors import ArchiveDamaged, Conflict
 from storage.archive_manifest import (
     BLOBS,
     CLOSED,
+    LAYOUT,
     Closed,
     ManifestChain,
     SegmentManifest,
@@ -19,8 +20,9 @@ from storage.archive_manifest import (
     segment_name,
     to_json,
 )
-from storage.archive_segment import frame, pack_segment
+from storage.archive_segment import SegmentRecord, pack_segment, raw_bytes
 from storage.blobs import BlobStore
+from storage.links import link_all
 from storage.log import Recorded
 from storage.objects import ObjectFolder
 from storage.payloads import blob_refs
@@ -47,7 +49,7 @@ class ArchiveWriter:
         self._chain = ManifestChain(self._objects).load()
         self._blobs, self._copies = blobs, BlobStore(f"{self._objects.url}/{BLOBS}", options)
         self._refs: dict[BlobRef, None] = {}
-        self._frames: list[bytes] = []
+        self._records: list[SegmentRecord] = []
         self._attempt: tuple[SegmentManifest, bytes] | None = None
         self.pending_bytes = 0
 
@@ -59,12 +61,12 @@ class ArchiveWriter:
     @property
     def next_position(self) -> int:
         """The position that `add` takes next."""
-        return self._chain.last + len(self._frames) + 1
+        return self._chain.last + len(self._records) + 1
 
     @property
     def pending_events(self) -> int:
         """Events added and not sealed."""
-        return len(self._frames)
+        return len(self._records)
 
     @property
     def segments(self) -> list[SegmentManifest]:
@@ -82,9 +84,9 @@ class ArchiveWriter:
                 f"the archive at {self.url} needs position {self.next_position} and was given {recorded.position}: "
                 "read the log from there"
             )
-        framed = frame(recorded)
-        self._frames.append(framed)
-        self.pending_bytes += len(framed)
+        record = SegmentRecord(recorded.position, recorded.subject, recorded.data)
+        self._records.append(record)
+        self.pending_bytes += raw_bytes(record)
         if self._blobs is not None:
             self._refs |= dict.fromkeys(blob_refs(recorded.envelope.event))
 
@@ -95,14 +97,14 @@ class ArchiveWriter:
         (what was read back is not what was written), Conflict (another writer sealed it first: open the archive anew),
         BlobMissing, BlobDamaged (a blob that is to be copied).
         """
-        if not self._frames:
+        if not self._records:
             return None
         self._copy_blobs()
         # A failed attempt may have been stored all the same, so a retry must be the same bytes.
-        self._attempt = manifest, data = self._attempt or self._describe(pack_segment(self._frames))
+        self._attempt = manifest, data = self._attempt or self._describe(pack_segment(self._records))
         self._write_verified(manifest, data)
         self._commit(manifest)
-        del self._frames[: manifest.count]
+        del self._records[: manifest.count]
         self.pending_bytes -= manifest.raw_bytes
         self._attempt = None
         return manifest
@@ -124,18 +126,30 @@ class ArchiveWriter:
 
     def _describe(self, data: bytes) -> tuple[SegmentManifest, bytes]:
         segment, digest = len(self._chain.manifests) + 1, digest_of(data)
+        before, chain = self._links()
         manifest = SegmentManifest(
             segment=segment,
             first=self._chain.last + 1,
-            last=self._chain.last + len(self._frames),
-            count=len(self._frames),
+            last=self._chain.last + len(self._records),
+            count=len(self._records),
             bytes=len(data),
             raw_bytes=self.pending_bytes,
             sha256=digest,
             name=segment_name(segment, digest),
             parent=self._chain.head,
+            layout=LAYOUT,
+            before=before,
+            chain=chain,
         )
         return manifest, data
+
+    def _links(self) -> tuple[str, str]:
+        """Of the events that were added; empty where what is sealed says none to go on from."""
+        so_far = self._chain.manifests[-1].chain if self._chain.manifests else ""
+        if self._chain.manifests and not so_far:
+            return "", ""
+        before, chain = link_all(bytes.fromhex(so_far), (record.data for record in self._records))
+        return before.hex(), chain.hex()
 
     def _commit(self, manifest: SegmentManifest) -> None:
         name, stored = manifest_name(manifest.segment), to_json(manifest)

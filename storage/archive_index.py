@@ -1,6 +1,6 @@
 """`ArchiveIndex`: where in an archive the events of a subject lie, so that nobody reads all of it to find a few.
 
-For each segment, its records' places by a checksum of their subjects. Made when a segment is first asked for and kept
+For each segment, its records' numbers by a checksum of their subjects. Made when a segment is first asked for and kept
 beside others in a folder of this user, by the segment's sha256: a cache, which may be removed at any time.
 """
 
@@ -18,16 +18,16 @@ import numpy.typing as npt
 
 from storage.archive_manifest import SegmentManifest
 from storage.archive_reader import ArchiveReader
-from storage.archive_segment import SegmentRecord, record_at, subjects_in
+from storage.archive_segment import Segment, SegmentRecord
 
 FOLDER = Path("slime-events", "archive-index")
 KEPT = 4
-"""Segments whose records stay in memory: what is asked for together lies together."""
+"""Segments that stay in memory: what is asked for together lies together."""
 
 WORTH_KEEPING = 1000
 """Records of a segment from which on its table is kept: a small one is as quickly made."""
 
-_ENTRY = np.dtype([("key", "<u4"), ("place", "<u4")])
+_ENTRY = np.dtype([("key", "<u4"), ("number", "<u4")])
 
 
 class ArchiveIndex:
@@ -37,7 +37,7 @@ class ArchiveIndex:
         self._reader = reader
         self._folder = folder or cache_folder() / FOLDER
         self._tables: dict[int, npt.NDArray[np.void]] = {}
-        self._raw: OrderedDict[int, bytes] = OrderedDict()
+        self._segments: OrderedDict[int, Segment] = OrderedDict()
 
     def last_of_each(self, subjects: Collection[str]) -> dict[str, SegmentRecord]:
         """The last record of each of these subjects that has any; reads back from the end until all are found."""
@@ -64,39 +64,38 @@ class ArchiveIndex:
         rows = [row for begin, end in zip(begins.tolist(), ends.tolist(), strict=True) for row in range(begin, end)]
         if not rows:
             return []
-        raw, names = self._records(manifest), frozenset(subjects)
-        records = (record_at(raw, place) for place in sorted(set(table["place"][rows].tolist())))
+        segment, names = self._segment(manifest), frozenset(subjects)
+        records = map(segment.record, sorted(set(table["number"][rows].tolist())))
         return [record for record in records if record.subject in names]
 
     def _table(self, manifest: SegmentManifest) -> npt.NDArray[np.void]:
         table = self._tables.get(manifest.segment)
         if table is None:
-            path = self._folder / f"{manifest.sha256}.idx"
+            path = self._folder / f"{manifest.sha256}.rows"
             table = _read(path, manifest.count)
             if table is None:
-                table = make_table(self._records(manifest))
+                table = make_table(self._segment(manifest))
                 if len(table) >= WORTH_KEEPING:
                     _write(path, table)
             self._tables[manifest.segment] = table
         return table
 
-    def _records(self, manifest: SegmentManifest) -> bytes:
-        raw = self._raw.get(manifest.segment)
-        if raw is None:
-            raw = self._raw[manifest.segment] = self._reader.raw(manifest)
-            if len(self._raw) > KEPT:
-                self._raw.popitem(last=False)
-        self._raw.move_to_end(manifest.segment)
-        return raw
+    def _segment(self, manifest: SegmentManifest) -> Segment:
+        segment = self._segments.get(manifest.segment)
+        if segment is None:
+            segment = self._segments[manifest.segment] = self._reader.segment(manifest)
+            if len(self._segments) > KEPT:
+                self._segments.popitem(last=False)
+        self._segments.move_to_end(manifest.segment)
+        return segment
 
 
-def make_table(raw: bytes) -> npt.NDArray[np.void]:
-    """Of a segment's records: (checksum of the subject, byte that the record begins at), sorted."""
-    found = list(subjects_in(raw))
-    table = np.empty(len(found), _ENTRY)
-    table["key"] = np.fromiter((_key(subject) for _, subject in found), np.uint32, len(found))
-    table["place"] = np.fromiter((place for place, _ in found), np.uint32, len(found))
-    return table[np.lexsort((table["place"], table["key"]))]
+def make_table(segment: Segment) -> npt.NDArray[np.void]:
+    """Of a segment's records: (checksum of the subject, number within the segment), sorted."""
+    table = np.empty(len(segment), _ENTRY)
+    table["key"] = np.fromiter(map(_key, segment.subjects), np.uint32, len(segment))
+    table["number"] = np.arange(len(segment))
+    return table[np.lexsort((table["number"], table["key"]))]
 
 
 def cache_folder() -> Path:

@@ -2,7 +2,7 @@
 
 Under `<archive URL>/<run>/`:
 
-    segments/00000001-<sha256, 16 digits>.zst    the records (storage/archive_segment.py)
+    segments/00000001-<sha256, 16 digits>.zst    the events (storage/archive_segment.py)
     manifest/00000001.json                       `SegmentManifest`: written once, after the segment was verified
     closed.json                                  `Closed`: how many segments there are, when a run has ended
     blobs/                                       large payloads by sha256, where the run's own store is not as lasting
@@ -18,20 +18,24 @@ import hashlib
 
 import msgspec
 
-from schemas.errors import ArchiveDamaged
+from schemas.errors import ArchiveDamaged, UnknownSchemaVersion
 from storage.objects import ObjectFolder
 
 CLOSED = "closed.json"
 MANIFESTS = "manifest"
 BLOBS = "blobs"
 NO_PARENT = ""
+LAYOUT = 2
+"""That segments are written in; those up to it are read."""
 
 
 class SegmentManifest(msgspec.Struct, frozen=True, kw_only=True):
     """Segment number `segment` (from 1). It holds `count` events at positions [first, last], without holes.
 
     name: of the object; bytes, sha256: of the object as stored; raw_bytes: of the records before compression.
-    parent: sha256 of the JSON of the manifest before, empty for the first.
+    parent: sha256 of the JSON of the manifest before, empty for the first. layout: of the object. chain: over all
+    events of the log up to `last` (storage/links.py, hex), before: up to `last - 1`; empty in an archive that was begun
+    before manifests said so. With them a reader need not link every event anew.
     """
 
     segment: int
@@ -43,6 +47,9 @@ class SegmentManifest(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str
     name: str
     parent: str
+    layout: int = 1
+    before: str = ""
+    chain: str = ""
 
 
 class Closed(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,7 +89,7 @@ class ManifestChain:
         self.head = NO_PARENT
 
     def load(self) -> ManifestChain:
-        """Read those that came since the last call. Raises ArchiveDamaged, StoreUnavailable."""
+        """Read those that came since the last call. Raises ArchiveDamaged, UnknownSchemaVersion, StoreUnavailable."""
         names = self._objects.names(MANIFESTS)[len(self.manifests) :]
         for name, stored in zip(names, self._objects.read_all(names), strict=True):
             self._add(name, stored)
@@ -125,6 +132,10 @@ class ManifestChain:
             manifest = msgspec.json.decode(stored, type=SegmentManifest)
         except msgspec.DecodeError as error:
             raise ArchiveDamaged(f"{where} is damaged ({error}): restore it from a copy") from error
+        if manifest.layout > LAYOUT:
+            raise UnknownSchemaVersion(
+                f"{where} speaks of a segment in layout {manifest.layout}, this version knows up to {LAYOUT}: upgrade"
+            )
         if manifest.parent != self.head or manifest.segment != number:
             raise ArchiveDamaged(
                 f"{where} does not follow the manifest before it (segment {number - 1}): one of them was changed. "

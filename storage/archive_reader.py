@@ -8,9 +8,11 @@ from typing import Any
 
 from schemas.codec import decode
 from schemas.errors import ArchiveDamaged
+from storage.archive_layout import unpack
 from storage.archive_manifest import BLOBS, ManifestChain, SegmentManifest, digest_of
-from storage.archive_segment import SegmentRecord, unpack_raw, unpack_segment
+from storage.archive_segment import Segment, SegmentRecord
 from storage.blobs import BlobStore
+from storage.links import link_all
 from storage.log import Recorded
 from storage.objects import ObjectFolder
 
@@ -62,34 +64,34 @@ class ArchiveReader:
     def records(self, start: int = 1) -> Iterator[SegmentRecord]:
         """The same without decoding the events: position, subject, exact bytes."""
         for manifest in self._chain.manifests:
-            if manifest.last < start:
-                continue
-            for record in self.records_of(manifest):
-                if record.position >= start:
-                    yield record
+            if manifest.last >= start:
+                yield from self.records_of(manifest, start)
 
     def verify(self) -> ArchiveSummary:
-        """Read everything and check every digest and position, without decoding events."""
-        events = sum(1 for _ in self.records())
+        """Read everything and check every digest, position and link, without decoding events."""
+        chain = b""
+        for manifest in self._chain.manifests:
+            before, chain = link_all(chain, (record.data for record in self.records_of(manifest)))
+            if manifest.chain and (manifest.before, manifest.chain) != (before.hex(), chain.hex()):
+                raise self.unlinked_segment(manifest)
         stored = sum(manifest.bytes for manifest in self._chain.manifests)
-        return ArchiveSummary(len(self._chain.manifests), events, stored, self.closed)
+        return ArchiveSummary(len(self._chain.manifests), self.last, stored, self.closed)
 
     def damaged(self) -> list[SegmentManifest]:
         """The segments that are missing or not what their manifests say."""
         found = []
         for manifest in self._chain.manifests:
             try:
-                for _ in self.records_of(manifest):
-                    pass
+                _ = self.segment(manifest).subjects
             except ArchiveDamaged:
                 found.append(manifest)
         return found
 
-    def raw(self, manifest: SegmentManifest) -> bytes:
-        """A segment's records as they lie behind each other (storage/archive_segment.py), checked as a whole."""
+    def segment(self, manifest: SegmentManifest) -> Segment:
+        """A segment, read and checked as a whole."""
         data = self._stored(manifest)
         try:
-            return unpack_raw(data)
+            return unpack(manifest, data)
         except ArchiveDamaged as error:
             raise self.damaged_segment(manifest, str(error)) from error
 
@@ -108,20 +110,13 @@ class ArchiveReader:
             )
         return data
 
-    def records_of(self, manifest: SegmentManifest) -> Iterator[SegmentRecord]:
-        """The records of one segment, in order."""
-        data = self._stored(manifest)
-        position = manifest.first
+    def records_of(self, manifest: SegmentManifest, start: int = 1) -> Iterator[SegmentRecord]:
+        """The records of one segment from position `start` on, in order."""
+        segment = self.segment(manifest)
         try:
-            for record in unpack_segment(data):
-                if record.position != position:
-                    raise ArchiveDamaged(f"position {record.position} stands where {position} should")
-                yield record
-                position += 1
+            yield from segment.records(max(0, start - manifest.first))
         except ArchiveDamaged as error:
             raise self.damaged_segment(manifest, str(error)) from error
-        if position != manifest.last + 1:
-            raise self.damaged_segment(manifest, f"it ends at position {position - 1}")
 
     def damaged_segment(self, manifest: SegmentManifest, what: str) -> ArchiveDamaged:
         """What to raise where a segment is not what its manifest says."""
@@ -129,4 +124,11 @@ class ArchiveReader:
             f"archive segment {manifest.segment} (positions {manifest.first} to {manifest.last}) at "
             f"{self._objects.locate(manifest.name)} is damaged: {what}. `slime-events archive RUN URL --repair` makes "
             "it again from the log where that is still there; else restore it from a copy"
+        )
+
+    def unlinked_segment(self, manifest: SegmentManifest) -> ArchiveDamaged:
+        """What to raise where the events up to a segment's end are not those that its manifest's chain says."""
+        return ArchiveDamaged(
+            f"the events up to position {manifest.last} have another chain than the manifest of archive segment "
+            f"{manifest.segment} at {self.url} says: they are not of one log. Archive it anew into an empty folder"
         )

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from schemas.errors import ArchiveDamaged
+from storage.archive_layout import pack
 from storage.archive_manifest import SegmentManifest, digest_of
 from storage.archive_reader import ArchiveReader
-from storage.archive_segment import frame, pack_segment
+from storage.archive_segment import SegmentRecord
 from storage.log import Restorable
 from storage.objects import ObjectFolder
 
@@ -38,9 +39,9 @@ async def repair_archive(
 
 
 async def _from_log(log: Restorable, manifest: SegmentManifest) -> bytes:
-    frames: list[bytes] = []
+    records: list[SegmentRecord] = []
     async for recorded in log.read(manifest.first):
         if recorded.position > manifest.last:
             break
-        frames.append(frame(recorded))
-    return await asyncio.to_thread(pack_segment, frames)
+        records.append(SegmentRecord(recorded.position, recorded.subject, recorded.data))
+    return await asyncio.to_thread(pack, manifest, records)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 
 from schemas.codec import decode
@@ -13,7 +12,7 @@ from storage.archive_reader import ArchiveReader
 from storage.archive_segment import SegmentRecord
 from storage.log import Recorded
 from storage.stretch import Stretch
-from storage.stretches import WORTH_A_PROCESS, read_ahead, stretches
+from storage.stretches import stretches
 
 
 class ArchivedLog:
@@ -44,13 +43,9 @@ class ArchivedLog:
         """Every event from position `start`, as it is stored: for those who decode a few fields of some."""
         return self._reader.records(start)
 
-    async def stretches(self, start: int, chain: bytes, every: int) -> AsyncGenerator[Stretch, None]:
+    def stretches(self, start: int, chain: bytes, every: int | None) -> AsyncGenerator[Stretch, None]:
         """See `Stretched`."""
-        read = read_ahead if self._reader.last - start >= WORTH_A_PROCESS else stretches
-        with contextlib.closing(read(self._reader, start, chain, every)) as found:
-            for stretch in found:
-                yield stretch
-                await asyncio.sleep(0)
+        return stretches(self._reader, start, chain, every)
 
     def _records(self, start: int, subject: str | None) -> Iterator[SegmentRecord]:
         """Those that match, and perhaps others."""

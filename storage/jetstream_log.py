@@ -174,7 +174,7 @@ class JetStreamLog:
         event that cannot be read, LogDamaged where one is missing, LogUnavailable."""
         return read_events(self._stream, max(start, 1), subject, follow=follow)
 
-    def stretches(self, start: int, chain: bytes, every: int) -> AsyncGenerator[Stretch, None]:
+    def stretches(self, start: int, chain: bytes, every: int | None) -> AsyncGenerator[Stretch, None]:
         """See `Stretched`."""
         return read_stretches(self._stream, max(start, 1), chain, every)
 

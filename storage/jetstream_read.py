@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import json
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
@@ -22,8 +21,9 @@ from storage.jetstream_connection import QUIET_S
 from storage.jetstream_patience import Away, Patience
 from storage.jetstream_pull import Pull, Pulled
 from storage.jetstream_stream import PAGE, PAGE_BYTES, Stored, Stream
+from storage.links import link_all
 from storage.log import Recorded
-from storage.stretch import Stretch, stretch_of
+from storage.stretch import Stretch, arrays_of
 
 _REQUEST_S = 30.0
 
@@ -107,23 +107,21 @@ def _in_order(page: list[Stored], position: int) -> int:
     return next((n for n, found in enumerate(page) if found.position != position + n), len(page))
 
 
-async def read_stretches(stream: Stream, start: int, chain: bytes, every: int) -> AsyncGenerator[Stretch, None]:
-    """See `Stretched`."""
-    end, before, datas, position = await stream.end(), chain, list[bytes](), start - 1
-    fresh = hashlib.sha256().copy
+async def read_stretches(stream: Stream, start: int, chain: bytes, every: int | None) -> AsyncGenerator[Stretch, None]:
+    """See `Stretched`. Without `every` one ends with each answer of the server."""
+    end, first, datas = await stream.end(), start, list[bytes]()
     async with contextlib.aclosing(_lists(stream, start, end, None)) as lists:
         async for some in lists:
-            for position, _, _, data in some:
-                before, hashed = chain, fresh()
-                hashed.update(chain)
-                hashed.update(data)
-                chain = hashed.digest()
-                datas.append(data)
-                if not position % every:
-                    yield stretch_of(position, before, chain, datas)
-                    datas = []
-    if datas:
-        yield stretch_of(position, before, chain, datas)
+            datas += [found.data for found in some]
+            while datas:
+                count = len(datas) if every is None else every - (first - 1) % every
+                if count > len(datas) and first + len(datas) <= end:
+                    break
+                part = datas[:count]
+                before, chain = link_all(chain, part)
+                yield Stretch(first, first + len(part) - 1, before, chain, arrays_of(part))
+                first += len(part)
+                del datas[:count]
 
 
 def _ask(stream: Stream, position: int, end: int, subject: str | None) -> asyncio.Task[list[Stored]] | None:

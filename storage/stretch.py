@@ -2,33 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
+
+MANY = 500
+"""Events in one array: few enough that what is decoded of them stays in the processor's cache until it is used."""
 
 
 class Stretch(NamedTuple):
-    """Events at [first, last]. records: as they are stored, as one MessagePack array. chain: sha256 over the bytes of
-    all events up to `last`, each hashed after the digest before it (32 bytes); before: the same up to `last - 1`.
+    """Events at [first, last]. arrays: as they are stored, in MessagePack arrays of up to `MANY`, each made when it is
+    asked for. chain: over all events up to `last` (storage/links.py); before: the same up to `last - 1`.
     """
 
     first: int
     last: int
     before: bytes
     chain: bytes
-    records: bytes
+    arrays: Iterator[bytes]
 
 
-def stretch_of(last: int, before: bytes, chain: bytes, datas: list[bytes]) -> Stretch:
-    """The events whose bytes these are, the last at `last`."""
-    array = b"\xdd" + len(datas).to_bytes(4, "big")
-    return Stretch(last - len(datas) + 1, last, before, chain, b"".join((array, *datas)))
+def array_of(count: int, *events: bytes | memoryview) -> bytes:
+    """A MessagePack array of `count` encoded events."""
+    return b"".join((b"\xdd", count.to_bytes(4, "big"), *events))
+
+
+def arrays_of(datas: Sequence[bytes]) -> Iterator[bytes]:
+    """The encoded events, `MANY` at a time."""
+    some = (datas[begin : begin + MANY] for begin in range(0, len(datas), MANY))
+    return (array_of(len(part), *part) for part in some)
 
 
 @runtime_checkable
 class Stretched(Protocol):
     """A log that gives them."""
 
-    def stretches(self, start: int, chain: bytes, every: int) -> AsyncGenerator[Stretch, None]:
+    def stretches(self, start: int, chain: bytes, every: int | None) -> AsyncGenerator[Stretch, None]:
         """Everything there is from position `start` on, where the chain so far is `chain`. One ends at each multiple of
-        `every`. Raises as `read`, but for what is no event: the bytes are not looked at.
+        `every`; None: wherever that costs least. Raises as `read`, but for what is no event: nothing is decoded.
         """

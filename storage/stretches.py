@@ -1,146 +1,71 @@
-"""Stretches of an archive, perhaps made by another process.
-
-segment -> its sha256 -> positions -> chain over every record's bytes -> Stretch (in another process, where it is worth
-one) -> whoever folds
-"""
+"""Stretches of an archive: segments, read and checked by threads -> linked, or the manifest's links -> `Stretch`."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import fcntl
-import hashlib
-import multiprocessing
-import struct
-from collections.abc import Generator, Iterator
-from multiprocessing.connection import Connection
+from collections import deque
+from collections.abc import AsyncGenerator, Iterator
 
-import msgspec
-
-from schemas.errors import ArchiveDamaged, SlimeEventsError, StoreUnavailable
 from storage.archive_manifest import SegmentManifest
 from storage.archive_reader import ArchiveReader
-from storage.archive_segment import record_at
-from storage.stretch import Stretch, stretch_of
+from storage.archive_segment import Segment
+from storage.links import link_all
+from storage.stretch import Stretch
 
-WORTH_A_PROCESS = 200_000
-"""Events from which on a second process reads ahead: it takes half a second to start."""
-PIPE_BYTES = 1 << 20
-"""Of the pipe between them: sixteen times what it has by itself, so that fewer turns are taken."""
-PATIENCE_S = 300.0
-"""Seconds without a segment after which the store is taken for dead."""
-
-_length = struct.Struct("<I").unpack_from
+AHEAD = 4
+"""Segments that are read while one is worked on: reading, hashing and unpacking leave the interpreter to others."""
 
 
-def stretches(reader: ArchiveReader, start: int, chain: bytes, every: int) -> Generator[Stretch, None, None]:
-    """From position `start` on, where the chain so far is `chain`. One ends at each multiple of `every`.
+async def stretches(
+    reader: ArchiveReader, start: int, chain: bytes, every: int | None
+) -> AsyncGenerator[Stretch, None]:
+    """See `Stretched`. Without `every` a stretch is a segment, and its chain the one that its manifest says.
 
     Raises as `ArchiveReader`.
     """
-    for manifest in reader.segments:
-        if manifest.last < start:
-            continue
-        for stretch in _of_segment(reader, manifest, start, chain, every):
-            chain = stretch.chain
-            yield stretch
+    async with contextlib.aclosing(_segments(reader, start)) as segments:
+        async for manifest, segment in segments:
+            for stretch in _of_segment(reader, manifest, segment, start, chain, every):
+                chain = stretch.chain
+                yield stretch
+                await asyncio.sleep(0)
 
 
-def read_ahead(reader: ArchiveReader, start: int, chain: bytes, every: int) -> Generator[Stretch, None, None]:
-    """The same, made by another process while the one before is worked on."""
-    context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe(duplex=False)
-    with contextlib.suppress(OSError):  # beyond what this user may have in pipes: it works with a small one too
-        fcntl.fcntl(here.fileno(), fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-    process = context.Process(target=_send, args=(there, reader, start, chain, every), daemon=True)
-    process.start()
-    there.close()
+async def _segments(reader: ArchiveReader, start: int) -> AsyncGenerator[tuple[SegmentManifest, Segment], None]:
+    """Those with something from position `start` on, in order."""
+    loop, ahead = asyncio.get_running_loop(), deque[tuple[SegmentManifest, asyncio.Future[Segment]]]()
+    left = [manifest for manifest in reversed(reader.segments) if manifest.last >= start]
     try:
-        while (got := _receive(here, reader)) is not None:
-            yield got
+        while left or ahead:
+            while left and len(ahead) <= AHEAD:
+                manifest = left.pop()
+                ahead.append((manifest, loop.run_in_executor(None, reader.segment, manifest)))
+            manifest, reading = ahead.popleft()
+            yield manifest, await reading
     finally:
-        here.close()
-        process.terminate()
-        process.join()
-
-
-def _receive(here: Connection, reader: ArchiveReader) -> Stretch | None:
-    if not here.poll(PATIENCE_S):
-        raise StoreUnavailable(f"{reader.url} gave nothing for {PATIENCE_S:.0f} s: is the store still there?")
-    try:
-        first, last, before, chain, error = msgspec.msgpack.decode(here.recv_bytes(), type=_Head)
-    except EOFError:
-        raise StoreUnavailable(f"the process that read {reader.url} ahead has died: read it again") from None
-    if error:
-        raise ArchiveDamaged(error)
-    return Stretch(first, last, before, chain, here.recv_bytes()) if last else None
-
-
-_Head = tuple[int, int, bytes, bytes, str]
-"""A stretch without its records, which follow; all empty: that was the last."""
-
-
-def _send(there: Connection, reader: ArchiveReader, start: int, chain: bytes, every: int) -> None:
-    with contextlib.suppress(BrokenPipeError):  # nobody listens any more
-        try:
-            for first, last, before, chain_, records in stretches(reader, start, chain, every):
-                there.send_bytes(msgspec.msgpack.encode((first, last, before, chain_, "")))
-                there.send_bytes(records)
-        except SlimeEventsError as error:
-            there.send_bytes(msgspec.msgpack.encode((0, 0, b"", b"", str(error))))
-        else:
-            there.send_bytes(msgspec.msgpack.encode((0, 0, b"", b"", "")))
+        for _, reading in ahead:
+            reading.cancel()
 
 
 def _of_segment(
-    reader: ArchiveReader, manifest: SegmentManifest, start: int, chain: bytes, every: int
+    reader: ArchiveReader, manifest: SegmentManifest, segment: Segment, start: int, chain: bytes, every: int | None
 ) -> Iterator[Stretch]:
-    raw = reader.raw(manifest)
-    offset, position, before = 0, manifest.first, chain
-    fresh, datas = hashlib.sha256().copy, list[bytes]()
-    try:
-        _check(raw, 0, position)
-        while offset < len(raw):
-            (size,) = _length(raw, offset)
-            end = offset + 4 + size
-            if position >= start:
-                datas.append(raw[_data_at(raw, offset + 4) : end])
-                before, hashed = chain, fresh()
-                hashed.update(chain)
-                hashed.update(datas[-1])
-                chain = hashed.digest()
-                if not position % every:
-                    yield stretch_of(position, before, chain, datas)
-                    datas = []
-            last, offset, position = offset, end, position + 1
-        _check(raw, last, manifest.last)
-    except (struct.error, IndexError, KeyError, ArchiveDamaged) as error:
-        raise reader.damaged_segment(manifest, f"not a segment: {error}") from error
-    if position != manifest.last + 1:
-        raise reader.damaged_segment(manifest, f"it ends at position {position - 1}")
-    if datas:
-        yield stretch_of(manifest.last, before, chain, datas)
+    if every is None and manifest.chain and start <= manifest.first:
+        before, after = bytes.fromhex(manifest.before), bytes.fromhex(manifest.chain)
+        if link_all(before, segment.datas(manifest.count - 1)) != (before, after):
+            raise reader.unlinked_segment(manifest)
+        yield _stretch(segment, manifest.first, manifest.last, before, after)
+        return
+    first = max(start, manifest.first)
+    while first <= manifest.last:
+        last = manifest.last if every is None else min(manifest.last, -(-first // every) * every)
+        datas = segment.datas(first - manifest.first, last + 1 - manifest.first)
+        before, chain = link_all(chain, datas)
+        yield _stretch(segment, first, last, before, chain)
+        first = last + 1
 
 
-def _check(raw: bytes, place: int, position: int) -> None:
-    """That the first and the last record are where they belong; as many in between are, by the segment's sha256."""
-    found = record_at(raw, place).position
-    if found != position:
-        raise ArchiveDamaged(f"position {found} stands where {position} should")
-
-
-_INTEGER = {0xCC: 2, 0xCD: 3, 0xCE: 5, 0xCF: 9}
-_BYTES = {0xC4: 2, 0xC5: 3, 0xC6: 5}
-"""MessagePack's heads: bytes of an integer with its head, of the head of a byte string."""
-
-
-def _data_at(raw: bytes, place: int) -> int:
-    """Where the event's bytes begin in the record [position, subject, bytes]: found without decoding the rest."""
-    subject = place + 1 + _INTEGER.get(raw[place + 1], 1)
-    head = raw[subject]
-    if head == 0xD9:
-        data = subject + 2 + raw[subject + 1]
-    elif head == 0xDA:
-        data = subject + 3 + int.from_bytes(raw[subject + 1 : subject + 3], "big")
-    else:
-        data = subject + 1 + (head & 0x1F)
-    return data + _BYTES[raw[data]]
+def _stretch(segment: Segment, first: int, last: int, before: bytes, chain: bytes) -> Stretch:
+    arrays = segment.arrays(first - segment.first, last + 1 - segment.first)
+    return Stretch(first, last, before, chain, arrays)

@@ -68,7 +68,7 @@ def _state(group: Group, rewards: Sequence[float]) -> GroupState:
     for (name, rollout), reward in zip(group.rollouts.items(), rewards, strict=True):
         done = rollout.completed
         state = SampleState(sample=name, length=done.length, stop=done.stop, text=done.text, reward=reward)
-        state.saw(tuple(span.version for span in done.spans))
+        state.saw(done.spans)
         samples[name] = state
     return GroupState(
         group=prompt.group,

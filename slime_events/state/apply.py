@@ -54,6 +54,16 @@ MOVES = (
 )
 """What brings a run on. Prompts and requests do not: they may pile up while nobody works on them."""
 
+# Looked up once: a rule that is applied a million times would spend much of its time on finding its enums' members.
+_TRAIN, _EVAL = Purpose.TRAIN, Purpose.EVAL
+_SUBMITTED = GroupPhase.SUBMITTED
+_REQUESTED, _RUNNING, _COMPLETED, _GRADED = (
+    SamplePhase.REQUESTED,
+    SamplePhase.RUNNING,
+    SamplePhase.COMPLETED,
+    SamplePhase.GRADED,
+)
+
 
 def apply(state: RunState, recorded: Recorded) -> None:
     """Fold one event in. Every event counts and chains with all its bytes, also those that change nothing else."""
@@ -62,7 +72,7 @@ def apply(state: RunState, recorded: Recorded) -> None:
     event = recorded.envelope.event
     rule, moves = _RULES[type(event)]
     if rule is not None:
-        rule(state, event, recorded.envelope.at)
+        rule(state, event, recorded.envelope.at, recorded.position)
     if moves:
         state.moved = recorded.position
 
@@ -70,19 +80,17 @@ def apply(state: RunState, recorded: Recorded) -> None:
 def apply_all(state: RunState, events: Iterable[Told], chain: str) -> None:
     """Fold in what follows, as events or as their short forms. chain: sha256 over all up to the last (hex)."""
     position, moved, rules = state.events, state.moved, _RULES
-    for told in events:
-        position += 1
+    for position, told in enumerate(events, state.events + 1):
         event = told.event
         rule, moves = rules[type(event)]
         if rule is not None:
-            state.events = position
-            rule(state, event, told.at)
+            rule(state, event, told.at, position)
         if moves:
             moved = position
     state.events, state.moved, state.chain = position, moved, chain
 
 
-def _run_started(state: RunState, event: RunStarted, at: int) -> None:
+def _run_started(state: RunState, event: RunStarted, at: int, position: int) -> None:
     state.phase = RunPhase.RUNNING
     if event.branched is not None:
         _begin_branch(state, event.branched)
@@ -96,23 +104,23 @@ def _begin_branch(state: RunState, branched: Branched) -> None:
     state.cursors = dict(branched.cursors)
 
 
-def _run_resumed(state: RunState, event: RunResumed, at: int) -> None:
+def _run_resumed(state: RunState, event: RunResumed, at: int, position: int) -> None:
     state.phase, state.failure, state.activated = RunPhase.RUNNING, "", {}
 
 
-def _run_finished(state: RunState, event: RunFinished, at: int) -> None:
+def _run_finished(state: RunState, event: RunFinished, at: int, position: int) -> None:
     state.phase = RunPhase.FINISHED
 
 
-def _run_failed(state: RunState, event: RunFailed, at: int) -> None:
+def _run_failed(state: RunState, event: RunFailed, at: int, position: int) -> None:
     state.phase, state.failure = RunPhase.FAILED, event.reason
 
 
-def _prompt_submitted(state: RunState, event: PromptSubmitted, at: int) -> None:
+def _prompt_submitted(state: RunState, event: PromptSubmitted, at: int, position: int) -> None:
     group = GroupState(
         group=event.group,
         prompt=event.tokens,
-        position=state.events,
+        position=position,
         purpose=event.purpose,
         dataset=event.dataset,
         source_path=event.source.path,
@@ -121,7 +129,7 @@ def _prompt_submitted(state: RunState, event: PromptSubmitted, at: int) -> None:
         metadata=event.metadata,
     )
     state.groups[event.group] = group
-    if event.purpose is Purpose.TRAIN:
+    if event.purpose is _TRAIN:
         state.waiting.append(event.group)
         state.counts.prompts_submitted += 1
         _advance(state, event.source.path, event.source.offset)
@@ -133,7 +141,7 @@ def _prompt_submitted(state: RunState, event: PromptSubmitted, at: int) -> None:
     state.evals.setdefault(key, EvalState(dataset=event.dataset, version=version)).groups.append(event.group)
 
 
-def _prompt_rejected(state: RunState, event: PromptRejected, at: int) -> None:
+def _prompt_rejected(state: RunState, event: PromptRejected, at: int, position: int) -> None:
     state.counts.prompts_rejected += 1
     if event.dataset == "train":  # an evaluation may read the file that training reads, and has no cursor
         _advance(state, event.source.path, event.source.offset)
@@ -143,20 +151,23 @@ def _advance(state: RunState, path: str, offset: int) -> None:
     state.cursors[path] = max(state.cursors.get(path, 0), offset + 1)
 
 
-def _rollout_requested(state: RunState, event: RolloutRequested, at: int) -> None:
+def _rollout_requested(state: RunState, event: RolloutRequested, at: int, position: int) -> None:
     group = state.groups.get(event.group)
     if group is None:
         return
-    if group.phase is GroupPhase.SUBMITTED:
+    if group.phase is _SUBMITTED:
         group.phase = GroupPhase.REQUESTED
-        if group.purpose is Purpose.TRAIN:
+        if group.purpose is _TRAIN:
             group.order, group.version = state.counts.groups_requested, event.min_version
             state.counts.groups_requested += 1
             state.waiting.remove(event.group)
     sample = group.samples.get(event.sample)
     if sample is None:
-        sample = group.samples[event.sample] = SampleState(sample=event.sample)
-    sample.attempt, sample.phase, sample.requested_at = event.attempt, SamplePhase.REQUESTED, at
+        group.samples[event.sample] = SampleState(
+            sample=event.sample, attempt=event.attempt, requested_at=at, min_version=event.min_version
+        )
+        return
+    sample.attempt, sample.phase, sample.requested_at = event.attempt, _REQUESTED, at
     sample.min_version = event.min_version
 
 
@@ -176,33 +187,33 @@ def _sibling(state: RunState, event: RolloutCompleted) -> None:
         state.groups[event.group].samples = dict(sorted(samples.items(), key=lambda item: place_of(item[0])))
 
 
-def _rollout_progressed(state: RunState, event: RolloutProgressed, at: int) -> None:
+def _rollout_progressed(state: RunState, event: RolloutProgressed, at: int, position: int) -> None:
     sample = _sample(state, event.sample)
     if sample is not None:
-        sample.phase = SamplePhase.RUNNING
+        sample.phase = _RUNNING
         sample.length = event.start + event.tokens.n
-        sample.saw([span.version for span in event.spans])
+        sample.saw(event.spans)
 
 
-def _rollout_completed(state: RunState, event: RolloutCompleted, at: int) -> None:
+def _rollout_completed(state: RunState, event: RolloutCompleted, at: int, position: int) -> None:
     if event.rollout:
         _sibling(state, event)
-    group = state.groups.get(group_of(event.sample))
+    group = state.groups.get(event.group)
     sample = group.samples.get(event.sample) if group else None
     if group is None or sample is None:
         return
-    sample.phase, sample.stop, sample.length = SamplePhase.COMPLETED, event.stop, event.length
+    sample.phase, sample.stop, sample.length = _COMPLETED, event.stop, event.length
     sample.text, sample.digest = event.text, event.digest
-    sample.saw([span.version for span in event.spans])
+    sample.saw(event.spans)
     counts = state.counts
-    if group.purpose is Purpose.EVAL:
+    if group.purpose is _EVAL:
         counts.eval_samples += 1
     else:
         counts.samples_completed += 1
         counts.response_tokens += event.length
 
 
-def _rollout_suspended(state: RunState, event: RolloutSuspended, at: int) -> None:
+def _rollout_suspended(state: RunState, event: RolloutSuspended, at: int, position: int) -> None:
     sample = _sample(state, event.sample)
     if sample is not None:
         sample.phase, sample.length = SamplePhase.SUSPENDED, event.length
@@ -210,7 +221,7 @@ def _rollout_suspended(state: RunState, event: RolloutSuspended, at: int) -> Non
         state.counts.suspensions += 1
 
 
-def _rollout_failed(state: RunState, event: RolloutFailed, at: int) -> None:
+def _rollout_failed(state: RunState, event: RolloutFailed, at: int, position: int) -> None:
     sample = _sample(state, event.sample)
     if sample is not None:
         sample.phase, sample.failed_as, sample.failure = SamplePhase.FAILED, event.kind, event.message
@@ -218,20 +229,21 @@ def _rollout_failed(state: RunState, event: RolloutFailed, at: int) -> None:
         state.counts.samples_failed += 1
 
 
-def _reward_assigned(state: RunState, event: RewardAssigned, at: int) -> None:
-    sample = _sample(state, event.sample)
+def _reward_assigned(state: RunState, event: RewardAssigned, at: int, position: int) -> None:
+    group = state.groups.get(event.group)
+    sample = group.samples.get(event.sample) if group else None
     if sample is not None:
-        sample.phase, sample.reward = SamplePhase.GRADED, event.value
+        sample.phase, sample.reward = _GRADED, event.value
 
 
-def _reward_failed(state: RunState, event: RewardFailed, at: int) -> None:
+def _reward_failed(state: RunState, event: RewardFailed, at: int, position: int) -> None:
     sample = _sample(state, event.sample)
     if sample is not None:
         sample.phase, sample.failure = SamplePhase.UNGRADED, f"{event.kind}: {event.message}"
         state.counts.rewards_failed += 1
 
 
-def _group_accepted(state: RunState, event: GroupAccepted, at: int) -> None:
+def _group_accepted(state: RunState, event: GroupAccepted, at: int, position: int) -> None:
     group = state.groups.get(event.group)
     if group is not None:
         group.phase, group.rewards = GroupPhase.ACCEPTED, event.rewards
@@ -240,14 +252,14 @@ def _group_accepted(state: RunState, event: GroupAccepted, at: int) -> None:
         state.counts.groups_accepted += 1
 
 
-def _group_rejected(state: RunState, event: GroupRejected, at: int) -> None:
+def _group_rejected(state: RunState, event: GroupRejected, at: int, position: int) -> None:
     if state.groups.pop(event.group, None) is not None:
         state.counts.groups_rejected += 1
         state.broken_in_a_row = 0 if event.cause is RejectionCause.FILTER else state.broken_in_a_row + 1
         state.rejections[event.cause] = state.rejections.get(event.cause, 0) + 1
 
 
-def _batch_sealed(state: RunState, event: BatchSealed, at: int) -> None:
+def _batch_sealed(state: RunState, event: BatchSealed, at: int, position: int) -> None:
     state.next_step = event.step + 1
     if state.follows:  # its groups are those of the run that made them
         state.sealed[event.step] = SealedState(groups=(), digest=event.digest)
@@ -260,7 +272,7 @@ def _batch_sealed(state: RunState, event: BatchSealed, at: int) -> None:
     state.batch_starts[event.step] = min(state.groups[group].position for group in event.groups)
 
 
-def _step_committed(state: RunState, event: StepCommitted, at: int) -> None:
+def _step_committed(state: RunState, event: StepCommitted, at: int, position: int) -> None:
     sealed = state.sealed.pop(event.step, None)
     for group in sealed.groups if sealed else ():
         state.groups.pop(group, None)
@@ -269,37 +281,38 @@ def _step_committed(state: RunState, event: StepCommitted, at: int) -> None:
     state.weights_digest, state.optimizer_digest = event.weights_digest, event.optimizer_digest
 
 
-def _weights_published(state: RunState, event: WeightsPublished, at: int) -> None:
+def _weights_published(state: RunState, event: WeightsPublished, at: int, position: int) -> None:
     state.published = event.version
     state.version = max(state.version, event.version)
     state.weights_digest = event.digest
 
 
-def _weights_activated(state: RunState, event: WeightsActivated, at: int) -> None:
+def _weights_activated(state: RunState, event: WeightsActivated, at: int, position: int) -> None:
     state.activated[event.engine] = event.version
 
 
-def _eval_completed(state: RunState, event: EvalCompleted, at: int) -> None:
+def _eval_completed(state: RunState, event: EvalCompleted, at: int, position: int) -> None:
     done = state.evals.pop(f"{event.dataset}-v{event.version}", None)
     for group in done.groups if done else ():
         state.groups.pop(group, None)
     state.eval_means[event.dataset] = event.mean
 
 
-def _checkpoint_saved(state: RunState, event: CheckpointSaved, at: int) -> None:
+def _checkpoint_saved(state: RunState, event: CheckpointSaved, at: int, position: int) -> None:
     state.counts.checkpoints += 1
     state.batch_starts = {step: start for step, start in state.batch_starts.items() if step >= event.version}
 
 
-def _archive_sealed(state: RunState, event: ArchiveSealed, at: int) -> None:
+def _archive_sealed(state: RunState, event: ArchiveSealed, at: int, position: int) -> None:
     state.counts.segments += 1
 
 
-def _worker_lost(state: RunState, event: WorkerLost, at: int) -> None:
+def _worker_lost(state: RunState, event: WorkerLost, at: int, position: int) -> None:
     state.activated.pop(event.worker, None)
 
 
-Rule = Callable[[RunState, Any, int], None]
+Rule = Callable[[RunState, Any, int, int], None]
+"""(state, event, at, position): at is the writer's clock, UTC nanoseconds; position is the event's in the log."""
 _HANDLERS: dict[type[Event], Rule] = {
     RunStarted: _run_started,
     RunResumed: _run_resumed,

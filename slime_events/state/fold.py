@@ -8,16 +8,13 @@ from slime_events.state.short import read_short
 from storage.log import Readable
 from storage.stretch import Stretched
 
-EVERY = 20_000
-"""Events that are decoded at once."""
-
 
 async def fold(log: Readable) -> RunState:
     """The state at the end. Raises as `read` of the log does."""
     state = RunState(run=log.run)
     if isinstance(log, Stretched):
-        async for stretch in log.stretches(1, b"", EVERY):
-            apply_all(state, read_short(stretch.records, stretch.first), stretch.chain.hex())
+        async for stretch in log.stretches(1, b"", None):
+            apply_all(state, read_short(stretch.arrays, stretch.first), stretch.chain.hex())
         return state
     async for recorded in log.read():
         apply(state, recorded)

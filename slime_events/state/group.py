@@ -10,7 +10,7 @@ import msgspec
 
 from schemas.arrays import Array
 from schemas.event import Purpose
-from schemas.rollouts import FailureKind, StopReason
+from schemas.rollouts import FailureKind, StopReason, WeightSpan
 from schemas.sample_ids import place_of
 
 
@@ -57,13 +57,16 @@ class SampleState(msgspec.Struct, kw_only=True, gc=False):
     failure: str = ""
     suspensions: int = 0
 
-    def saw(self, versions: Iterable[int]) -> None:
-        """Widen the range of weight versions."""
-        for version in versions:
-            if self.oldest is None or version < self.oldest:
-                self.oldest = version
-            if self.newest is None or version > self.newest:
-                self.newest = version
+    def saw(self, spans: Iterable[WeightSpan]) -> None:
+        """Widen the range of weight versions over its tokens."""
+        oldest, newest = self.oldest, self.newest
+        for span in spans:
+            version = span.version
+            if oldest is None or version < oldest:
+                oldest = version
+            if newest is None or version > newest:
+                newest = version
+        self.oldest, self.newest = oldest, newest
 
 
 class GroupState(msgspec.Struct, kw_only=True, gc=False):

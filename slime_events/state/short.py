@@ -5,14 +5,16 @@ A rule reads an event and its short form alike, so there is one set of rules. Wh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol, Union
+import itertools
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal, Protocol, Union
 
 import msgspec
 
 from schemas.codec import decode
 from schemas.envelope import Envelope
-from schemas.errors import SchemaError
+from schemas.errors import DamagedEvent, SchemaError
 from schemas.event import Event, type_of
 from schemas.registry import EVENT_CLASSES
 from schemas.rewards import RewardAssigned
@@ -63,6 +65,7 @@ class Rewarded(msgspec.Struct, frozen=True, gc=False, tag_field="type", tag=type
     """Of reward.assigned."""
 
     sample: str
+    group: str
     value: float
 
 
@@ -79,12 +82,13 @@ SHORT: dict[type[Event], type] = {
     RewardAssigned: Rewarded,
     TurnRecorded: Turn,
 }
-_KINDS = tuple(SHORT.get(kind, kind) for kind in EVENT_CLASSES)
-_CURRENT = {(SHORT.get(kind, kind), kind.SCHEMA) for kind in EVENT_CLASSES}
+_SCHEMA = statistics.mode(kind.SCHEMA for kind in EVENT_CLASSES)
+_KINDS = tuple(SHORT.get(kind, kind) for kind in EVENT_CLASSES if kind.SCHEMA == _SCHEMA)
+"""Of the schema version that most have. Those of another are read one by one."""
 
 
 class _Wire(msgspec.Struct, frozen=True, gc=False):
-    schema: int
+    schema: Literal[_SCHEMA]  # type: ignore[valid-type]
     at: int
     event: Union[_KINDS]  # type: ignore[valid-type]  # noqa: UP007
 
@@ -101,20 +105,33 @@ class Told(Protocol):
 
 _wires = msgspec.msgpack.Decoder(list[_Wire])
 _raws = msgspec.msgpack.Decoder(list[msgspec.Raw])
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
-def read_short(records: bytes, first: int) -> Sequence[Told]:
-    """The events in a MessagePack array of stored records. first: position of the first.
+def read_short(arrays: Iterable[bytes], first: int) -> Iterator[Told]:
+    """The events in MessagePack arrays of them, each array decoded when it is come to. first: position of the first.
 
     Raises a SchemaError that names the position.
     """
+    return itertools.chain.from_iterable(_read_arrays(arrays, first))
+
+
+def _read_arrays(arrays: Iterable[bytes], first: int) -> Iterator[Sequence[Told]]:
+    for array in arrays:
+        try:
+            found: Sequence[Told] = _wires.decode(array)
+        except _UNREADABLE:  # of one that needs an upcaster, or an error of its own
+            found = _one_by_one(array, first)
+        yield found
+        first += len(found)
+
+
+def _one_by_one(array: bytes, first: int) -> Sequence[Told]:
     try:
-        wires = _wires.decode(records)
-        if {(type(wire.event), wire.schema) for wire in wires} <= _CURRENT:
-            return wires
-    except msgspec.DecodeError:
-        pass  # one that needs an upcaster or an error of its own: one by one
-    return [_read(bytes(raw), position) for position, raw in enumerate(_raws.decode(records), first)]
+        raws = _raws.decode(array)
+    except _UNREADABLE as error:
+        raise DamagedEvent(f"not events, from position {first} on: {error}") from error
+    return [_read(bytes(raw), position) for position, raw in enumerate(raws, first)]
 
 
 def _read(data: bytes, position: int) -> Envelope:

@@ -38,7 +38,7 @@ class Moment:
 
     def apply_all(self, stretch: Stretch) -> Sequence[Told]:
         """Fold many events in, and give them back. `last` is not known afterwards."""
-        events = read_short(stretch.records, stretch.first)
+        events = list(read_short(stretch.arrays, stretch.first))
         apply_all(self.state, events, stretch.chain.hex())
         self.around.apply_all(stretch.first, events)
         self.before, self.last = stretch.before.hex(), None

@@ -7,23 +7,31 @@ import random
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from actors.archivist import ArchiveOutcome, Patience, SealPolicy, archive_run, should_seal
 from schemas.archives import ArchiveSealed
 from schemas.arrays import pack_tokens
 from schemas.envelope import enclose
-from schemas.errors import ArchiveDamaged, Conflict, DeadlineExceeded, LogUnavailable, StoreUnavailable
+from schemas.errors import (
+    ArchiveDamaged,
+    Conflict,
+    DeadlineExceeded,
+    LogUnavailable,
+    StoreUnavailable,
+    UnknownSchemaVersion,
+)
 from schemas.event import Event
 from schemas.prompts import PromptSubmitted, Source
 from schemas.runs import FinishReason, RunFinished, RunResumed, RunStarted
 from schemas.subjects import of_type
+from slime_events.state.fold import fold
 from storage.archive import ArchiveWriter
-from storage.archive_manifest import manifest_name
+from storage.archive_manifest import LAYOUT, SegmentManifest, manifest_name, to_json
 from storage.archive_reader import ArchiveReader, ArchiveSummary
-from storage.archive_segment import SegmentRecord, frame, pack_segment, unpack_segment
+from storage.archived_log import ArchivedLog
+from storage.links import link_all
 from storage.log import Append, Recorded
 from storage.memory_log import MemoryLog
 from storage.objects import ObjectFolder
@@ -72,6 +80,9 @@ async def test_round_trip_and_restart(store: StoreUrl) -> None:
     assert [r.position for r in reader.read(start=13)] == list(range(13, 26))
     stored = sum(manifest.bytes for manifest in reader.segments)
     assert reader.verify() == ArchiveSummary(segments=6, events=25, bytes=stored, closed=True)
+    for manifest in reader.segments:
+        datas = [record.data for record in records[: manifest.last]]
+        assert (manifest.before, manifest.chain) == tuple(link.hex() for link in link_all(b"", datas))
 
 
 async def test_a_second_writer_is_refused(store: StoreUrl) -> None:
@@ -152,19 +163,28 @@ async def test_torn_and_missing_parts_are_named(tmp_path: Path) -> None:
         path.write_bytes(manifest)
 
 
-@given(st.binary(max_size=200))
-def test_no_bytes_make_the_segment_reader_raise_anything_else(data: bytes) -> None:
-    with pytest.raises(ArchiveDamaged):
-        list(unpack_segment(data or b"x"))
+async def test_a_chain_that_is_not_that_of_the_events_is_found(tmp_path: Path) -> None:
+    """A manifest's chain is taken at its word by who folds, and linked anew by who verifies."""
+    write(at(tmp_path), await recorded(3), 3)
+    path = tmp_path / "r" / manifest_name(1)
+    manifest = msgspec.json.decode(path.read_bytes(), type=SegmentManifest)
+    others = link_all(b"other", (record.data for record in await recorded(3)))
+    forged = msgspec.structs.replace(manifest, before=others[0].hex(), chain=others[1].hex())
+    path.write_bytes(to_json(forged))
+    with pytest.raises(ArchiveDamaged, match="up to position 3 have another chain"):
+        ArchiveReader(str(tmp_path), "r").verify()
+    path.write_bytes(to_json(msgspec.structs.replace(forged, chain=manifest.chain)))
+    with pytest.raises(ArchiveDamaged, match="up to position 3 have another chain"):
+        await fold(ArchivedLog(ArchiveReader(str(tmp_path), "r"), "r"))
 
 
-async def test_a_record_cut_short_inside_a_good_frame() -> None:
-    record = (await recorded(1))[0]
-    framed = frame(record)
-    assert list(unpack_segment(pack_segment([framed]))) == [SegmentRecord(1, record.subject, record.data)]
-    for end in (2, len(framed) - 1):
-        with pytest.raises(ArchiveDamaged):
-            list(unpack_segment(pack_segment([framed[:end]])))
+def test_a_segment_of_a_newer_layout_is_left_alone(tmp_path: Path) -> None:
+    manifest = SegmentManifest(
+        segment=1, first=1, last=1, count=1, bytes=1, raw_bytes=1, sha256="", name="", parent="", layout=LAYOUT + 1
+    )
+    ObjectFolder(str(tmp_path / "r")).create(manifest_name(1), to_json(manifest))
+    with pytest.raises(UnknownSchemaVersion, match="upgrade"):
+        ArchiveReader(str(tmp_path), "r")
 
 
 def test_when_to_seal() -> None:

@@ -1,0 +1,120 @@
+"""Segments: every layout is read for ever, and what is damaged is found, or made again as it was."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.codec import decode
+from schemas.errors import ArchiveDamaged
+from slime_events.state.fold import fold
+from storage import archive_layout_1, archive_segment
+from storage.archive import ArchiveWriter
+from storage.archive_reader import ArchiveReader
+from storage.archive_repair import repair_archive
+from storage.archive_segment import SegmentRecord, compress
+from storage.archived_log import ArchivedLog
+from storage.log import Recorded
+from storage.memory_log import MemoryLog
+from storage.stretch import arrays_of
+from tests.golden.log_file import FOLDER, read_records
+
+RUN = "golden"
+LAYOUTS = [archive_layout_1, archive_segment]
+records = st.lists(st.builds(SegmentRecord, st.just(0), st.text(max_size=300), st.binary(max_size=70_000)), max_size=5)
+
+
+@pytest.fixture
+def log() -> MemoryLog:
+    """What was archived by the version that wrote layout 1."""
+    log = MemoryLog(RUN)
+    for position, data in enumerate(read_records(FOLDER / "v2.slimelog"), 1):
+        envelope = decode(data)
+        log.records.append(Recorded(position, envelope.subject, envelope, data))
+    return log
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """A copy of an archive in layout 1: its URL."""
+    shutil.copytree(FOLDER / "archive-1", tmp_path / "old")
+    return tmp_path / "old"
+
+
+async def test_an_archive_in_layout_1_is_read_and_folded(old: Path, log: MemoryLog) -> None:
+    reader = ArchiveReader(str(old), RUN)
+    assert {manifest.layout for manifest in reader.segments} == {1}
+    assert list(reader.read()) == log.records
+    assert list(reader.read(17)) == log.records[16:]
+    assert reader.verify().events == len(log.records)
+    archived = ArchivedLog(reader, RUN)
+    assert await archived.last(log.records[20].subject) == log.records[20]
+    assert await fold(archived) == await fold(log)
+
+
+async def test_an_archive_in_layout_1_is_gone_on_with(old: Path, log: MemoryLog) -> None:
+    for manifest in sorted((old / RUN / "manifest").iterdir())[1:]:
+        manifest.unlink()
+    writer = ArchiveWriter(str(old), RUN)
+    for record in log.records[writer.next_position - 1 :]:
+        writer.add(record)
+    writer.close()
+    reader = ArchiveReader(str(old), RUN)
+    assert [(manifest.layout, manifest.chain) for manifest in reader.segments] == [(1, ""), (2, "")]
+    assert list(reader.read()) == log.records
+    assert await fold(ArchivedLog(reader, RUN)) == await fold(log)
+
+
+async def test_a_damaged_segment_in_layout_1_is_made_again_as_it_was(old: Path, log: MemoryLog) -> None:
+    reader = ArchiveReader(str(old), RUN)
+    path = old / RUN / reader.segments[1].name
+    good = path.read_bytes()
+    path.write_bytes(good[:-1])
+    assert [manifest.segment for manifest in await repair_archive(log, str(old), RUN)] == [2]
+    assert path.read_bytes() == good
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@given(said=records, first=st.integers(1, 2**40))
+def test_what_goes_in_comes_out(layout, said: list[SegmentRecord], first: int) -> None:  # type: ignore[no-untyped-def]
+    said = [msgspec.structs.replace(record, position=position) for position, record in enumerate(said, first)]
+    segment = layout.unpack_segment(first, layout.pack_segment(said))
+    assert list(segment.records()) == said
+    assert [segment.record(number) for number in range(len(segment))] == said
+    for begin in range(len(said)):
+        assert list(segment.records(begin)) == said[begin:]
+        assert list(segment.arrays(begin, len(said))) == list(arrays_of([record.data for record in said[begin:]]))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@given(data=st.binary(max_size=200), packed=st.booleans())
+def test_no_bytes_make_a_reader_raise_anything_else(layout, data: bytes, packed: bool) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(ArchiveDamaged):
+        _ = layout.unpack_segment(1, compress(data or b"x") if packed else data or b"x").subjects
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_segment_cut_short_inside_a_good_frame(layout) -> None:  # type: ignore[no-untyped-def]
+    raw = archive_segment.decompress(layout.pack_segment([SegmentRecord(1, "subject", b"data")]))
+    for end in (2, len(raw) - 1):
+        with pytest.raises(ArchiveDamaged):
+            layout.unpack_segment(1, compress(raw[:end]))
+
+
+@pytest.mark.parametrize(
+    "parts", [(b"\1\0\0\0", ["a"], b"xy"), (b"\1\0\0", ["a"], b"x"), (b"\1\0\0\0", ["a", "b"], b"x"), (b"", [1], b"")]
+)
+def test_parts_that_do_not_fit_each_other(parts: tuple[bytes, list[str], bytes]) -> None:
+    with pytest.raises(ArchiveDamaged):
+        _ = archive_segment.unpack_segment(1, compress(msgspec.msgpack.encode(parts))).subjects
+
+
+def test_a_record_at_another_position_is_found() -> None:
+    data = archive_layout_1.pack_segment([SegmentRecord(1, "a", b""), SegmentRecord(3, "a", b"")])
+    with pytest.raises(ArchiveDamaged, match="position 3 stands where 2 should"):
+        archive_layout_1.unpack_segment(1, data)
