@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 
+from actors.recaller import Recaller
 from actors.state_keeper import StateKeeper
 from schemas.archives import ArchiveSealed
 from schemas.errors import Conflict, SlimeEventsError
@@ -25,6 +26,7 @@ from slime_events.conductor.accept import Judge
 from slime_events.conductor.decide import is_broken, is_complete, waits_for
 from slime_events.conductor.plan import Plan
 from slime_events.conductor.prompts import PromptFeed
+from slime_events.conductor.recall import recalls_due
 from slime_events.conductor.seal import Normalise
 from slime_events.conductor.stall import Stall
 from slime_events.conductor.turn import first_words, turn
@@ -54,7 +56,7 @@ class Conductor:
     """The shell around `slime_events.conductor.decide`.
 
     deadline_s: seconds without progress after which the run is failed with what it waited for. keeper: where the state
-    of a conductor before this one may be found.
+    of a conductor before this one may be found. recaller: reads the recorded rollouts that were drawn.
     """
 
     def __init__(
@@ -68,11 +70,13 @@ class Conductor:
         *,
         deadline_s: float,
         keeper: StateKeeper | None = None,
+        recaller: Recaller | None = None,
     ) -> None:
         self._worker, self._plan, self._feed = worker, plan, feed
         self._judge, self._normalise, self._offload = judge, normalise, offload
         self._stall = Stall(deadline_s, time.monotonic())
         self._keeper = keeper or StateKeeper(None)
+        self._recaller = recaller or Recaller(worker.id, None)
         self._chain_before = ""
         self._said = 0
         self._stop_asked = False
@@ -155,6 +159,7 @@ class Conductor:
             if self._said > state.events:
                 return  # nothing is decided on what was said in part
         self._said = await self._append(turn(state, plan, self._judge, self._normalise, self._feed))
+        self._said = await self._append(await self._recaller.answers(recalls_due(state)))
 
     async def _append(self, events: list[Event]) -> int:
         """In order; the position of the last. What follows the first few is made ready only once those are stored."""

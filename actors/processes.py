@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -14,6 +15,7 @@ from actors.conductor import Conductor
 from actors.grader import Grader
 from actors.inbox import Inbox
 from actors.meeting import meeting_address
+from actors.recaller import Recaller
 from actors.state_keeper import StateKeeper
 from slime_events.address import RunAddress
 from slime_events.algorithms.reward_norm import normalize_rewards
@@ -26,6 +28,7 @@ from slime_events.config.settings import TrainSettings
 from slime_events.config.trainer import TrainerSettings
 from slime_events.data.archived import archived_prompts
 from slime_events.filters.judge import make_judge
+from slime_events.opened_run import open_run
 from slime_events.rewards.graders import Graders
 from slime_events.state.snapshot import low_water, training_start
 from slime_events.state.snapshots import Snapshots
@@ -49,8 +52,11 @@ class ConductorActor:
     async def run(self, address: RunAddress, settings: TrainSettings) -> str:
         """Conduct to the end; how the run ended."""
         begun = time.perf_counter()
-        async with taking_part(address, "conductor") as worker:
-            archive = await archived_prompts(settings.data)
+        data = settings.data
+        async with taking_part(address, "conductor") as worker, contextlib.AsyncExitStack() as stack:
+            plan = make_plan(settings.rollout, settings.evaluation, settings.trainer)
+            archive = await archived_prompts(data, samples=plan.samples, ahead=plan.ahead)
+            recorded = await stack.enter_async_context(open_run(archive.path)) if archive and data.recalls else None
             shown = ArgsView.of(settings.rollout, settings.reward, settings.algorithm)
             feed = PromptFeed.open(
                 settings.data,
@@ -64,13 +70,14 @@ class ConductorActor:
             judge = make_judge(settings.rollout, shown)
             self._conductor = Conductor(
                 worker,
-                make_plan(settings.rollout, settings.evaluation, settings.trainer),
+                plan,
                 feed,
                 judge,
                 lambda rewards, sizes: normalize_rewards(rewards, sizes, settings.algorithm),
                 offload,
                 deadline_s=settings.rollout.rollout_deadline,
                 keeper=StateKeeper(_snapshots(address)),
+                recaller=Recaller(worker.id, recorded),
             )
             async with Inbox(worker, feed, address.nats_url, offload):
                 await worker.join({"ready": time.perf_counter() - begun})

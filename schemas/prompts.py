@@ -8,6 +8,7 @@ import msgspec
 
 from schemas.arrays import Array
 from schemas.event import Event, Purpose
+from schemas.recalled import Recalled
 
 
 class Source(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -39,6 +40,7 @@ class PromptSubmitted(Event, frozen=True, kw_only=True, tag="prompt.submitted"):
     group: id of the group of samples that will answer it. text: as the model sees it, after the chat template.
     tokens: int32 [prompt]. messages: the chat it was made from. metadata, tools: as given, JSON values.
     dataset: `train`, `inbox`, or the evaluation's name. version: the weight version that an evaluation is of.
+    recalled: of a group whose rollouts are recorded ones of another run, with the prompt that they were made of.
     """
 
     group: str
@@ -52,6 +54,7 @@ class PromptSubmitted(Event, frozen=True, kw_only=True, tag="prompt.submitted"):
     label: str | None = None
     metadata: dict[str, Any] = {}
     tools: list[dict[str, Any]] | None = None
+    recalled: Recalled | None = None
 
     def entity(self) -> str:
         return self.group

@@ -31,6 +31,17 @@ class WeightSpan(msgspec.Struct, frozen=True, array_like=True, gc=False):
     version: int
 
 
+class Origin(msgspec.Struct, frozen=True, gc=False):
+    """The recorded rollout that a sample is. run, sample: there. position: of its rollout.completed in that log. spans:
+    over the response, with that run's own weight versions.
+    """
+
+    run: str
+    sample: str
+    position: int
+    spans: tuple[WeightSpan, ...]
+
+
 class StopReason(enum.StrEnum):
     """How a rollout ended."""
 
@@ -70,6 +81,8 @@ class RolloutRequested(Event, frozen=True, kw_only=True, tag="rollout.requested"
     the engine is deterministic. min_version: the engine must run at least these weights before it starts.
     attempt: 0, one more after each failure or suspension; what earlier chunks hold is kept and gone on from.
     mask_older: tokens of older versions than the one that the rollout ends on get loss mask 0.
+    recalls: the recorded sample that is the answer, of the run in the prompt's `recalled`; no engine takes such a
+    request, and min_version is what its group's oldest weights count as.
     """
 
     sample: str
@@ -82,6 +95,7 @@ class RolloutRequested(Event, frozen=True, kw_only=True, tag="rollout.requested"
     attempt: int = 0
     purpose: Purpose = Purpose.TRAIN
     mask_older: bool = False
+    recalls: str = ""
 
     def entity(self) -> str:
         return self.sample
@@ -117,7 +131,7 @@ class RolloutProgressed(Event, frozen=True, kw_only=True, tag="rollout.progresse
 
 
 class RolloutCompleted(Event, frozen=True, kw_only=True, tag="rollout.completed"):
-    """The engine, when the rollout has ended by a stop or by its length limit.
+    """The engine, when the rollout has ended by a stop or by its length limit; the conductor, of a recorded one.
 
     Holds response tokens [start, length): what no chunk holds yet. spans, text, stop and loss_mask (int8 [length],
     absent = all ones) are of the whole response. digest: sha256 over all response tokens and log-probs, hex.
@@ -126,6 +140,9 @@ class RolloutCompleted(Event, frozen=True, kw_only=True, tag="rollout.completed"
     are 0 where the mask is, spans cover generated tokens only. prompt: int32, where it is not the request's. metadata:
     what the function added to the sample's. A function that returns several samples completes them in one append, the
     others first: their ids are `<sample>-1`, `<sample>-2`, ..., and `rollout` names the sample that was asked for.
+
+    origin: of a recorded rollout. It stands whole too, with the digest that it had; spans have what its weight versions
+    count as in this run (`CommonVersion`), engine is the worker that read it.
     """
 
     sample: str
@@ -146,6 +163,7 @@ class RolloutCompleted(Event, frozen=True, kw_only=True, tag="rollout.completed"
     rollout: str = ""
     prompt: Array | None = None
     metadata: dict[str, Any] = {}
+    origin: Origin | None = None
 
     def entity(self) -> str:
         return self.sample

@@ -18,7 +18,8 @@ class TrainSample:
     tokens: int32 [prompt + response]. loss_mask: int8 [response], 1 = trained on. rollout_log_probs: float32
     [response], natural log, of logits / temperature as the engine sampled them. reward: after normalisation over its
     group (slime's post-process); raw_reward: as graded. rollout: fan-out siblings share it, a step counts rollouts.
-    oldest_version / newest_version: over the weight versions that made its tokens.
+    oldest_version / newest_version: over the weight versions that made its tokens. recalled: it was recorded by another
+    run.
     """
 
     sample: str
@@ -33,6 +34,7 @@ class TrainSample:
     oldest_version: int
     newest_version: int
     truncated: bool = False
+    recalled: bool = False
 
     @property
     def total_length(self) -> int:

@@ -48,4 +48,5 @@ def _train_sample(trajectory: Trajectory, fetch: Fetch, *, reward: float, raw: f
         oldest_version=trajectory.oldest,
         newest_version=trajectory.newest,
         truncated=trajectory.stop is StopReason.LENGTH,
+        recalled=trajectory.recalled,
     )

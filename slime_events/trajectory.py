@@ -34,7 +34,7 @@ class Trajectory:
     """One rollout so far. prompt: int32 [prompt]; tokens: int32 [response]; log_probs: float32 [response].
 
     position: of the newest event folded in, the fence of the next. attempt: of the newest request. rollout: the sample
-    that was asked for, where this is a further one of its rollout.
+    that was asked for, where this is a further one of its rollout. recalled: another run has recorded it.
     """
 
     sample: str
@@ -49,6 +49,7 @@ class Trajectory:
     text: str = ""
     digest: str = ""
     rollout: str = ""
+    recalled: bool = False
 
     @property
     def length(self) -> int:
@@ -76,6 +77,7 @@ class Trajectory:
         if self.length != event.length:
             raise StorageError(f"rollout {self.sample} says {event.length} tokens, the log holds {self.length}")
         self.spans, self.stop, self.text, self.digest = event.spans, event.stop, event.text, event.digest
+        self.recalled = event.origin is not None
         if event.loss_mask is not None:
             self.loss_mask = fetch(event.loss_mask)
         if event.prompt is not None:

@@ -14,12 +14,14 @@ from torch import Tensor
 
 from actors.megatron.cpu import stand_in
 from actors.megatron.forward import response_log_probs
+from actors.megatron.off_policy import OffPolicy
 from actors.megatron.share import OptimizerStep, optimizer_steps, rank_of, rollout_denominators
 from actors.megatron.tally import Tally
 from actors.megatron.trainee import Trainee
 from schemas.errors import TrainerError
 from slime_events.algorithms.advantages import compute_advantages
 from slime_events.algorithms.objective import policy_objective
+from slime_events.algorithms.tis import truncated
 from slime_events.batch import TrainBatch, TrainSample
 
 # The figures of the objective under the names that they are reported by; None: measured otherwise here.
@@ -50,6 +52,7 @@ class RolloutStep:
         self.masks = [torch.from_numpy(sample.loss_mask).to(device) for sample in batch.samples]
         self.rollout = [torch.from_numpy(sample.rollout_log_probs).to(device) for sample in batch.samples]
         self.fresh = [sample.oldest_version == sample.newest_version == batch.step for sample in batch.samples]
+        self.off_policy = OffPolicy(device) if any(sample.recalled for sample in batch.samples) else None
         self.trained_tokens = [int(sample.loss_mask.sum()) for sample in batch.samples]
         self.denominators = rollout_denominators(batch.samples)
         self.reference: dict[int, Tensor] = {}
@@ -78,6 +81,9 @@ class RolloutStep:
             "tokens": sum(self.samples[index].total_length for index in self.kept),
             "trained_tokens": sum(self.trained_tokens[index] for index in self.kept),
         }
+        if self.off_policy is not None:
+            metrics["recalled_share"] = sum(self.samples[index].recalled for index in self.kept) / len(self.kept)
+            metrics |= self.off_policy.figures(self.trainee.place.data)
         return metrics
 
     def passes(self, indices: Sequence[int]) -> list[int]:
@@ -213,6 +219,13 @@ class RolloutStep:
             self.before.update(zip(members, old, strict=True))
             same = [torch.full_like(self.masks[index], self.fresh[index], dtype=torch.bool) for index in members]
             self.tally.add_difference(torch.cat(old), torch.cat(rollout), torch.cat(masks), torch.cat(same))
+            if self.off_policy is not None:
+                self._weigh(self.off_policy, members, torch.cat(old), torch.cat(rollout))
+
+    def _weigh(self, off_policy: OffPolicy, members: list[int], old: Tensor, rollout: Tensor) -> None:
+        algorithm = self.trainee.algorithm
+        recalled = [(self.masks[index] != 0) & self.samples[index].recalled for index in members]
+        off_policy.add(truncated(old, rollout, algorithm.tis_clip_low, algorithm.tis_clip), torch.cat(recalled))
 
     def _weight(self, index: int) -> float:
         """What a sample counts for in the objective's sums."""

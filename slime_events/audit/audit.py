@@ -13,6 +13,7 @@ from schemas.event import Event
 from schemas.registry import EVENT_CLASSES
 from slime_events.audit.check import Check
 from slime_events.audit.ledger import Ledger
+from slime_events.audit.recalled import RecordedEnds
 from slime_events.audit.registry import make_checks
 from slime_events.audit.report import CheckReport, Report
 from slime_events.audit.rules import Rules
@@ -23,7 +24,8 @@ from storage.log import Recorded
 class Audit:
     """rules: of a run whose run.started has no settings. fetch: arrays out of the blob store; None: blobs are not seen.
     weights: where weight folders lie if not where the log says; files: whether to look at them. parent: what the log of
-    the run that this one follows holds (`facts_of`); without it the rollouts of a learner are not looked at.
+    the run that this one follows holds (`facts_of`); without it the rollouts of a learner are not looked at. recorded:
+    ends of the rollouts that it recalls (`recorded_ends`), which are looked up there.
     """
 
     def __init__(
@@ -35,9 +37,12 @@ class Audit:
         weights: Path | None = None,
         files: bool = True,
         parent: Ledger | None = None,
+        recorded: RecordedEnds | None = None,
     ) -> None:
         self._ledger = Ledger(run, rules or Rules())
-        self._checks = make_checks(self._ledger, fetch=fetch, weights=weights, files=files, parent=parent)
+        self._checks = make_checks(
+            self._ledger, fetch=fetch, weights=weights, files=files, parent=parent, recorded=recorded
+        )
         self._hearing: dict[type[Event], list[Check]] = {
             kind: [check for check in self._checks if not check.hears or kind in check.hears] for kind in EVENT_CLASSES
         }

@@ -6,6 +6,7 @@ import enum
 from dataclasses import dataclass, field
 
 from schemas.event import Purpose
+from schemas.recalled import Recalled
 from schemas.rollouts import WeightSpan
 
 
@@ -51,7 +52,8 @@ class SampleFacts:
 @dataclass(slots=True)
 class GroupFacts:
     """One group. version: of the weights when it was first asked for (an evaluation's: that it is of). order: the
-    how-manieth training group asked for. decided: position of its verdict. step: whose batch has it.
+    how-manieth training group asked for. decided: position of its verdict. step: whose batch has it. recalled: of one
+    whose rollouts are those of a recorded group, named by source and key.
     """
 
     group: str
@@ -64,6 +66,8 @@ class GroupFacts:
     decided: int = 0
     accepted: bool = False
     step: int | None = None
+    recalled: Recalled | None = None
+    recorded: tuple[str, str] = ("", "")
 
     @property
     def oldest(self) -> int:

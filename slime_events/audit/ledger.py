@@ -25,7 +25,8 @@ from storage.log import Recorded
 class Ledger:
     """rules: those in force, of the settings in run.started as run.resumed changed them; those given where it has none.
     position: of the last event. ended: position of the run's end, 0 while it is on. branched: where it goes on from,
-    None for a run that begins with its base checkpoint. batches, steps: of its own.
+    None for a run that begins with its base checkpoint. batches, steps: of its own. recalls: some of its rollouts are
+    recorded ones.
     """
 
     run: str
@@ -41,6 +42,7 @@ class Ledger:
     batches: dict[int, BatchSealed] = field(default_factory=dict)
     steps: dict[int, StepCommitted] = field(default_factory=dict)
     published: dict[int, WeightsPublished] = field(default_factory=dict)
+    recalls: bool = False
 
     def apply(self, recorded: Recorded) -> None:
         """Take one event in. What does not fit is left to the checks."""
@@ -98,6 +100,9 @@ def _ended(ledger: Ledger, event: RunFinished | RunFailed, position: int) -> Non
 def _prompt(ledger: Ledger, event: PromptSubmitted, position: int) -> None:
     version = -1 if event.version is None else event.version
     group = GroupFacts(event.group, position, event.purpose, event.dataset, version)
+    if event.recalled is not None:
+        group.recalled, group.recorded = event.recalled, (event.source.path, event.source.key)
+        ledger.recalls = True
     ledger.groups.setdefault(event.group, group)
 
 

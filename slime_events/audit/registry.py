@@ -14,6 +14,7 @@ from slime_events.audit.ledger import Ledger
 from slime_events.audit.lifetime import Lifetime
 from slime_events.audit.positions import Positions
 from slime_events.audit.prompts import Prompts
+from slime_events.audit.recalled import RecalledRollouts, RecordedEnds
 from slime_events.audit.rewards import Rewards
 from slime_events.audit.rollouts import Rollouts
 from slime_events.audit.staleness import Staleness
@@ -26,14 +27,23 @@ from slime_events.audit.weights import Weights
 
 
 def make_checks(
-    ledger: Ledger, *, fetch: Fetch | None, weights: Path | None, files: bool, parent: Ledger | None = None
+    ledger: Ledger,
+    *,
+    fetch: Fetch | None,
+    weights: Path | None,
+    files: bool,
+    parent: Ledger | None = None,
+    recorded: RecordedEnds | None = None,
 ) -> list[Check]:
-    """One of each. files: look at weight folders too. parent: the facts of the run that this one follows."""
+    """One of each. files: look at weight folders too. parent: the facts of the run that this one follows.
+    recorded: of those that it recalls rollouts from.
+    """
     checks: list[Check] = [
         Positions(ledger),
         Lifetime(ledger),
         Prompts(ledger),
         Rollouts(ledger),
+        RecalledRollouts(ledger, recorded or {}),
         Tokens(ledger, fetch),
         Rewards(ledger),
         Verdicts(ledger),

@@ -36,9 +36,11 @@ class Staleness(Check):
                 continue
             behind = event.parent_version - sample.oldest
             self._samples[behind] += 1
-            if plan is not None and not 0 <= behind <= plan.staleness_bound:
+            recalled = sample.group.recalled
+            most = recalled.bound if recalled is not None else None if plan is None else plan.staleness_bound
+            if most is not None and not 0 <= behind <= most:
                 wrong = f"sample {name} begins with v{sample.oldest} and trained v{event.parent_version}, {behind} "
-                wrong += f"behind where {plan.staleness_bound} is the most"
+                wrong += f"behind where {most} is the most"
                 self.find(recorded, wrong, "it is further off policy than was asked for")
 
     def counts(self) -> Counts:

@@ -8,6 +8,7 @@ import contextlib
 import sys
 import time
 from collections.abc import AsyncIterator, Sequence
+from typing import TypedDict
 
 import msgspec
 
@@ -15,6 +16,7 @@ from schemas.errors import SlimeEventsError
 from slime_events.audit.audit import Audit, audit
 from slime_events.audit.followed import facts_of
 from slime_events.audit.ledger import Ledger
+from slime_events.audit.recalled import RecordedEnds, recorded_ends
 from slime_events.audit.report import Report, report_text
 from slime_events.cli.locate import add_run, blob_url
 from slime_events.cli.text import json_text
@@ -54,8 +56,8 @@ async def _audit_run(folder: RunFolder, *, files: bool) -> Report:
     async with open_run_log(folder.path, name) as log:
         blobs = BlobStore(blob_url(folder)) if files else None
         read = None if blobs is None else lambda array: fetch(array, blobs)
-        parent = await _followed(log)
-        return await audit(log.read(), Audit(name, fetch=read, weights=folder.weights, files=files, parent=parent))
+        others = await _others(log)
+        return await audit(log.read(), Audit(name, fetch=read, weights=folder.weights, files=files, **others))
 
 
 async def _audit_archive(where: str, *, files: bool) -> Report:
@@ -72,8 +74,24 @@ async def _audit_archive(where: str, *, files: bool) -> Report:
             yield recorded
 
     read = (lambda array: fetch(array, reader.blobs)) if files else None
-    parent = await _followed(ArchivedLog(reader, reader.run))
-    return await audit(records(), Audit(reader.run, fetch=read, files=False, parent=parent))
+    others = await _others(ArchivedLog(reader, reader.run))
+    return await audit(records(), Audit(reader.run, fetch=read, files=False, **others))
+
+
+class Others(TypedDict):
+    """What other runs' logs have of this one's rollouts; as the arguments of `Audit`."""
+
+    parent: Ledger | None
+    recorded: RecordedEnds | None
+
+
+async def _others(log: Readable) -> Others:
+    recorded = None
+    try:
+        recorded = await recorded_ends(log)
+    except SlimeEventsError as error:
+        print(f"recorded rollouts are not looked up: {error}", file=sys.stderr)
+    return Others(parent=await _followed(log), recorded=recorded)
 
 
 async def _followed(log: Readable) -> Ledger | None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 
+from slime_events.cli import lineage_words as words
 from slime_events.cli.line import figures_text, spans_text
 from slime_events.cli.text import block, clock, fields, moment, shorten, table
-from slime_events.lineage.facts import Advantage, Decision, Group, Kind, Lineage, Mask, Reward, Sample, Step, Versions
-from slime_events.lineage.picture import file_of, source_of
+from slime_events.lineage.facts import Group, Kind, Lineage, Sample, Step
+from slime_events.lineage.picture import source_of
 
 FEW_REWARDS = 16
-SHORT = 12
 
 
 def lineage_text(answer: Lineage) -> str:
@@ -35,8 +35,9 @@ def _version_head(answer: Lineage) -> str:
         ("weights", own.url if own else None),
         ("made by", _made_by(newest) if newest else "nobody: the run begins with it"),
         ("told of", _told_of(answer.steps) if len(answer.steps) > 1 else None),
-        ("comes of", versions_text(answer.ancestors) or None),
-        ("prompts of", _files(answer.groups)),
+        ("comes of", words.versions_text(answer.ancestors) or None),
+        ("come of it", words.versions_text(answer.descendants) or None),
+        ("prompts of", words.files_text(answer.groups)),
     ])  # fmt: skip
 
 
@@ -49,13 +50,6 @@ def _made_by(step: Step) -> str:
 def _told_of(steps: Sequence[Step]) -> str:
     samples = sum(len(step.samples) for step in steps)
     return f"{len(steps)} steps, {steps[-1].step} to {steps[0].step}: {samples:,} samples"
-
-
-def versions_text(parts: Iterable[Versions]) -> str:
-    """`v0 to v4 of demo, v5 to v9 of hotter`."""
-    return ", ".join(
-        f"v{p.first} of {p.run}" if p.first == p.last else f"v{p.first} to v{p.last} of {p.run}" for p in parts
-    )
 
 
 def _steps(answer: Lineage) -> str:
@@ -71,9 +65,9 @@ def _steps(answer: Lineage) -> str:
             len(step.samples),
             f"{step.mean_reward:.3f}",
             f"v{step.oldest_version}",
-            step.batch_digest[:SHORT],
-            (step.weights_digest or "")[:SHORT] or None,
-            _files(files.get(step.step, [])),
+            step.batch_digest[: words.SHORT],
+            (step.weights_digest or "")[: words.SHORT] or None,
+            words.files_text(files.get(step.step, [])),
         )
         for step in answer.steps
     ]
@@ -101,10 +95,14 @@ def _group_row(answer: Lineage, group: Group, samples: Sequence[Sample]) -> tupl
         len(samples),
         _rewards(samples),
         f"{min(advantages):.3g} to {max(advantages):.3g}" if advantages else None,
-        _made((version for sample in samples for version in sample.made_by), _whose(answer, samples)),
+        words.recalled_text(samples) or words.made_text(_made_by_of(samples), words.whose_text(answer, samples)),
         f"{trained:,} tokens",
-        _decision(group.decision),
+        words.decision_text(group.decision),
     )
+
+
+def _made_by_of(samples: Sequence[Sample]) -> Iterator[int]:
+    return (version for sample in samples for version in sample.made_by)
 
 
 def _rewards(samples: Sequence[Sample]) -> str:
@@ -114,37 +112,16 @@ def _rewards(samples: Sequence[Sample]) -> str:
     return mean if len(values) > FEW_REWARDS else " ".join("-" if v is None else f"{v:g}" for v in values)
 
 
-def _made(versions: Iterable[int], whose: str) -> str | None:
-    found = sorted(set(versions))
-    return None if not found else (f"v{found[0]}" if len(found) == 1 else f"v{found[0]} to v{found[-1]}") + whose
-
-
-def _whose(answer: Lineage, samples: Iterable[Sample]) -> str:
-    """` of demo`, where versions of another line made the tokens."""
-    runs = {s.run for s in samples if not all(answer.on_line(s.run, version) for version in s.made_by)}
-    return f" of {runs.pop()}" if runs else ""
-
-
 def _sources_head(answer: Lineage) -> str:
     into = sorted({sample.trained_into for sample in answer.samples if sample.trained_into is not None})
     trained = sum(sample.step is not None for sample in answer.samples)
     return fields([
         (answer.asked.kind.value, f"{answer.asked.value} of run {answer.run}"),
         ("prompts", f"{len(answer.groups)}, with {len(answer.samples)} samples, {trained} of them in a batch"),
-        ("prompts of", _files(answer.groups)),
-        ("trained into", _numbers(into) or "no version"),
-        ("come of it", versions_text(_descendants(answer.samples)) or None),
+        ("prompts of", words.files_text(answer.groups)),
+        ("trained into", words.numbers_text(into) or "no version"),
+        ("come of it", words.versions_text(words.descendants(answer.samples)) or None),
     ])  # fmt: skip
-
-
-def _descendants(samples: Iterable[Sample]) -> tuple[Versions, ...]:
-    """Those of the sample that was trained first."""
-    return max((s.descendants for s in samples), key=lambda parts: sum(part.count for part in parts), default=())
-
-
-def _numbers(versions: Sequence[int]) -> str:
-    shown = ", ".join(f"v{version}" for version in versions[:8])
-    return shown if len(versions) <= 8 else f"{shown}, ... v{versions[-1]} ({len(versions)} in all)"
 
 
 def _groups_and_samples(answer: Lineage) -> list[str]:
@@ -153,12 +130,14 @@ def _groups_and_samples(answer: Lineage) -> list[str]:
     rows = [
         (
             sample.sample,
-            _reward(sample.reward),
+            words.reward_text(sample.reward),
             sample.normalised,
             sample.advantage.first if sample.advantage else None,
-            f"{spans_text(sample.spans)}{_whose(answer, [sample])}" if sample.spans else None,
-            _mask(sample.mask),
-            _into(sample),
+            words.recalled_text([sample]) or f"{spans_text(sample.spans)}{words.whose_text(answer, [sample])}"
+            if sample.spans
+            else None,
+            words.mask_text(sample.mask),
+            words.into_text(sample),
         )
         for sample in answer.samples
     ]
@@ -168,69 +147,25 @@ def _groups_and_samples(answer: Lineage) -> list[str]:
 
 def _sample(answer: Lineage, sample: Sample) -> str:
     group = answer.groups[0]
-    made = (
-        f"{spans_text(sample.spans)}{_whose(answer, [sample])}, {sample.length} tokens, {sample.stop or 'under way'}"
-        if sample.spans
-        else "nobody yet"
-    )
+    made = f"{spans_text(sample.spans)}{words.whose_text(answer, [sample])}"
+    if sample.origin is not None:
+        made = f"{words.recalled_text([sample])} (counts here as {spans_text(sample.spans)})"
+    made_by = f"{made}, {sample.length} tokens, {sample.stop or 'under way'}" if sample.spans else "nobody yet"
     asked = f"seed {sample.seed}, from weights v{sample.asked_version} on, attempt {sample.attempts}"
     return fields([
         ("sample", f"{sample.sample} of run {sample.run}"),
         ("asked for", asked if sample.attempts else None),
-        ("made by", made),
-        ("reward", _graded(sample.reward)),
-        ("decision", _decision(group.decision)),
+        ("made by", made_by),
+        ("recorded as", words.origin_text(sample, group)),
+        ("reward", words.graded_text(sample.reward)),
+        ("decision", words.decision_text(group.decision)),
         ("normalised", None if sample.normalised is None else f"{sample.normalised:.6g}"),
-        ("advantage", _advantage(sample.advantage)),
-        ("mask", _mask(sample.mask)),
-        ("trained into", _into(sample)),
-        ("come of it", versions_text(sample.descendants) or None),
+        ("advantage", words.advantage_text(sample.advantage)),
+        ("mask", words.mask_text(sample.mask)),
+        ("trained into", words.into_text(sample)),
+        ("come of it", words.versions_text(sample.descendants) or None),
         ("digest", sample.digest),
     ])  # fmt: skip
-
-
-def _into(sample: Sample) -> str:
-    if sample.step is None:
-        return "no version"
-    return f"step {sample.step} -> " + ("not committed" if sample.trained_into is None else f"v{sample.trained_into}")
-
-
-def _graded(reward: Reward | None) -> str:
-    return "none yet" if reward is None else f"{_reward(reward)} by {reward.grader} {reward.grader_digest[:SHORT]}"
-
-
-def _reward(reward: Reward | None) -> str | None:
-    if reward is None:
-        return None
-    return f"{reward.value:g}" if reward.value is not None else f"none ({reward.failure})"
-
-
-def _advantage(advantage: Advantage | None) -> str | None:
-    if advantage is None:
-        return None
-    first, last = f"{advantage.first:.6g}", f"{advantage.last:.6g}"
-    value = (
-        f"{first} for each trained token" if first == last else f"{first} for the first token to {last} for the last"
-    )
-    left = f", without {' and '.join(advantage.left_out)}, which need log-probs" if advantage.left_out else ""
-    return f"{value} ({advantage.estimator}){left}"
-
-
-def _mask(mask: Mask | None) -> str | None:
-    if mask is None:
-        return None
-    if mask.trained == mask.tokens:
-        return f"all {mask.tokens} tokens"
-    ranges = " ".join(f"[{begin}:{end}]" for begin, end in mask.ranges[:8]) + (" ..." if len(mask.ranges) > 8 else "")
-    return f"{mask.trained} of {mask.tokens} tokens {ranges}".rstrip()
-
-
-def _decision(decision: Decision | None) -> str:
-    if decision is None:
-        return "not decided"
-    what = "accepted" if decision.accepted else f"rejected ({decision.cause})"
-    by = f" by {decision.filter}" if decision.filter != "none" else ""
-    return what + by + (f": {decision.reason}" if decision.reason else "")
 
 
 def _prompt(group: Group) -> str:
@@ -245,13 +180,9 @@ def _prompt(group: Group) -> str:
     return f"{head}\n\n{block(group.text)}"
 
 
-def _files(groups: Iterable[Group]) -> str | None:
-    return ", ".join(dict.fromkeys(map(file_of, groups))) or None
-
-
 def _runs(answer: Lineage) -> str:
     lines = []
-    for run in answer.runs:
+    for run in (*answer.runs, *answer.branches):
         if run.parent is not None:
             how = "is trained on the rollouts of" if run.follows else "goes on from"
             lines.append(f"{run.run} {how} {run.parent} at v{run.version}, position {run.position} of its log")

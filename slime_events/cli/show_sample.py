@@ -33,6 +33,7 @@ def sample_facts(
         "turns": [_turn(said.event) for said in sample.turns],
         "prompt": prompt.text if prompt else "",
         "label": prompt.label if prompt else None,
+        "source": prompt.source.path if prompt else "",
         "text": done.event.text if done else "",
         "stop": done.event.stop.value if done else None,
         "length": sample.length,
@@ -41,6 +42,7 @@ def sample_facts(
         "digest": done.event.digest if done else None,
         "engine": done.event.engine if done else None,
         "timings": plain(done.event.timings) if done else None,
+        "origin": plain(done.event.origin) if done and done.event.origin else None,
         "completed_at": done.at if done else None,
         "reward": plain(sample.reward.event) if sample.reward else None,
         "decision": decision_facts(group),
@@ -131,6 +133,7 @@ def _head(facts: dict[str, Any]) -> str:
         ("interrupted", "\n".join(str(i.get("message") or i.get("reason")) for i in facts["interruptions"]) or None),
         ("completed", f"{clock(facts['completed_at'])} by {facts['stop']} on {facts['engine']}"
                       if facts["completed_at"] else "not yet"),
+        ("recorded as", _origin(facts["origin"], facts["source"])),
         ("seconds", ", ".join(f"{k} {duration(v)}" for k, v in timings.items()) if timings else None),
         ("length", f"{facts['length']} tokens, {facts['chunks']} chunks before the end"),
         ("weights", facts["versions"]),
@@ -140,6 +143,13 @@ def _head(facts: dict[str, Any]) -> str:
         ("decision", decision_text(facts["decision"])),
         ("trained in", fate_text(facts["step"], facts["version"])),
     ])  # fmt: skip
+
+
+def _origin(origin: dict[str, Any] | None, source: str) -> str | None:
+    if origin is None:
+        return None
+    made = ", ".join(f"v{version}" for version in dict.fromkeys(span["version"] for span in origin["spans"]))
+    return f"{origin['sample']} of run {origin['run']}, made by its {made}\nposition {origin['position']} of {source}"
 
 
 def _reward(reward: dict[str, Any]) -> str:

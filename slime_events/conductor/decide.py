@@ -9,7 +9,7 @@ from schemas.event import Event
 from schemas.prompts import PromptRejected, PromptSubmitted
 from slime_events.conductor.accept import Judge, verdicts
 from slime_events.conductor.boundary import may_decide, rests
-from slime_events.conductor.draw import groups_needed, groups_to_request, requests_again, training_requests
+from slime_events.conductor.draw import groups_needed, groups_to_request, requests_again, requests_of, training_requests
 from slime_events.conductor.evaluate import evals_completed, evals_due
 from slime_events.conductor.plan import Plan
 from slime_events.conductor.seal import Normalise, seal
@@ -27,7 +27,7 @@ def decide(state: RunState, plan: Plan, judge: Judge, normalise: Normalise) -> l
     events += requests_again(state, plan, training=not rests(state.next_step + len(sealed), state, plan))
     events += evals_completed(state, plan)
     for group in state.waiting[: groups_to_request(state, plan)]:
-        events += training_requests(group, state.groups[group].prompt, state, plan)
+        events += requests_of(state.groups[group], state, plan)
     return events
 
 

@@ -13,6 +13,7 @@ from schemas.rollouts import FailureKind, RolloutRequested, Sampling
 from schemas.sample_ids import place_of, sample_id
 from slime_events.conductor.boundary import rests
 from slime_events.conductor.plan import Plan
+from slime_events.conductor.recall import as_recalls
 from slime_events.state.group import GroupPhase, GroupState, SamplePhase, SampleState
 from slime_events.state.run import RunState
 
@@ -78,11 +79,17 @@ def training_requests(group: str, prompt: Array, state: RunState, plan: Plan) ->
     )
 
 
+def requests_of(group: GroupState, state: RunState, plan: Plan) -> list[RolloutRequested]:
+    """The requests of a training group that the log has: to engines, or for what is recorded."""
+    requests = training_requests(group.group, group.prompt, state, plan)
+    return requests if group.recalled is msgspec.UNSET else as_recalls(requests, group.recalled)
+
+
 def requests_missing(state: RunState, plan: Plan) -> list[RolloutRequested]:
     """Of groups that a conductor had asked for in part when it was lost: the other requests, for the same weights."""
     found: list[RolloutRequested] = []
     for group in state.in_phase(GroupPhase.REQUESTED):
-        requests = training_requests(group.group, group.prompt, state, plan)
+        requests = requests_of(group, state, plan)
         missing = [one for one in requests if one.sample not in group.samples]
         found += [msgspec.structs.replace(one, min_version=group.version) for one in missing]
     return found

@@ -54,6 +54,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return bound if self.draw is None else bound + math.ceil((self.draw - 1) / self.groups)
 
     @property
+    def ahead(self) -> int:
+        """Steps that may be committed from the draw of a prompt to the step that trains it: prompts are drawn one step
+        ahead of their requests.
+        """
+        return self.staleness_bound + 1
+
+    @property
     def broken_limit(self) -> int:
         """Groups in a row that may fail for other reasons than the filter before the run stops."""
         return max(2 * self.groups, 16)

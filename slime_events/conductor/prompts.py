@@ -22,6 +22,7 @@ from slime_events.data.draws import Draws
 from slime_events.data.prompt import Tokenizer, make_prompt
 from slime_events.data.row import BadRow, Problem, PromptRow
 from slime_events.data.source import PromptSource, eval_sources
+from slime_events.data.weight_line import WeightLine, read_line
 from storage.log import Readable, Recorded
 
 TRAIN, INBOX = "train", "inbox"
@@ -75,7 +76,7 @@ class PromptFeed:
     def hear(self, recorded: Recorded) -> None:
         """What is drawn may follow from what the log says: every event in order, after those that `recall` read."""
         if self._sampled is not None:
-            self._sampled.draws.apply(recorded)
+            self._sampled.hear(recorded)
         if self._own is not None:
             self._own.position = recorded.position
 
@@ -84,6 +85,7 @@ class PromptFeed:
         if self._sampled is not None:
             self._sampled.draws = Draws(self._data.pass_reward)
             await self._sampled.draws.read(log, end)
+            self._sampled.line = await read_line(log) if end else WeightLine()
 
     def malformed(self) -> list[PromptRejected]:
         """The lines that are no JSON objects, found when the file was indexed."""

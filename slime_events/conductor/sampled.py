@@ -9,11 +9,14 @@ Every draw is an event with its number (`source.offset`) and the position of the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec.structs import replace
 
 from schemas.errors import DataError
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
+from schemas.recalled import CommonVersion
 from slime_events.conductor.submitted import submitted
 from slime_events.config.data import DataSettings
 from slime_events.data.archived import ArchivedPrompts
@@ -23,6 +26,8 @@ from slime_events.data.draws import Draws
 from slime_events.data.prompt import Prompt, Tokenizer, make_prompt
 from slime_events.data.row import BadRow, Problem
 from slime_events.data.source import PromptSource
+from slime_events.data.weight_line import WeightLine
+from storage.log import Recorded
 
 TRAIN = "train"
 Prompted = PromptSubmitted | PromptRejected
@@ -30,8 +35,8 @@ Prompted = PromptSubmitted | PromptRejected
 
 @dataclass(slots=True)
 class SampledPrompts:
-    """source: the prompt file; archive: a recorded run's prompts; at least one. draws: fold everything in, in order.
-    buffer_filter: chooses of the archive in place of the pass rates.
+    """source: the prompt file; archive: a recorded run's prompts; at least one. draws, line: of this run, folded as far
+    as the log was heard. buffer_filter: chooses of the archive in place of the pass rates.
     """
 
     data: DataSettings
@@ -42,6 +47,12 @@ class SampledPrompts:
     max_prompt_len: int | None
     draws: Draws
     buffer_filter: BufferFilter | None = None
+    line: WeightLine = field(default_factory=WeightLine)
+
+    def hear(self, recorded: Recorded) -> None:
+        """Every event, in order."""
+        self.draws.apply(recorded)
+        self.line.apply(recorded.envelope.event)
 
     def take(self, cursors: Mapping[str, int], count: int) -> list[Prompted]:
         """The next `count` usable prompts, with the unusable ones met on the way.
@@ -82,6 +93,9 @@ class SampledPrompts:
             rates = {row: (one.passed, one.answers) for row, one in known.items()}
             if self.archive is not None and path == self.archive.path:
                 rates = self.archive.rates() | {row: rate for row, rate in rates.items() if rate[1] > 0}
+                if self.archive.rollouts is not None:
+                    in_time = self.archive.rollouts.in_time(self.draws.version, self._common())
+                    rates = {row: rates[row] for row in in_time}
             place.pools[path] = Pool(rates, known, version=self.draws.version, rest=self.data.prompt_rest)
         return place.pools[path]
 
@@ -130,10 +144,27 @@ class SampledPrompts:
             key=archived.groups[-1],
             seen=self._seen,
         )
+        if self.archive.rollouts is not None:
+            recalled = self.archive.rollouts.recalled(row, source.key, self._common())
+            group, dataset = source.draw, TRAIN
+            return replace(archived.prompt, group=group, source=source, dataset=dataset, recalled=recalled)
         made = self._made(archived.prompt)
         if isinstance(made, Problem):
             return PromptRejected(source=source, reason=f"{made.reason.value}: {made.message}", dataset=TRAIN)
         return submitted(made, source.draw, source)
+
+    def _common(self) -> CommonVersion:
+        """Where the line of this run's weights and that of the recorded run part."""
+        assert self.archive is not None
+        assert self.archive.rollouts is not None
+        rollouts = self.archive.rollouts
+        common = self.line.common(rollouts.line)
+        if common is None:
+            raise DataError(
+                f"no weights of run {rollouts.run} at {self.archive.path} are weights of this run: how far its "
+                "rollouts are off policy cannot be told, so give an archive of its base, or --archive-reuse prompts"
+            )
+        return common
 
     def _again(self, pool: Pool, at: float) -> int | None:
         """By the user's function, or by the pass rate in the archive and, once drawn here, by that of here."""

@@ -1,4 +1,5 @@
-"""When a batch is sealed, and of what: in prompt order, or the oldest accepted groups first.
+"""When a batch is sealed, and of what: in prompt order, or first those accepted groups that have
+the fewest steps left.
 
 Never a sample beyond the bound: a batch is held back while sealing it would leave no step in time for a group that is
 still being made. Backpressure sees to it that there is always one as long as no younger group takes its place.
@@ -14,7 +15,7 @@ from schemas.groups import GroupAccepted
 from slime_events.conductor.accept import Verdict
 from slime_events.conductor.boundary import at_boundary, rests
 from slime_events.conductor.plan import Plan
-from slime_events.conductor.staleness import in_time
+from slime_events.conductor.staleness import in_time, last_step
 from slime_events.state.group import GroupPhase, GroupState, SamplePhase
 from slime_events.state.run import RunState
 
@@ -33,7 +34,7 @@ def seal(state: RunState, plan: Plan, decided: Sequence[Verdict], normalise: Nor
     if len(candidates) < plan.groups:
         return []
     if not plan.in_prompt_order:
-        candidates.sort(key=lambda group: group.oldest)
+        candidates.sort(key=lambda group: last_step(group, plan))
     undecided = [g for g in state.in_phase(GroupPhase.REQUESTED) if g.group not in fresh]
     if undecided and not in_time([*candidates[plan.groups :], *undecided], step + 1, plan):
         return []

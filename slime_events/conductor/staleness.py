@@ -4,17 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec import UNSET
+
 from schemas.groups import GroupRejected, RejectionCause
 from slime_events.conductor.plan import Plan
 from slime_events.state.group import GroupState
 from slime_events.state.run import RunState
 
 
+def bound_of(group: GroupState, plan: Plan) -> int:
+    """Versions that the weights which train a group may be past its oldest: recorded rollouts have a bound of their
+    own.
+    """
+    return plan.staleness_bound if group.recalled is UNSET else group.recalled.bound
+
+
+def last_step(group: GroupState, plan: Plan) -> int:
+    """The last step that may train a group."""
+    return group.oldest + bound_of(group, plan)
+
+
 def in_time(groups: Sequence[GroupState], step: int, plan: Plan) -> bool:
     """Whether steps from `step` on can train all these groups, each within its bound: oldest first, as many as a step
     takes.
     """
-    last_steps = sorted(group.oldest + plan.staleness_bound for group in groups)
+    last_steps = sorted(last_step(group, plan) for group in groups)
     return all(step + place // plan.groups <= last for place, last in enumerate(last_steps))
 
 
@@ -22,10 +36,10 @@ def stale(group: GroupState, accepted: Sequence[GroupState], state: RunState, pl
     """The verdict on a group that cannot be trained within the bound beside those that are accepted already.
 
     Sealing waits for groups that are still being made, so this is met only where an engine gave tokens of older
-    versions than it was asked for. What is accepted is in time, and stays so.
+    versions than it was asked for, or recorded rollouts waited too long. What is accepted is in time, and stays so.
     """
     step = state.next_step + len(accepted) // plan.groups
-    behind, bound = step - group.oldest, plan.staleness_bound
+    behind, bound = step - group.oldest, bound_of(group, plan)
     if behind <= bound or (not plan.in_prompt_order and in_time([*accepted, group], state.next_step, plan)):
         return None
     return GroupRejected(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from slime_events.config.algorithm import AlgorithmSettings
 from slime_events.config.debugging import impossible_debug
-from slime_events.config.draw_combinations import impossible_draws
+from slime_events.config.draw_combinations import impossible_draws, impossible_recalls
 from slime_events.config.evaluation import EvalSettings
 from slime_events.config.rollout import RolloutSettings
 from slime_events.config.run import RunSettings
@@ -25,6 +25,7 @@ def impossible(settings: TrainSettings) -> list[str]:
         *_rollout(settings.rollout),
         *_steps(settings),
         *impossible_draws(settings.data),
+        *impossible_recalls(settings.data, settings.algorithm),
         *_algorithm(settings.algorithm),
         *_parallelism(settings.trainer),
         *_schedule(settings.trainer),

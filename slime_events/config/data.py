@@ -39,6 +39,13 @@ class DataSettings(Settings, frozen=True, kw_only=True):
         Meta(description="draw prompts of a recorded run again: the URL of its archive, its name or its folder"),
     ] = None
     archive_share: Annotated[float, Meta(description="share of the prompts drawn that are archive-prompts'")] = 0.25
+    archive_reuse: Annotated[
+        Literal["prompts", "rollouts"],
+        Meta(description="what is taken of archive-prompts: prompts alone, or the recorded rollouts too, off policy"),
+    ] = "prompts"
+    archive_max_staleness: Annotated[
+        int, Meta(description="optimizer steps that recorded rollouts may be behind the weights that they train")
+    ] = 8
     archive_min_pass_rate: Annotated[float, Meta(description="lowest pass rate there that is drawn again")] = 0.0
     archive_max_pass_rate: Annotated[float, Meta(description="highest pass rate there that is drawn again")] = 1.0
     buffer_filter_path: Annotated[
@@ -54,3 +61,8 @@ class DataSettings(Settings, frozen=True, kw_only=True):
         str | None, Meta(description="SQL over that run, with a column group_id or sample: what is drawn again")
     ] = None
     max_bad_lines: Annotated[int, Meta(description="malformed or too long prompt lines before the run stops")] = 100
+
+    @property
+    def recalls(self) -> bool:
+        """Whether recorded rollouts are trained on again."""
+        return self.archive_prompts is not None and self.archive_reuse == "rollouts"

@@ -4,7 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from slime_events.config.algorithm import AlgorithmSettings
 from slime_events.config.data import DataSettings
+
+
+def impossible_recalls(data: DataSettings, algorithm: AlgorithmSettings) -> Iterator[str]:
+    """A sentence for each thing that recorded rollouts lack to be trained on again."""
+    if data.archive_reuse != "rollouts":
+        return
+    if data.archive_prompts is None:
+        yield "archive_reuse rollouts takes them from archive_prompts, which is not set."
+    if data.prompt_data is None:
+        yield ("archive_reuse rollouts needs prompt_data: recorded rollouts get too old, and then fresh ones are left.")
+    if not algorithm.use_tis:
+        yield (
+            "archive_reuse rollouts needs use_tis: recorded log-probs are those of another policy than the one that is "
+            "trained, and without the weights of TIS the gradient would be biased towards it."
+        )
 
 
 def impossible_draws(data: DataSettings) -> Iterator[str]:

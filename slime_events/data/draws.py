@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from schemas.arrays import pack, unpack
+from schemas.batches import BatchSealed
 from schemas.event import Purpose
 from schemas.groups import GroupAccepted, GroupRejected
 from schemas.prompts import PromptRejected, PromptSubmitted
@@ -17,7 +18,10 @@ from schemas.steps import StepCommitted
 from schemas.subjects import of_type
 from storage.log import Readable, Recorded
 
-HEARS = ("run.started", "prompt.submitted", "prompt.rejected", "group.accepted", "group.rejected", "step.committed")
+HEARS = (
+    "run.started", "prompt.submitted", "prompt.rejected", "group.accepted", "group.rejected", "batch.sealed",
+    "step.committed",
+)  # fmt: skip
 """Types of the events that change it."""
 DECAY = 0.5
 """Of what was known of a prompt before, with each new group of it: its pass rate has to follow the policy."""
@@ -26,7 +30,8 @@ DECAY = 0.5
 @dataclass(slots=True)
 class Drawn:
     """One prompt. times: drawn so far. version: of the weights when it was last. passed, answers: of its groups, each
-    older one counting half of the next. is_open: drawn, and not decided yet. is_refused: it cannot be used.
+    older one counting half of the next. is_open: drawn, and not decided yet; recorded rollouts until a batch has them.
+    is_refused: it cannot be used.
     """
 
     times: int = 0
@@ -50,6 +55,7 @@ class Draws:
     version: int = 0
     by_path: dict[str, dict[int, Drawn]] = field(default_factory=dict)
     _rows: dict[str, Drawn] = field(default_factory=dict)
+    _recalled: dict[str, Drawn] = field(default_factory=dict)
 
     def apply(self, recorded: Recorded) -> None:
         """Fold one event in; those that it does not hear of change the position alone."""
@@ -60,11 +66,16 @@ class Draws:
                 drawn = self.of(event.source.path, event.source.row)
                 drawn.times, drawn.version, drawn.is_open = drawn.times + 1, self.version, True
                 self._rows[event.group] = drawn
+                if event.recalled is not None:
+                    self._recalled[event.group] = drawn
         elif isinstance(event, PromptRejected):
             if event.source.seen:
                 self.of(event.source.path, event.source.row).is_refused = True
         elif isinstance(event, GroupAccepted | GroupRejected):
-            self._decided(event.group, event.rewards)
+            self._decided(event.group, event.rewards, accepted=isinstance(event, GroupAccepted))
+        elif isinstance(event, BatchSealed):
+            for group in self._recalled.keys() & event.groups:
+                self._recalled.pop(group).is_open = False
         elif isinstance(event, StepCommitted):
             self.version = event.version
         elif isinstance(event, RunStarted) and event.branched is not None:
@@ -108,11 +119,13 @@ class Draws:
             return bool(event.source.seen)
         return event.group in self.only and event.purpose is Purpose.TRAIN
 
-    def _decided(self, group: str, rewards: Sequence[float]) -> None:
+    def _decided(self, group: str, rewards: Sequence[float], *, accepted: bool) -> None:
         drawn = self._rows.pop(group, None)
         if drawn is None:
             return
-        drawn.is_open = False
+        if not accepted:
+            self._recalled.pop(group, None)
+        drawn.is_open = group in self._recalled
         if rewards:
             drawn.passed = drawn.passed * DECAY + sum(reward >= self.pass_reward for reward in rewards)
             drawn.answers = drawn.answers * DECAY + len(rewards)

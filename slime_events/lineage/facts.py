@@ -16,7 +16,7 @@ import msgspec
 
 from schemas.event import Purpose
 from schemas.prompts import Source
-from schemas.rollouts import StopReason, WeightSpan
+from schemas.rollouts import Origin, StopReason, WeightSpan
 
 
 class Kind(enum.StrEnum):
@@ -174,7 +174,8 @@ class Sample(Fact, frozen=True, kw_only=True):
 
     spans: [start, end, version] over the response: the weights of `run` that made its tokens; made_by: those versions.
     reward: as graded; normalised: over its group, as its batch has it. step: that trained it, into version
-    trained_into; descendants: all versions since, which come of that one.
+    trained_into; descendants: all versions since, which come of that one. origin: of a recorded rollout of another run,
+    which has the weights that made it; spans are then what these count as here, and made_by names none.
     """
 
     sample: str
@@ -195,11 +196,13 @@ class Sample(Fact, frozen=True, kw_only=True):
     step: int | None = None
     trained_into: int | None = None
     descendants: tuple[Versions, ...] = ()
+    origin: Origin | None = None
 
 
 class Lineage(Fact, frozen=True, kw_only=True):
     """See the module. newest: the newest version of the run that was asked. line: all that this one comes of, and it,
-    by the run that made them. ancestors: those that the version asked about comes of. notes: a sentence each.
+    by the run that made them. ancestors: those that the version asked about comes of; descendants: those that come of
+    it. branches: runs beside this one that go on from it. notes: a sentence each.
     """
 
     run: str
@@ -209,6 +212,8 @@ class Lineage(Fact, frozen=True, kw_only=True):
     line: tuple[Versions, ...] = ()
     versions: tuple[Version, ...] = ()
     ancestors: tuple[Versions, ...] = ()
+    descendants: tuple[Versions, ...] = ()
+    branches: tuple[Run, ...] = ()
     steps: tuple[Step, ...] = ()
     groups: tuple[Group, ...] = ()
     samples: tuple[Sample, ...] = ()

@@ -139,7 +139,7 @@ def sample_fact(
         stop=done.stop if done else None,
         digest=done.digest if done else None,
         spans=spans,
-        made_by=tuple(sorted({span.version for span in spans})),
+        made_by=() if done and done.origin else tuple(sorted({span.version for span in spans})),
         mask=None if mask is None else _mask(mask),
         reward=_reward(sample, said),
         normalised=trained.normalised if trained else None,
@@ -147,6 +147,7 @@ def sample_fact(
         step=trained.step if trained else None,
         trained_into=trained.into if trained else None,
         descendants=trained.descendants if trained else (),
+        origin=done.origin if done else None,
     )
 
 

@@ -138,6 +138,8 @@ def _samples(answer: Lineage) -> tuple[Row, ...]:
 def sample_title(sample: Sample) -> str:
     """Its facts in a few lines."""
     made = ", ".join(f"v{version}" for version in sample.made_by)
+    if sample.origin is not None:
+        made = f"{sample.origin.run}, whose {sample.origin.sample} it is"
     lines = [sample.sample, f"{sample.length} tokens by {made or 'nobody yet'}"]
     if sample.reward is not None:
         lines.append(_reward(sample.reward.value) if sample.reward.failure is None else sample.reward.failure)

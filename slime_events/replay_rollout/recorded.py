@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from schemas.errors import RunNotFound, WeightsDamaged
 from schemas.event import type_of
+from schemas.prompts import PromptSubmitted
 from schemas.rollouts import RolloutRequested, Sampling, StopReason, WeightSpan
 from schemas.sample_ids import group_of, place_of, sample_id
 from schemas.turns import TurnRecorded
@@ -56,6 +57,15 @@ async def read_rollout(opened: OpenedRun, sample: str) -> RecordedRollout:
         made = await read_trajectory(log, sample, part.opened.fetch)
         request = (await part.last_of_each([(type_of(RolloutRequested), asked_for)])).popitem()[1].envelope.event
         assert isinstance(request, RolloutRequested)
+        if request.recalls:
+            prompt = (
+                (await part.last_of_each([(type_of(PromptSubmitted), group_of(sample))])).popitem()[1].envelope.event
+            )
+            assert isinstance(prompt, PromptSubmitted)
+            raise RunNotFound(
+                f"sample {sample} of run {part.run} is rollout {request.recalls} of another run: its seed and weights "
+                f"are there, so use `slime-events replay-rollout {prompt.source.path} {request.recalls}`"
+            )
         turns = await part.last_of_each([(type_of(TurnRecorded), asked_for)])
         if not made.spans:
             raise RunNotFound(f"sample {sample} of run {part.run} has no tokens that an engine made")

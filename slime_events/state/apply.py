@@ -127,6 +127,7 @@ def _prompt_submitted(state: RunState, event: PromptSubmitted, at: int, position
         text=event.text,
         label=event.label,
         metadata=event.metadata,
+        recalled=event.recalled or UNSET,
     )
     state.groups[event.group] = group
     if event.purpose is _TRAIN:

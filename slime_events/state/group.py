@@ -10,6 +10,7 @@ import msgspec
 
 from schemas.arrays import Array
 from schemas.event import Purpose
+from schemas.recalled import Recalled
 from schemas.rollouts import FailureKind, StopReason, WeightSpan
 from schemas.sample_ids import place_of
 
@@ -71,7 +72,8 @@ class SampleState(msgspec.Struct, kw_only=True, gc=False):
 
 class GroupState(msgspec.Struct, kw_only=True, gc=False):
     """One group. position: of its prompt in the log. order: the how-manieth requested. version: the weights when it was
-    requested (an evaluation's: of).
+    requested (an evaluation's: of). recalled: of one whose rollouts are recorded ones; there is no such field in
+    the state of any other, so its digest is as ever.
     """
 
     group: str
@@ -88,6 +90,7 @@ class GroupState(msgspec.Struct, kw_only=True, gc=False):
     metadata: dict[str, Any] = {}
     samples: dict[str, SampleState] = {}
     rewards: tuple[float, ...] = ()
+    recalled: Recalled | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def graded(self) -> tuple[float, ...]:

@@ -68,6 +68,9 @@ LEAST = "--hf-checkpoint model --num-rollout 2 --rm-type math"
             "archive_min_pass_rate 0.8|archive_max_pass_rate 0.2",
         ),
         ("--data-source-path a:B --archive-prompts a/b", "data_source_path|archive_prompts"),
+        ("--use-tis --prompt-data p --archive-reuse rollouts", "archive_reuse rollouts|archive_prompts"),
+        ("--use-tis --archive-prompts a/b --archive-reuse rollouts", "archive_reuse rollouts|prompt_data"),
+        ("--prompt-data p --archive-prompts a/b --archive-reuse rollouts", "archive_reuse rollouts|use_tis"),
     ],
 )
 def test_one_sentence_names_both_sides(line: str, both: str) -> None:

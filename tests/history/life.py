@@ -34,7 +34,7 @@ class Life:
 
     def _is_decision(self, record: Record) -> bool:
         if record.type == "prompt.submitted":
-            return not record.event["source"].get("key")  # a sender from outside may not know of the end
+            return record.event["source"]["path"] != "inbox"  # a sender from outside may not know of the end
         return record.type in DECISIONS or record.type == "run.finished"
 
     def _run_started(self, record: Record) -> Iterator[Finding]:

@@ -21,8 +21,9 @@ class Prompts:
         event = record.event
         if record.type == "prompt.submitted":
             purpose = event.get("purpose", "train")
+            bound = (event.get("recalled") or {}).get("bound")
             self._story.groups.setdefault(
-                event["group"], Group(purpose, event.get("dataset", "train"), event.get("version"))
+                event["group"], Group(purpose, event.get("dataset", "train"), event.get("version"), bound=bound)
             )
             if purpose == "train":
                 yield from self._drawn(record)
@@ -32,7 +33,8 @@ class Prompts:
 
     def _drawn(self, record: Record) -> Iterator[Finding]:
         source = record.event["source"]
-        if key := source.get("key"):
+        if source["path"] == "inbox":
+            key = source["key"]
             first = self._keys.setdefault(key, record.position)
             if first != record.position:
                 yield Finding(Kind.PROMPT_REPEATED, record.position, f"key {key!r} was taken at {first} already")

@@ -48,7 +48,9 @@ class Sample:
 
 @dataclass(slots=True)
 class Group:
-    """verdict: `accepted`, `rejected` or empty. step: of the batch that has it."""
+    """verdict: `accepted`, `rejected` or empty. step: of the batch that has it. bound: on staleness, where its rollouts
+    are recorded ones; else the run's.
+    """
 
     purpose: str = "train"
     dataset: str = "train"
@@ -57,6 +59,7 @@ class Group:
     verdict: str = ""
     rewards: list[float] = field(default_factory=list)
     step: int | None = None
+    bound: int | None = None
 
 
 @dataclass(slots=True)

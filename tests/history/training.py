@@ -105,11 +105,12 @@ class Training:
         story.weights[version], story.optimizers[version] = event["weights_digest"], event["optimizer_digest"]
 
     def _fresh(self, record: Record, samples: list[str], parent: int) -> Iterator[Finding]:
-        bound = self._story.bound
+        if self._story.follows:
+            return  # versions of two runs cannot be counted against each other
         for name in samples:
-            oldest = self._story.samples[name].oldest
-            if self._story.follows:
-                return  # versions of two runs cannot be counted against each other
+            sample = self._story.samples[name]
+            own, oldest = self._story.groups[sample.group].bound, sample.oldest
+            bound = self._story.bound if own is None else own
             if bound is not None and oldest is not None and not 0 <= parent - oldest <= bound:
                 yield Finding(
                     Kind.STALE,

@@ -18,6 +18,7 @@ from typing import Any
 
 from actors.archivist import SealPolicy
 from actors.inbox import Inbox
+from actors.recaller import Recaller
 from actors.state_keeper import StateKeeper
 from schemas.runs import Branched, RunFinished, RunResumed, RunStarted
 from schemas.subjects import about
@@ -28,6 +29,7 @@ from slime_events.conductor.accept import Judge
 from slime_events.conductor.plan import Plan
 from slime_events.conductor.prompts import PromptFeed
 from slime_events.incarnation import Incarnation
+from slime_events.opened_run import OpenedRun
 from slime_events.state.snapshot import low_water, training_start
 from slime_events.state.snapshots import Snapshots
 from slime_events.worker import Worker
@@ -139,6 +141,7 @@ class _MortalConsumer(LineConsumer):
 class Scene:
     """What is run: the same for the run with crashes and the one without. snapshots: events between two of them.
     branched, beginning: where it goes on from, and what its trainer begins with. feed: made in the run's folder.
+    recorded: the run whose rollouts it recalls.
     """
 
     plan: Plan
@@ -153,6 +156,7 @@ class Scene:
     branched: Branched | None = None
     beginning: bytes = b""
     feed: Callable[[Path], PromptFeed] | None = None
+    recorded: OpenedRun | None = None
 
 
 @dataclass(slots=True)
@@ -261,7 +265,10 @@ class Crashed:
         await worker.join({})
         every = self.scene.snapshots
         keeper = StateKeeper(self.snapshots, every=every) if every else None
-        await make_conductor(worker, self.scene.plan, self.feed, self.scene.judge, keeper=keeper).run()
+        recaller = Recaller(worker.id, self.scene.recorded)
+        await make_conductor(
+            worker, self.scene.plan, self.feed, self.scene.judge, keeper=keeper, recaller=recaller
+        ).run()
 
     async def _grade(self, line: MortalLine) -> None:
         known = await self.snapshots.newest(line)

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from actors.inbox import Inbox
+from actors.recaller import Recaller
 from actors.trainer import Trainer
 from schemas.codec import decode
 from schemas.event import Event
@@ -21,6 +22,7 @@ from slime_events.conductor.accept import Judge
 from slime_events.conductor.plan import Plan
 from slime_events.conductor.prompts import PromptFeed
 from slime_events.incarnation import Incarnation
+from slime_events.opened_run import OpenedRun
 from slime_events.state.apply import apply
 from slime_events.state.run import RunPhase, RunState
 from slime_events.worker import Worker
@@ -61,6 +63,7 @@ class Simulation:
         incarnation: Incarnation | None = None,
         started: RunStarted | None = None,
         feed: PromptFeed | None = None,
+        recorded: OpenedRun | None = None,
     ) -> None:
         self._incarnation = incarnation
         self._started = started or RunStarted(settings={}, code_version="")
@@ -73,7 +76,8 @@ class Simulation:
         rows = [f"prompt {n}" for n in range(40)] if prompts is None else prompts
         self.feed = feed or make_feed(folder, rows, evaluations or {})
         worker = self._worker("conductor")
-        self.conductor = make_conductor(worker, self.plan, self.feed, judge, deadline_s=deadline_s)
+        recaller = Recaller(worker.id, recorded)
+        self.conductor = make_conductor(worker, self.plan, self.feed, judge, deadline_s=deadline_s, recaller=recaller)
         self.inbox = Inbox(worker, self.feed, "")
         self.trainer = self._new_trainer()
         self._whole_groups = whole_groups

@@ -120,6 +120,15 @@ SAMPLES = Table(
             "versions between the oldest weights in it and those that were trained",
         ),
         Column("digest", TEXT, "t.digest", "sha256 of its tokens and log-probs, hex"),
+        Column("origin_run", TEXT, "t.origin_run", "of a recorded rollout: the run that has it; else null"),
+        Column("origin_sample", TEXT, "t.origin_sample", "of a recorded rollout: its name there"),
+        Column("origin_position", INT, "t.origin_position", "of a recorded rollout: where its end is in that log"),
+        Column(
+            "origin_versions",
+            INTS,
+            "list_transform(t.origin_spans, lambda x: x.version)",
+            "of a recorded rollout: that run's weights that made it, in order; `versions` is what they count as here",
+        ),
         Column("metadata", JSON, "t.metadata", "what a generate function added"),
     ),
 )

@@ -1,0 +1,112 @@
+"""A recorded rollout is read whole, whatever it was made of."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from actors.recaller import Recaller
+from schemas.arrays import pack, pack_log_probs, pack_tokens, unpack
+from schemas.envelope import enclose
+from schemas.event import Event
+from schemas.recalled import CommonVersion, Recalled
+from schemas.rollouts import (
+    FailureKind,
+    RolloutCompleted,
+    RolloutFailed,
+    RolloutProgressed,
+    RolloutRequested,
+    Sampling,
+    StopReason,
+    Timings,
+    WeightSpan,
+)
+from slime_events.conductor.recall import Recall
+from slime_events.config.settings import TrainSettings
+from slime_events.opened_run import OpenedRun
+from slime_events.state.group import GroupState, SampleState
+from slime_events.trajectory import content_digest
+from storage.log import Append
+from storage.memory_log import MemoryLog
+
+TOKENS, LOG_PROBS = np.arange(6, dtype=np.int32), np.linspace(-1, 0, 6, dtype=np.float32)
+
+
+def completed(sample: str, start: int, **more: object) -> RolloutCompleted:
+    return RolloutCompleted(
+        sample=sample,
+        group="g",
+        attempt=1,
+        start=start,
+        length=6,
+        prompt_length=2,
+        stop=StopReason.LENGTH,
+        text="text",
+        spans=(WeightSpan(0, 2, 4), WeightSpan(2, 4, 6), WeightSpan(4, 6, 9)),
+        digest=content_digest(TOKENS, LOG_PROBS),
+        engine="engine-1",
+        tokens=pack_tokens(TOKENS[start:]),
+        log_probs=pack_log_probs(LOG_PROBS[start:]),
+        timings=Timings(queued=1.0),
+        **more,  # type: ignore[arg-type]
+    )
+
+
+async def opened(*events: Event) -> OpenedRun:
+    log = MemoryLog("first")
+    for event in events:
+        await log.append([Append(enclose("first", event, at=0, producer="test"))])
+    return OpenedRun(log, TrainSettings(), unpack, None, "archive/first")
+
+
+def recall(sample: str = "g-s1") -> Recall:
+    recalled = Recalled(run="first", samples=("g-s0", "g-s1"), common=CommonVersion(7, 5), oldest=3, bound=8)
+    group = GroupState(group="again-0", prompt=pack_tokens([1, 2]), source_path="archive/first", recalled=recalled)
+    return Recall(group, SampleState(sample="again-0-s1", attempt=0), recalled, sample)
+
+
+REQUEST = RolloutRequested(
+    sample="g-s1", group="g", index=1, prompt=pack_tokens([1, 2]), sampling=Sampling(max_new_tokens=6), seed=1
+)
+
+
+async def test_chunks_a_mask_and_a_further_sample() -> None:
+    mask = pack(np.array([1, 1, 0, 0, 1, 1], np.int8), "int8")
+    chunk = RolloutProgressed(
+        sample="g-s1",
+        attempt=1,
+        start=0,
+        tokens=pack_tokens(TOKENS[:4]),
+        log_probs=pack_log_probs(LOG_PROBS[:4]),
+        spans=(WeightSpan(0, 2, 4), WeightSpan(2, 4, 6)),
+        engine="engine-0",
+    )
+    further = completed("g-s1-1", 0, rollout="g-s1", loss_mask=mask, prompt=pack_tokens([1, 2, 3]))
+    archive = await opened(REQUEST, chunk, further, completed("g-s1", 4))
+    first, last = await Recaller("conductor-1", archive).answers([recall()])
+    assert isinstance(first, RolloutCompleted)
+    assert isinstance(last, RolloutCompleted)
+    assert [(one.sample, one.group, one.rollout, one.attempt) for one in (first, last)] == [
+        ("again-0-s1-1", "again-0", "again-0-s1", 0),
+        ("again-0-s1", "again-0", "", 0),
+    ]
+    for one in (first, last):
+        np.testing.assert_array_equal(unpack(one.tokens), TOKENS)
+        np.testing.assert_array_equal(unpack(one.log_probs), LOG_PROBS)
+        assert (one.start, one.engine, one.timings) == (0, "conductor-1", Timings())
+        assert one.spans == (WeightSpan(0, 4, 6), WeightSpan(4, 6, 3)), "v4 and v6 there are both one step off"
+    assert (first.loss_mask, first.prompt) == (mask, pack_tokens([1, 2, 3]))
+    assert (last.loss_mask, last.prompt) == (None, None)
+    assert last.origin is not None
+    assert (last.origin.run, last.origin.sample, last.origin.position) == ("first", "g-s1", 4)
+    assert last.origin.spans == completed("g-s1", 4).spans
+
+
+async def test_a_rollout_that_is_not_whole_is_a_failure_with_its_reason() -> None:
+    for archive, reason in (
+        (await opened(REQUEST), "the log of archive/first holds no completed rollout g-s1"),
+        (await opened(REQUEST, completed("g-s1", 4)), "a chunk of 2 tokens and 2 log-probs starts at 4"),
+    ):
+        (failed,) = await Recaller("conductor-1", archive).answers([recall()])
+        assert isinstance(failed, RolloutFailed)
+        assert failed.kind is FailureKind.INVALID
+        assert reason in failed.message

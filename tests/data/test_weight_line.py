@@ -1,0 +1,75 @@
+"""Which weights two runs both have, and how many steps lie between any of theirs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.envelope import enclose
+from schemas.recalled import CommonVersion
+from schemas.runs import Branched, RunStarted
+from schemas.weights import WeightsPublished
+from slime_events.data.weight_line import WeightLine, read_line
+from storage.archive import ArchiveWriter
+from storage.log import Append
+from storage.memory_log import MemoryLog
+from tests.cli.small_run import RUN, small_run
+
+COUNTS = st.integers(0, 12)
+
+
+@given(shared=st.integers(1, 12), ours=COUNTS, theirs=COUNTS, here=COUNTS, there=COUNTS)
+def test_a_number_is_the_way_through_the_common_weights(
+    shared: int, ours: int, theirs: int, here: int, there: int
+) -> None:
+    """Two lines that share `shared` weights and then part; `here`, `there`: what each calls the first of these."""
+    line = WeightLine({here + n: f"both {n}" for n in range(shared)})
+    other = WeightLine({there + n: f"both {n}" for n in range(shared)})
+    line.digests |= {here + shared + n: f"ours {n}" for n in range(ours)}
+    other.digests |= {there + shared + n: f"theirs {n}" for n in range(theirs)}
+    common = line.common(other)
+    assert common == CommonVersion(here + shared - 1, there + shared - 1)
+    for version in other.digests:
+        on_ours = [ours for ours, digest in line.digests.items() if digest == other.digests[version]]
+        steps_beyond = version - common.there
+        assert common.number(version) == (on_ours[0] if on_ours else common.here - steps_beyond)
+
+
+def test_weights_that_a_step_left_as_they_were() -> None:
+    """A step that changes nothing gives one digest two versions; the last is where the lines part."""
+    still = WeightLine({0: "base", 1: "base", 2: "moved"})
+    assert still.common(WeightLine({0: "base", 1: "other"})) == CommonVersion(1, 0)
+    assert WeightLine({0: "base"}).common(still) == CommonVersion(0, 1)
+
+
+def test_another_base_has_nothing_in_common() -> None:
+    assert WeightLine({0: "base", 1: "one"}).common(WeightLine({0: "other", 1: "two"})) is None
+    assert WeightLine().common(WeightLine({0: "base"})) is None
+
+
+async def branch_of(where: str) -> MemoryLog:
+    log = MemoryLog("branch")
+    branched = Branched(run=RUN, where=where, position=9, version=1, weights_digest="w1", optimizer_digest="o1")
+    said = [
+        RunStarted(settings={}, code_version="", branched=branched),
+        WeightsPublished(version=1, parent=0, url="weights/1", digest="w1", bytes=1),
+        WeightsPublished(version=2, parent=1, url="weights/2", digest="own", bytes=1),
+    ]
+    await log.append([Append(enclose("branch", event, at=0, producer="test")) for event in said])
+    return log
+
+
+async def test_the_line_of_a_branch_goes_back_to_the_first_run(tmp_path: Path) -> None:
+    writer = ArchiveWriter(str(tmp_path), RUN)
+    parent = await small_run()
+    for recorded in parent.records:
+        writer.add(recorded)
+    writer.seal()
+    theirs = (await read_line(parent)).digests
+    assert sorted(theirs) == [0, 1, 2]
+    line = await read_line(await branch_of(f"{tmp_path}/{RUN}"))
+    assert line.digests == {0: theirs[0], 1: "w1", 2: "own"}
+    alone = await read_line(await branch_of(f"{tmp_path}/gone/{RUN}"))
+    assert alone.digests == {1: "w1", 2: "own"}
