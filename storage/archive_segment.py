@@ -80,7 +80,8 @@ class Segment:
 
     def record(self, number: int) -> SegmentRecord:
         """The `number`-th. Raises ArchiveDamaged."""
-        return SegmentRecord(self.first + number, self.subjects[number], next(self.datas(number, number + 1)))
+        data = self._raw[self._start(number) : self._start(number + 1)]
+        return SegmentRecord(self.first + number, self.subjects[number], data)
 
     def datas(self, begin: int, end: int | None = None) -> Iterator[bytes]:
         """The bytes of each event from the `begin`-th up to the one before the `end`-th."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import tomllib
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from schemas.errors import ArchiveDamaged, BlobDamaged, BlobMissing, RunIsOn
@@ -21,7 +19,7 @@ def main(argv: Sequence[str] = ()) -> int:
     """Archive, or only look. Errors are raised; damage that was found and not mended is one."""
     said = _parser().parse_args(argv)
     folder = find_run(said.run, said.runs_dir)
-    own = _own_url(folder)
+    own = folder.archive_url()
     url = said.url or own
     if not said.verify or said.repair:
         asyncio.run(_archive(folder, url, repair=said.repair, own=url == own))
@@ -66,7 +64,8 @@ def verified(url: str, run: str) -> str:
     state = "closed: the run has finished" if summary.closed else "open: the run may go on"
     return "\n".join([
         f"{reader.url}: {summary.events:,} events in {summary.segments} segments, {summary.bytes:,} bytes, {state}",
-        "every segment has its sha256, every manifest follows the one before, no position is missing",
+        "every segment has its sha256 and the chain that its manifest says, every manifest follows the one before, "
+        "no position is missing",
         f"{blobs} blobs are in the archive and have their sha256, {elsewhere} lie in the run's own blob store",
     ])  # fmt: skip
 
@@ -85,12 +84,6 @@ def _check_blobs(reader: ArchiveReader) -> tuple[int, int]:
         except BlobDamaged as error:
             raise ArchiveDamaged(f"{error}: `slime-events archive` with another URL copies it anew") from error
     return here, len(refs) - here
-
-
-def _own_url(folder: RunFolder) -> str:
-    """Where the run's archivist writes."""
-    settings = tomllib.loads(Path(folder.settings).read_text(encoding="utf-8"))
-    return str(settings.get("run", {}).get("archive_url") or folder.archive)
 
 
 def _parser() -> argparse.ArgumentParser:
