@@ -17,16 +17,17 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from schemas.rollouts import StopReason, WeightSpan
+from schemas.rollouts import StopReason
 from serve_apps.engine import wire
 from serve_apps.engine.engine_folder import clean
+from serve_apps.engine.pieces import kept_at_seam, sampling_parameters, spans_within
 from serve_apps.engine.scoring import Scoring
 from slime_events.process_environment import COMPUTES
 
@@ -47,7 +48,7 @@ def main() -> None:
         gc.freeze()
         gc.enable()
         imported = time.monotonic()
-        launch = msgspec.msgpack.decode(_read(connection), type=wire.Launch)
+        launch = msgspec.msgpack.decode(wire.receive_frame(connection), type=wire.Launch)
         engine = _start(launch, folder.name)
         engine.tokenizer_manager._subprocess_watchdog.stop()  # it looks once a second, the thread below at once
         threading.Thread(target=_end_with_schedulers, daemon=True).start()
@@ -61,11 +62,6 @@ def main() -> None:
     finally:
         clean(folder)  # a caller that was killed will not
         _end()
-
-
-def _read(connection: socket.socket) -> bytes:
-    header = connection.recv(wire.HEADER.size, socket.MSG_WAITALL)
-    return connection.recv(wire.HEADER.unpack(header)[0], socket.MSG_WAITALL)
 
 
 def _end_with_parent(parent: int, folder: Path) -> None:
@@ -128,8 +124,7 @@ class Host:
         decoder = msgspec.msgpack.Decoder(wire.ToHost)
         while True:
             try:
-                header = await reader.readexactly(wire.HEADER.size)
-                body = await reader.readexactly(wire.HEADER.unpack(header)[0])
+                body = await wire.read_frame(reader)
             except (asyncio.IncompleteReadError, ConnectionError):
                 return
             self._take(decoder.decode(body))
@@ -169,7 +164,7 @@ class Host:
         resumed = len(response)
         request = GenerateReqInput(
             input_ids=prompt + response,
-            sampling_params=_sampling_parameters(frame, resumed),
+            sampling_params=sampling_parameters(frame, resumed),
             return_logprob=True,
             stream=True,
             rid=frame.id,
@@ -244,46 +239,6 @@ class Host:
         finally:
             await self.manager.continue_generation(io_struct.ContinueGenerationReqInput(torch_empty_cache=False))
         self.send(wire.Answer(frame.call, None if success else message))
-
-
-def _sampling_parameters(frame: wire.Generate, resumed: int) -> dict[str, Any]:
-    sampling = frame.sampling
-    return {
-        "max_new_tokens": sampling.max_new_tokens - resumed,
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k,
-        "stop": list(sampling.stop),
-        "stop_token_ids": list(sampling.stop_token_ids),
-        "skip_special_tokens": sampling.skip_special_tokens,
-        "spaces_between_special_tokens": False,
-        "no_stop_trim": True,
-        "sampling_seed": frame.seed,
-    }
-
-
-def spans_within(versions: list[dict[str, Any]], resumed: int, start: int, end: int) -> tuple[WeightSpan, ...]:
-    """SGLang's spans, counted from the first new token, cut to response positions [start, end)."""
-    spans = (
-        WeightSpan(max(start, v["start"] + resumed), min(end, v["end"] + resumed), int(v["version"])) for v in versions
-    )
-    return tuple(span for span in spans if span.start < span.end)
-
-
-def kept_at_seam(
-    resumed: list[int], new: list[int], seen: int, stop: tuple[str, ...], decode: Callable[[list[int]], str]
-) -> int | None:
-    """How many of new[seen:] to keep where a stop string lies across the seam of resumed | new; None where none does.
-
-    A token is at least one byte and a character at most four, so the string cannot reach further than that.
-    """
-    reach = 4 * max(map(len, stop))
-    before = resumed[-reach:]
-    for end in range(seen + 1, min(reach, len(new)) + 1):
-        text = decode(before + new[:end])
-        if any(found in text and found not in decode(new[:end]) for found in stop):
-            return end - seen
-    return None
 
 
 if __name__ == "__main__":

@@ -5,31 +5,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import os
-import re
-import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import IO
 
 import msgspec
-import numpy as np
 
 from schemas.errors import DeadlineExceeded, EngineError
 from serve_apps.engine import wire
 from serve_apps.engine.arguments import EngineLaunch, engine_launch
 from serve_apps.engine.engine import Delta, GenerateRequest, LogProbs, Tokens
 from serve_apps.engine.engine_folder import EngineFolder, clear_abandoned
+from serve_apps.engine.host_process import end, log_end, reason_in_log, spawn
 from serve_apps.engine.weight_files import misfit, shapes_in
 from slime_events.config.engine import EngineSettings
 
 PING_S = 5.0
 UPDATE_S = 600.0
-STOP_S = 10.0
 
 
 class SglangEngine:
@@ -77,7 +72,7 @@ class SglangEngine:
             raise EngineError("the engine was started before; make a new one")
         ours, theirs = socket.socketpair()
         began = time.monotonic()
-        self._host = self._spawn(theirs.fileno())
+        self._host = spawn(self._launch, self._folder.path, theirs.fileno(), self._log)
         theirs.close()
         await asyncio.to_thread(clear_abandoned)  # while SGLang is being imported
         reader, writer = await asyncio.open_connection(sock=ours)
@@ -92,38 +87,18 @@ class SglangEngine:
             await self.stop()
             if isinstance(error, TimeoutError):
                 raise DeadlineExceeded(
-                    f"SGLang did not start within {deadline_s:g} s; its log: {self._log_text()[-500:].strip()}"
+                    f"SGLang did not start within {deadline_s:g} s; its log: {log_end(self._log)[-500:].strip()}"
                 ) from None
             raise
         self.scheduler_pids = ready.processes
         self.start_seconds = ready.seconds | {"total": time.monotonic() - began}
-
-    def _spawn(self, socket_fd: int) -> subprocess.Popen[bytes]:
-        """Not by asyncio: its child watchers mind the thread that a loop runs in, and a Serve replica's is any."""
-        return subprocess.Popen(
-            [sys.executable, "-m", "serve_apps.engine.host", str(socket_fd), str(self._folder.path)],
-            env=os.environ | self._launch.environment | {"TMPDIR": str(self._folder.path)},
-            pass_fds=(socket_fd,),
-            stdin=subprocess.DEVNULL,
-            stdout=self._log,
-            stderr=self._log,
-            start_new_session=True,
-        )
 
     async def stop(self) -> None:
         """End the host and everything it started."""
         if self._host is None or self._log.closed:
             return
         self._fail("the engine was stopped")
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._host.pid, signal.SIGKILL)
-        try:
-            async with asyncio.timeout(STOP_S):
-                # A process has no event to wait on.
-                while self._host.poll() is None or any(map(_runs, self.scheduler_pids)):  # noqa: ASYNC110
-                    await asyncio.sleep(0.005)
-        except TimeoutError:
-            raise DeadlineExceeded(f"SGLang's processes did not end within {STOP_S:g} s of SIGKILL") from None
+        await end(self._host, self.scheduler_pids)
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)
@@ -157,7 +132,7 @@ class SglangEngine:
                     raise EngineError(f"response {request.rid} was not finished: {reason}")
                 finished = piece.finish is not None
                 self._tokens_generated += len(piece.tokens) // 4
-                yield _delta(piece)
+                yield piece.delta()
         finally:
             del self._pieces[own_id]
             if self._ids.get(request.rid) == own_id:
@@ -179,7 +154,7 @@ class SglangEngine:
         if piece is None or isinstance(piece, wire.Refused):
             reason = self._failure if piece is None else piece.reason
             raise EngineError(f"response {request.rid} was not scored: {reason}")
-        return _delta(piece).log_probs
+        return piece.delta().log_probs
 
     async def update_weights(self, folder: str, version: int) -> float:
         """See `Engine.update_weights`. Weights that do not fit are refused; the engine goes on with the old ones."""
@@ -232,12 +207,11 @@ class SglangEngine:
         reason: str | None = None
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
-                header = await reader.readexactly(wire.HEADER.size)
-                frame = decoder.decode(await reader.readexactly(wire.HEADER.unpack(header)[0]))
+                frame = decoder.decode(await wire.read_frame(reader))
                 if isinstance(frame, wire.Failed):
                     reason = reason or frame.reason
                 self._take(frame)
-        found = reason_in_log(self._log_text())
+        found = reason_in_log(log_end(self._log))
         self._fail("SGLang ended: " + "; its log: ".join(part for part in (reason, found) if part))
 
     def _take(self, frame: wire.FromHost) -> None:
@@ -266,37 +240,3 @@ class SglangEngine:
                 answer.set_exception(EngineError(reason))
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(EngineError(reason))
-
-    def _log_text(self) -> str:
-        """The last 64 KiB of SGLang's log."""
-        self._log.seek(0, os.SEEK_END)
-        self._log.seek(max(0, self._log.tell() - 65536))
-        return self._log.read().decode(errors="replace")
-
-
-_ERROR_LINE = re.compile(r"^[\w.]*(Error|Exception|Interrupt)\b.*", re.MULTILINE)
-
-
-def reason_in_log(text: str) -> str:
-    """The last line of a log that names an exception, or nothing."""
-    found = list(_ERROR_LINE.finditer(text))
-    return found[-1].group().strip() if found else ""
-
-
-def _runs(pid: int) -> bool:
-    """Whether the process is there and not a zombie that waits for init."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state not in "ZX"
-
-
-def _delta(piece: wire.Piece) -> Delta:
-    return Delta(
-        tokens=np.frombuffer(piece.tokens, dtype="<i4"),
-        log_probs=np.frombuffer(piece.log_probs, dtype="<f4"),
-        spans=piece.spans,
-        finish=piece.finish,
-        text=piece.text,
-    )

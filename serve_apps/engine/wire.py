@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from schemas.rollouts import Sampling, StopReason, WeightSpan
+from serve_apps.engine.engine import Delta
 
 HEADER = struct.Struct("<I")
 
@@ -94,6 +97,16 @@ class Piece(Frame, frozen=True):
     finish: StopReason | None = None
     text: str | None = None
 
+    def delta(self) -> Delta:
+        """The same, as an engine's caller gets it."""
+        return Delta(
+            tokens=np.frombuffer(self.tokens, dtype="<i4"),
+            log_probs=np.frombuffer(self.log_probs, dtype="<f4"),
+            spans=self.spans,
+            finish=self.finish,
+            text=self.text,
+        )
+
 
 class Refused(Frame, frozen=True):
     """A response that cannot be made."""
@@ -112,6 +125,18 @@ def encode(frame: Frame) -> bytes:
     """A frame with its length before it."""
     body = _encoder.encode(frame)
     return HEADER.pack(len(body)) + body
+
+
+async def read_frame(reader: asyncio.StreamReader) -> bytes:
+    """The body of the next frame. Raises asyncio.IncompleteReadError at the end."""
+    (length,) = HEADER.unpack(await reader.readexactly(HEADER.size))
+    return await reader.readexactly(length)
+
+
+def receive_frame(connection: socket.socket) -> bytes:
+    """The same of a blocking socket."""
+    (length,) = HEADER.unpack(connection.recv(HEADER.size, socket.MSG_WAITALL))
+    return connection.recv(length, socket.MSG_WAITALL)
 
 
 class Sender:

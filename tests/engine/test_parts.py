@@ -17,8 +17,8 @@ from schemas.errors import EngineError
 from schemas.rollouts import WeightSpan
 from serve_apps.engine.arguments import SHIMS
 from serve_apps.engine.cpu.sampling import murmur_hash32, seeded_choice
-from serve_apps.engine.host import kept_at_seam, spans_within
-from serve_apps.engine.sglang_engine import reason_in_log
+from serve_apps.engine.host_process import reason_in_log
+from serve_apps.engine.pieces import kept_at_seam, spans_within
 from serve_apps.engine.weight_files import misfit, shapes_in
 
 

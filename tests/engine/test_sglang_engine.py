@@ -20,7 +20,8 @@ import pytest_asyncio
 
 from schemas.errors import EngineError
 from schemas.rollouts import StopReason
-from serve_apps.engine.sglang_engine import SglangEngine, _runs
+from serve_apps.engine.host_process import runs
+from serve_apps.engine.sglang_engine import SglangEngine
 from slime_events.config.engine import EngineSettings
 from tests.engine import tiny_model
 from tests.engine.contract import EngineContract, Response, collect, generated, request
@@ -54,7 +55,7 @@ async def engine(checkpoints: list[Path]) -> AsyncIterator[SglangEngine]:
     assert len(_litter(engine._folder.path)) == 2
     yield engine
     await engine.stop()
-    assert not [pid for pid in engine.scheduler_pids if _runs(pid)]
+    assert not [pid for pid in engine.scheduler_pids if runs(pid)]
     assert not _litter(engine._folder.path)
 
 
@@ -208,6 +209,6 @@ async def test_the_host_ends_with_its_owner(checkpoints: list[Path]) -> None:
         assert folder.is_dir()
         owner.kill()
         owner.wait()
-        while _runs(host.pid):  # noqa: ASYNC110
+        while runs(host.pid):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     assert not _litter(folder)

@@ -1,0 +1,50 @@
+"""SGLang's words and ours: sampling parameters, weight spans, a stop string across a seam."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from schemas.rollouts import WeightSpan
+from serve_apps.engine import wire
+
+
+def sampling_parameters(frame: wire.Generate, resumed: int) -> dict[str, Any]:
+    """SGLang's, of what is left to generate after `resumed` tokens."""
+    sampling = frame.sampling
+    return {
+        "max_new_tokens": sampling.max_new_tokens - resumed,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "stop": list(sampling.stop),
+        "stop_token_ids": list(sampling.stop_token_ids),
+        "skip_special_tokens": sampling.skip_special_tokens,
+        "spaces_between_special_tokens": False,
+        "no_stop_trim": True,
+        "sampling_seed": frame.seed,
+    }
+
+
+def spans_within(versions: list[dict[str, Any]], resumed: int, start: int, end: int) -> tuple[WeightSpan, ...]:
+    """SGLang's spans, counted from the first new token, cut to response positions [start, end)."""
+    spans = (
+        WeightSpan(max(start, v["start"] + resumed), min(end, v["end"] + resumed), int(v["version"])) for v in versions
+    )
+    return tuple(span for span in spans if span.start < span.end)
+
+
+def kept_at_seam(
+    resumed: list[int], new: list[int], seen: int, stop: tuple[str, ...], decode: Callable[[list[int]], str]
+) -> int | None:
+    """How many of new[seen:] to keep where a stop string lies across the seam of resumed | new; None where none does.
+
+    A token is at least one byte and a character at most four, so the string cannot reach further than that.
+    """
+    reach = 4 * max(map(len, stop))
+    before = resumed[-reach:]
+    for end in range(seen + 1, min(reach, len(new)) + 1):
+        text = decode(before + new[:end])
+        if any(found in text and found not in decode(new[:end]) for found in stop):
+            return end - seen
+    return None
