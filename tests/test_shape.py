@@ -1,0 +1,73 @@
+"""The shape of the code: how long files and functions may be, and why some files are longer."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("schemas", "storage", "slime_events", "actors", "serve_apps", "benchmarks", "tests")
+FUNCTION_LINES = 60
+FILE_LINES = 250
+TEST_LINES = 300
+"""Of a file of tests: its noun has many cases."""
+
+LONGER_FILES = {
+    "actors/trainer.py": (265, "one shell from taking over to the last commit; every part of it moves the same fence"),
+    "slime_events/config/tables.py": (300, "literal tables: a line for each of slime's flags"),
+    "slime_events/state/apply.py": (360, "the rules of the one fold, a few lines for each event"),
+    "tests/audit/test_doctored.py": (470, "a few lines for each way to damage a log"),
+    "tests/storage/log/test_log_contract.py": (460, "the one contract of every log"),
+    "tests/storage/log/test_jetstream_trouble.py": (
+        370,
+        "each trouble that a server can make, and that of its clients",
+    ),
+    "tests/storage/test_archive.py": (350, "each way to damage an archive"),
+    "tests/conductor/driver.py": (320, "all roles but the conductor, a few lines for each of their words"),
+    "tests/simulation/crash.py": (320, "every role of a run, and how each of them dies and comes back"),
+    "tests/golden/make.py": (320, "a literal run, event by event"),
+}
+"""Most lines, and why there are more than others have."""
+
+_DEF = re.compile(r"( *)(?:async )?def (\w+)")
+SOURCES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+
+
+def _functions(path: Path) -> Iterator[tuple[str, int]]:
+    """Name and lines of each function, by indentation: taking every file apart as Python does would cost seconds."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    for begin, line in enumerate(lines):
+        if found := _DEF.match(line):
+            outside = re.compile(rf" {{0,{len(found[1])}}}[^\s)]")
+            ends = (at for at, later in enumerate(lines[begin + 1 :], begin + 1) if outside.match(later))
+            end = next(ends, len(lines))
+            while not lines[end - 1].strip():
+                end -= 1
+            yield f"{path.relative_to(ROOT)}:{begin + 1} {found[2]}", end - begin
+
+
+def test_a_file_is_short_or_says_why_it_is_not() -> None:
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines()) for path in SOURCES}
+    usual = {name: TEST_LINES if name.startswith("tests/") else FILE_LINES for name in lengths}
+    assert not {name: lines for name, lines in lengths.items() if lines > LONGER_FILES.get(name, (usual[name],))[0]}, (
+        "split them by noun"
+    )
+    assert not [name for name in LONGER_FILES if lengths.get(name, 0) <= usual.get(name, 0)], "no exception any more"
+
+
+def test_a_function_is_short() -> None:
+    lengths = dict(function for path in SOURCES for function in _functions(path))
+    assert len(lengths) > 5000
+    assert not {name: lines for name, lines in lengths.items() if lines > FUNCTION_LINES}
+
+
+def test_every_part_has_its_rung_on_the_import_ladder() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    (ladder,) = settings["tool"]["importlinter"]["contracts"]
+    rungs = set(re.findall(r"[\w.]+", " ".join(ladder["layers"])))
+    parts = {
+        f"slime_events.{path.stem}" for path in (ROOT / "slime_events").glob("[a-z]*") if path.suffix in ("", ".py")
+    }
+    assert parts - rungs == set()
