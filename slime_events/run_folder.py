@@ -59,11 +59,19 @@ class RunFolder:
 
         Raises InvalidValue where its settings cannot be read.
         """
+        return str(self._said("run") or self.run)
+
+    def archive_url(self) -> str:
+        """Where the run's archivist writes. Raises InvalidValue where its settings cannot be read."""
+        return str(self._said("archive_url") or self.archive)
+
+    def _said(self, name: str) -> object:
+        """One of the run's own settings; None where it is not set."""
         try:
             settings = tomllib.loads(self.settings.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise InvalidValue(f"{self.settings} cannot be read: {error}") from error
-        return str(settings.get("run", {}).get("run", self.run))
+        return settings.get("run", {}).get(name)
 
     @property
     def nats(self) -> Path:

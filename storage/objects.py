@@ -138,6 +138,17 @@ class ObjectFolder:
             names = (str(entry["name"]).rsplit("/", 1)[-1] for entry in entries if entry["type"] == "file")
             return sorted(f"{folder}/{name}" for name in names if not name.startswith("."))
 
+    def folders(self) -> list[str]:
+        """Names of the folders directly in it, sorted; [] where there are none."""
+        with store_errors(self.url):
+            self._fs.invalidate_cache()
+            try:
+                entries = self._fs.ls(self._root, detail=True)
+            except FileNotFoundError:
+                return []
+            names = (str(entry["name"]).rstrip("/").rsplit("/", 1)[-1] for entry in entries if entry["type"] != "file")
+            return sorted(names)
+
     def _path(self, name: str) -> str:
         return f"{self._root.rstrip('/')}/{name}"
 

@@ -11,6 +11,7 @@ from schemas.event import type_of
 from schemas.groups import GroupAccepted, GroupRejected
 from schemas.prompts import PromptSubmitted
 from schemas.sample_ids import group_of
+from slime_events.lineage.branches import Branches, find_branches
 from slime_events.lineage.collect import Collector, Made, some
 from slime_events.lineage.facts import Asked, Group, Kind, Lineage, Sample, Step, Version
 from slime_events.lineage.make import OF_GROUP, OF_VERSION, step_fact, version_fact
@@ -27,7 +28,7 @@ NOT_IN_A_BATCH = "no batch of this past has it"
 async def lineage(opened: OpenedRun, asked: Asked) -> Lineage:
     """The answer. Raises RunNotFound for what is not there, InvalidValue for a question that is none, StorageError."""
     async with Past(opened) as past:
-        answer = _Answer(past, asked, await past.newest())
+        answer = _Answer(past, asked, await past.newest(), await find_branches(opened))
         match asked.kind:
             case Kind.VERSION:
                 return await answer.of_version(answer.newest if asked.value == NEWEST else int(asked.value))
@@ -42,11 +43,11 @@ async def lineage(opened: OpenedRun, asked: Asked) -> Lineage:
 
 
 class _Answer:
-    def __init__(self, past: Past, asked: Asked, newest: int) -> None:
-        self._past, self.newest = past, newest
+    def __init__(self, past: Past, asked: Asked, newest: int, branches: Branches) -> None:
+        self._past, self.newest, self._branches = past, newest, branches
         self._asked = msgspec.structs.replace(asked, value=str(newest)) if asked.value == NEWEST else asked
         self._reading = Reading(past)
-        self._collector = Collector(self._reading, newest)
+        self._collector = Collector(self._reading, newest, branches)
 
     async def of_version(self, version: int) -> Lineage:
         if not 0 <= version <= self.newest:
@@ -79,7 +80,7 @@ class _Answer:
         top = version if version is not None else (last + 1 if steps and steps[0].committed_at else last)
         return await self._with(
             versions=[(self._past.own.run, version) for version in (top, *(step.parent for step in steps))],
-            ancestors_of=top,
+            about=top,
             steps=tuple(steps),
             made=Made(tuple(groups), tuple(samples)),
         )
@@ -126,30 +127,34 @@ class _Answer:
         touched = {(sample.run, version) for sample in made.samples for version in sample.made_by}
         touched |= {(run, sample.trained_into) for sample in made.samples if sample.trained_into is not None}
         notes = [f"{group.group}: {NOT_IN_A_BATCH}" for group in made.groups if group.step is None]
-        return await self._with(versions=sorted(touched), ancestors_of=None, steps=facts, made=made, notes=notes)
+        return await self._with(versions=sorted(touched), about=None, steps=facts, made=made, notes=notes)
 
     async def _with(
         self,
         *,
         versions: Sequence[tuple[str, int]],
-        ancestors_of: int | None,
+        about: int | None,
         steps: tuple[Step, ...],
         made: Made,
         notes: Sequence[str] = (),
     ) -> Lineage:
-        facts = await self._versions(versions)
+        """about: the version that was asked about."""
+        facts, branches, run = await self._versions(versions), self._branches, self._past.own.run
+        come_of = () if about is None else self._past.versions(about + 1, self.newest) + branches.of_version(run, about)
         return Lineage(
-            run=self._past.own.run,
+            run=run,
             asked=self._asked,
             newest=self.newest,
             runs=self._past.runs(),
             line=self._past.versions(0, self.newest),
             versions=facts,
-            ancestors=self._past.versions(0, ancestors_of - 1) if ancestors_of else (),
+            ancestors=self._past.versions(0, about - 1) if about else (),
+            descendants=come_of,
+            branches=tuple(branch.run for branch in branches.found),
             steps=steps,
             groups=made.groups,
             samples=made.samples,
-            notes=tuple(notes),
+            notes=(*notes, *branches.notes),
         )
 
     async def _versions(self, named: Iterable[tuple[str, int]]) -> tuple[Version, ...]:

@@ -14,6 +14,7 @@ from schemas.rollouts import RolloutCompleted, RolloutRequested, WeightSpan
 from schemas.sample_ids import group_of, sample_id
 from schemas.steps import StepCommitted
 from slime_events.lineage.advantage import advantages
+from slime_events.lineage.branches import Branches
 from slime_events.lineage.facts import Group, Sample, Step
 from slime_events.lineage.make import (
     OF_GROUP,
@@ -36,10 +37,10 @@ class Made(NamedTuple):
 
 
 class Collector:
-    """newest: the newest version of the run that was asked."""
+    """newest: the newest version of the run that was asked. branches: of that run."""
 
-    def __init__(self, reading: Reading, newest: int) -> None:
-        self._reading, self._newest = reading, newest
+    def __init__(self, reading: Reading, newest: int, branches: Branches) -> None:
+        self._reading, self._newest, self._branches = reading, newest, branches
 
     async def of_batch(self, part: Part, step: Step, said: Said) -> Made:
         """All groups and samples of a batch."""
@@ -83,9 +84,16 @@ class Collector:
         given = advantages([batch.rewards[place] for place, _, _ in whole], masks, settings)
         by_sample = {sample: advantage for (_, sample, _), advantage in zip(whole, given, strict=True)}
         into = batch.step + 1 if committed else None
+        own = self._reading.past.own.run
         since = self._reading.past.versions(into + 1, self._newest) if into is not None else ()
         return {
-            sample: Trained(batch.step, batch.rewards[place], into, by_sample.get(sample), since)
+            sample: Trained(
+                batch.step,
+                batch.rewards[place],
+                into,
+                by_sample.get(sample),
+                since + self._branches.of_sample(own, sample, into),
+            )
             for place, sample in counted
             if sample in wanted
         }
