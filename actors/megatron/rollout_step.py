@@ -12,6 +12,7 @@ import torch.distributed as dist
 from megatron.core.distributed import finalize_model_grads
 from torch import Tensor
 
+from actors.megatron.check_samples import check_samples
 from actors.megatron.cpu import stand_in
 from actors.megatron.forward import response_log_probs
 from actors.megatron.off_policy import OffPolicy
@@ -22,7 +23,7 @@ from schemas.errors import TrainerError
 from slime_events.algorithms.advantages import compute_advantages
 from slime_events.algorithms.objective import policy_objective
 from slime_events.algorithms.tis import truncated
-from slime_events.batch import TrainBatch, TrainSample
+from slime_events.batch import TrainBatch
 
 # The figures of the objective under the names that they are reported by; None: measured otherwise here.
 RENAMED = {"entropy_loss": "entropy", "train_rollout_logprob_abs_diff": None}
@@ -240,23 +241,3 @@ class RolloutStep:
         if self.trainee.algorithm.calculate_per_token_loss:
             return max(1, sum(self.trained_tokens[index] for index in step.indices))
         return step.rollouts
-
-
-def check_samples(samples: Sequence[TrainSample], vocab_size: int) -> None:
-    """Raise TrainerError for the first sample whose arrays do not fit together or the model."""
-    for sample in samples:
-        response = sample.response_length
-        reason = None
-        if not 0 < response < sample.total_length:
-            reason = f"response of {response} in {sample.total_length} tokens; prompt and response need at least 1 each"
-        elif len(sample.loss_mask) != response or len(sample.rollout_log_probs) != response:
-            reason = (
-                f"response of {response} tokens with {len(sample.loss_mask)} loss mask entries and "
-                f"{len(sample.rollout_log_probs)} rollout log-probs"
-            )
-        elif int(sample.tokens.max()) >= vocab_size or int(sample.tokens.min()) < 0:
-            reason = f"a token outside of the vocabulary of {vocab_size}"
-        elif not math.isfinite(sample.reward):
-            reason = f"reward {sample.reward}"
-        if reason:
-            raise TrainerError(f"sample {sample.sample} of group {sample.group} cannot be trained on: {reason}")
