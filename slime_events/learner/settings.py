@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -23,6 +24,13 @@ OWN = {
 }
 """Component to fields that a learner decides for itself, None for all of them. Everything else went into the rollouts,
 which are there. The checkpoint is the same, but may lie elsewhere."""
+NO_ENGINE = (
+    "a learner generates nothing, so it has no engine to evaluate with. A branch has: `slime-events branch {run} "
+    "--from VERSION --run NAME` begins with an evaluation of that version"
+)
+NO_DUMPS = "a learner neither writes dumps nor loads any. What it trains on is in the logs of its parent and its own"
+NOT_OF_A_LEARNER = {"evaluation": NO_ENGINE, "debug": NO_DUMPS}
+"""Component to why a learner cannot decide on it."""
 TRAINS = ("algorithm", "trainer")
 IDLE = ("hf_checkpoint", "save", "save_interval", "keep_weights", "update_weights_interval", "global_batch_size",
         "distributed_timeout_minutes")  # fmt: skip
@@ -44,16 +52,20 @@ def learner_settings(parent: TrainSettings, asked: TrainSettings, *, steps: int)
 
 
 def check_own(parent: TrainSettings, asked: TrainSettings) -> None:
-    """Raises InvalidValue for a setting that differs and went into the parent's rollouts."""
-    wrong = []
+    """Raises InvalidValue for a setting that differs and went into the parent's rollouts, or is of no learner."""
+    wrong: dict[str, list[str]] = {}
     for component, fields in _differences(parent, asked).items():
         own = OWN.get(component, ())
-        wrong += [] if own is None else [field for field in fields if field not in own]
-    if wrong:
+        wrong[component] = [] if own is None else [field for field in fields if field not in own]
+    apart = {component: wrong.pop(component, []) for component in NOT_OF_A_LEARNER}
+    if went_in := [field for fields in wrong.values() for field in fields]:
         raise InvalidValue(
-            f"{', '.join('--' + field.replace('_', '-') for field in wrong)}: went into the rollouts, which are there "
-            "already. A learner decides on the algorithm, the trainer, the filter and the number of steps"
+            f"{_flags(went_in)}: went into the rollouts, which are there already. A learner decides on the algorithm, "
+            "the trainer, the filter and the number of steps"
         )
+    for component, fields in apart.items():
+        if fields:
+            raise InvalidValue(f"{_flags(fields)}: {NOT_OF_A_LEARNER[component].format(run=asked.run.run)}")
 
 
 def trains_otherwise(parent: TrainSettings, own: TrainSettings) -> bool:
@@ -79,6 +91,10 @@ def least_rollouts(own: TrainSettings) -> int:
     trainer = own.trainer
     of_one = trainer.tensor_model_parallel_size * trainer.pipeline_model_parallel_size * trainer.context_parallel_size
     return (trainer.num_steps_per_rollout or 1) * max(1, trainer.world_size // of_one)
+
+
+def _flags(fields: Sequence[str]) -> str:
+    return ", ".join("--" + field.replace("_", "-") for field in fields)
 
 
 def _differences(one: TrainSettings, other: TrainSettings) -> dict[str, dict[str, Any]]:
