@@ -91,4 +91,4 @@ def test_every_command_line_is_understood(tmp_path: Path, monkeypatch: pytest.Mo
         except (Exception, SystemExit) as error:
             wrong.append(f"{command}\n    {type(error).__name__}: {error}")
     assert not wrong, "\n".join(wrong)
-    assert {command.words[0] for command in COMMAND_LINES} == set(COMMANDS), "every command stands on some page"
+    assert {line.words[0] for line in COMMAND_LINES if line.page == "README.md"} == set(COMMANDS), "it lists them all"
