@@ -7,7 +7,6 @@ engine's, and takes its digest. Compared by CPU seconds, which the machine's oth
 
 from __future__ import annotations
 
-import socket
 import statistics
 import tempfile
 import time
@@ -22,6 +21,7 @@ from slime_events.algorithms.reward_norm import normalize_rewards
 from slime_events.batch import TrainBatch, TrainSample
 from slime_events.config.settings import TrainSettings
 from slime_events.demo.settings import demo_settings
+from tests.megatron.tiny import free_address
 
 PROMPT = 13
 """Tokens of a question of the demo."""
@@ -38,7 +38,7 @@ def measure(steps: int = 12) -> list[Figure]:
     torch.set_num_threads(1)
     settings = demo_settings(Path(tempfile.gettempdir()))
     batch = demo_batch(settings)
-    rank = TrainerRank(settings.trainer, settings.algorithm, 0, 1, _free_address())
+    rank = TrainerRank(settings.trainer, settings.algorithm, 0, 1, free_address())
     try:
         ours, plain = _seconds([lambda: rank.train(batch), _plain_step(settings, batch)], steps)
     finally:
@@ -133,9 +133,3 @@ def _seconds(calls: list[Callable[[], object]], rounds: int) -> list[float]:
             if number >= 2:
                 seconds.append(time.process_time() - begun)
     return [statistics.median(seconds) for seconds in taken]
-
-
-def _free_address() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"

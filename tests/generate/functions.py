@@ -41,10 +41,6 @@ async def two_careful_turns(args: Any, sample: Sample, sampling_params: dict[str
     return await _converse(sample, session, 2, may_repeat=False)
 
 
-async def three_slow_turns(args: Any, sample: Sample, sampling_params: dict[str, Any], *, session: Session) -> Sample:
-    return await _converse(sample, session, 3, may_repeat=False)
-
-
 async def fan_out(
     args: Any, sample: Sample, sampling_params: dict[str, Any], evaluation: bool, session: Session
 ) -> Sample | list[Sample]:
