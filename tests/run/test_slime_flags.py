@@ -14,6 +14,7 @@ from schemas.batches import BatchSealed
 from schemas.checkpoints import CheckpointSaved
 from schemas.evals import EvalCompleted
 from schemas.steps import StepCommitted
+from slime_events.cli.main import main
 from slime_events.demo.digits4 import write_data
 from slime_events.demo.settings import BASE
 from tests.run.tiny import MARK, events_of, left_behind, of
@@ -43,16 +44,20 @@ GRPO = """
 """
 
 
-def train(folder: Path, *words: str, deadline_s: float = 200.0) -> subprocess.CompletedProcess[str]:
-    """The command, in a process of its own."""
+def words(folder: Path) -> list[str]:
+    """The command's, with data of its own."""
     data, held_out = write_data(folder / "data", train=64, held_out=8)
     paths = f"--hf-checkpoint {BASE} --ref-load {BASE} --prompt-data {data} --eval-prompt-data digits4 {held_out}@[0:4]"
-    own = f"--run slime --runs-dir {folder}"
+    return f"train {GRPO} {MODEL} {paths} --run slime --runs-dir {folder}".split()
+
+
+def train(folder: Path) -> subprocess.CompletedProcess[str]:
+    """The command, in a process of its own."""
     return subprocess.run(
-        [sys.executable, "-m", "slime_events.cli.main", "train", *f"{GRPO} {MODEL} {paths} {own}".split(), *words],
+        [sys.executable, "-m", "slime_events.cli.main", *words(folder)],
         capture_output=True,
         text=True,
-        timeout=deadline_s,
+        timeout=200.0,
         check=False,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
@@ -78,9 +83,8 @@ def test_slimes_grpo_example_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert [one.version for one in of(events, CheckpointSaved)] == [2]
 
 
-def test_model_flags_of_another_model_end_it_in_one_line(tmp_path: Path) -> None:
-    done = train(tmp_path, "--num-layers", "36", deadline_s=30)
-    assert done.returncode == 1
-    (error,) = [line for line in done.stderr.splitlines() if not line.startswith("note: ")]
+def test_model_flags_of_another_model_end_it_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*words(tmp_path), "--num-layers", "36"]) == 1
+    (error,) = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("note: ")]
     assert error.startswith("error: ")
     assert "--num-layers 36 (the checkpoint says 2)" in error
