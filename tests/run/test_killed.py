@@ -27,8 +27,7 @@ from slime_events.state.apply import apply
 from slime_events.state.run import RunState
 from storage.connect import open_run_log
 from storage.follow import Follower
-from tests.run.test_engine_lost import _running
-from tests.run.tiny import MARK, events_of, left_behind, marked, of
+from tests.run.tiny import MARK, events_of, left_behind, marked, of, running
 from tests.run.whole import Finished, whole_settings
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
@@ -103,7 +102,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(finished: Finished, tmp_path: 
     resume = ["resume", "whole", "--runs-dir", str(tmp_path / "runs")]
 
     first = Command(tmp_path, "train", "--config", str(settings), "--plain")
-    asyncio.run(first.reaches(folder, 0, lambda state: _running(state) > 0))
+    asyncio.run(first.reaches(folder, 0, lambda state: running(state) > 0))
     refused = Command(tmp_path, *resume)
     assert refused.ends() == 2
     assert "is on: there is nothing to resume" in refused.said

@@ -1,4 +1,4 @@
-"""More than one trainer rank through the whole loop, also when the trainer dies."""
+"""Two trainer ranks through the whole loop, also when an engine is killed in one step and the trainer in the next."""
 
 from __future__ import annotations
 
@@ -12,54 +12,73 @@ from typing import Any
 import msgspec
 import pytest
 
+from schemas.batches import BatchSealed
+from schemas.rollouts import RolloutCompleted
 from schemas.steps import StepCommitted
-from schemas.workers import WorkerLost
+from schemas.workers import WorkerJoined, WorkerLost
 from slime_events.config.settings import TrainSettings
-from tests.run.tiny import MARK, Watching, events_of, left_behind, of, run_with
+from storage.log import Recorded
+from tests.run.tiny import MARK, Watching, events_of, left_behind, of, run_with, running
 from tests.run.whole import Finished, whole_settings
 
 pytestmark = pytest.mark.real
 
 
-def parallel(folder: Path, run: str, steps: int, **trainer: Any) -> TrainSettings:
+def parallel(folder: Path, run: str, steps: int, *, chunk_tokens: int = 8, **trainer: Any) -> TrainSettings:
     """The shared run's settings on two trainer ranks."""
-    settings = whole_settings(folder, run, steps, chunk_tokens=8)
+    settings = whole_settings(folder, run, steps, chunk_tokens)
     changed = msgspec.structs.replace(settings.trainer, actor_num_gpus_per_node=2, **trainer)
     return msgspec.structs.replace(settings, trainer=changed)
 
 
-def first_step(folder: Path, run: str) -> dict[str, float]:
-    """The metrics of step 0."""
-    metrics: dict[str, float] = of(events_of(folder / "runs" / run), StepCommitted)[0].metrics
-    return metrics
-
-
-def assert_same_step(one: dict[str, float], other: dict[str, float]) -> None:
-    """Losses, gradient norm and log-prob figures; not the seconds."""
-    measured = [name for name in one if not name.startswith("seconds")]
-    assert {name: other[name] for name in measured} == pytest.approx({n: one[n] for n in measured}, abs=1e-5, rel=1e-4)
+def assert_same_step(one: list[Recorded], other: list[Recorded]) -> None:
+    """Step 0 of two runs: losses, gradient norm and log-prob figures; not the seconds."""
+    first, second = (of(events, StepCommitted)[0].metrics for events in (one, other))
+    measured = [name for name in first if not name.startswith("seconds")]
+    expected = {name: first[name] for name in measured}
+    assert {name: second[name] for name in measured} == pytest.approx(expected, abs=1e-5, rel=1e-4)
 
 
 @pytest.mark.soak
 def test_two_tensor_parallel_ranks_take_the_same_step(finished: Finished, tmp_path: Path) -> None:
     asyncio.run(run_with(parallel(tmp_path, "tp", 1, tensor_model_parallel_size=2)))
-    assert_same_step(first_step(finished.folder.parents[1], "whole"), first_step(tmp_path, "tp"))
+    assert_same_step(finished.events, events_of(tmp_path / "runs" / "tp"))
 
 
-def test_two_data_parallel_ranks_take_the_same_step_and_a_lost_trainer_is_started_again_with_all_its_ranks(
-    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_two_data_parallel_ranks_take_the_same_step_whoever_is_killed(
+    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     mark = uuid.uuid4().hex
     monkeypatch.setenv(MARK, mark)
 
     async def kill(view: Watching) -> None:
-        progress = await view.until(lambda p: p.state.version == 1)
-        (trainer,) = [worker for worker in progress.workers if worker.role == "trainer"]
-        os.kill(trainer.pid, signal.SIGKILL)
+        """The engine once step 0 has some of its rollouts and others are under way; the trainer in step 1."""
+        await view.until(lambda p: running(p.state) > 8)
+        _kill(view, "engine")
+        await view.until(lambda p: p.state.version == 1)
+        _kill(view, "trainer")
 
-    asyncio.run(run_with(parallel(tmp_path, "dp", 2), kill))
+    view = Watching()
+    asyncio.run(run_with(parallel(tmp_path, "whole", 2, chunk_tokens=4), kill, view=view))
     assert left_behind(mark) == []
-    events = events_of(tmp_path / "runs" / "dp")
+    assert "raylet" not in capfd.readouterr().out
+    events = events_of(tmp_path / "runs" / "whole")
+    assert_taken_over(finished.events, events, view.notes)
     assert "trainer" in [one.role for one in of(events, WorkerLost)]
     assert [one.step for one in of(events, StepCommitted)] == [0, 1]
-    assert_same_step(first_step(finished.folder.parents[1], "whole"), first_step(tmp_path, "dp"))
+    assert_same_step(finished.events, events)
+
+
+def _kill(view: Watching, role: str) -> None:
+    assert view.progress is not None
+    (worker,) = [worker for worker in view.progress.workers if worker.role == role]
+    os.kill(worker.pid, signal.SIGKILL)
+
+
+def assert_taken_over(expected: list[Recorded], events: list[Recorded], notes: list[str]) -> None:
+    """Another engine went on where the lost one was: what step 0 is trained on is the same, bit for bit."""
+    assert of(events, BatchSealed)[0] == of(expected, BatchSealed)[0]
+    _, successor = [one.worker for one in of(events, WorkerJoined) if one.role == "engine"]
+    taken_over = [one for one in of(events, RolloutCompleted) if one.engine == successor]
+    assert any(one.start > 0 for one in taken_over), "some go on from their last chunk"
+    assert [note for note in notes if successor in note and "an engine was lost" in note]

@@ -17,6 +17,8 @@ from slime_events.config.settings import TrainSettings
 from slime_events.demo.settings import prepare_demo
 from slime_events.launch.run import Launch
 from slime_events.progress import Progress, StepLine
+from slime_events.state.group import SamplePhase
+from slime_events.state.run import RunState
 from storage.connect import open_run_log
 from storage.log import Recorded
 
@@ -110,6 +112,11 @@ def events_of(folder: Path) -> list[Recorded]:
 def of(events: list[Recorded], kind: type) -> list[Any]:
     """The events of one type."""
     return [recorded.envelope.event for recorded in events if isinstance(recorded.envelope.event, kind)]
+
+
+def running(state: RunState) -> int:
+    """Rollouts that have said something and are not done."""
+    return sum(s.phase is SamplePhase.RUNNING for g in state.groups.values() for s in g.samples.values())
 
 
 def left_behind(mark: str, wait_s: float = 10.0) -> list[str]:
