@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
-MANY = 500
+MANY = 250
 """Events in one array: few enough that what is decoded of them stays in the processor's cache until it is used."""
 
 

@@ -13,7 +13,7 @@ from storage.archive_segment import Segment
 from storage.links import link_all
 from storage.stretch import Stretch
 
-AHEAD = 4
+AHEAD = 2
 """Segments that are read while one is worked on: reading, hashing and unpacking leave the interpreter to others."""
 
 

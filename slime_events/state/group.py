@@ -60,14 +60,14 @@ class SampleState(msgspec.Struct, kw_only=True, gc=False):
 
     def saw(self, spans: Iterable[WeightSpan]) -> None:
         """Widen the range of weight versions over its tokens."""
-        oldest, newest = self.oldest, self.newest
         for span in spans:
             version = span.version
-            if oldest is None or version < oldest:
-                oldest = version
-            if newest is None or version > newest:
-                newest = version
-        self.oldest, self.newest = oldest, newest
+            if self.oldest is None or self.newest is None:
+                self.oldest = self.newest = version
+            elif version < self.oldest:
+                self.oldest = version
+            elif version > self.newest:
+                self.newest = version
 
 
 class GroupState(msgspec.Struct, kw_only=True, gc=False):
