@@ -32,10 +32,9 @@ lint: $(INSTALLED)
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 
-# What starts real engines and trainers takes both cores as it is; the rest is shared among them.
+# What starts real engines and trainers mostly waits for them: one worker does all of it, the other begins with the rest.
 test: lint
-	$(BIN)/python -m pytest -m "not soak and not real" -n 2 --dist loadfile
-	$(BIN)/python -m pytest -m "real and not soak"
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
 
 soak: $(INSTALLED)
 	$(BIN)/python -m pytest -m soak --timeout 3600
