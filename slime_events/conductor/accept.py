@@ -12,7 +12,7 @@ from slime_events.conductor.draw import may_retry
 from slime_events.conductor.plan import Plan
 from slime_events.conductor.staleness import stale
 from slime_events.filters.decide import FilterDecision
-from slime_events.state.group import GroupPhase, GroupState, SamplePhase, SampleState
+from slime_events.state.group import GroupPhase, GroupState, SamplePhase
 from slime_events.state.run import RunState
 
 Judge = Callable[[GroupState], FilterDecision]
@@ -20,23 +20,27 @@ Judge = Callable[[GroupState], FilterDecision]
 
 Verdict = GroupAccepted | GroupRejected
 
+# Looked up once: a run asks of every open sample, at every turn.
+_COMPLETED, _FAILED = SamplePhase.COMPLETED, SamplePhase.FAILED
+_JUDGED = frozenset({SamplePhase.GRADED, SamplePhase.UNGRADED})
+
 
 def has_ended(group: GroupState, plan: Plan) -> bool:
     """Nothing more will come of it. Where a rollout failed for good, completed ones beside it need no reward (a
     grader of whole groups would give them none).
     """
-    samples = group.samples.values()
-    failed = any(_failed_for_good(sample, plan) for sample in samples)
-    return bool(samples) and all(
-        sample.phase in (SamplePhase.GRADED, SamplePhase.UNGRADED)
-        or (failed and sample.phase is SamplePhase.COMPLETED)
-        or _failed_for_good(sample, plan)
-        for sample in samples
-    )
-
-
-def _failed_for_good(sample: SampleState, plan: Plan) -> bool:
-    return sample.phase is SamplePhase.FAILED and not may_retry(sample, plan)
+    failed = completed = False
+    for sample in group.samples.values():
+        phase = sample.phase
+        if phase in _JUDGED:
+            continue
+        if phase is _COMPLETED:
+            completed = True
+        elif phase is _FAILED and not may_retry(sample, plan):
+            failed = True
+        else:
+            return False
+    return bool(group.samples) and (failed or not completed)
 
 
 def verdicts(state: RunState, plan: Plan, judge: Judge) -> list[Verdict]:

@@ -98,13 +98,15 @@ def requests_missing(state: RunState, plan: Plan) -> list[RolloutRequested]:
 def requests_again(state: RunState, plan: Plan, *, training: bool) -> list[RolloutRequested]:
     """Rollouts that rest, and failed ones that may be tried again; what they had stays. training: not only evals."""
     found = []
+    suspended, failed, requested = SamplePhase.SUSPENDED, SamplePhase.FAILED, GroupPhase.REQUESTED
     for group in state.groups.values():
-        if group.phase is not GroupPhase.REQUESTED or (group.purpose is Purpose.TRAIN and not training):
+        if group.phase is not requested or (group.purpose is Purpose.TRAIN and not training):
             continue
         for sample in group.samples.values():
-            if sample.phase is SamplePhase.SUSPENDED:
+            phase = sample.phase
+            if phase is suspended:
                 found.append(_again(group, sample, plan, min_version=state.published))
-            elif sample.phase is SamplePhase.FAILED and may_retry(sample, plan):
+            elif phase is failed and may_retry(sample, plan):
                 found.append(_again(group, sample, plan, min_version=max(sample.min_version, 0)))
     return found
 

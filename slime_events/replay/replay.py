@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from schemas.errors import DataError, InvalidValue
-from schemas.event import Event
+from schemas.event import Event, Purpose
 from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted, RolloutProgressed
@@ -20,14 +20,16 @@ from schemas.runs import FinishReason, RunFailed, RunFinished, RunResumed, RunSt
 from schemas.sample_ids import group_of
 from schemas.workers import WorkerJoined
 from slime_events.conductor.accept import has_ended
+from slime_events.conductor.boundary import at_boundary
 from slime_events.conductor.decide import is_broken, is_complete
+from slime_events.conductor.evaluate import evals_completed
 from slime_events.conductor.turn import Feed, first_words, turn
 from slime_events.replay.decider import Changes, Decider, settings_under
 from slime_events.replay.difference import difference
 from slime_events.replay.report import ReplayReport
 from slime_events.replay.same import about, is_decision
 from slime_events.replay.turns import Turn, Turns
-from slime_events.state.group import SamplePhase
+from slime_events.state.group import GroupPhase
 from slime_events.state.run import RunState
 from slime_events.verify import fold
 from storage.log import Recorded
@@ -35,8 +37,6 @@ from storage.log import Recorded
 CONDUCTOR = "conductor"
 OF_ONE_SAMPLE = (RolloutProgressed, RolloutCompleted, RewardAssigned)
 """Most events of a run. They bring a decision only where their group has ended by them, or a batch waits for it."""
-
-UNDER_WAY = frozenset({SamplePhase.REQUESTED, SamplePhase.RUNNING, SamplePhase.SUSPENDED})
 
 
 class Replay:
@@ -102,12 +102,17 @@ class Replay:
 
     def _changes_nothing(self, event: Event) -> bool:
         """Whether what would have been decided before `event`, namely nothing, is so after it."""
-        if not self._quiet or self._decider is None or self._state.accepted or not isinstance(event, OF_ONE_SAMPLE):
+        if not self._quiet or self._decider is None or not isinstance(event, OF_ONE_SAMPLE):
             return False
-        group = self._state.groups.get(group_of(event.sample))
-        if group is None or any(sample.phase in UNDER_WAY for sample in group.samples.values()):
-            return True  # the usual answer, without asking for retries
-        return not has_ended(group, self._decider.plan)
+        state, plan = self._state, self._decider.plan
+        if len(state.accepted) >= plan.groups and not at_boundary(state.next_step, state, plan):
+            return False
+        group = state.groups.get(group_of(event.sample))
+        if group is None or group.phase is not GroupPhase.REQUESTED or not has_ended(group, plan):
+            return True
+        if group.purpose is Purpose.EVAL:
+            return not evals_completed(state, plan)
+        return plan.in_prompt_order and not has_ended(state.in_phase(GroupPhase.REQUESTED)[0], plan)
 
     def _look(self) -> None:
         """Decide as a conductor would that looks at the log here: one that has said all of a turn, or a new one."""

@@ -19,7 +19,7 @@ from slime_events.conductor.prompts import INBOX, TRAIN
 from slime_events.export.loaded import LOADED
 
 Verdict = GroupAccepted | GroupRejected
-ALWAYS = (GroupAccepted, GroupRejected, BatchSealed, RolloutRequested, EvalCompleted)
+ALWAYS = frozenset({GroupAccepted, GroupRejected, BatchSealed, RolloutRequested, EvalCompleted})
 CODE_ONLY = frozenset({"filter", "filter_digest"})
 """Which code decided, not what: the same verdict by another filter is the same decision."""
 ROUNDED = frozenset({"figures"})
@@ -28,11 +28,13 @@ ROUNDED = frozenset({"figures"})
 
 def is_decision(event: Event) -> bool:
     """Whether the conductor decided it. A prompt from outside or out of a dump, or a line that is no row, is a fact."""
+    if type(event) in ALWAYS:
+        return True
     if isinstance(event, PromptSubmitted):
         return event.source.path != INBOX and event.dataset != LOADED
     if isinstance(event, PromptRejected):
         return event.dataset == TRAIN and event.source.offset >= 0
-    return isinstance(event, ALWAYS)
+    return False
 
 
 def about(event: Event) -> tuple[str | int, ...]:
