@@ -1,4 +1,4 @@
-"""docs/code-map.md shows all of it: every event, every package."""
+"""docs/code-map.md shows all of it: every event, every package, every file that packages share."""
 
 from __future__ import annotations
 
@@ -18,3 +18,8 @@ def test_every_package_has_its_line() -> None:
     homes = [ROOT / "slime_events", ROOT / "actors", ROOT / "serve_apps"]
     packages = [path.parent for home in homes for path in home.glob("*/__init__.py")]
     assert [path.name for path in packages if f"| `{path.relative_to(ROOT)}/` |" not in PAGE] == []
+
+
+def test_every_shared_file_is_named() -> None:
+    files = [path.name for path in (ROOT / "slime_events").glob("[a-z]*.py")]
+    assert [name for name in files if f"`{name}`" not in PAGE] == []
