@@ -40,6 +40,13 @@ def test_every_file_that_is_named_is_there() -> None:
     assert not [f"{page.relative_to(ROOT)}: {name}" for page, name in named if not (ROOT / name).exists()]
 
 
+def test_the_decisions_are_listed_by_their_titles() -> None:
+    pages = sorted((DOCS / "decisions").glob("0*.md"))
+    titles = [page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ") for page in pages]
+    listed = [f"- [{page.stem[:4]}]({page.name}): {title}" for page, title in zip(pages, titles, strict=True)]
+    assert (DOCS / "decisions" / "README.md").read_text(encoding="utf-8").splitlines()[4:] == listed
+
+
 def test_the_readme_leads_to_every_page() -> None:
     pages = set(DOCS.glob("*.md"))
     assert pages - {file for file, _ in _links(ROOT / "README.md")} == set()
