@@ -63,9 +63,9 @@ def check_own(parent: TrainSettings, asked: TrainSettings) -> None:
             f"{_flags(went_in)}: went into the rollouts, which are there already. A learner decides on the algorithm, "
             "the trainer, the filter and the number of steps"
         )
-    for component, fields in apart.items():
-        if fields:
-            raise InvalidValue(f"{_flags(fields)}: {NOT_OF_A_LEARNER[component].format(run=asked.run.run)}")
+    for component, unfit in apart.items():
+        if unfit:
+            raise InvalidValue(f"{_flags(unfit)}: {NOT_OF_A_LEARNER[component].format(run=asked.run.run)}")
 
 
 def trains_otherwise(parent: TrainSettings, own: TrainSettings) -> bool:
