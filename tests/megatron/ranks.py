@@ -35,7 +35,9 @@ STEPS = 3
 
 
 def run(model: Path, out: Path, kind: str, case: str, rank: int, world_size: int, master: str) -> dict[str, Any]:
-    """Train 3 steps, save a checkpoint after the second; losses, gradient norms and digests, and rank 0's weights."""
+    """Train 3 steps, dump the first, save a checkpoint after the second; losses, gradient norms and digests, and the
+    weights of rank 0.
+    """
     algorithm, settings = ALGORITHMS[case]
     parallel = PARALLEL[kind] if world_size > 1 else {}
     trainer = TrainerRank(
@@ -43,7 +45,8 @@ def run(model: Path, out: Path, kind: str, case: str, rank: int, world_size: int
     )
     results = []
     for step in range(STEPS):
-        results.append(trainer.train(make_batch(step, zero=True)))
+        dump = f"{out}/{kind}-{case}-{world_size}.pt" if step == 0 else None
+        results.append(trainer.train(make_batch(step, zero=True), dump))
         if step == STEPS - 2 and world_size > 1:
             trainer.save_checkpoint(out / f"{kind}-{case}")
     weights = {name: tensor.clone() for name, tensor in trainer.export_weights()}

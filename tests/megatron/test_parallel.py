@@ -58,3 +58,15 @@ def test_two_ranks_equal_one(
     assert ours.keys() == theirs.keys()
     for tensor in ours:
         torch.testing.assert_close(ours[tensor], theirs[tensor], atol=2e-4, rtol=0)  # Adam makes much of rounding
+    _check_dumps(*(torch.load(f"{path}.pt", weights_only=True) for path in (out / f"{name}-2", tmp_path / f"{name}-1")))
+
+
+def _check_dumps(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+    """What two ranks had of a batch, gathered, is what one had."""
+    places = [place for shard in ours["dp_shards"] for place in shard["partition"]]
+    assert sorted(places) == theirs["dp_shards"][0]["partition"]
+    for one, other in zip(ours["samples"], theirs["samples"], strict=True):
+        assert one.keys() == other.keys()
+        for name in ("tokens", "log_probs", "ref_log_probs", "advantages"):
+            if name in one:
+                torch.testing.assert_close(one[name], other[name], atol=1e-4, rtol=1e-4)
