@@ -59,10 +59,10 @@ async def export(opened: OpenedRun, writer: Writer, fates: Collection[Fate], ste
         if found and _is_wanted(found[0], fates, steps):
             writer.write(found)
             done.samples[found[0].fate] += len(found)
-    writer.close()
-    done.files = writer.files
     if not done.samples:
         raise DataError(f"run {opened.run} has no samples that are {' or '.join(sorted(fates))}: nothing was exported")
+    writer.close()
+    done.files = writer.files
     return done
 
 

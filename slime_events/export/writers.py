@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import IO, Any, ClassVar, Protocol
 
 import msgspec
 
@@ -56,27 +56,31 @@ class DumpWriter:
 
 
 class JsonlWriter:
-    """One file, a line for each row."""
+    """One file, a line for each row; none where there are no rows."""
 
     def __init__(self, url: str, rows: Rows) -> None:
-        self._rows, self._file, self.files = rows, open_new(url), [url]
+        self._url, self._rows, self.files = url, rows, list[str]()
+        self._file: IO[bytes] | None = None
 
     def write(self, samples: list[ExportedSample]) -> None:
         """Some lines."""
+        if self._file is None:
+            self._file, self.files = open_new(self._url), [self._url]
         self._file.write(b"".join(msgspec.json.encode(row) + b"\n" for row in self._rows(samples)))
 
     def close(self) -> None:
         """The file is whole."""
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
 
 
 class ParquetWriter:
-    """One Parquet file."""
+    """One Parquet file; none where there are no rows."""
 
     def __init__(self, url: str, rows: Rows) -> None:
-        self._url, self._rows, self._file = url, rows, open_new(url)
-        self.files = [url]
+        self._url, self._rows, self.files = url, rows, list[str]()
         self._pending: list[Any] = []
+        self._file: IO[bytes] | None = None
         self._parquet: Any = None
 
     def write(self, samples: list[ExportedSample]) -> None:
@@ -91,16 +95,17 @@ class ParquetWriter:
         if not self._pending:
             return
         rows, self._pending = table_of(self._pending, self._parquet and self._parquet.schema), []
-        if self._parquet is None:
+        if self._file is None:
+            self._file, self.files = open_new(self._url), [self._url]
             self._parquet = pq.ParquetWriter(self._file, rows.schema)
         self._parquet.write_table(rows)
 
     def close(self) -> None:
         """The file is whole."""
         self._flush()
-        if self._parquet is not None:
+        if self._file is not None:
             self._parquet.close()
-        self._file.close()
+            self._file.close()
 
 
 class HfWriter:

@@ -140,5 +140,7 @@ def test_dumps_of_slime_s_form(archived: str, tmp_path: Path, capsys: pytest.Cap
 def test_what_cannot_be_exported(archived: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidValue, match=r"needs \{rollout_id\}"):
         main([archived, "--to", "debug-rollout", "--out", f"{tmp_path}/all.pt"])
-    with pytest.raises(DataError, match="no samples that are evaluated"):
-        main([archived, "--to", "jsonl", "--out", f"{tmp_path}/e.jsonl", "--what", "evaluated"])
+    for layout in ("jsonl", "parquet", "hf"):
+        with pytest.raises(DataError, match="no samples that are evaluated"):
+            main([archived, "--to", layout, "--out", f"{tmp_path}/out/e.{layout}", "--what", "evaluated"])
+    assert not (tmp_path / "out").exists()
