@@ -46,27 +46,36 @@ def has_ended(group: GroupState, plan: Plan) -> bool:
 def verdicts(state: RunState, plan: Plan, judge: Judge) -> list[Verdict]:
     """A verdict for each decidable group; in prompt order a group waits for those that were asked for before it.
 
-    Where verdicts are not said at once, acceptances wait until they fill a batch: nothing follows from one alone.
+    Where verdicts are not said at once, since no filter rejects any, acceptances wait until they fill a batch: nothing
+    follows from one alone, and until then nobody is judged.
     """
     found: list[Verdict] = []
     accepted = [state.groups[name] for name in state.accepted]
-    remaining = state.unsealed_groups
-    for group in state.in_phase(GroupPhase.REQUESTED):
-        if not has_ended(group, plan):
-            if plan.in_prompt_order:
-                break
-            continue
-        insufficient = remaining <= plan.groups
-        verdict = (
-            _broken(group) or stale(group, accepted, state, plan) or _judged(group, judge, insufficient=insufficient)
-        )
-        if isinstance(verdict, GroupAccepted):
-            accepted.append(group)
-        else:
+    remaining, ended = state.unsealed_groups, _ended(state, plan)
+    judges = plan.verdicts_at_once or len(accepted) + len(ended) >= plan.groups
+    for group in ended:
+        verdict: Verdict | None = _broken(group) or stale(group, accepted, state, plan)
+        if verdict is None and judges:
+            verdict = _judged(group, judge, insufficient=remaining <= plan.groups)
+        if isinstance(verdict, GroupRejected):
             remaining -= 1
-        found.append(verdict)
+        else:
+            accepted.append(group)
+        if verdict is not None:
+            found.append(verdict)
     rejected: list[Verdict] = [verdict for verdict in found if isinstance(verdict, GroupRejected)]
     return found if plan.verdicts_at_once or len(accepted) >= plan.groups else rejected
+
+
+def _ended(state: RunState, plan: Plan) -> list[GroupState]:
+    """The groups that a verdict may be said of, in the order that they were asked for."""
+    found = []
+    for group in state.in_phase(GroupPhase.REQUESTED):
+        if has_ended(group, plan):
+            found.append(group)
+        elif plan.in_prompt_order:
+            break
+    return found
 
 
 def _broken(group: GroupState) -> GroupRejected | None:
