@@ -32,6 +32,9 @@ Clock = Callable[[], int]
 
 ResultT = TypeVar("ResultT")
 
+LOOK_S = 0.25
+"""Between looks at the log: nobody waits for a segment."""
+
 
 @dataclass(frozen=True, slots=True)
 class SealPolicy:
@@ -132,8 +135,9 @@ class _Archivist:
         """What came since, or an empty list soon; after a failure the next call reads anew from where this got to."""
         try:
             if self._follower is None:
-                self._follower = await Follower(self._log, self._writer.next_position, read_ahead=1000).__aenter__()
-            return await self._follower.next(wait_s=min(0.25, max(0.01, self._policy.max_age_s - self._age_s())))
+                follower = Follower(self._log, self._writer.next_position, read_ahead=1000, every_s=LOOK_S)
+                self._follower = await follower.__aenter__()
+            return await self._follower.next(wait_s=min(LOOK_S, max(0.01, self._policy.max_age_s - self._age_s())))
         except LogUnavailable:
             await self._let_go()
             raise

@@ -11,7 +11,7 @@ thousands in one training step, a tenth of its time. The engine inherits this fr
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 """How sums are split over threads decides their last bits."""
 
-COMPUTES, IN_NO_HURRY = 5, 15
+COMPUTES, IN_NO_HURRY = 15, 19
 """Niceness: of processes that compute for long, and of those that nobody waits for. Who decides, grades or hands on an
 event takes a millisecond that a whole step waits for, and on few cores must not queue behind either.
 """

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 from storage.log import Readable, Recorded
 
 
 class Follower:
-    """Reads ahead in a task, so that a busy consumer catches up in one turn instead of one event at a time."""
+    """Reads ahead in a task, so that a busy consumer catches up in one turn instead of one event at a time.
 
-    def __init__(self, log: Readable, start: int = 1, subject: str | None = None, *, read_ahead: int = 10_000) -> None:
-        self._log, self._start, self._subject = log, start, subject
+    every_s: seconds between looks, for a reader in no hurry. What has come by then is read at once, which costs reader
+    and server far less than a wake-up for each event, and takes no processor from those whom the next step waits for.
+    """
+
+    def __init__(
+        self,
+        log: Readable,
+        start: int = 1,
+        subject: str | None = None,
+        *,
+        read_ahead: int = 10_000,
+        every_s: float | None = None,
+    ) -> None:
+        self._log, self._start, self._subject, self._every_s = log, start, subject, every_s
         self._queue: asyncio.Queue[Recorded] = asyncio.Queue(read_ahead)
         self._task: asyncio.Task[None] | None = None
         self._history = 0
@@ -43,7 +56,16 @@ class Follower:
             self._task.exception()  # `next` raises it; whoever leaves before that has no use for it
 
     async def _read(self) -> None:
-        async for recorded in self._log.read(self._start, self._subject, follow=True):
+        if self._every_s is None:
+            await self._put(self._log.read(self._start, self._subject, follow=True))
+            return
+        while True:
+            await self._put(self._log.read(self._start, self._subject))
+            await asyncio.sleep(self._every_s)
+
+    async def _put(self, events: AsyncIterator[Recorded]) -> None:
+        async for recorded in events:
+            self._start = recorded.position + 1
             await self._queue.put(recorded)
 
     async def next(self, wait_s: float) -> list[Recorded]:

@@ -13,9 +13,11 @@ from serve_apps.generate.setup import generate_setup
 from slime_events.address import RunAddress
 from slime_events.config.settings import TrainSettings
 from slime_events.launch.cluster import Cluster
+from slime_events.process_environment import COMPUTES, IN_NO_HURRY
 
 ENGINES, TRAINER, CONDUCTOR, GRADER, ARCHIVIST = "engines", "trainer", "conductor", "grader", "archivist"
 LOADER, DUMPER = "loader", "dumper"
+NICE = {TRAINER: COMPUTES, ARCHIVIST: IN_NO_HURRY, DUMPER: IN_NO_HURRY}
 
 
 class Roles:
@@ -83,7 +85,7 @@ class Roles:
 
     def _actor(self, cls: type, role: str, name: str = "", *args: Any, gpus: float = 0) -> Any:
         place = f"{name or role}-{self._address.run}-{self._starts[role]}"
-        actor = self._cluster.actor(cls, place, *args, gpus=gpus)
+        actor = self._cluster.actor(cls, place, *args, gpus=gpus, nice=NICE.get(role, 0))
         self._actors.setdefault(role, []).append(actor)
         return actor
 

@@ -41,6 +41,8 @@ CONDUCTOR_GRACE_S = 60.0
 """The conductor has the same deadline for the run's progress. It is given this much longer to start and to say so."""
 LEAST_FREE_BYTES = 16 * 1024 * 1024
 LOOK_S = 0.5
+READ_S = 0.25
+"""Between looks at the log: a person watches, and no step waits for that."""
 
 
 class Supervisor:
@@ -66,7 +68,7 @@ class Supervisor:
 
     async def watch(self) -> None:
         """Until the run has finished and its roles have ended. Raises a SlimeEventsError that says why it failed."""
-        async with Follower(self._worker.log) as follower:
+        async with Follower(self._worker.log, every_s=READ_S) as follower:
             told = False
             while not (self._over and follower.caught_up):
                 for recorded in await follower.next(wait_s=LOOK_S):

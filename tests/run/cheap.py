@@ -142,7 +142,7 @@ class LocalCluster:
     def start(self) -> None:
         """Nothing to start."""
 
-    def actor(self, cls: type, name: str, *args: Any, gpus: float = 0) -> Any:
+    def actor(self, cls: type, name: str, *args: Any, gpus: float = 0, nice: int = 0) -> Any:
         self.actors.append(_Handle(cls(*args), self))
         return self.actors[-1]
 
@@ -209,6 +209,7 @@ def cheap_parts(parts: Parts) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("slime_events.launch.run.Cluster", LocalCluster)
         patch.setattr("slime_events.launch.roles.TrainerActor", parts.trainer())
+        patch.setattr("slime_events.launch.supervisor.READ_S", 0.01)  # cheap steps are over before a person looks twice
         patch.setattr(
             "slime_events.launch.roles.rollout_app", lambda address, settings, **_: parts.engine(address, settings)
         )
