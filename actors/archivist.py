@@ -32,16 +32,17 @@ Clock = Callable[[], int]
 
 ResultT = TypeVar("ResultT")
 
-LOOK_S = 0.25
-"""Between looks at the log: nobody waits for a segment."""
-
 
 @dataclass(frozen=True, slots=True)
 class SealPolicy:
-    """A segment is written at `max_bytes` (of records, uncompressed) or `max_age_s` after its first event."""
+    """A segment is written at `max_bytes` (of records, uncompressed) or `max_age_s` after its first event.
+
+    look_s: between looks at the log; nobody waits for a segment.
+    """
 
     max_bytes: int = SEGMENT_BYTES
     max_age_s: float = 10.0
+    look_s: float = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +136,10 @@ class _Archivist:
         """What came since, or an empty list soon; after a failure the next call reads anew from where this got to."""
         try:
             if self._follower is None:
-                follower = Follower(self._log, self._writer.next_position, read_ahead=1000, every_s=LOOK_S)
+                follower = Follower(self._log, self._writer.next_position, read_ahead=1000, every_s=self._policy.look_s)
                 self._follower = await follower.__aenter__()
-            return await self._follower.next(wait_s=min(LOOK_S, max(0.01, self._policy.max_age_s - self._age_s())))
+            wait_s = min(self._policy.look_s, max(0.01, self._policy.max_age_s - self._age_s()))
+            return await self._follower.next(wait_s)
         except LogUnavailable:
             await self._let_go()
             raise

@@ -40,7 +40,7 @@ from tests.simulation.roles import make_conductor, make_feed, make_trainer, run_
 
 DEADLINE_S = 30.0
 CHUNKS = ChunkRule(4, 100.0)
-SEGMENTS = SealPolicy(max_bytes=6000)
+SEGMENTS = SealPolicy(max_bytes=6000, look_s=0.002)
 """Small, so that the archivist has something to say in the middle of a run."""
 
 

@@ -100,11 +100,13 @@ async def test_the_last_state_of_a_run_is_kept(tmp_path: Path) -> None:
     sim, _ = await whole_run(tmp_path / "run", delete=False)
     found = await Snapshots(tmp_path / "run" / "snapshots").newest(sim.log)
     assert found is not None
-    assert found.position == len(sim.log.records)
-    assert found.state == sim.fold()
+    (end,) = (at.position for at in sim.log.records if isinstance(at.envelope.event, RunFinished))
+    assert found.position >= end, "an engine may have said something more"
+    assert found.state == sim.fold(found.position)
+    said = len(sim.log.records)
     again = keeping(sim, tmp_path / "run" / "snapshots")
     assert await asyncio.wait_for(again.run(), 5) is sim.conductor.state.phase
-    assert len(sim.log.records) == found.position, "a conductor of a finished run ends without a word"
+    assert len(sim.log.records) == said, "a conductor of a finished run ends without a word"
 
 
 async def test_a_snapshot_that_cannot_be_written_holds_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

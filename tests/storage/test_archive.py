@@ -37,7 +37,7 @@ from storage.memory_log import MemoryLog
 from storage.objects import ObjectFolder
 from tests.storage.stores import StoreUrl
 
-EAGER = SealPolicy(max_bytes=8000, max_age_s=0.05)
+EAGER = SealPolicy(max_bytes=8000, max_age_s=0.05, look_s=0.01)
 BRISK = Patience(first_s=0.01, most_s=0.02, deadline_s=5.0)
 
 
@@ -188,7 +188,7 @@ def test_a_segment_of_a_newer_layout_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_when_to_seal() -> None:
-    policy = SealPolicy(max_bytes=100, max_age_s=10.0)
+    policy = SealPolicy(max_bytes=100, max_age_s=10.0, look_s=0.01)
     assert should_seal(policy, 100, 1, 0.0)
     assert should_seal(policy, 1, 1, 10.0)
     assert not should_seal(policy, 99, 1, 9.9)

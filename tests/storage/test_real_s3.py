@@ -23,7 +23,7 @@ from storage.restore import restore_log
 from tests.storage.archived import a_log, all_there
 from tests.storage.seaweed import Seaweed, faulty, options_of
 
-EAGER = SealPolicy(max_bytes=1500, max_age_s=0.05)
+EAGER = SealPolicy(max_bytes=1500, max_age_s=0.05, look_s=0.01)
 BRISK = Patience(first_s=0.05, most_s=0.5, deadline_s=60.0)
 ONCE = {"retries": {"max_attempts": 0}, "read_timeout": 1, "connect_timeout": 1}
 _numbers = itertools.count()
