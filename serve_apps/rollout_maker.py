@@ -61,11 +61,11 @@ class RolloutMaker:
         self._weights, self._boundary, self._custom = weights, boundary, custom
         self._since = (worker.incarnation or Incarnation()).since
 
-    async def begin(self, request: RolloutRequested, delivery: Delivery) -> Rollout | None:
-        """The rollout with what the log holds of it already; None where it has ended."""
+    async def begin(self, request: RolloutRequested, delivery: Delivery, *, again: bool) -> Rollout | None:
+        """The rollout with what the log holds of it; None where it has ended. again: it was begun here before."""
         trajectories, position = Trajectories(self._fetch), delivery.recorded.position
         trajectories.apply(request, position)
-        if delivery.attempt > 1 or request.attempt > 0 or position < self._since:
+        if again or delivery.attempt > 1 or request.attempt > 0 or position < self._since:
             async for recorded in self._worker.log.read(1, self._scope(request.sample)):
                 event = recorded.envelope.event
                 if isinstance(event, RolloutCompleted) or (

@@ -70,6 +70,7 @@ class RolloutWorker:
         self._room, self._at_once, self._lease_s = room, at_once, lease_s
         self._life = worker.incarnation or Incarnation()
         self._active: dict[asyncio.Task[None], Delivery] = {}
+        self._newest: dict[str, asyncio.Task[None]] = {}
         self._boundary = StepBoundary(worker.log)
         self._weights = EngineWeights(
             worker,
@@ -135,14 +136,25 @@ class RolloutWorker:
                     await asyncio.wait(self._active, return_when=asyncio.FIRST_COMPLETED)
                     continue
                 for delivery in await consumer.take(min(free, self._at_once), wait_s=5.0):
-                    task = asyncio.create_task(self._work(delivery))
-                    self._active[task] = delivery
-                    task.add_done_callback(self._finished)
+                    self._begin(delivery)
                 await asyncio.sleep(0)
         finally:
             await consumer.close()
 
+    def _begin(self, delivery: Delivery) -> None:
+        """Work on a request; where it is worked on here already, once that has ended: a server that was killed may have
+        forgotten what it gave out, and gives it out again as if for the first time.
+        """
+        sample = delivery.recorded.envelope.event.entity()
+        task = asyncio.create_task(self._work(delivery, after=self._newest.get(sample)))
+        self._active[task] = delivery
+        self._newest[sample] = task
+        task.add_done_callback(self._finished)
+
     def _finished(self, task: asyncio.Task[None]) -> None:
+        sample = self._active[task].recorded.envelope.event.entity()
+        if self._newest[sample] is task:
+            del self._newest[sample]
         if task.cancelled() or task.exception() is None:
             self._active.pop(task, None)
         elif (error := task.exception()) is not None:
@@ -162,7 +174,7 @@ class RolloutWorker:
         except TimeoutError:
             return False
 
-    async def _work(self, delivery: Delivery) -> None:
+    async def _work(self, delivery: Delivery, *, after: asyncio.Task[None] | None) -> None:
         """One request, to its end in the log. What this raises ends the worker."""
         request = delivery.recorded.envelope.event
         assert isinstance(request, RolloutRequested)
@@ -171,7 +183,9 @@ class RolloutWorker:
             return
         rollout: Rollout | None = None
         try:
-            rollout = await self._maker.begin(request, delivery)
+            if after is not None:
+                await asyncio.wait({after})
+            rollout = await self._maker.begin(request, delivery, again=after is not None)
             if rollout is not None:
                 await self._maker.make(rollout, delivery)
         except Conflict as conflict:

@@ -106,11 +106,14 @@ class ScriptedRanks:
 
 @dataclass(eq=False)
 class Line:
-    """One process's way to the log. cut: nothing gets through any more. deaf: its leases are not renewed."""
+    """One process's way to the log. cut: nothing gets through any more. deaf: its leases are not renewed. copies: times
+    that each request is handed out, as by a server that was killed and has forgotten the first.
+    """
 
     log: EventLog
     is_cut: bool = False
     is_deaf: bool = False
+    copies: int = 1
     taken: list[str] = field(default_factory=list)
     acked: list[str] = field(default_factory=list)
 
@@ -168,7 +171,7 @@ class LineConsumer:
             return []
         taken = await self.inner.take(limit, wait_s)
         self.line.taken += [delivery.recorded.envelope.event.entity() for delivery in taken]
-        return [LineDelivery(self.line, delivery) for delivery in taken]
+        return [LineDelivery(self.line, delivery) for delivery in taken for _ in range(self.line.copies)]
 
     async def close(self) -> None:
         await self.inner.close()

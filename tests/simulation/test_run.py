@@ -20,7 +20,7 @@ from schemas.rollouts import RolloutCompleted, RolloutProgressed, RolloutRequest
 from schemas.runs import FinishReason, RunFailed, RunFinished
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsActivated, WeightsPublished
-from serve_apps.engine.scripted_engine import Script
+from serve_apps.engine.scripted_engine import Script, ScriptedEngine
 from serve_apps.rollout import ChunkRule
 from slime_events.audit.audit import Audit
 from slime_events.audit.report import report_text
@@ -218,3 +218,12 @@ async def test_a_thousand_open_samples(tmp_path: Path) -> None:
     assert asyncio.get_running_loop().time() - begun < 10
     check_run(sim)
     assert len(sim.events(RewardAssigned)) == len(sim.events(RolloutCompleted)) >= 1024
+
+
+async def test_a_request_that_is_given_out_twice_is_made_once(tmp_path: Path) -> None:
+    engine = ScriptedEngine(STEP)
+    async with Simulation(tmp_path, make_plan(steps=2)) as sim:
+        sim.start_engine(engine).copies = 2
+        await sim.finish()
+    check_run(sim)
+    assert engine.tokens_generated == sum(event.length for event in sim.events(RolloutCompleted))
