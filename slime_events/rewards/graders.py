@@ -62,7 +62,9 @@ class Graders:
 
     async def grade(self, samples: Sequence[Sample], *, evaluation: bool = False) -> list[Outcome]:
         """Grade each sample by itself; outcomes in the samples' order. Nothing a grader does raises here."""
-        return list(await asyncio.gather(*(self._grade(sample, evaluation) for sample in samples)))
+        if any(REMOTE in grader_name(self._settings, sample) for sample in samples):
+            return list(await asyncio.gather(*(self._grade(sample, evaluation) for sample in samples)))
+        return await (await self._start_pool()).grade(samples, evaluation=evaluation)
 
     async def grade_group(self, samples: Sequence[Sample], *, evaluation: bool = False) -> list[Outcome]:
         """Grade a group: at once by the user's function under --group-rm, else sample by sample."""
