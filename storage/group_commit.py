@@ -1,9 +1,8 @@
 """`GroupCommit`: the appends of many tasks, stored with one fsync.
 
-Two atomic batches are under way at a time, so that the one is made ready and sent while the other is synced; what is
-asked for meanwhile gathers for the next. A caller's appends stay together, and get the verdict they would have got
-alone: callers whose fences another caller of the same batch would move wait for the next one, and a batch that a fence
-refuses is tried again without whoever brought that fence.
+One atomic batch is under way at a time; what is asked for meanwhile gathers for the next. A caller's appends stay
+together, and get the verdict they would have got alone: callers whose fences another caller of the same batch would
+move wait for the next one, and a batch that a fence refuses is tried again without whoever brought that fence.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from storage.log import MAX_BATCH, Append, EventLog, check_batch, check_size
 
 BATCH_BYTES = 8 * 1024 * 1024
 """Above this, more in one batch is no faster."""
-UNDER_WAY = 2
 
 
 @dataclass(slots=True, eq=False)
@@ -43,7 +41,6 @@ class GroupCommit:
 
     def __init__(self, log: EventLog, *, at_most: int = MAX_BATCH, max_bytes: int = BATCH_BYTES) -> None:
         self._log, self._at_most, self._max_bytes = log, at_most, max_bytes
-        self._slots = asyncio.Semaphore(UNDER_WAY)
         self._waiting: deque[_Call] = deque()
         self._called = asyncio.Event()
         self._closed = False
@@ -84,16 +81,15 @@ class GroupCommit:
 
     async def _write(self) -> None:
         try:
-            async with asyncio.TaskGroup() as under_way:
-                while self._waiting or not self._closed:
-                    if not self._waiting:
-                        self._called.clear()
-                        await self._called.wait()
-                        await asyncio.sleep(0)  # for whoever calls in the same turn of the loop
-                        continue
-                    await self._slots.acquire()
-                    storing = under_way.create_task(self._store(self._next_batch()))
-                    storing.add_done_callback(lambda _: self._slots.release())
+            while True:
+                if not self._waiting:
+                    if self._closed:
+                        return
+                    self._called.clear()
+                    await self._called.wait()
+                    await asyncio.sleep(0)  # for whoever calls in the same turn of the loop
+                    continue
+                await self._store(self._next_batch())
         finally:
             for call in self._waiting:
                 call.fail(LogUnavailable("the group commit ended before this was stored; it may be tried again"))
