@@ -21,7 +21,7 @@ from storage.nats_server import NatsServer
 NATS_FOLDER = "nats"
 URL_FILE = "nats-url"
 LAUNCH_S = 30.0
-"""Seconds for readers that are just stopping a server of theirs."""
+"""Seconds for readers that are just starting or stopping a server of theirs."""
 
 
 def record_url(run_folder: Path, url: str) -> None:
@@ -62,8 +62,17 @@ async def own_server(run_folder: Path) -> NatsServer:
     """
     folder = run_folder / NATS_FOLDER
     folder.mkdir(parents=True, exist_ok=True)
+    end = time.monotonic() + LAUNCH_S
     async with _reader(folder, LAUNCH_S):
-        return NatsServer.adopt(folder) or await NatsServer.start(folder)
+        while True:
+            if (server := NatsServer.adopt(folder)) is not None:
+                return server
+            try:
+                return await NatsServer.start(folder)
+            except FolderInUse:
+                if time.monotonic() > end:
+                    raise
+                await asyncio.sleep(0.05)  # a reader is starting one, which will be there to adopt
 
 
 class _Closing:
