@@ -35,7 +35,7 @@ lint: $(INSTALLED)
 # Real runs mostly wait for what they start, and everything else leaves cores idle too: side by side they take the time
 # of the longer one. What each of them says is shown when it is done.
 test: lint
-	@echo "real runs and everything else side by side, some ten minutes on two cores; each reports at its end"
+	@echo "real runs and everything else side by side, some thirteen minutes on two slow cores; each reports at its end"
 	$(MAKE) -j 2 --output-sync=target test-real test-rest
 
 test-real: $(INSTALLED)

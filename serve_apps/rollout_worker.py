@@ -143,7 +143,8 @@ class RolloutWorker:
 
     def _begin(self, delivery: Delivery) -> None:
         """Work on a request; where it is worked on here already, once that has ended: a server that was killed may have
-        forgotten what it gave out, and gives it out again as if for the first time.
+        forgotten what it gave out, and gives it out again as if for the first time. The earlier one ends at the latest
+        with this worker, which looks after its engine.
         """
         sample = delivery.recorded.envelope.event.entity()
         task = asyncio.create_task(self._work(delivery, after=self._newest.get(sample)))

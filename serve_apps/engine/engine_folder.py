@@ -19,6 +19,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from slime_events.file_lock import is_locked
+
 PREFIX = "slime-engine-"
 LOCK = "lock"
 SHARED_MEMORY = Path("/dev/shm")
@@ -78,18 +80,4 @@ def _found() -> Iterator[Found]:
         except FileNotFoundError:
             continue
         if stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid():
-            yield Found(path, _is_held(path / LOCK), time.time() - about.st_mtime)
-
-
-def _is_held(lock: Path) -> bool | None:
-    try:
-        file = os.open(lock, os.O_RDWR)
-    except FileNotFoundError:
-        return None
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(file)
-    return False
+            yield Found(path, is_locked(path / LOCK), time.time() - about.st_mtime)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 from schemas.errors import RunIsOn
+from slime_events.file_lock import is_locked
 from slime_events.run_folder import RunFolder
 
 MARK = "SLIME_EVENTS_LAUNCH"
@@ -56,17 +57,7 @@ def holding(folder: RunFolder) -> Iterator[Holder | None]:
 
 def is_held(folder: RunFolder) -> bool:
     """Whether a launcher holds the run now."""
-    try:
-        file = os.open(folder.lock, os.O_RDWR)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(file)
-    return False
+    return bool(is_locked(folder.lock))
 
 
 def _read(file: int) -> Holder | None:

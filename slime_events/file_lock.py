@@ -1,0 +1,22 @@
+"""`is_locked`: whether a living process holds a lock file. The kernel lets go of it however its holder ends."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+
+def is_locked(lock: Path) -> bool | None:
+    """None where there is no such file. Asks without waiting."""
+    try:
+        file = os.open(lock, os.O_RDWR)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(file)
+    return False
