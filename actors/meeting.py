@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import socket
+from storage.loopback_port import HOST, free_port
 
 
 def meeting_address() -> str:
     """`host:port` of rank 0, on loopback; the port is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
+    return f"{HOST}:{free_port()}"

@@ -13,14 +13,13 @@ import asyncio
 import contextlib
 import json
 import signal
-import socket
 from pathlib import Path
 
 from schemas.errors import StorageError
 from schemas.subjects import stream_name
 from storage.jetstream_connection import Connection
 from storage.jetstream_patience import Away, log_wait
-from storage.nats_folder import HOST
+from storage.loopback_port import HOST, free_port
 from storage.nats_server import NatsServer
 
 ROUTES_FILE = "routes.json"
@@ -130,11 +129,7 @@ def _routes_of(folder: Path, nodes: int) -> list[int]:
         if len(routes) != nodes:
             raise StorageError(f"{folder} holds a cluster of {len(routes)} nodes, not {nodes}: start it with as many")
         return routes
-    with contextlib.ExitStack() as probes:
-        sockets = [probes.enter_context(socket.socket()) for _ in range(nodes)]
-        for probe in sockets:
-            probe.bind((HOST, 0))
-        routes = [int(probe.getsockname()[1]) for probe in sockets]
+    routes = [free_port() for _ in range(nodes)]
     file.write_text(json.dumps(routes))
     return routes
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from schemas.errors import NoSpace
+from storage.loopback_port import HOST
 
-HOST = "127.0.0.1"
 MAX_PAYLOAD = 8 * 1024 * 1024
 """Bytes of one message; above what the log stores as one event."""
 LEAST_FREE_BYTES = 64 * 1024 * 1024
@@ -34,7 +34,7 @@ class ServerFacts:
 
 
 def config_text(folder: Path, port: int, max_store_bytes: int, more: str = "") -> str:
-    """The server's configuration. port -1: any free one. more: lines for a node of a cluster."""
+    """The server's configuration. more: lines for a node of a cluster."""
     return "\n".join(
         (
             f'listen: "{HOST}:{port}"',

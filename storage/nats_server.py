@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 from dataclasses import asdict, replace
@@ -20,9 +18,9 @@ from pathlib import Path
 
 from schemas.errors import FolderInUse, LogUnavailable, StorageError
 from storage import batch_staging
+from storage.loopback_port import HOST, free_port, port_is_free
 from storage.nats_binary import find_binary
 from storage.nats_folder import (
-    HOST,
     ServerFacts,
     config_text,
     facts_of,
@@ -33,18 +31,6 @@ from storage.nats_folder import (
 )
 
 _STEP_S = 0.01
-
-
-def _port_is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError as error:
-            if error.errno in (errno.EADDRINUSE, errno.EACCES):
-                return False
-            raise
-    return True
 
 
 class NatsServer:
@@ -125,12 +111,12 @@ class NatsServer:
     @staticmethod
     def _choose_port(folder: Path, port: int | None) -> int:
         if port is not None:
-            if not _port_is_free(port):
+            if not port_is_free(port):
                 raise LogUnavailable(f"port {port} on {HOST} is taken: choose another, or none for any free one")
             return port
         before = facts_of(folder)
-        old = int(before.url.rpartition(":")[2]) if before else -1
-        return old if old > 0 and _port_is_free(old) else -1
+        old = int(before.url.rpartition(":")[2]) if before else None
+        return old if old is not None and port_is_free(old) else free_port()
 
     @staticmethod
     def _spawn(binary: Path, folder: Path, config: str) -> subprocess.Popen[bytes]:

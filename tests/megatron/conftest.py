@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import torch
 
+from actors.meeting import meeting_address
 from actors.megatron.rank import TrainerRank
 from slime_events.config.algorithm import AlgorithmSettings
-from tests.megatron.tiny import free_address, make_model, settings_for
+from tests.megatron.tiny import make_model, settings_for
 
 torch.set_num_threads(1)
 
@@ -32,7 +33,7 @@ def trainer() -> Callable[..., Any]:
     @contextmanager
     def build(folder: Path, algorithm: dict[str, Any] | None = None, **settings: Any) -> Iterator[TrainerRank]:
         chosen = AlgorithmSettings(**(algorithm or {}))
-        rank = TrainerRank(settings_for(folder, **settings), chosen, 0, 1, free_address())
+        rank = TrainerRank(settings_for(folder, **settings), chosen, 0, 1, meeting_address())
         try:
             yield rank
         finally:

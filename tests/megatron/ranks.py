@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from actors.meeting import meeting_address
 from actors.megatron.rank import TrainerRank
 from slime_events.config.algorithm import AlgorithmSettings
-from tests.megatron.tiny import free_address, make_batch, settings_for
+from tests.megatron.tiny import make_batch, settings_for
 
 # A reward KL, whitening and two optimizer steps send log-probs, advantages and ratios through every exchange.
 ALGORITHMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -83,7 +84,7 @@ def agree(path: Path, rank: int) -> str:
     """The address that rank 0 chose just now and left at `path`: one chosen earlier could be taken by another."""
     if rank == 0:
         partial = path.with_suffix(".partial")
-        partial.write_text(free_address())
+        partial.write_text(meeting_address())
         partial.rename(path)
     while not path.exists():  # the traceback timer above is the deadline
         time.sleep(0.01)

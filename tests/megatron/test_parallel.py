@@ -13,8 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from actors.meeting import meeting_address
 from tests.megatron.ranks import ALGORITHMS, PARALLEL, run
-from tests.megatron.tiny import free_address
 
 DEADLINE = 120.0
 
@@ -48,7 +48,7 @@ def test_two_ranks_equal_one(
     kind: str, case: str, two_ranks: tuple[Path, list[dict[str, Any]]], tiny: Path, tmp_path: Path
 ) -> None:
     out, (first, second) = two_ranks
-    alone = run(tiny, tmp_path, kind, case, 0, 1, free_address())
+    alone = run(tiny, tmp_path, kind, case, 0, 1, meeting_address())
     name = f"{kind}-{case}"
     assert first[name] == second[name]
     for figure in ("loss", "grad_norm", "difference"):

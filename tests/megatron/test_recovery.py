@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from actors.meeting import meeting_address
 from actors.ranks import RanksOfMegatron
 from schemas.checkpoints import CheckpointSaved
 from schemas.steps import StepCommitted
 from serve_apps.engine.scripted_engine import Script
 from slime_events.config.algorithm import AlgorithmSettings
 from slime_events.state.run import RunPhase
-from tests.megatron.tiny import free_address, make_model, settings_for
+from tests.megatron.tiny import make_model, settings_for
 from tests.simulation.simulation import Simulation, make_plan
 
 STEPS = 3
@@ -21,7 +22,7 @@ SCHEDULE = {"lr_warmup_iters": 1, "lr_decay_style": "cosine", "lr_decay_iters": 
 
 async def ranks_of(model: Path) -> RanksOfMegatron:
     ranks = RanksOfMegatron([])
-    await ranks.start(settings_for(model, **SCHEDULE), AlgorithmSettings(), free_address())
+    await ranks.start(settings_for(model, **SCHEDULE), AlgorithmSettings(), meeting_address())
     return ranks
 
 

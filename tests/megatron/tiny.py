@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -92,10 +91,3 @@ def settings_for(folder: Path, **given: Any) -> TrainerSettings:
     return TrainerSettings(
         **{"hf_checkpoint": str(folder), "lr": 1e-3, "adam_beta2": 0.99, "distributed_timeout_minutes": 1, **given}
     )
-
-
-def free_address() -> str:
-    """A loopback address with a free port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"

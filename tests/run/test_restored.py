@@ -21,9 +21,10 @@ from slime_events.config.settings import TrainSettings
 from slime_events.verify import verify
 from storage.archive_reader import ArchiveReader
 from storage.connect import open_run_log
+from storage.loopback_port import HOST
 from tests.run.cheap import Parts, cheap_parts
 from tests.run.tiny import Watching, events_of, of, run_with, tiny
-from tests.storage.seaweed import HOST, Seaweed
+from tests.storage.seaweed import Seaweed
 
 STEPS = 4
 BUCKET = "s3://slime/archive"

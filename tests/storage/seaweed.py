@@ -6,7 +6,6 @@ import contextlib
 import http.client
 import http.server
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -17,7 +16,8 @@ from typing import Any
 
 import fsspec
 
-HOST = "127.0.0.1"
+from storage.loopback_port import HOST, free_port
+
 READY_S = 90.0
 PORTS = (
     "master.port",
@@ -36,7 +36,7 @@ class Seaweed:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._ports = dict(zip(PORTS, _free_ports(len(PORTS)), strict=True))
+        self._ports = {name: free_port() for name in PORTS}
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -83,14 +83,6 @@ def options_of(port: int, **client: Any) -> dict[str, Any]:
     """fsspec options of an S3 server on loopback. client: for botocore's Config, e.g. `read_timeout`."""
     endpoint = {"client_kwargs": {"endpoint_url": f"http://{HOST}:{port}"}}
     return {"key": "k", "secret": "s", **endpoint, **({"config_kwargs": client} if client else {})}
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as probes:
-        sockets = [probes.enter_context(socket.socket()) for _ in range(count)]
-        for probe in sockets:
-            probe.bind((HOST, 0))
-        return [int(probe.getsockname()[1]) for probe in sockets]
 
 
 Fault = Callable[[str, int], str | None]

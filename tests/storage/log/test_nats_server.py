@@ -62,6 +62,13 @@ async def test_another_port_is_taken_where_the_old_one_is_gone(tmp_path: Path) -
             assert again.url != first.url
 
 
+async def test_its_port_is_none_that_the_kernel_gives_to_others(tmp_path: Path) -> None:
+    """Else a connection that somebody makes while the server is down could have it when it comes back."""
+    low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    async with await NatsServer.start(tmp_path) as server:
+        assert not low <= int(server.url.rpartition(":")[2]) <= high
+
+
 async def test_a_taken_port_is_named(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -1,0 +1,48 @@
+"""Ports for servers on loopback that stay theirs: whoever starts again must find the address that others know.
+
+The kernel gives ports of one range to all that connect, and to all that listen on port 0. A server that is down for a
+moment may find its port of that range in somebody's hands; below it nobody gets one by chance.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+import socket
+from pathlib import Path
+
+HOST = "127.0.0.1"
+FIRST = 20_000
+"""Below are the ports of well-known servers, and those of Ray's workers."""
+_GIVEN_OUT = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_TRIES = 100
+
+
+def port_is_free(port: int) -> bool:
+    """Whether a server could listen there now."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            if error.errno in (errno.EADDRINUSE, errno.EACCES):
+                return False
+            raise
+    return True
+
+
+def free_port() -> int:
+    """One that is free now, and that the kernel gives to nobody; any free one where it keeps no such range."""
+    for _ in range(_TRIES if (end := _first_given_out()) > FIRST else 0):
+        if port_is_free(port := random.randrange(FIRST, end)):
+            return port
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def _first_given_out() -> int:
+    try:
+        return int(_GIVEN_OUT.read_text().split()[0])
+    except (OSError, ValueError, IndexError):  # no Linux
+        return 0
