@@ -29,14 +29,14 @@ from serve_apps.engine import wire
 from serve_apps.engine.engine_folder import clean
 from serve_apps.engine.pieces import kept_at_seam, sampling_parameters, spans_within
 from serve_apps.engine.scoring import Scoring
-from slime_events.process_environment import COMPUTES
+from slime_events.process_environment import GENERATES, yield_to_others
 
 PARENT_CHECK_S = 0.5
 
 
 def main() -> None:
     """Read `Launch`, start SGLang, serve until the socket closes; then end everything in this session."""
-    os.nice(COMPUTES)
+    yield_to_others(GENERATES)
     connection, folder = socket.socket(fileno=int(sys.argv[1])), Path(sys.argv[2])
     connection.set_inheritable(False)
     threading.Thread(target=_end_with_parent, args=(os.getppid(), folder), daemon=True).start()

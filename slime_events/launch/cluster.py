@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from schemas.errors import DeadlineExceeded, MissingPart
-from slime_events.process_environment import KEEP_MEMORY, ONE_THREAD
+from slime_events.process_environment import KEEP_MEMORY, ONE_THREAD, yield_to_others
 
 QUIET = {
     "RAY_DEDUP_LOGS": "0",
@@ -118,7 +118,7 @@ class Cluster:
 
 
 def _yield_to_others(_: object, nice: int) -> None:
-    os.nice(nice)
+    yield_to_others(nice)
 
 
 def _log_ray(data: dict[str, Any], ignore_prefix: bool = False) -> None:

@@ -13,11 +13,11 @@ from serve_apps.generate.setup import generate_setup
 from slime_events.address import RunAddress
 from slime_events.config.settings import TrainSettings
 from slime_events.launch.cluster import Cluster
-from slime_events.process_environment import COMPUTES, IN_NO_HURRY
+from slime_events.process_environment import IN_NO_HURRY, TRAINS
 
 ENGINES, TRAINER, CONDUCTOR, GRADER, ARCHIVIST = "engines", "trainer", "conductor", "grader", "archivist"
 LOADER, DUMPER = "loader", "dumper"
-NICE = {TRAINER: COMPUTES, ARCHIVIST: IN_NO_HURRY, DUMPER: IN_NO_HURRY}
+NICE = {TRAINER: TRAINS, ARCHIVIST: IN_NO_HURRY, DUMPER: IN_NO_HURRY}
 
 
 class Roles:
