@@ -46,7 +46,7 @@ class SealPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class Backoff:
     """A log or store that is away is asked again after `first_s`, doubling up to `most_s`, for `deadline_s` in all."""
 
     first_s: float = 0.2
@@ -77,15 +77,15 @@ async def archive_run(
     stop: asyncio.Event | None = None,
     *,
     policy: SealPolicy | None = None,
-    patience: Patience | None = None,
+    backoff: Backoff | None = None,
 ) -> ArchiveOutcome:
     """Archive `log` until its `run.finished` is sealed and the archive closed, or until `stop` and all before it is.
 
     The last segment, with `run.finished` in it, has no `archive.sealed`: nothing is said after a run's last word. On a
     resumed run start this after `run.resumed` was appended. Raises DeadlineExceeded where the log or the store stays
-    away for longer than `patience`, Conflict where another archivist writes the same archive, ArchiveDamaged.
+    away for longer than `backoff`, Conflict where another archivist writes the same archive, ArchiveDamaged.
     """
-    archivist = _Archivist(log, writer, producer, clock, policy or SealPolicy(), patience or Patience())
+    archivist = _Archivist(log, writer, producer, clock, policy or SealPolicy(), backoff or Backoff())
     return await archivist.run(stop or asyncio.Event())
 
 
@@ -97,10 +97,10 @@ class _Archivist:
         producer: str,
         clock: Clock,
         policy: SealPolicy,
-        patience: Patience,
+        backoff: Backoff,
     ) -> None:
         self._log, self._writer, self._producer, self._clock = log, writer, producer, clock
-        self._policy, self._patience = policy, patience
+        self._policy, self._backoff = policy, backoff
         self._run_events = about(log.run, "run", "run")
         self._follower: Follower | None = None
         self._counted = 0
@@ -204,18 +204,18 @@ class _Archivist:
 
     async def _patiently(self, what: str, call: Callable[[], Awaitable[ResultT]]) -> ResultT:
         loop = asyncio.get_running_loop()
-        began, pause = loop.time(), self._patience.first_s
+        began, pause = loop.time(), self._backoff.first_s
         while True:
             try:
                 result = await call()
             except (LogUnavailable, StoreUnavailable, NoSpace) as error:
                 waited = loop.time() - began
-                if waited + pause > self._patience.deadline_s:
+                if waited + pause > self._backoff.deadline_s:
                     raise DeadlineExceeded(f"the archivist waited {waited:.0f} s for {what}: {error}") from error
                 logger.warning("%s is away for %.1f s, trying again in %.1f s: %s", what, waited, pause, error)
                 await asyncio.sleep(pause)
-                pause = min(2 * pause, self._patience.most_s)
+                pause = min(2 * pause, self._backoff.most_s)
             else:
-                if pause > self._patience.first_s:
+                if pause > self._backoff.first_s:
                     logger.warning("%s is back after %.1f s", what, loop.time() - began)
                 return result

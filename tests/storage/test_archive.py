@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from actors.archivist import ArchiveOutcome, Patience, SealPolicy, archive_run, should_seal
+from actors.archivist import ArchiveOutcome, Backoff, SealPolicy, archive_run, should_seal
 from schemas.archives import ArchiveSealed
 from schemas.arrays import pack_tokens
 from schemas.envelope import enclose
@@ -38,7 +38,7 @@ from storage.objects import ObjectFolder
 from tests.storage.stores import StoreUrl
 
 EAGER = SealPolicy(max_bytes=8000, max_age_s=0.05, look_s=0.01)
-BRISK = Patience(first_s=0.01, most_s=0.02, deadline_s=5.0)
+BRISK = Backoff(first_s=0.01, most_s=0.02, deadline_s=5.0)
 
 
 def prompt(i: int) -> PromptSubmitted:
@@ -201,7 +201,7 @@ def finished(log: MemoryLog) -> RunFinished:
 
 async def archive(log: MemoryLog, store: StoreUrl, stop: asyncio.Event | None = None) -> ArchiveOutcome:
     writer = ArchiveWriter(store.url, "r", store.options)
-    running = archive_run(log, writer, "archivist", time.time_ns, stop or asyncio.Event(), policy=EAGER, patience=BRISK)
+    running = archive_run(log, writer, "archivist", time.time_ns, stop or asyncio.Event(), policy=EAGER, backoff=BRISK)
     return await asyncio.wait_for(running, 20)
 
 
@@ -326,6 +326,6 @@ async def test_a_store_that_stays_away_ends_with_a_reason(tmp_path: Path, monkey
     log = MemoryLog("r")
     await say(log, prompt(0))
     writer = ArchiveWriter(str(tmp_path), "r")
-    short = Patience(first_s=0.01, deadline_s=0.1)
+    short = Backoff(first_s=0.01, deadline_s=0.1)
     with pytest.raises(DeadlineExceeded, match="archive's store: s3 is away"):
-        await archive_run(log, writer, "a", policy=EAGER, patience=short)
+        await archive_run(log, writer, "a", policy=EAGER, backoff=short)

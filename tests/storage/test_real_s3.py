@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from actors.archivist import ArchiveOutcome, Patience, SealPolicy, archive_run
+from actors.archivist import ArchiveOutcome, Backoff, SealPolicy, archive_run
 from schemas.errors import ArchiveDamaged, DeadlineExceeded
 from storage.archive import ArchiveWriter
 from storage.archive_reader import ArchiveReader
@@ -24,7 +24,7 @@ from tests.storage.archived import a_log, all_there
 from tests.storage.seaweed import Seaweed, faulty, options_of
 
 EAGER = SealPolicy(max_bytes=1500, max_age_s=0.05, look_s=0.01)
-BRISK = Patience(first_s=0.05, most_s=0.5, deadline_s=60.0)
+BRISK = Backoff(first_s=0.05, most_s=0.5, deadline_s=60.0)
 ONCE = {"retries": {"max_attempts": 0}, "read_timeout": 1, "connect_timeout": 1}
 _numbers = itertools.count()
 
@@ -49,7 +49,7 @@ def blob_store() -> BlobStore:
 
 async def archive(log: MemoryLog, where: str, options: dict[str, Any], blobs: BlobStore) -> ArchiveOutcome:
     writer = await asyncio.to_thread(ArchiveWriter, where, "r", options, blobs=blobs)
-    return await archive_run(log, writer, "archivist", policy=EAGER, patience=BRISK)
+    return await archive_run(log, writer, "archivist", policy=EAGER, backoff=BRISK)
 
 
 async def check(log: MemoryLog, where: str, options: dict[str, Any]) -> None:
@@ -81,7 +81,7 @@ async def test_refusals_cuts_lost_and_late_answers(seaweed: Seaweed) -> None:
 
     with faulty(seaweed.port, fault) as port:
         opened = await _opened(where, options_of(port, **ONCE), here)
-        assert await archive_run(log, opened, "a", policy=EAGER, patience=BRISK) is ArchiveOutcome.FINISHED
+        assert await archive_run(log, opened, "a", policy=EAGER, backoff=BRISK) is ArchiveOutcome.FINISHED
     assert set(wrong) == {"refuse", "cut", "lose", "slow"}
     await check(log, where, options_of(seaweed.port))
 
@@ -100,10 +100,10 @@ async def test_a_store_that_stays_broken_ends_with_a_reason(seaweed: Seaweed) ->
     writer = await asyncio.to_thread(ArchiveWriter, where := url(), "r", options_of(seaweed.port), blobs=here)
     with faulty(seaweed.port, lambda *_: "refuse") as port:
         writer._objects = ObjectFolder(writer.url, options_of(port, **ONCE))
-        short = Patience(first_s=0.05, deadline_s=1.0)
+        short = Backoff(first_s=0.05, deadline_s=1.0)
         begin = time.monotonic()
         with pytest.raises(DeadlineExceeded, match=rf"waited \d+ s for the archive's store: {where}/r/segments"):
-            await archive_run(log, writer, "a", policy=EAGER, patience=short)
+            await archive_run(log, writer, "a", policy=EAGER, backoff=short)
         assert time.monotonic() - begin < 60
 
 
@@ -111,7 +111,7 @@ async def test_a_server_that_is_killed_is_waited_for(seaweed: Seaweed) -> None:
     here, where, options = blob_store(), url(), options_of(seaweed.port, **ONCE)
     log = await a_log(here, [5] * 60, finished=True)
     writer = await asyncio.to_thread(ArchiveWriter, where, "r", options, blobs=here)
-    archiving = asyncio.create_task(archive_run(log, writer, "a", policy=EAGER, patience=BRISK))
+    archiving = asyncio.create_task(archive_run(log, writer, "a", policy=EAGER, backoff=BRISK))
     while not writer.segments:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     await asyncio.to_thread(seaweed.kill)
