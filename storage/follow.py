@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 
 from storage.log import Readable, Recorded
@@ -25,7 +26,8 @@ class Follower:
         every_s: float | None = None,
     ) -> None:
         self._log, self._start, self._subject, self._every_s = log, start, subject, every_s
-        self._queue: asyncio.Queue[Recorded] = asyncio.Queue(read_ahead)
+        self._found, self._read_ahead = list[Recorded](), read_ahead
+        self._came, self._room = asyncio.Event(), asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._history = 0
         self._seen = start - 1
@@ -43,6 +45,7 @@ class Follower:
         newest = await self._log.last(self._subject) if self._subject else None
         self._history = (newest.position if newest else 0) if self._subject else await self._log.position()
         self._task = asyncio.create_task(self._read(), name=f"follow-{self._subject or 'all'}")
+        self._task.add_done_callback(lambda _: self._came.set())
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -66,7 +69,11 @@ class Follower:
     async def _put(self, events: AsyncIterator[Recorded]) -> None:
         async for recorded in events:
             self._start = recorded.position + 1
-            await self._queue.put(recorded)
+            self._found.append(recorded)
+            self._came.set()
+            if len(self._found) >= self._read_ahead:
+                self._room.clear()
+                await self._room.wait()
 
     async def next(self, wait_s: float) -> list[Recorded]:
         """All events that have come, at least one; an empty list after `wait_s` seconds without any.
@@ -75,22 +82,16 @@ class Follower:
         """
         if self._task is None:
             raise RuntimeError("enter the follower before reading from it")
-        found: list[Recorded] = []
-        if self._queue.empty():
-            getting = asyncio.ensure_future(self._queue.get())
-            try:
-                done, _ = await asyncio.wait({getting, self._task}, timeout=wait_s, return_when="FIRST_COMPLETED")
-            finally:
-                getting.cancel()  # nothing where it is done
-            if getting in done:
-                found = [getting.result()]
-            else:
-                # A reader that failed may have put events just before.
-                if self._queue.empty():
-                    if self._task.done():
-                        self._task.result()
-                    return []
-        while not self._queue.empty():
-            found.append(self._queue.get_nowait())
+        if not self._found and not self._task.done():
+            self._came.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):  # wait_for may lose a cancellation in Python 3.11
+                    await self._came.wait()
+        if not self._found:
+            if self._task.done():
+                self._task.result()
+            return []
+        found, self._found = self._found, []
+        self._room.set()
         self._seen = found[-1].position
         return found

@@ -12,7 +12,6 @@ import json
 from collections.abc import AsyncGenerator
 from typing import Any
 
-import nats.errors
 import nats.nuid
 
 from schemas.errors import StorageError
@@ -60,29 +59,21 @@ class _Bulk:
     """One consumer's messages, on their way."""
 
     def __init__(self, stream: Stream, consumer: str, position: int, end: int) -> None:
-        self._connection, self._client = stream.connection, stream.connection.client
+        self._connection = stream.connection
         self._subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream.name}.{consumer}"
         self._next, self._end, self._asked = position, end, position - 1
-        self._inbox, self._came = self._client.new_inbox(), asyncio.Event()
+        self._inbox, self._came = self._connection.client.new_inbox(), asyncio.Event()
         self._found: list[Stored] = []
         self._trouble = ""
-        self._stack = contextlib.ExitStack()
-        self._subscription: Any = None
+        self._stack = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> _Bulk:
-        try:
-            self._subscription = await self._client.subscribe(f"{self._inbox}.*")
-        except (nats.errors.Error, OSError) as error:
-            raise Away(repr(error)) from error
-        self._client.hand_over(self._inbox, self._subscription._id, self._receive)
+        await self._stack.enter_async_context(self._connection.receiving(self._inbox, self._receive))
         self._stack.enter_context(self._connection.calling_on_breaks(lambda: self._end_with("the connection broke")))
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._stack.close()
-        self._client.keep(self._subscription._id)
-        with contextlib.suppress(nats.errors.Error, OSError):
-            await self._subscription.unsubscribe()
+        await self._stack.aclose()
 
     @property
     def done(self) -> bool:

@@ -10,16 +10,15 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any
 
 import nats.errors
-from nats.aio.msg import Msg
 
 from schemas.errors import LogUnavailable, MissingPart
 from storage.jetstream_answer import checked
 from storage.jetstream_patience import SAID_AFTER_S, Away, OnWait, Patience
-from storage.jetstream_wire import Answer, WireClient
+from storage.jetstream_wire import Answer, OnAnswer, WireClient
 
 _log = logging.getLogger(__name__)
 
@@ -92,13 +91,24 @@ class Connection:
         subscription = await self.client.subscribe(f"{self._inbox}.*")
         self.client.hand_over(self._inbox, subscription._id, self._answer)
 
-    async def subscribe(self, subject: str, callback: Callable[[Msg], None]) -> Any:
-        """A subscription that never drops a message: whoever asks bounds what may come."""
-
-        async def call(message: Msg) -> None:
-            callback(message)
-
-        return await self.client.subscribe(subject, cb=call, pending_msgs_limit=0, pending_bytes_limit=0)
+    @contextlib.asynccontextmanager
+    async def receiving(self, inbox: str, on_answer: OnAnswer) -> AsyncIterator[None]:
+        """While inside, all that comes to an inbox is handed over as it comes off the wire: whoever asks bounds what
+        may come. Raises Away, LogUnavailable where the connection was closed.
+        """
+        try:
+            subscription = await self.client.subscribe(f"{inbox}.*")
+        except nats.errors.ConnectionClosedError as error:
+            raise LogUnavailable(f"the connection to NATS at {self.url} is closed") from error
+        except (nats.errors.Error, OSError) as error:
+            raise Away(repr(error)) from error
+        self.client.hand_over(inbox, subscription._id, on_answer)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(nats.errors.Error, OSError):
+                await subscription.unsubscribe()
+            self.client.keep(subscription._id)
 
     async def _on_error(self, error: Exception) -> None:
         _log.debug("nats: %r", error)

@@ -60,7 +60,7 @@ class JetStreamDelivery:
     async def _say(self, what: bytes) -> None:
         """A word that is lost makes the event come again after the lease: nothing to wait for."""
         with contextlib.suppress(Away):
-            await self._connection.publish(self._pulled.message.reply, what)
+            await self._connection.publish(self._pulled.reply.decode(), what)
 
 
 class JetStreamConsumer:
@@ -146,7 +146,7 @@ class JetStreamConsumer:
             pulled = buffer[0]
             if time.monotonic() - pulled.at < self._lease_s:
                 try:
-                    recorded = recorded_of(pulled.position, pulled.message.subject, pulled.message.data)
+                    recorded = recorded_of(pulled.position, pulled.subject, pulled.data)
                 except SchemaError:
                     if taken:
                         break
@@ -162,7 +162,7 @@ class JetStreamConsumer:
         await self._pull.__aexit__()
         for pulled in self._pull.buffer:
             with contextlib.suppress(StorageError):
-                await self._connection.publish(pulled.message.reply, b"-NAK")
+                await self._connection.publish(pulled.reply.decode(), b"-NAK")
         self._pull.buffer.clear()
 
 

@@ -7,15 +7,11 @@ import contextlib
 import json
 import time
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
-
-import nats.errors
-from nats.aio.msg import Msg
+from typing import Any, NamedTuple
 
 from storage.jetstream_connection import Connection
 from storage.jetstream_patience import Away
+from storage.jetstream_wire import Answer
 
 ENDED = ("Deleted", "Leadership", "Shutdown", "Reset")
 """Words in a status that says that the consumer itself has ended; any other status ends a request only."""
@@ -29,24 +25,26 @@ _SILENCE_S = 5.0
 """Seconds without any, after which it is taken for dead: its node has gone, or another one leads it now."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pulled:
-    """One message. number: its count in this consumer's deliveries, from 1. attempt: of this message, from 1."""
+class Pulled(NamedTuple):
+    """One message. number: its count in this consumer's deliveries, from 1. attempt: of this message, from 1. at: when
+    it came, in seconds of the monotonic clock. reply: where its ack goes.
+    """
 
-    message: Msg
     position: int
     number: int
     attempt: int
-    pending: int
     at: float
+    subject: str
+    data: bytes
+    reply: bytes
 
 
-def pulled_of(message: Msg) -> Pulled:
+def pulled_of(subject: bytes, reply: bytes, data: bytes, at: float) -> Pulled:
     """Its figures stand in the reply subject:
     `$JS.ACK[.domain.account].stream.consumer.attempt.position.number.time.pending`."""
-    tokens = message.reply.split(".")
-    attempt, position, number, _, pending = tokens[4:9] if len(tokens) == 9 else tokens[6:11]
-    return Pulled(message, int(position), int(number), int(attempt), int(pending), time.monotonic())
+    tokens = reply.split(b".")
+    attempt, position, number = tokens[4:7] if len(tokens) == 9 else tokens[6:9]
+    return Pulled(int(position), int(number), int(attempt), at, subject.decode(), data, reply)
 
 
 class Pull:
@@ -61,18 +59,15 @@ class Pull:
         self._changed = asyncio.Event()
         self._open, self._left, self._until = "", 0, 0.0
         self._beats, self._heard = False, 0.0
-        self._stack = contextlib.ExitStack()
-        self._subscription: Any = None
+        self._stack = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> Pull:
-        self._subscription = await self._connection.subscribe(f"{self._inbox}.*", self._receive)
+        await self._stack.enter_async_context(self._connection.receiving(self._inbox, self._receive))
         self._stack.enter_context(self._connection.calling_on_breaks(self._on_break))
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._stack.close()
-        with contextlib.suppress(nats.errors.Error, OSError):
-            await self._subscription.unsubscribe()
+        await self._stack.aclose()
 
     def _on_break(self) -> None:
         """What was asked for is forgotten by the server, and what was under way is lost."""
@@ -80,25 +75,24 @@ class Pull:
         self._open = ""
         self._changed.set()
 
-    def _receive(self, message: Msg) -> None:
+    def _receive(self, subject: bytes, reply: bytes, answer: Answer) -> None:
         self._heard = time.monotonic()
-        status = (message.headers or {}).get("Status")
-        if status is None or not message.subject.startswith(self._inbox):
-            self.buffer.append(pulled_of(message))
+        if not answer.is_status:
+            self.buffer.append(pulled_of(subject, reply, answer.data, self._heard))
             self._left -= 1
-        elif status == "100":
+        elif answer.status == "100":
             return
         else:
-            self._end_request(message.subject, status, message.headers)
+            self._end_request(subject.decode(), answer)
         self._changed.set()
 
-    def _end_request(self, subject: str, status: str, headers: Mapping[str, str]) -> None:
-        if status == "503" or any(word in headers.get("Description", "") for word in ENDED):
+    def _end_request(self, subject: str, answer: Answer) -> None:
+        if answer.status == "503" or any(word in answer.description for word in ENDED):
             self.gone = True
         if subject != self._open:
             return
         # A consumer with replicas sends a message only once they know of it, and so after the status of its request.
-        owed = self._left - int(headers.get(UNFILLED, self._left))
+        owed = self._left - int(answer.headers.get(UNFILLED, self._left))
         if owed > 0:
             self._left = owed
         else:

@@ -151,7 +151,7 @@ async def _live(stream: Stream, position: int, subject: str | None) -> AsyncGene
                 if subject is None and pulled.position != position:
                     return
                 position = pulled.position + 1
-                yield recorded_of(pulled.position, pulled.message.subject, pulled.message.data)
+                yield recorded_of(pulled.position, pulled.subject, pulled.data)
     finally:
         with contextlib.suppress(StorageError):
             await connection.tell_api(f"CONSUMER.DELETE.{stream.name}.{name}")

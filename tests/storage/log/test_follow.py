@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
+from schemas.errors import LogDamaged
 from schemas.subjects import of_type
 from storage.follow import Follower
 from storage.log import EventLog
+from storage.memory_log import MemoryLog
 from tests.storage.log.said import chunk, reward
 
 
@@ -29,3 +32,29 @@ async def test_a_follower_hands_over_each_event_once(log: EventLog, every_s: flo
         assert await follower.next(wait_s=0.05) == []
     assert [name for name in seen if name != "x"] == list("abcde")
     assert seen.count("x") == (0 if filtered else 4)
+
+
+async def test_a_follower_reads_ahead_no_further_than_it_may(log: EventLog) -> None:
+    wanted = await log.append([reward(log, name) for name in "abcdefg"])
+    async with asyncio.timeout(20), Follower(log, read_ahead=3) as follower:
+        found = [await follower.next(wait_s=10.0)]
+        while not follower.caught_up:
+            await asyncio.sleep(0.02)
+            found.append(await follower.next(wait_s=10.0))
+    assert [recorded.position for some in found for recorded in some] == wanted
+    assert max(map(len, found)) <= 3
+
+
+async def test_what_ended_the_reading_is_raised_after_what_came_before_it() -> None:
+    class Torn(MemoryLog):
+        async def read(self, start: int = 1, subject: str | None = None, *, follow: bool = False) -> Any:
+            async for recorded in super().read(start, subject):
+                yield recorded
+            raise LogDamaged("position 3 is missing")
+
+    log = Torn("r")
+    await log.append([reward(log, "a"), reward(log, "b")])
+    async with asyncio.timeout(20), Follower(log) as follower:
+        assert [recorded.position for recorded in await follower.next(wait_s=10.0)] == [1, 2]
+        with pytest.raises(LogDamaged):
+            await follower.next(wait_s=10.0)

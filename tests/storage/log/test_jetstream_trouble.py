@@ -167,11 +167,11 @@ class _Told:
     idle, gone, breaks = False, False, 0
 
     def __init__(self, numbers: list[int]) -> None:
-        self.buffer = deque(Pulled(None, 10 + n, n, 1, 0, 0.0) for n in numbers)
+        self.buffer = deque(Pulled(10 + n, n, 1, 0.0, "", b"", b"") for n in numbers)
 
     async def wait(self, _: float) -> bool:
         self.breaks = 1
-        self.buffer.append(Pulled(None, 99, 3, 1, 0, 0.0))
+        self.buffer.append(Pulled(99, 3, 1, 0.0, "", b"", b""))
         return True
 
 
