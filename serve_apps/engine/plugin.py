@@ -1,9 +1,9 @@
 """SGLang plugin (entry-point group `sglang.srt.plugins`), loaded in every SGLang process, so it imports nothing heavy.
 
 Everywhere: weight versions on every streamed piece. On a CPU: deterministic inference, which SGLang 0.5.23 brings for
-accelerators only, and a quicker decode. With `enable_deterministic_inference` and a seed per request a token is a
-function of the weights, the tokens before it and the seed alone: a rollout that is resumed from its log goes on as if
-nothing had happened. SGLang processes that this project did not start are left as they are.
+accelerators only, a quicker decode, and one gloo device. With `enable_deterministic_inference` and a seed per request
+a token is a function of the weights, the tokens before it and the seed alone: a rollout that is resumed from its log
+goes on as if nothing had happened. SGLang processes that this project did not start are left as they are.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ def _register_cpu() -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     from serve_apps.engine.cpu import attention, linear, sampling
+    from slime_events.one_gloo_device import share_gloo_device
 
+    share_gloo_device()
     choices.add_deterministic_attention_backend_choices(["torch_native"])
     choices.add_radix_supported_deterministic_attention_backend_choices(["torch_native"])
     backend = "sglang.srt.layers.attention.torch_native_backend.TorchNativeAttnBackend"
