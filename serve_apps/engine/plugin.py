@@ -50,6 +50,7 @@ def _register_cpu() -> None:
         "sglang.srt.layers.logits_processor.LogitsProcessor._compute_lm_head": linear.lm_head,
         "sglang.srt.layers.sampler.top_k_top_p_min_p_sampling_from_probs_torch": sampling.filtered_choice,
     }
+    HookRegistry.register(f"{backend}.init_forward_metadata", attention.forget_parts, HookType.BEFORE)
     for target, hook in around.items():
         HookRegistry.register(target, hook, HookType.AROUND)
     HookRegistry.register(
