@@ -22,6 +22,8 @@ AHEAD = 4
 class FollowedBatches(OpenBatches):
     """shared: the newest version that both runs have."""
 
+    folded = (BatchSealed,)
+
     def __init__(self, fetch: Fetch, *, temperature: float, shared: int) -> None:
         super().__init__(fetch, temperature=temperature)
         self._shared = shared

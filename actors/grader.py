@@ -17,7 +17,7 @@ from schemas.subjects import about
 from slime_events.rewards.graders import Graders
 from slime_events.rewards.outcome import Graded, Outcome
 from slime_events.ungraded import Ungraded
-from slime_events.worker import Worker, run_events_before
+from slime_events.worker import Worker, run_events_before, subjects_of
 from storage.follow import Follower
 from storage.group_commit import GroupCommit
 from storage.log import Append, Fence, Recorded
@@ -42,7 +42,8 @@ class Grader:
         for recorded in await run_events_before(self._start_at, self._worker.log):
             self._over = self._worker.is_over(self._over, recorded.envelope.event)
         try:
-            async with Follower(self._worker.log, self._start_at) as follower:
+            followed = subjects_of(self._worker.log.run, self._ungraded.folded)
+            async with Follower(self._worker.log, self._start_at, followed) as follower:
                 while not (self._over and follower.caught_up):
                     for recorded in await follower.next(wait_s=0.25):
                         self._ungraded.apply(recorded)

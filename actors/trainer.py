@@ -30,13 +30,16 @@ from slime_events.open_batches import OpenBatches
 from slime_events.retrain.difference import trained_otherwise
 from slime_events.trained import Digests, Trained, read_trained
 from slime_events.trajectory import Fetch
-from slime_events.worker import Worker
+from slime_events.worker import Worker, subjects_of
 from storage.follow import Follower
 from storage.log import Append, Fence, Recorded, once
 from storage.weights_retention import Retention
 from storage.weights_store import WeightManifest, WeightStore, digest_of, verify
 
 log = logging.getLogger(__name__)
+
+STEPS = (StepCommitted, StepClaimed)
+"""What a trainer folds beside what batches are made of, and all that it is brought beside that."""
 
 
 class Trainer:
@@ -78,7 +81,8 @@ class Trainer:
         if self._trained.over:
             return self._trained.version
         await self._begin()
-        async with Follower(self._worker.log, self._start_of(self._version)) as follower:
+        followed = subjects_of(self._worker.log.run, (*STEPS, *self._open.folded))
+        async with Follower(self._worker.log, self._start_of(self._version), followed) as follower:
             while not (self._over and follower.caught_up):
                 for recorded in await follower.next(wait_s=1.0):
                     await self._take(recorded)

@@ -12,11 +12,15 @@ from schemas.groups import GroupRejected
 from schemas.rollouts import RolloutRequested
 from slime_events.batch import TrainBatch
 from slime_events.log_batch import make_batch
-from slime_events.trajectory import Fetch, Trajectories
+from slime_events.trajectory import FOLDED, Fetch, Trajectories
 
 
 class OpenBatches:
-    """sealed: by step. temperature: the rollout's, which log-probs are taken at."""
+    """sealed: by step. temperature: the rollout's, which log-probs are taken at. folded: the types of events that they
+    are made of; any other is passed over, so nobody need bring more.
+    """
+
+    folded: tuple[type[Event], ...] = (*FOLDED, BatchSealed, GroupRejected)
 
     def __init__(self, fetch: Fetch, *, temperature: float) -> None:
         self._fetch, self._temperature = fetch, temperature
@@ -25,6 +29,8 @@ class OpenBatches:
 
     def apply(self, event: Event, position: int) -> None:
         """Fold one event in; those of evaluations, and those that no batch is made of, are passed over."""
+        if not isinstance(event, self.folded):
+            return
         if isinstance(event, RolloutRequested) and event.purpose is Purpose.EVAL:
             return
         if isinstance(event, BatchSealed):

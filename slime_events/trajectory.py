@@ -94,6 +94,10 @@ class Trajectory:
             self.log_probs = np.concatenate([self.log_probs, fetch(log_probs)]) if start else fetch(log_probs)
 
 
+FOLDED = (RolloutRequested, RolloutProgressed, RolloutCompleted, RolloutFailed, RolloutSuspended)
+"""The types of events that trajectories are made of."""
+
+
 class Trajectories:
     """The rollouts of the samples that one is told of, by sample id."""
 
@@ -102,11 +106,11 @@ class Trajectories:
         self.by_sample: dict[str, Trajectory] = {}
 
     def apply(self, event: object, position: int) -> None:
-        """Fold one event in; events that are no rollout's are passed over."""
+        """Fold one event in; events that are not `FOLDED` are passed over."""
         if isinstance(event, RolloutRequested):
             found = self.by_sample.setdefault(event.sample, Trajectory(event.sample, event.prompt))
             found.attempt, found.position = event.attempt, position
-        elif isinstance(event, RolloutProgressed | RolloutCompleted | RolloutFailed | RolloutSuspended):
+        elif isinstance(event, FOLDED):
             known = self.by_sample.get(event.sample) or self._sibling(event)
             if known is None:
                 return

@@ -15,12 +15,27 @@ from slime_events.sample import Sample
 from slime_events.sample_view import sample_to_grade
 from storage.log import Recorded
 
+FOLDED: tuple[type[Event], ...] = (
+    PromptSubmitted,
+    RolloutCompleted,
+    RewardAssigned,
+    RewardFailed,
+    GroupAccepted,
+    GroupRejected,
+    EvalCompleted,
+)
+"""What every `Ungraded` is made of; one of whole groups also of what was asked for."""
+
 
 class Ungraded:
-    """Samples to grade, by group. whole_groups: a group is due only when all that was asked for of it is there."""
+    """Samples to grade, by group. whole_groups: a group is due only when all that was asked for of it is there.
+
+    folded: the types of events that it is made of. It passes over any other, so nobody need bring it more.
+    """
 
     def __init__(self, *, whole_groups: bool) -> None:
         self._whole_groups = whole_groups
+        self.folded: tuple[type[Event], ...] = (*FOLDED, RolloutRequested) if whole_groups else FOLDED
         self._prompts: dict[str, PromptSubmitted] = {}
         self._asked: dict[str, set[str]] = {}
         self._completed: dict[str, dict[str, Recorded]] = {}
@@ -30,6 +45,8 @@ class Ungraded:
     def apply(self, recorded: Recorded) -> None:
         """Fold one event in."""
         event: Event = recorded.envelope.event
+        if not isinstance(event, self.folded):
+            return
         if isinstance(event, PromptSubmitted):
             self._prompts[event.group] = event
         elif isinstance(event, RolloutRequested):

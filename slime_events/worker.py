@@ -6,12 +6,12 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from schemas.envelope import Envelope, enclose
-from schemas.event import Event
+from schemas.event import Event, type_of
 from schemas.runs import RunFailed, RunFinished, RunResumed
-from schemas.subjects import about
+from schemas.subjects import about, of_type
 from schemas.workers import WorkerJoined
 from slime_events.incarnation import Incarnation
 from slime_events.telemetry.event_spans import traceparent_of
@@ -77,6 +77,11 @@ class Worker:
 def is_over(over: bool, event: Event) -> bool:
     """The fold that tells whether a run is over: an end ends it, until it is resumed."""
     return isinstance(event, RunFinished | RunFailed) or (over and not isinstance(event, RunResumed))
+
+
+def subjects_of(run: str, folded: Iterable[type[Event]]) -> tuple[str, ...]:
+    """What a process follows that folds these types of events, and what the run says of itself."""
+    return (about(run, "run", "run"), *(of_type(run, type_of(cls)) for cls in folded))
 
 
 async def run_events_before(position: int, log: EventLog) -> list[Recorded]:

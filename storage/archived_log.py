@@ -10,7 +10,7 @@ from schemas.subjects import matches, named_by
 from storage.archive_index import ArchiveIndex
 from storage.archive_reader import ArchiveReader
 from storage.archive_segment import SegmentRecord
-from storage.log import Recorded
+from storage.log import Recorded, Subjects, is_wanted
 from storage.stretch import Stretch
 from storage.stretches import stretches
 
@@ -27,14 +27,12 @@ class ArchivedLog:
         """What it reads."""
         return self._reader
 
-    async def read(
-        self, start: int = 1, subject: str | None = None, *, follow: bool = False
-    ) -> AsyncIterator[Recorded]:
-        """Events from position `start` that match the filter. Raises ValueError for `follow`: nothing will come."""
+    async def read(self, start: int = 1, subject: Subjects = None, *, follow: bool = False) -> AsyncIterator[Recorded]:
+        """Events from position `start` that are wanted. Raises ValueError for `follow`: nothing will come."""
         if follow:
             raise ValueError(f"{self._reader.url} is an archive, and nothing is appended to it: read it to its end")
         for number, record in enumerate(self._records(start, subject)):
-            if subject is None or matches(subject, record.subject):
+            if is_wanted(record.subject, subject):
                 yield _recorded(record)
             if not number % 1000:
                 await asyncio.sleep(0)
@@ -47,9 +45,9 @@ class ArchivedLog:
         """See `Stretched`."""
         return stretches(self._reader, start, chain, every)
 
-    def _records(self, start: int, subject: str | None) -> Iterator[SegmentRecord]:
+    def _records(self, start: int, subject: Subjects) -> Iterator[SegmentRecord]:
         """Those that match, and perhaps others."""
-        named = None if subject is None else named_by(subject)
+        named = named_by(subject) if isinstance(subject, str) else None
         return self._reader.records(start) if named is None else self._index.of_subjects(named, start)
 
     async def last(self, subject: str) -> Recorded | None:

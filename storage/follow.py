@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
-from storage.log import Readable, Recorded
+from storage.log import Readable, Recorded, Subjects
 
 
 class Follower:
@@ -20,7 +20,7 @@ class Follower:
         self,
         log: Readable,
         start: int = 1,
-        subject: str | None = None,
+        subject: Subjects = None,
         *,
         read_ahead: int = 10_000,
         every_s: float | None = None,
@@ -42,11 +42,17 @@ class Follower:
         return recorded.position <= self._history
 
     async def __aenter__(self) -> Follower:
-        newest = await self._log.last(self._subject) if self._subject else None
-        self._history = (newest.position if newest else 0) if self._subject else await self._log.position()
+        self._history = await self._newest()
         self._task = asyncio.create_task(self._read(), name=f"follow-{self._subject or 'all'}")
         self._task.add_done_callback(lambda _: self._came.set())
         return self
+
+    async def _newest(self) -> int:
+        if self._subject is None:
+            return await self._log.position()
+        filters = (self._subject,) if isinstance(self._subject, str) else self._subject
+        newest = await asyncio.gather(*map(self._log.last, filters))
+        return max((recorded.position for recorded in newest if recorded), default=0)
 
     async def __aexit__(self, *_: object) -> None:
         if self._task is None:

@@ -26,7 +26,7 @@ from storage.jetstream_lookup import SUBJECTS, standing
 from storage.jetstream_patience import Away, OnWait, Patience, log_wait
 from storage.jetstream_read import read_events, read_stretches, recorded_of
 from storage.jetstream_stream import Stream
-from storage.log import HEADER_BYTES, MAX_EVENT_BYTES, Append, Fence, Recorded, not_the_end
+from storage.log import HEADER_BYTES, MAX_EVENT_BYTES, Append, Fence, Recorded, Subjects, not_the_end
 from storage.stretch import Stretch
 
 PATIENCE_S = 300.0
@@ -169,8 +169,8 @@ class JetStreamLog:
         while len(self._known) > KNOWN_SUBJECTS:
             self._known.popitem(last=False)
 
-    def read(self, start: int = 1, subject: str | None = None, *, follow: bool = False) -> AsyncIterator[Recorded]:
-        """Events from position `start` that match the filter, in order. Raises SchemaError naming the position of an
+    def read(self, start: int = 1, subject: Subjects = None, *, follow: bool = False) -> AsyncIterator[Recorded]:
+        """Events from position `start` that are wanted, in order. Raises SchemaError naming the position of an
         event that cannot be read, LogDamaged where one is missing, LogUnavailable."""
         return read_events(self._stream, max(start, 1), subject, follow=follow)
 

@@ -22,7 +22,7 @@ from storage.jetstream_patience import Away, Patience
 from storage.jetstream_pull import Pull, Pulled
 from storage.jetstream_stream import PAGE, PAGE_BYTES, Stored, Stream
 from storage.links import link_all
-from storage.log import Recorded
+from storage.log import Recorded, Subjects, is_wanted
 from storage.stretch import Stretch, arrays_of
 
 _REQUEST_S = 30.0
@@ -36,15 +36,19 @@ def recorded_of(position: int, subject: str, data: bytes) -> Recorded:
         raise type(error)(f"position {position} ({subject}): {error}") from error
 
 
-async def read_events(stream: Stream, start: int, subject: str | None, *, follow: bool) -> AsyncIterator[Recorded]:
+async def read_events(stream: Stream, start: int, subject: Subjects, *, follow: bool) -> AsyncIterator[Recorded]:
     """See `EventLog.read`."""
     position = start
+    paged = subject if isinstance(subject, str) else None  # pages have one filter at most
     patience: Patience | None = None
     while True:
-        end = await stream.end(subject)
-        async for recorded in _stored(stream, position, end, subject):
-            position = recorded.position + 1
-            yield recorded
+        end = await stream.end(paged)
+        async with contextlib.aclosing(_lists(stream, position, end, paged)) as lists:
+            async for some in lists:
+                for found in some:
+                    position = found.position + 1
+                    if paged or is_wanted(found.subject, subject):
+                        yield recorded_of(found.position, found.subject, found.data)
         position = max(position, end + 1)
         if not follow:
             return
@@ -57,14 +61,6 @@ async def read_events(stream: Stream, start: int, subject: str | None, *, follow
         except Away as error:
             patience = patience or stream.connection.patience()
             await patience.pause(error)
-
-
-async def _stored(stream: Stream, position: int, end: int, subject: str | None) -> AsyncIterator[Recorded]:
-    """Everything from `position` to `end`."""
-    async with contextlib.aclosing(_lists(stream, position, end, subject)) as lists:
-        async for some in lists:
-            for found in some:
-                yield recorded_of(found.position, found.subject, found.data)
 
 
 async def _lists(stream: Stream, position: int, end: int, subject: str | None) -> AsyncGenerator[list[Stored], None]:
@@ -128,7 +124,7 @@ def _ask(stream: Stream, position: int, end: int, subject: str | None) -> asynci
     return asyncio.create_task(stream.page(position, end, subject)) if position <= end else None
 
 
-async def _live(stream: Stream, position: int, subject: str | None) -> AsyncGenerator[Recorded, None]:
+async def _live(stream: Stream, position: int, subject: Subjects) -> AsyncGenerator[Recorded, None]:
     """Events from `position` on as they come. Ends when it is not sure to have seen all; Away where it cannot begin."""
     connection, name = stream.connection, nats.nuid.NUID().next().decode()
     config: dict[str, Any] = {
@@ -141,7 +137,7 @@ async def _live(stream: Stream, position: int, subject: str | None) -> AsyncGene
         "inactive_threshold": int(2 * _REQUEST_S * 1e9),
     }
     if subject is not None:
-        config["filter_subject"] = subject
+        config["filter_subjects"] = [subject] if isinstance(subject, str) else subject
     body = {"stream_name": stream.name, "config": config}
     # Asked once: a node that has just gone may have been chosen to hold it, and another name is held elsewhere.
     await connection.request(f"$JS.API.CONSUMER.CREATE.{stream.name}.{name}", json.dumps(body).encode())

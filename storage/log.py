@@ -27,6 +27,7 @@ import msgspec
 from schemas.codec import encode
 from schemas.envelope import Envelope
 from schemas.errors import Conflict, EventTooLarge
+from schemas.subjects import matches
 
 MAX_EVENT_BYTES = 4 * 1024 * 1024
 """One encoded event. A server that takes less sets the limit; larger payloads belong into the blob store."""
@@ -68,6 +69,18 @@ class Recorded(msgspec.Struct, frozen=True, gc=False):
     subject: str
     envelope: Envelope
     data: bytes
+
+
+Subjects = str | tuple[str, ...] | None
+"""What a reader wants: all there is (None), what a filter matches, or what any of several does, no two of which match
+the same subject."""
+
+
+def is_wanted(subject: str, wanted: Subjects) -> bool:
+    """Whether an event said there is among what a reader wants."""
+    if wanted is None:
+        return True
+    return any(matches(one, subject) for one in ((wanted,) if isinstance(wanted, str) else wanted))
 
 
 def once(envelope: Envelope) -> Append:
@@ -116,8 +129,8 @@ class EventLog(Protocol):
     async def append(self, appends: Sequence[Append]) -> list[int]:
         """Store all or nothing; their positions in the given order. Raises Conflict, LogUnavailable, EventTooLarge."""
 
-    def read(self, start: int = 1, subject: str | None = None, *, follow: bool = False) -> AsyncIterator[Recorded]:
-        """Events from position `start` that match the filter. Ends at the last one there is, or follows for ever."""
+    def read(self, start: int = 1, subject: Subjects = None, *, follow: bool = False) -> AsyncIterator[Recorded]:
+        """Events from position `start` that are wanted. Ends at the last one there is, or follows for ever."""
 
     async def last(self, subject: str) -> Recorded | None:
         """The last event that matches the filter."""
@@ -145,7 +158,7 @@ class Readable(Protocol):
     def run(self) -> str:
         """The run whose log this is."""
 
-    def read(self, start: int = 1, subject: str | None = None, *, follow: bool = False) -> AsyncIterator[Recorded]:
+    def read(self, start: int = 1, subject: Subjects = None, *, follow: bool = False) -> AsyncIterator[Recorded]:
         """As `EventLog.read`."""
 
     async def last(self, subject: str) -> Recorded | None:
@@ -171,7 +184,7 @@ class Restorable(Protocol):
     async def position(self) -> int:
         """The last position, 0 for an empty log."""
 
-    def read(self, start: int = 1, subject: str | None = None, *, follow: bool = False) -> AsyncIterator[Recorded]:
+    def read(self, start: int = 1, subject: Subjects = None, *, follow: bool = False) -> AsyncIterator[Recorded]:
         """As `EventLog.read`."""
 
 

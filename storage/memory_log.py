@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from schemas.codec import decode
 from schemas.errors import Conflict, LogUnavailable
 from schemas.subjects import any_verb, every_event, matches
-from storage.log import Append, Delivery, Recorded, check_batch, check_size, not_the_end
+from storage.log import Append, Delivery, Recorded, Subjects, check_batch, check_size, is_wanted, not_the_end
 
 
 @dataclass(slots=True)
@@ -174,10 +174,8 @@ class MemoryLog:
             return self._last_about.get(subject, 0)
         return max((p for s, p in self._last.items() if matches(subject, s)), default=0)
 
-    async def read(
-        self, start: int = 1, subject: str | None = None, *, follow: bool = False
-    ) -> AsyncIterator[Recorded]:
-        """Events from position `start` that match the filter, in order."""
+    async def read(self, start: int = 1, subject: Subjects = None, *, follow: bool = False) -> AsyncIterator[Recorded]:
+        """Events from position `start` that are wanted, in order."""
         position = max(start, 1)
         end = len(self.records)
         while True:
@@ -185,7 +183,7 @@ class MemoryLog:
             while position <= (len(self.records) if follow else end):
                 recorded = self.records[position - 1]
                 position += 1
-                if subject is None or matches(subject, recorded.subject):
+                if is_wanted(recorded.subject, subject):
                     yield recorded
             if not follow:
                 return

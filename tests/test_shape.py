@@ -19,7 +19,7 @@ LONGER_FILES = {
     "slime_events/config/tables.py": (300, "literal tables: a line for each of slime's flags"),
     "slime_events/state/apply.py": (360, "the rules of the one fold, a few lines for each event"),
     "tests/audit/test_doctored.py": (470, "a few lines for each way to damage a log"),
-    "tests/storage/log/test_log_contract.py": (460, "the one contract of every log"),
+    "tests/storage/log/test_log_contract.py": (470, "the one contract of every log"),
     "tests/storage/log/test_jetstream_trouble.py": (
         370,
         "each trouble that a server can make, and that of its clients",

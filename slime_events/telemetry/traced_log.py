@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 
 from slime_events.telemetry.telemetry import Telemetry
-from storage.log import Append, Consumer, EventLog, Recorded
+from storage.log import Append, Consumer, EventLog, Recorded, Subjects
 
 
 class TracedLog:
@@ -26,7 +26,7 @@ class TracedLog:
             self._telemetry.said(append.envelope)
         return positions
 
-    def read(self, start: int = 1, subject: str | None = None, *, follow: bool = False) -> AsyncIterator[Recorded]:
+    def read(self, start: int = 1, subject: Subjects = None, *, follow: bool = False) -> AsyncIterator[Recorded]:
         """As the log's."""
         return self._log.read(start, subject, follow=follow)
 

@@ -29,7 +29,7 @@ from slime_events.learner.changes import Changes
 from slime_events.learner.outlook import look_ahead
 from slime_events.opened_run import OpenedRun
 from slime_events.run_folder import RunFolder
-from storage.log import Recorded
+from storage.log import Recorded, Subjects
 from storage.memory_log import MemoryLog
 from tests.history.checker import check
 from tests.learner.learning import Learning
@@ -224,7 +224,7 @@ async def test_a_parent_whose_server_goes_away_is_opened_again(parent: MemoryLog
     """As a run does at its end, when a learner is behind."""
 
     class Away(Line):
-        async def read(self, start: int = 1, subject: str | None = None, *, follow: bool = False) -> Any:
+        async def read(self, start: int = 1, subject: Subjects = None, *, follow: bool = False) -> Any:
             async for recorded in super().read(start, subject, follow=follow):
                 if recorded.position > 40 and len(opened) < 3:
                     raise LogUnavailable("the server has stopped")

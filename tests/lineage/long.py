@@ -15,7 +15,7 @@ from schemas.runs import RunStarted
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsPublished
 from slime_events.opened_run import OpenedRun
-from storage.log import Readable, Recorded
+from storage.log import Readable, Recorded, Subjects
 from tests.lineage.opened import opened
 
 
@@ -74,7 +74,7 @@ class Counting:
     def run(self) -> str:
         return self._log.run
 
-    def read(self, start: int = 1, subject: str | None = None, *, follow: bool = False) -> AsyncIterator[Recorded]:
+    def read(self, start: int = 1, subject: Subjects = None, *, follow: bool = False) -> AsyncIterator[Recorded]:
         assert subject is not None, "it read everything"
         self.looks += 1
         return self._log.read(start, subject, follow=follow)

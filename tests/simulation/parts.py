@@ -12,7 +12,7 @@ from schemas.errors import CheckpointMismatch, LogUnavailable
 from slime_events.batch import TrainBatch
 from slime_events.rewards.outcome import Graded, Outcome
 from slime_events.sample import Sample
-from storage.log import Append, Consumer, Delivery, EventLog, Recorded
+from storage.log import Append, Consumer, Delivery, EventLog, Recorded, Subjects
 from storage.weights_store import TensorBytes
 
 
@@ -129,9 +129,7 @@ class Line:
         self._check()
         return await self.log.append(appends)
 
-    async def read(
-        self, start: int = 1, subject: str | None = None, *, follow: bool = False
-    ) -> AsyncIterator[Recorded]:
+    async def read(self, start: int = 1, subject: Subjects = None, *, follow: bool = False) -> AsyncIterator[Recorded]:
         async for recorded in self.log.read(start, subject, follow=follow):
             self._check()
             yield recorded

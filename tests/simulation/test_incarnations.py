@@ -14,7 +14,7 @@ from serve_apps.engine.scripted_engine import Script
 from slime_events.incarnation import Incarnation
 from slime_events.state.run import RunPhase
 from slime_events.worker import Worker
-from storage.log import Fence, Recorded
+from storage.log import Fence, Recorded, Subjects
 from tests.simulation.parts import Line
 from tests.simulation.roles import make_conductor
 from tests.simulation.simulation import Simulation, make_plan
@@ -45,9 +45,7 @@ async def test_every_role_of_an_earlier_incarnation_ends_without_a_word(tmp_path
 class Blind(Line):
     """A way to the log on which news of a resumption has not come yet."""
 
-    async def read(
-        self, start: int = 1, subject: str | None = None, *, follow: bool = False
-    ) -> AsyncIterator[Recorded]:
+    async def read(self, start: int = 1, subject: Subjects = None, *, follow: bool = False) -> AsyncIterator[Recorded]:
         async for recorded in super().read(start, subject, follow=follow):
             if not isinstance(recorded.envelope.event, RunResumed):
                 yield recorded

@@ -24,6 +24,7 @@ from slime_events.state.snapshot import low_water, training_start
 from slime_events.state.snapshots import Snapshots
 from slime_events.worker import Worker
 from storage.group_commit import GroupCommit
+from storage.log import Subjects
 from tests.simulation.parts import InstantPool, ScriptedRanks
 from tests.simulation.roles import make_conductor, make_trainer
 from tests.simulation.simulation import Simulation, make_plan
@@ -47,12 +48,12 @@ async def kill(sim: Simulation, role: str) -> int:
     return place
 
 
-def watch_reads(sim: Simulation) -> list[tuple[int, str | None]]:
+def watch_reads(sim: Simulation) -> list[tuple[int, Subjects]]:
     """Where readings of the log begin from now on."""
-    starts: list[tuple[int, str | None]] = []
+    starts: list[tuple[int, Subjects]] = []
     read = sim.log.read
 
-    def watching(start: int = 1, subject: str | None = None, *, follow: bool = False) -> Any:
+    def watching(start: int = 1, subject: Subjects = None, *, follow: bool = False) -> Any:
         starts.append((start, subject))
         return read(start, subject, follow=follow)
 
@@ -177,7 +178,7 @@ async def test_a_trainer_reads_no_more_than_the_batches_since_its_checkpoint(
         await sim.finish()
     check_tokens(sim)
     assert [batch.step for batch in ranks.trained] == [*trained_again, 3, 4]
-    (start,) = [start for start, subject in starts if subject is None]
+    (start,) = [start for start, subject in starts if isinstance(subject, tuple)]
     prompts = {
         r.envelope.event.group: r.position for r in sim.log.records if isinstance(r.envelope.event, PromptSubmitted)
     }

@@ -13,6 +13,7 @@ from storage.archive_index import ArchiveIndex
 from storage.archive_reader import ArchiveReader
 from storage.archived_log import ArchivedLog
 from storage.blobs import BlobStore
+from storage.log import Subjects
 from storage.memory_log import MemoryLog
 from tests.storage.archived import a_log
 
@@ -37,9 +38,17 @@ def archived(was: MemoryLog, tmp_path: Path) -> ArchivedLog:
 
 @pytest.mark.parametrize("start", [1, 5, 6, 13, 14])
 @pytest.mark.parametrize(
-    "subject", [None, "slime.r.prompt.submitted.*", "slime.r.*.*.g7", "slime.r.run.*.run", "slime.r.run.>"]
+    "subject",
+    [
+        None,
+        "slime.r.prompt.submitted.*",
+        "slime.r.*.*.g7",
+        "slime.r.run.*.run",
+        "slime.r.run.>",
+        ("slime.r.prompt.*.g7", "slime.r.run.>"),
+    ],
 )
-async def test_it_reads_as_the_log_does(archived: ArchivedLog, was: MemoryLog, start: int, subject: str | None) -> None:
+async def test_it_reads_as_the_log_does(archived: ArchivedLog, was: MemoryLog, start: int, subject: Subjects) -> None:
     assert [r async for r in archived.read(start, subject)] == [r async for r in was.read(start, subject)]
 
 

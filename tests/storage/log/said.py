@@ -7,7 +7,7 @@ from schemas.envelope import Envelope, enclose
 from schemas.event import Event
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import FailureKind, RolloutFailed, RolloutProgressed, WeightSpan
-from storage.log import Append, EventLog, Fence, Recorded
+from storage.log import Append, EventLog, Fence, Recorded, Subjects
 
 
 def said(log: EventLog, event: Event, producer: str = "test") -> Envelope:
@@ -41,5 +41,5 @@ def failure(log: EventLog, sample: str, fence: Fence | None = None) -> Append:
     return Append(said(log, event), fence)
 
 
-async def everything(log: EventLog, start: int = 1, subject: str | None = None) -> list[Recorded]:
+async def everything(log: EventLog, start: int = 1, subject: Subjects = None) -> list[Recorded]:
     return [recorded async for recorded in log.read(start, subject)]

@@ -10,15 +10,16 @@ import pytest
 from schemas.errors import LogDamaged
 from schemas.subjects import of_type
 from storage.follow import Follower
-from storage.log import EventLog
+from storage.log import EventLog, Subjects
 from storage.memory_log import MemoryLog
 from tests.storage.log.said import chunk, reward
 
 
 @pytest.mark.parametrize("every_s", [None, 0.01], ids=["at once", "now and then"])
-@pytest.mark.parametrize("filtered", [False, True])
-async def test_a_follower_hands_over_each_event_once(log: EventLog, every_s: float | None, filtered: bool) -> None:
-    subject = of_type(log.run, "reward.assigned") if filtered else None
+@pytest.mark.parametrize("filters", [0, 1, 2])
+async def test_a_follower_hands_over_each_event_once(log: EventLog, every_s: float | None, filters: int) -> None:
+    filtered, rewards = filters > 0, of_type(log.run, "reward.assigned")
+    subject = (None, rewards, (of_type(log.run, "batch.sealed"), rewards))[filters]
     seen: list[str] = []
     await log.append([reward(log, "a"), chunk(log, "x", 0), reward(log, "b")])
     async with asyncio.timeout(20), Follower(log, subject=subject, every_s=every_s) as follower:
@@ -47,7 +48,7 @@ async def test_a_follower_reads_ahead_no_further_than_it_may(log: EventLog) -> N
 
 async def test_what_ended_the_reading_is_raised_after_what_came_before_it() -> None:
     class Torn(MemoryLog):
-        async def read(self, start: int = 1, subject: str | None = None, *, follow: bool = False) -> Any:
+        async def read(self, start: int = 1, subject: Subjects = None, *, follow: bool = False) -> Any:
             async for recorded in super().read(start, subject):
                 yield recorded
             raise LogDamaged("position 3 is missing")

@@ -227,6 +227,23 @@ async def test_reading_from_a_position_with_a_filter(log: EventLog) -> None:
     assert await everything(log, 21) == []
 
 
+async def test_reading_what_several_filters_match(opened: Open) -> None:
+    """What is there and what comes, in the order of the log."""
+    log, other = await opened(), await opened()
+    wanted = (of_type(log.run, "reward.assigned"), about(log.run, "rollout", "s1"))
+    for i in range(3):
+        await log.append([reward(log, f"s{i}"), chunk(log, f"s{i}", 0), failure(log, f"s{i}")])
+    assert [r.position for r in await everything(log, 1, wanted)] == [1, 4, 5, 6, 7]
+    assert [r.position for r in await everything(log, 5, wanted)] == [5, 6, 7]
+    assert await everything(log, 8, wanted) == []
+    following = log.read(5, wanted, follow=True)
+    async with asyncio.timeout(20):
+        assert [(await anext(following)).position for _ in range(3)] == [5, 6, 7]
+        await other.append([chunk(log, "s2", 4), chunk(log, "s1", 4), failure(log, "s3"), reward(log, "s3")])
+        assert [(await anext(following)).position for _ in range(2)] == [11, 13]
+    await following.aclose()  # type: ignore[attr-defined]
+
+
 async def test_reading_more_than_a_page(log: EventLog) -> None:
     await append_all(log, [reward(log, f"s{i}") for i in range(2500)])
     await log.append([chunk(log, "x", 0)])
