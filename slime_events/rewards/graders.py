@@ -1,4 +1,6 @@
-"""`Graders`: who grades a run: processes of a pool, and a remote judge for the samples that name it."""
+"""`Graders`: who grades a run: processes of a pool, this process what is over at once, and a remote judge for the
+samples that name it.
+"""
 
 from __future__ import annotations
 
@@ -13,26 +15,31 @@ import msgspec
 
 from schemas.rewards import RewardFailureKind
 from slime_events.config.reward import RewardSettings
+from slime_events.rewards import wire
 from slime_events.rewards.dispatch import REMOTE, grader_name, reward_key
 from slime_events.rewards.outcome import Outcome, RewardFailure
 from slime_events.rewards.pool import GraderPool
+from slime_events.rewards.registry import IMMEDIATE
+from slime_events.rewards.worker import Worker
 from slime_events.sample import Sample
 
 
 class Graders:
     """As `GraderPool`, whose arguments it takes. The pool's processes are started only if the run's own grader is one
-    of theirs, or when the first sample asks for one.
+    of theirs, or when the first sample asks for one. A call whose samples all name `IMMEDIATE` graders needs none.
     """
 
     def __init__(
         self, settings: RewardSettings, *, args: Mapping[str, Any] | None = None, log: Path | None = None
     ) -> None:
         self._settings = settings
-        self._is_remote = REMOTE in grader_name(settings, Sample())
+        own = grader_name(settings, Sample())
+        self._is_remote, self._is_immediate = REMOTE in own, own in IMMEDIATE
         # The run's own remote judge is none that a process could load.
         self._pool = GraderPool(
             msgspec.structs.replace(settings, rm_type=None) if self._is_remote else settings, args=args, log=log
         )
+        self._here = Worker(wire.Setup(settings, dict(args or {}), str(Path.cwd())), mark=lambda number: None)
         self._started = asyncio.Lock()
         self._parts = contextlib.AsyncExitStack()
         self._pool_is_there = False
@@ -44,7 +51,7 @@ class Graders:
 
             judge = RemoteJudge(self._settings.rm_url, self._settings.rm_timeout)
             self._judge = await self._parts.enter_async_context(judge)
-        if not self._is_remote:
+        if not (self._is_remote or self._is_immediate):
             await self._start_pool()
         return self
 
@@ -52,6 +59,11 @@ class Graders:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._parts.aclose()
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the pool that run now."""
+        return self._pool.pids
 
     async def _start_pool(self) -> GraderPool:
         async with self._started:
@@ -62,7 +74,10 @@ class Graders:
 
     async def grade(self, samples: Sequence[Sample], *, evaluation: bool = False) -> list[Outcome]:
         """Grade each sample by itself; outcomes in the samples' order. Nothing a grader does raises here."""
-        if any(REMOTE in grader_name(self._settings, sample) for sample in samples):
+        names = {grader_name(self._settings, sample) for sample in samples}
+        if names <= IMMEDIATE:
+            return self._grade_here(samples, evaluation)
+        if any(REMOTE in name for name in names):
             return list(await asyncio.gather(*(self._grade(sample, evaluation) for sample in samples)))
         return await (await self._start_pool()).grade(samples, evaluation=evaluation)
 
@@ -71,6 +86,12 @@ class Graders:
         if not (self._settings.group_rm and self._settings.custom_rm_path):
             return await self.grade(samples, evaluation=evaluation)
         return await (await self._start_pool()).grade_group(samples, evaluation=evaluation)
+
+    def _grade_here(self, samples: Sequence[Sample], evaluation: bool) -> list[Outcome]:
+        found: list[Outcome] = []
+        units = [wire.Unit([sample], False, evaluation) for sample in samples]
+        self._here.grade(units, lambda done: found.extend(done.outcomes))
+        return found
 
     async def _grade(self, sample: Sample, evaluation: bool) -> Outcome:
         name = grader_name(self._settings, sample)

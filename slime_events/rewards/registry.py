@@ -22,6 +22,10 @@ GRADERS: Mapping[str, BuiltIn] = {
     "reasoning_gym": reasoning_gym.reward,
 }
 
+IMMEDIATE = frozenset({"exact", "random"})
+"""Graders that are over at once whatever they are given, and so need no process of their own with a time limit: they go
+over the text a few times, and call nothing of a user's, no regular expression and no parser."""
+
 REWARD_KEYS: Mapping[str, str] = {"dapo": "score"}
 """Which entry of a grader's dict is the reward where no --reward-key is given."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import faulthandler
+import functools
 import importlib
 import inspect
 import mmap
@@ -46,7 +47,10 @@ class Worker:
         own = ArgsView.of(setup.settings).as_dict()
         self._args = {evaluation: _args(own | setup.args, evaluation) for evaluation in (False, True)}
         self._mark = mark
-        self._loop = asyncio.new_event_loop()
+
+    @functools.cached_property
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        return asyncio.new_event_loop()
 
     def prepare(self) -> wire.Ready:
         """Load the run's own grader and what it imports, before any sample's time runs."""

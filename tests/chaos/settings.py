@@ -14,6 +14,7 @@ from slime_events.launch.environment import environment
 from tests.chaos.engine_log import FLAGS
 
 RUN = "chaos"
+OWN_REWARD = str(Path(__file__).with_name("own_reward.py"))
 NUMBERS_FROM = ("actors/megatron", "serve_apps/engine", "slime_events/algorithms", "slime_events/demo")
 """Code that decides which tokens and weights come out; another reference run is made when it changes."""
 
@@ -42,6 +43,7 @@ class ChaosSettings:
             "--chunk-tokens": 4,
             "--save-interval": self.save_interval,
             "--eval-interval": self.eval_interval,
+            "--custom-rm-path": OWN_REWARD,
         }
         words = [str(word) for pair in flags.items() for word in pair]
         words += ["--plain", *FLAGS, *self.extra, *flags_of_servers]

@@ -1,0 +1,52 @@
+"""What is graded in this process comes out as in a process of the pool."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from slime_events.config.reward import RewardSettings
+from slime_events.rewards.graders import Graders
+from slime_events.rewards.outcome import Graded, Outcome
+from slime_events.rewards.pool import GraderPool
+from slime_events.rewards.registry import GRADERS, IMMEDIATE
+from slime_events.sample import Sample
+
+SAMPLES = [
+    Sample(index=0, response="4<|im_end|>", label="4"),
+    Sample(index=1, response="5", label="4"),
+    Sample(index=2, response="4", label=" 4", metadata={"difficulty": 1}),
+    Sample(index=3, response=r"\boxed{4}", label=None),
+    Sample(index=4, response="", label="", metadata={"rm_type": "random"}),
+    Sample(index=5, response="4", label="<|im_end|>", tokens=[1, 2, 3]),
+]
+
+
+def _timeless(outcomes: list[Outcome]) -> list[Outcome]:
+    return [replace(outcome, seconds=0.0) for outcome in outcomes]
+
+
+@pytest.mark.parametrize("settings", [{"rm_type": "exact"}, {"rm_type": "random", "reward_key": "no_dict"}])
+async def test_it_comes_out_as_in_the_pool(settings: dict[str, str]) -> None:
+    given = RewardSettings(rm_workers=1, **settings)  # type: ignore[arg-type]
+    async with GraderPool(given) as pool, Graders(given) as graders:
+        for evaluation in (False, True):
+            wanted = await pool.grade(SAMPLES, evaluation=evaluation)
+            found = await graders.grade(SAMPLES, evaluation=evaluation)
+            assert _timeless(found) == _timeless(wanted)
+            assert _timeless(await graders.grade_group(SAMPLES, evaluation=evaluation)) == _timeless(wanted)
+        assert graders.pids == []
+
+
+async def test_a_sample_that_names_another_grader_gets_a_process() -> None:
+    async with Graders(RewardSettings(rm_type="exact", rm_workers=1)) as graders:
+        named = Sample(response=r"\boxed{3}", label="3", metadata={"rm_type": "boxed_exact"})
+        outcomes = await graders.grade([*SAMPLES[:2], named])
+        assert len(graders.pids) == 1
+    assert [outcome.value for outcome in outcomes if isinstance(outcome, Graded)] == [1.0, 0.0, 1.0]
+
+
+async def test_of_its_own_it_starts_the_pool_for_what_may_hang() -> None:
+    async with Graders(RewardSettings(rm_type="f1", rm_workers=1)) as graders:
+        assert len(graders.pids) == 1
+    assert GRADERS.keys() > IMMEDIATE
