@@ -5,12 +5,15 @@ A group has one trace, a weight version has one; a span's id follows from the ru
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 from typing import NamedTuple
 
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _LOW_64 = 2**64 - 1
+KEPT = 1024
+"""Ids that are kept: an event's are asked for again with its span, a group's with each of its samples."""
 
 
 class SpanContext(NamedTuple):
@@ -20,6 +23,7 @@ class SpanContext(NamedTuple):
     span: int
 
 
+@functools.lru_cache(KEPT)
 def trace_id(run: str, group: str) -> int:
     """The trace of a group: 128 bits."""
     return int.from_bytes(_digest(run, group)[:16], "big")
@@ -30,6 +34,7 @@ def version_trace_id(run: str, version: int) -> int:
     return trace_id(run, f"version/{version}")
 
 
+@functools.lru_cache(KEPT)
 def span_id(run: str, key: str) -> int:
     """A span of the run: 64 bits."""
     return int.from_bytes(_digest(run, "span", key)[:8], "big")
