@@ -74,21 +74,19 @@ class Grader:
             self._append_of(event_of(sample, group, outcome), recorded)
             for (sample, recorded), outcome in zip(completed.items(), outcomes, strict=True)
         ]
-        if self._whole_groups:  # all or none: a group that is graded in part would never be due again
-            await self._say(group, said)
-        else:
-            await asyncio.gather(*(self._say(append.envelope.event.entity(), [append]) for append in said))
+        # All of a whole group or none: one that is graded in part would never be due again.
+        calls = [said] if self._whole_groups else [[append] for append in said]
+        verdicts = await asyncio.gather(*map(self._commit.submit, calls), return_exceptions=True)
+        for call, verdict in zip(calls, verdicts, strict=True):
+            if isinstance(verdict, Conflict):
+                log.info("%s was graded by another grader", ", ".join(a.envelope.event.entity() for a in call))
+            elif isinstance(verdict, BaseException):
+                raise verdict
 
     def _append_of(self, event: Event, completed: Recorded) -> Append:
         """An outcome, fenced on both kinds: a sample has a reward or a failure, never both."""
         envelope = self._worker.enclose(event, cause=completed.envelope.id)
         return Append(envelope, Fence(about(envelope.run, "reward", event.entity()), 0))
-
-    async def _say(self, what: str, appends: list[Append]) -> None:
-        try:
-            await self._commit.append(appends)
-        except Conflict:
-            log.info("%s was graded by another grader", what)
 
 
 def event_of(sample: str, group: str, outcome: Outcome) -> Event:
