@@ -17,7 +17,6 @@ TEST_LINES = 300
 LONGER_FILES = {
     "actors/trainer.py": (265, "one shell from taking over to the last commit; every part of it moves the same fence"),
     "slime_events/config/tables.py": (300, "literal tables: a line for each of slime's flags"),
-    "slime_events/state/apply.py": (360, "the rules of the one fold, a few lines for each event"),
     "tests/audit/test_doctored.py": (470, "a few lines for each way to damage a log"),
     "tests/storage/log/test_log_contract.py": (470, "the one contract of every log"),
     "tests/storage/log/test_jetstream_trouble.py": (

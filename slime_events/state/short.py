@@ -5,17 +5,18 @@ A rule reads an event and its short form alike, so there is one set of rules. Wh
 
 from __future__ import annotations
 
-import itertools
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol, Union
 
 import msgspec
 
+from schemas.batches import BatchSealed
 from schemas.codec import decode
 from schemas.envelope import Envelope
 from schemas.errors import DamagedEvent, SchemaError
 from schemas.event import Event, type_of
+from schemas.groups import GroupAccepted
 from schemas.registry import EVENT_CLASSES
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted, RolloutProgressed, RolloutRequested, StopReason, WeightSpan
@@ -75,6 +76,21 @@ class Turn(msgspec.Struct, frozen=True, gc=False, tag_field="type", tag=type_of(
     sample: str
 
 
+class Accepted(msgspec.Struct, frozen=True, gc=False, tag_field="type", tag=type_of(GroupAccepted)):
+    """Of group.accepted."""
+
+    group: str
+    rewards: tuple[float, ...]
+
+
+class Sealed(msgspec.Struct, frozen=True, gc=False, tag_field="type", tag=type_of(BatchSealed)):
+    """Of batch.sealed."""
+
+    step: int
+    groups: tuple[str, ...]
+    digest: str
+
+
 SHORT: dict[type[Event], type] = {
     RolloutRequested: Requested,
     RolloutProgressed: Progressed,
@@ -82,15 +98,17 @@ SHORT: dict[type[Event], type] = {
     RewardAssigned: Rewarded,
     TurnRecorded: Turn,
 }
+SHORT_DECISIONS: dict[type[Event], type] = {GroupAccepted: Accepted, BatchSealed: Sealed}
+"""Without what they were decided on, which no state holds, and which takes longer to read than all else of them."""
 _SCHEMA = statistics.mode(kind.SCHEMA for kind in EVENT_CLASSES)
-_KINDS = tuple(SHORT.get(kind, kind) for kind in EVENT_CLASSES if kind.SCHEMA == _SCHEMA)
-"""Of the schema version that most have. Those of another are read one by one."""
+"""The schema version that most have. Those of another are read one by one."""
 
 
-class _Wire(msgspec.Struct, frozen=True, gc=False):
-    schema: Literal[_SCHEMA]  # type: ignore[valid-type]
-    at: int
-    event: Union[_KINDS]  # type: ignore[valid-type]  # noqa: UP007
+def _decoder(short: Mapping[type[Event], type]) -> msgspec.msgpack.Decoder[Any]:
+    """Of arrays of events, in these short forms where there is one."""
+    kinds = tuple(short.get(kind, kind) for kind in EVENT_CLASSES if kind.SCHEMA == _SCHEMA)
+    fields = [("schema", Literal[_SCHEMA]), ("at", int), ("event", Union[kinds])]  # noqa: UP007
+    return msgspec.msgpack.Decoder(list[msgspec.defstruct("Wire", fields, frozen=True, gc=False)])  # type: ignore[misc]
 
 
 class Told(Protocol):
@@ -103,23 +121,21 @@ class Told(Protocol):
     def event(self) -> Any: ...
 
 
-_wires = msgspec.msgpack.Decoder(list[_Wire])
+_wires, _whole_decisions = _decoder(SHORT | SHORT_DECISIONS), _decoder(SHORT)
 _raws = msgspec.msgpack.Decoder(list[msgspec.Raw])
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
-def read_short(arrays: Iterable[bytes], first: int) -> Iterator[Told]:
+def read_short(arrays: Iterable[bytes], first: int, *, decisions: bool = False) -> Iterator[Sequence[Told]]:
     """The events in MessagePack arrays of them, each array decoded when it is come to. first: position of the first.
+    decisions: those whole, for who asks what they were decided on.
 
     Raises a SchemaError that names the position.
     """
-    return itertools.chain.from_iterable(_read_arrays(arrays, first))
-
-
-def _read_arrays(arrays: Iterable[bytes], first: int) -> Iterator[Sequence[Told]]:
+    decoder = _whole_decisions if decisions else _wires
     for array in arrays:
         try:
-            found: Sequence[Told] = _wires.decode(array)
+            found: Sequence[Told] = decoder.decode(array)
         except _UNREADABLE:  # of one that needs an upcaster, or an error of its own
             found = _one_by_one(array, first)
         yield found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -38,8 +39,8 @@ class Moment:
 
     def apply_all(self, stretch: Stretch) -> Sequence[Told]:
         """Fold many events in, and give them back. `last` is not known afterwards."""
-        events = list(read_short(stretch.arrays, stretch.first))
-        apply_all(self.state, events, stretch.chain.hex())
+        events = list(itertools.chain.from_iterable(read_short(stretch.arrays, stretch.first, decisions=True)))
+        apply_all(self.state, [events], stretch.chain.hex())
         self.around.apply_all(stretch.first, events)
         self.before, self.last = stretch.before.hex(), None
         return events

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from pathlib import Path
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from schemas.codec import decode, encode
 from schemas.envelope import enclose
 from schemas.errors import ArchiveDamaged, DamagedEvent, SchemaError, UnknownEventType
 from schemas.rewards import RewardAssigned
-from slime_events.state.apply import apply
+from slime_events.state.apply import apply, apply_all
 from slime_events.state.fold import fold
-from slime_events.state.run import RunState
-from slime_events.state.short import SHORT, read_short
+from slime_events.state.run import RunState, state_digest
+from slime_events.state.short import SHORT, SHORT_DECISIONS, read_short
 from storage.archive import ArchiveWriter
 from storage.archive_reader import ArchiveReader
 from storage.archived_log import ArchivedLog
+from storage.links import link_all
 from storage.log import Recorded
 from storage.memory_log import MemoryLog
-from storage.stretch import Stretch
+from storage.stretch import Stretch, arrays_of
 from storage.stretches import stretches
 from tests.cli.small_run import events, finished, recorded
 from tests.conductor.driver import Driver, dropping, make_plan
@@ -103,10 +107,48 @@ async def test_what_is_whole_is_given_before_what_is_damaged(tmp_path: Path) -> 
         _ = [stretch async for stretch in read]
 
 
-@pytest.mark.parametrize("kind", SHORT)
+def _as_far_as_it_goes(log: list[Recorded]) -> tuple[list[Recorded], RunState]:
+    """Up to the first event that no fold can take (a batch of groups that are not there), and the state there."""
+    state = RunState(run="drive")
+    for position, record in enumerate(log, 1):
+        try:
+            apply(state, msgspec.structs.replace(record, position=position))
+        except (LookupError, ValueError):
+            return _as_far_as_it_goes(log[: position - 1])
+    return log, state
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_any_log_in_any_lists_folds_as_one_by_one(said: list[Recorded], data: st.DataObject) -> None:
+    """Also where events are missing, doubled and out of place: rules find no group, or a sample that is done."""
+    log, places = list(said), st.integers(0, len(said) - 1)
+    for _ in range(data.draw(st.integers(0, 12))):
+        begin, count, to = data.draw(places), data.draw(st.integers(0, 8)), data.draw(places)
+        part = log[begin : begin + count]
+        if data.draw(st.booleans()):
+            del log[begin : begin + count]
+        log[to:to] = part
+    log, one_by_one = _as_far_as_it_goes(log)
+    at_once, chain = RunState(run="drive"), b""
+    ends = sorted({0, len(log), *data.draw(st.lists(st.integers(0, len(log)), max_size=6))})
+    for begin, end in itertools.pairwise(ends):
+        datas = [record.data for record in log[begin:end]]
+        _, chain = link_all(chain, datas)
+        told = read_short(arrays_of(datas), begin + 1, decisions=data.draw(st.booleans()))
+        apply_all(at_once, told, chain.hex())
+    assert state_digest(at_once) == state_digest(one_by_one)
+
+
+@pytest.fixture(scope="module")
+def said() -> list[Recorded]:
+    return _driven()
+
+
+@pytest.mark.parametrize("kind", SHORT | SHORT_DECISIONS)
 def test_a_short_form_has_the_fields_of_its_event(kind: type[msgspec.Struct]) -> None:
     whole = {field.name: field for field in msgspec.structs.fields(kind)}
-    for field in msgspec.structs.fields(SHORT[kind]):
+    for field in msgspec.structs.fields((SHORT | SHORT_DECISIONS)[kind]):
         assert field.name in whole
         assert field.default in (msgspec.NODEFAULT, whole[field.name].default)
 
@@ -116,7 +158,7 @@ def test_what_cannot_be_read_is_named() -> None:
     data = encode(enclose("r", reward, at=1, producer="p"))
     array = b"\xdd" + (2).to_bytes(4, "big")
     good = array + data * 2
-    assert [told.event.value for told in read_short([good, good], 7)] == [1.0] * 4
+    assert [told.event.value for events in read_short([good, good], 7) for told in events] == [1.0] * 4
     with pytest.raises(UnknownEventType, match=r"position 10: event .* has type 'reward.assigneX'"):
         list(read_short([good, array + data + data.replace(b"assigned", b"assigneX")], 7))
     older = data.replace(b"\xa6schema\x01", b"\xa6schema\x00")
