@@ -24,9 +24,9 @@ def register() -> None:
     from serve_apps.engine import version_spans
 
     HookRegistry.register(
-        "sglang.srt.managers.scheduler_components.output_streamer._GenerationStreamAccumulator.accept",
-        version_spans.after_accept,
-        HookType.AFTER,
+        "sglang.srt.managers.scheduler_components.output_streamer._GenerationStreamAccumulator.to_payload",
+        version_spans.before_payload,
+        HookType.BEFORE,
     )
     if device == "cpu":
         _register_cpu()
@@ -36,7 +36,7 @@ def _register_cpu() -> None:
     from sglang.srt.arg_groups import choices
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    from serve_apps.engine.cpu import attention, linear, sampling
+    from serve_apps.engine.cpu import attention, layers, linear, sampling
     from slime_events.one_gloo_device import share_gloo_device
 
     share_gloo_device()
@@ -46,6 +46,8 @@ def _register_cpu() -> None:
     around = {
         f"{backend}._run_sdpa_forward_decode": attention.decode,
         f"{backend}._run_sdpa_forward_extend": attention.extend,
+        "sglang.srt.layers.layernorm.RMSNorm.forward_native": layers.rms_norm,
+        "sglang.srt.layers.rotary_embedding.base.RotaryEmbedding.forward_native": layers.rotary_embedding,
         "sglang.srt.layers.quantization.unquant.UnquantizedLinearMethod.apply": linear.apply,
         "sglang.srt.layers.logits_processor.LogitsProcessor._compute_lm_head": linear.lm_head,
         "sglang.srt.layers.sampler.top_k_top_p_min_p_sampling_from_probs_torch": sampling.filtered_choice,

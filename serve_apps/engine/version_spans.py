@@ -8,14 +8,16 @@ from __future__ import annotations
 from typing import Any
 
 
-def after_accept(_: None, accumulator: Any, *, req: Any) -> None:
-    """After hook of the scheduler's `_GenerationStreamAccumulator.accept`, which may or may not have taken `req`."""
+def before_payload(accumulator: Any, *_: Any, **__: Any) -> None:
+    """Before hook of the scheduler's `_GenerationStreamAccumulator.to_payload`: what is about to be streamed."""
+    if None not in accumulator.weight_versions:
+        return
     from sglang.srt.utils.weight_versions import compute_weight_version_spans
 
-    taken = bool(accumulator.output_reqs) and accumulator.output_reqs[-1] is req
-    if taken and accumulator.weight_versions[-1] is None:
-        accumulator.weight_versions[-1] = compute_weight_version_spans(
-            req.weight_version_events,
-            current_version=accumulator.current_weight_version,
-            num_output_tokens=req.send_token_offset,
-        )
+    for number, (req, told) in enumerate(zip(accumulator.output_reqs, accumulator.weight_versions, strict=True)):
+        if told is None:
+            accumulator.weight_versions[number] = compute_weight_version_spans(
+                req.weight_version_events,
+                current_version=accumulator.current_weight_version,
+                num_output_tokens=req.send_token_offset,
+            )
