@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from schemas.errors import InvalidSubject
 from schemas.event import Event, type_of
@@ -11,6 +12,7 @@ from schemas.registry import BY_TYPE, NOUNS
 _TOKEN = re.compile(r"[A-Za-z0-9_\-]+")
 
 
+@lru_cache(maxsize=4096)
 def check_token(token: str, what: str) -> str:
     """The token itself, or InvalidSubject: letters, digits, `-` and `_` only."""
     if not _TOKEN.fullmatch(token):
