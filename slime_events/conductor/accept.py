@@ -22,7 +22,8 @@ Verdict = GroupAccepted | GroupRejected
 
 # Looked up once: a run asks of every open sample, at every turn.
 _COMPLETED, _FAILED = SamplePhase.COMPLETED, SamplePhase.FAILED
-_JUDGED = frozenset({SamplePhase.GRADED, SamplePhase.UNGRADED})
+_UNGRADED = SamplePhase.UNGRADED
+_JUDGED = frozenset({SamplePhase.GRADED, _UNGRADED})
 
 
 def has_ended(group: GroupState, plan: Plan) -> bool:
@@ -81,8 +82,8 @@ def _ended(state: RunState, plan: Plan) -> list[GroupState]:
 def _broken(group: GroupState) -> GroupRejected | None:
     """The verdict on a group that a rollout or a reward is missing of."""
     for sample in group.samples.values():
-        if sample.phase in (SamplePhase.FAILED, SamplePhase.UNGRADED):
-            failed = sample.phase is SamplePhase.FAILED
+        if sample.phase is _FAILED or sample.phase is _UNGRADED:
+            failed = sample.phase is _FAILED
             return GroupRejected(
                 group=group.group,
                 cause=RejectionCause.ROLLOUT_FAILED if failed else RejectionCause.REWARD_FAILED,

@@ -26,7 +26,8 @@ REMOTE = "remote_rm"
 class Grader(NamedTuple):
     """A grader: `function(args, sample)` or, for a group, `function(args, samples)`; sync or async.
 
-    name and digest: for events. own: a user's. reward_key: which entry counts where it returns a dict.
+    name and digest: for events. own: a user's. reward_key: which entry counts where it returns a dict. concurrent: its
+    calls may wait side by side.
     """
 
     name: str
@@ -34,12 +35,7 @@ class Grader(NamedTuple):
     function: Callable[..., Any]
     own: bool
     reward_key: str | None
-
-    @property
-    def concurrent(self) -> bool:
-        """Its calls may wait side by side."""
-        call = getattr(self.function, "__call__", None)  # noqa: B004  an object with an async __call__
-        return inspect.iscoroutinefunction(self.function) or inspect.iscoroutinefunction(call)
+    concurrent: bool = False
 
 
 def resolve(
@@ -79,7 +75,9 @@ def reward_key(settings: RewardSettings, *, evaluation: bool = False) -> str | N
 def load_own(path: str, key: str | None, user_dir: Path | None) -> Grader:
     """A user's grader."""
     function = load_function(path, default_names=DEFAULT_NAMES, user_dir=user_dir)
-    return Grader(name_of(function), digest_of(function), function, own=True, reward_key=key)
+    call = getattr(function, "__call__", None)  # noqa: B004  an object with an async __call__
+    concurrent = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+    return Grader(name_of(function), digest_of(function), function, own=True, reward_key=key, concurrent=concurrent)
 
 
 @functools.lru_cache(maxsize=64)

@@ -95,7 +95,7 @@ class GroupState(msgspec.Struct, kw_only=True, gc=False):
     @property
     def graded(self) -> tuple[float, ...]:
         """The rewards there are, in index order."""
-        return tuple(float(sample.reward) for sample in self.samples.values() if sample.reward is not None)
+        return tuple([float(sample.reward) for sample in self.samples.values() if sample.reward is not None])
 
     @property
     def rollout_rewards(self) -> list[float]:
@@ -109,5 +109,5 @@ class GroupState(msgspec.Struct, kw_only=True, gc=False):
     @property
     def oldest(self) -> int:
         """The oldest weight version that is or may come to be in it: a sample without tokens may get the requested."""
-        versions = (s.min_version if s.oldest is None else s.oldest for s in self.samples.values())
+        versions = [s.min_version if s.oldest is None else s.oldest for s in self.samples.values()]
         return min(versions, default=self.version)
