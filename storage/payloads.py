@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Iterator
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import msgspec
 import numpy.typing as npt
@@ -47,8 +48,21 @@ def needs_offload(value: object, limit: int = INLINE_LIMIT) -> bool:
     if isinstance(value, Array):
         return len(value.data) > limit
     if isinstance(value, msgspec.Struct):
-        return any(needs_offload(getattr(value, name), limit) for name in value.__struct_fields__)
+        return any(needs_offload(getattr(value, name), limit) for name in _fields_with_arrays(type(value)))
     return isinstance(value, tuple) and any(needs_offload(item, limit) for item in value)
+
+
+@functools.cache
+def _fields_with_arrays(struct: type[msgspec.Struct]) -> tuple[str, ...]:
+    """Fields that may hold one by their type: most events have none, and a batch names hundreds of samples."""
+    hints = get_type_hints(struct)
+    return tuple(name for name in struct.__struct_fields__ if _may_hold_array(hints[name]))
+
+
+def _may_hold_array(hint: Any) -> bool:
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        return issubclass(hint, Array) or bool(_fields_with_arrays(hint))
+    return any(map(_may_hold_array, get_args(hint)))
 
 
 def blob_refs(value: object) -> Iterator[BlobRef]:

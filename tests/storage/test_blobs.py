@@ -8,13 +8,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
 
 from schemas.arrays import INLINE_LIMIT, Array, BlobRef, pack_log_probs, pack_tokens
+from schemas.envelope import Envelope
 from schemas.errors import BlobDamaged, BlobMissing, DamagedEvent, NoSpace, StoreUnavailable
 from schemas.rollouts import RolloutProgressed, WeightSpan
 from storage.blobs import BlobStore
 from storage.objects import ObjectFolder
-from storage.payloads import fetch, offload, offload_async
+from storage.payloads import fetch, needs_offload, offload, offload_async
+from tests.schemas.strategies import envelopes
 from tests.storage.stores import StoreUrl
 
 
@@ -72,6 +75,20 @@ def test_only_arrays_above_the_limit_are_offloaded(tmp_path: Path, size: int) ->
     assert (kept.tokens.blob is not None) == (size * 4 > INLINE_LIMIT)
     np.testing.assert_array_equal(fetch(kept.tokens, blobs), values)
     assert kept.log_probs == event.log_probs
+
+
+class _Anywhere:
+    """A store that takes everything and keeps nothing."""
+
+    def put(self, data: bytes) -> BlobRef:
+        return BlobRef("0" * 64, len(data))
+
+
+@given(envelopes())
+def test_what_needs_to_be_offloaded_is_what_offloading_changes(envelope: Envelope) -> None:
+    event = envelope.event
+    changed = offload(event, _Anywhere(), limit=0)  # type: ignore[arg-type]
+    assert needs_offload(event, limit=0) == (changed is not event)
 
 
 async def test_offload_off_the_event_loop(tmp_path: Path) -> None:
