@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from schemas.arrays import INLINE_LIMIT, Array, BlobRef, pack_log_probs, pack_tokens
 from schemas.envelope import Envelope
@@ -84,6 +84,7 @@ class _Anywhere:
         return BlobRef("0" * 64, len(data))
 
 
+@settings(max_examples=300)
 @given(envelopes())
 def test_what_needs_to_be_offloaded_is_what_offloading_changes(envelope: Envelope) -> None:
     event = envelope.event
