@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from actors.meeting import meeting_address
 from benchmarks.figure import Better, Figure
 from slime_events.algorithms.reward_norm import normalize_rewards
 from slime_events.batch import TrainBatch, TrainSample
 from slime_events.config.settings import TrainSettings
 from slime_events.demo.settings import demo_settings
-from tests.megatron.tiny import free_address
 
 PROMPT = 13
 """Tokens of a question of the demo."""
@@ -38,7 +38,7 @@ def measure(steps: int = 12) -> list[Figure]:
     torch.set_num_threads(1)
     settings = demo_settings(Path(tempfile.gettempdir()))
     batch = demo_batch(settings)
-    rank = TrainerRank(settings.trainer, settings.algorithm, 0, 1, free_address())
+    rank = TrainerRank(settings.trainer, settings.algorithm, 0, 1, meeting_address())
     try:
         ours, plain = _seconds([lambda: rank.train(batch), _plain_step(settings, batch)], steps)
     finally:
