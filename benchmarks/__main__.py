@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import sys
 from collections.abc import Sequence
@@ -24,6 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
     options = parser.parse_args(argv)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    # Where a tokenizer is loaded before torch, transformers does without torch from then on; later ones need both.
+    importlib.import_module("torch")
     rows: list[Row] = []
     try:
         for name in options.only or NAMES:
