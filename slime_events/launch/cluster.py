@@ -21,14 +21,13 @@ QUIET = {
 CALM = {
     "RAY_worker_niceness": "0",
     "RAY_enable_metrics_collection": "0",
-    "RAY_event_stats": "0",
     "RAY_prestart_worker_first_driver": "0",
     "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.25",
 }
 """Of a Ray of our own. Ray would have all its workers yield to everything else on the machine; here they know who
 yields to whom. It would start a worker on every core, a second of each, that no actor becomes, since ours have an
-environment of their own. Its metrics and the statistics of its event loops have no reader, and its look at a few
-replicas ten times a second takes 6 % of a core.
+environment of their own. Its metrics have no reader, and its look at a few replicas ten times a second takes 6 % of a
+core.
 """
 log = logging.getLogger(__name__)
 
@@ -61,7 +60,8 @@ class Cluster:
         if not self._address:
             for name, value in CALM.items():
                 os.environ.setdefault(name, value)
-            _keep_lean(ray)
+            # Ray turns a loopback address into the machine's own, and then listens to the whole network.
+            ray._private.services.resolve_ip_for_localhost = lambda host: host
         try:
             ray.init(
                 address=self._address or "local",
@@ -115,15 +115,6 @@ class Cluster:
             for app in self._apps:
                 serve.delete(app)
         ray.shutdown()
-
-
-def _keep_lean(ray: Any) -> None:
-    """What Ray does whatever it is told, and nobody here has use for."""
-    # It turns a loopback address into the machine's own, and then listens to the whole network.
-    ray._private.services.resolve_ip_for_localhost = lambda host: host
-    # It starts the server of a dashboard that is switched off, and a reader of logs for a driver that wants none.
-    node = ray._private.node.Node
-    node.start_api_server = node.start_log_monitor = lambda *_, **__: None
 
 
 def _yield_to_others(_: object, nice: int) -> None:
