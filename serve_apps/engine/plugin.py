@@ -1,7 +1,7 @@
 """SGLang plugin (entry-point group `sglang.srt.plugins`), loaded in every SGLang process, so it imports nothing heavy.
 
 Everywhere: weight versions on every streamed piece, and an end token that is looked up once. On a CPU: deterministic
-inference, which SGLang 0.5.23 brings for accelerators only, a quicker decode, and one gloo device. With
+inference, which SGLang 0.5.23 brings for accelerators only, a quicker decode and prefill, and one gloo device. With
 `enable_deterministic_inference` and a seed per request a token is a function of the weights, the tokens before it and
 the seed alone: a rollout that is resumed from its log goes on as if nothing had happened. SGLang processes that this
 project did not start are left as they are.
@@ -40,7 +40,7 @@ def _register_cpu() -> None:
     from sglang.srt.arg_groups import choices
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    from serve_apps.engine.cpu import attention, layers, linear, sampling
+    from serve_apps.engine.cpu import attention, layers, linear, sampling, shared_prefixes
     from slime_events.one_gloo_device import share_gloo_device
 
     share_gloo_device()
@@ -50,13 +50,16 @@ def _register_cpu() -> None:
     around = {
         f"{backend}._run_sdpa_forward_decode": attention.decode,
         f"{backend}._run_sdpa_forward_extend": attention.extend,
+        f"{backend}.forward_extend": shared_prefixes.extend,
+        "sglang.srt.layers.logits_processor.LogitsProcessor.forward": shared_prefixes.logits,
         "sglang.srt.layers.layernorm.RMSNorm.forward_native": layers.rms_norm,
         "sglang.srt.layers.rotary_embedding.base.RotaryEmbedding.forward_native": layers.rotary_embedding,
         "sglang.srt.layers.quantization.unquant.UnquantizedLinearMethod.apply": linear.apply,
         "sglang.srt.layers.logits_processor.LogitsProcessor._compute_lm_head": linear.lm_head,
         "sglang.srt.layers.sampler.top_k_top_p_min_p_sampling_from_probs_torch": sampling.filtered_choice,
     }
-    HookRegistry.register(f"{backend}.init_forward_metadata", attention.forget_parts, HookType.BEFORE)
+    for before in (attention.forget_parts, shared_prefixes.share):
+        HookRegistry.register(f"{backend}.init_forward_metadata", before, HookType.BEFORE)
     for target, hook in around.items():
         HookRegistry.register(target, hook, HookType.AROUND)
     HookRegistry.register(

@@ -55,11 +55,12 @@ class Sequences:
         return [Part(rows, 1, self._slots(rows), self._mask(self.lengths[rows, None])) for rows in parts]
 
     def extended(self, new: torch.Tensor) -> list[Part]:
-        """Parts where the queries are the last `new` [sequences] tokens of each sequence, one after another."""
+        """Parts where the queries are the last `new` [sequences] tokens of each sequence, one after another; a sequence
+        may have none."""
         starts, firsts = new.cumsum(0) - new, self.lengths - new + 1
         apart = new * self.lengths * self.heads > MASK_ELEMENTS
         parts = []
-        for chosen in self._alike(_power(self.lengths.clamp(min=BLOCK)) * 64 + _power(new), ~apart):
+        for chosen in self._alike(_power(self.lengths.clamp(min=BLOCK)) * 64 + _power(new), ~apart & (new > 0)):
             # A sequence with fewer tokens than others has its last one again: the same row with the same result.
             nth = torch.arange(int(new[chosen].max())).minimum(new[chosen, None] - 1)
             rows = (starts[chosen, None] + nth).flatten()
