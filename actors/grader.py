@@ -12,10 +12,9 @@ import logging
 
 from schemas.errors import Conflict
 from schemas.event import Event
-from schemas.rewards import RewardAssigned, RewardFailed
 from schemas.subjects import about
 from slime_events.rewards.graders import Graders
-from slime_events.rewards.outcome import Graded, Outcome
+from slime_events.rewards.outcome import outcome_event
 from slime_events.ungraded import Ungraded
 from slime_events.worker import Worker, run_events_before, subjects_of
 from storage.follow import Follower
@@ -71,7 +70,7 @@ class Grader:
         grade = self._pool.grade_group if len(completed) > 1 else self._pool.grade
         outcomes = await grade(samples, evaluation=self._ungraded.is_evaluation(group))
         said = [
-            self._append_of(event_of(sample, group, outcome), recorded)
+            self._append_of(outcome_event(sample, group, outcome), recorded)
             for (sample, recorded), outcome in zip(completed.items(), outcomes, strict=True)
         ]
         # All of a whole group or none: one that is graded in part would never be due again.
@@ -87,26 +86,3 @@ class Grader:
         """An outcome, fenced on both kinds: a sample has a reward or a failure, never both."""
         envelope = self._worker.enclose(event, cause=completed.envelope.id)
         return Append(envelope, Fence(about(envelope.run, "reward", event.entity()), 0))
-
-
-def event_of(sample: str, group: str, outcome: Outcome) -> Event:
-    """The outcome as an event."""
-    if isinstance(outcome, Graded):
-        return RewardAssigned(
-            sample=sample,
-            group=group,
-            value=outcome.value,
-            grader=outcome.grader,
-            grader_digest=outcome.grader_digest,
-            detail=outcome.detail or None,
-            seconds=outcome.seconds,
-        )
-    return RewardFailed(
-        sample=sample,
-        group=group,
-        kind=outcome.kind,
-        message=outcome.message,
-        grader=outcome.grader,
-        grader_digest=outcome.grader_digest,
-        seconds=outcome.seconds,
-    )

@@ -21,9 +21,11 @@ class RewardFailureKind(enum.StrEnum):
 
 
 class RewardAssigned(Event, frozen=True, kw_only=True, tag="reward.assigned"):
-    """The grader, once per completed sample. value: what is trained on. detail: the grader's dict, if it gave one.
+    """The grader, once per completed sample; the engine, in the append that completes it, where the rule is over at
+    once or the generate function graded it.
 
-    grader: name or path; grader_digest: sha256 of its source. seconds: of grading.
+    value: what is trained on. detail: the grader's dict, if it gave one. grader: name or path; grader_digest: sha256 of
+    its source. seconds: of grading.
     """
 
     sample: str
@@ -39,9 +41,9 @@ class RewardAssigned(Event, frozen=True, kw_only=True, tag="reward.assigned"):
 
 
 class RewardFailed(Event, frozen=True, kw_only=True, tag="reward.failed"):
-    """The grader, where there is no usable reward: the sample's group cannot be trained on. message: one sentence.
+    """As `reward.assigned`, where there is no usable reward: the sample's group cannot be trained on.
 
-    grader, grader_digest, seconds: as in `reward.assigned`.
+    message: one sentence. grader, grader_digest, seconds: as in `reward.assigned`.
     """
 
     sample: str

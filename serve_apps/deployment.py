@@ -19,10 +19,12 @@ from serve_apps.engine.engine import Engine
 from serve_apps.engine.sglang_engine import SglangEngine
 from serve_apps.generate.custom import custom_generate
 from serve_apps.generate.setup import GenerateSetup
+from serve_apps.own_rewards import OwnRewards
 from serve_apps.rollout import ChunkRule
 from serve_apps.rollout_worker import TAKE_AT_ONCE, RolloutWorker
 from slime_events.address import RunAddress
 from slime_events.config.engine import EngineSettings
+from slime_events.config.reward import RewardSettings
 from slime_events.taking_part import taking_part
 from slime_events.worker import Worker
 from storage.blobs import BlobStore
@@ -36,8 +38,15 @@ log = logging.getLogger(__name__)
 class RolloutEngine:
     """A replica. Its work is a task of its own, which Serve does not see: `check_health` watches it."""
 
-    def __init__(self, address: RunAddress, settings: EngineSettings, generate: GenerateSetup | None = None) -> None:
-        self._task = asyncio.get_event_loop().create_task(serve_rollouts(address, settings, generate), name="rollouts")
+    def __init__(
+        self,
+        address: RunAddress,
+        settings: EngineSettings,
+        reward: RewardSettings,
+        generate: GenerateSetup | None = None,
+    ) -> None:
+        work = serve_rollouts(address, settings, reward, generate)
+        self._task = asyncio.get_event_loop().create_task(work, name="rollouts")
 
     async def check_health(self) -> None:
         """Serve replaces the replica when its work ended badly; its requests are delivered again to others."""
@@ -49,7 +58,9 @@ class RolloutEngine:
         return "done" if self._task.done() else "working"
 
 
-async def serve_rollouts(address: RunAddress, settings: EngineSettings, generate: GenerateSetup | None = None) -> None:
+async def serve_rollouts(
+    address: RunAddress, settings: EngineSettings, reward: RewardSettings, generate: GenerateSetup | None = None
+) -> None:
     """Take part in the run until it is over.
 
     An engine that is lost under way gets its successor here, in the same process: Serve replaces a replica only at its
@@ -64,7 +75,7 @@ async def serve_rollouts(address: RunAddress, settings: EngineSettings, generate
             try:
                 async with _telling_of_loss(worker):
                     await worker.join({"engine": time.perf_counter() - begun})
-                    await _work(worker, engine, address, settings, generate)
+                    await _work(worker, engine, address, settings, reward, generate)
                 return
             except EngineError as error:
                 log.warning("%s is lost, another engine takes its place: %s", worker.id, error)
@@ -85,7 +96,12 @@ async def _telling_of_loss(worker: Worker) -> AsyncIterator[None]:
 
 
 async def _work(
-    worker: Worker, engine: Engine, address: RunAddress, settings: EngineSettings, generate: GenerateSetup | None
+    worker: Worker,
+    engine: Engine,
+    address: RunAddress,
+    settings: EngineSettings,
+    reward: RewardSettings,
+    generate: GenerateSetup | None,
 ) -> None:
     blobs = BlobStore(address.blob_url)
     fetching = partial(fetch, blobs=blobs)
@@ -100,12 +116,18 @@ async def _work(
             rule=ChunkRule(settings.chunk_tokens, settings.chunk_seconds),
             at_once=TAKE_AT_ONCE if settings.replicas > 1 else settings.sglang_server_concurrency,
             custom=custom,
+            rewards=OwnRewards(reward, worker.log),
             weights_url=address.weights_url,
         ).run()
 
 
 def rollout_app(
-    address: RunAddress, settings: EngineSettings, *, gpus: float, generate: GenerateSetup | None = None
+    address: RunAddress,
+    settings: EngineSettings,
+    reward: RewardSettings,
+    *,
+    gpus: float,
+    generate: GenerateSetup | None = None,
 ) -> Any:
     """The application to `serve.run`. gpus: of one replica; 0 on CPU. generate: the run's own generate function."""
     deployment = serve.deployment(
@@ -117,4 +139,4 @@ def rollout_app(
         health_check_timeout_s=20.0,
         graceful_shutdown_timeout_s=5.0,
     )
-    return deployment.bind(address, settings, generate)
+    return deployment.bind(address, settings, reward, generate)

@@ -25,6 +25,7 @@ from serve_apps.engine.engine import Engine, GenerateRequest
 from serve_apps.engine_weights import EngineWeights
 from serve_apps.generate.custom import CustomGenerate
 from serve_apps.generate.desk import Desk
+from serve_apps.own_rewards import OwnRewards
 from serve_apps.rollout import ChunkRule, Rollout
 from serve_apps.step_boundary import StepBoundary
 from serve_apps.stream import stream
@@ -41,7 +42,7 @@ Offload = Callable[[Event], Awaitable[Event]]
 
 
 class RolloutMaker:
-    """custom: makes the rollouts in place of one plain generation."""
+    """custom: makes the rollouts in place of one plain generation. rewards: those that this engine gives itself."""
 
     def __init__(
         self,
@@ -55,10 +56,11 @@ class RolloutMaker:
         weights: EngineWeights,
         boundary: StepBoundary,
         custom: CustomGenerate | None,
+        rewards: OwnRewards | None,
     ) -> None:
         self._worker, self._engine, self._commit = worker, engine, commit
         self._fetch, self._offload, self._rule = fetch, offload, rule
-        self._weights, self._boundary, self._custom = weights, boundary, custom
+        self._weights, self._boundary, self._custom, self._rewards = weights, boundary, custom, rewards
         self._since = (worker.incarnation or Incarnation()).since
 
     async def begin(self, request: RolloutRequested, delivery: Delivery, *, again: bool) -> Rollout | None:
@@ -104,8 +106,12 @@ class RolloutMaker:
             rests=lambda: self._boundary.rests(delivery.recorded),
             say=lambda chunk: self._append(rollout, chunk, delivery),
         )
-        end = rollout.rest() if last is None else rollout.end(last.finish or StopReason.STOP, last.text or "")
-        await self._append(rollout, end, delivery)
+        if last is None:
+            await self._append(rollout, rollout.rest(), delivery)
+            return
+        end = rollout.end(last.finish or StopReason.STOP, last.text or "")
+        rewards = [] if self._rewards is None else await self._rewards.of(request, end)
+        await self._say([end, *rewards], request, rollout.known.position, delivery)
 
     def _desk(self, rollout: Rollout, delivery: Delivery) -> Desk:
         async def say(events: Sequence[Event]) -> None:

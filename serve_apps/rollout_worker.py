@@ -20,6 +20,7 @@ from schemas.subjects import about, of_type
 from serve_apps.engine.engine import Engine
 from serve_apps.engine_weights import EngineWeights
 from serve_apps.generate.custom import CustomGenerate
+from serve_apps.own_rewards import OwnRewards
 from serve_apps.rollout import ChunkRule, Rollout
 from serve_apps.rollout_maker import Offload, RolloutMaker, rid_of
 from serve_apps.step_boundary import StepBoundary
@@ -46,6 +47,7 @@ class RolloutWorker:
     """One engine's work. `run` ends with the run, or raises what went wrong.
 
     room: samples in flight at most. at_once: requests taken in one go. custom: makes the rollouts in place of one turn.
+    rewards: those that this engine gives its own rollouts; by default all are the grader's.
     lease_s: seconds until the work of a worker that is gone comes to others.
     weights_deadline_s: how long a request may wait for the weights that it asks for.
     """
@@ -62,6 +64,7 @@ class RolloutWorker:
         rule: ChunkRule,
         at_once: int = TAKE_AT_ONCE,
         custom: CustomGenerate | None = None,
+        rewards: OwnRewards | None = None,
         lease_s: float = LEASE_S,
         weights_deadline_s: float = WEIGHTS_DEADLINE_S,
         weights_url: str | None = None,
@@ -90,6 +93,7 @@ class RolloutWorker:
             weights=self._weights,
             boundary=self._boundary,
             custom=custom,
+            rewards=rewards,
         )
         self._failed: asyncio.Queue[BaseException] = asyncio.Queue()
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import msgspec
 
-from schemas.errors import Conflict, PlugPointError, SlimeEventsError, StorageError
+from schemas.errors import Conflict, PlugPointError, SlimeEventsError
 from schemas.event import Event, Purpose
 from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned, RewardFailed
 from schemas.rollouts import RolloutCompleted, RolloutRequested, Timings
-from schemas.subjects import about, everything_about
+from schemas.subjects import everything_about
 from serve_apps.generate.completion import Made, completions
 from serve_apps.generate.desk import Desk, Rests
 from serve_apps.generate.function import GenerateFunction, UserLoop
@@ -24,6 +24,7 @@ from serve_apps.generate.record import Record
 from serve_apps.generate.sampling import sampling_params
 from serve_apps.generate.session import Session
 from serve_apps.generate.setup import GenerateSetup
+from serve_apps.prompts import Prompts
 from serve_apps.rollout import Rollout
 from slime_events.args_view import ArgsView
 from slime_events.conductor.tokenizer import load_tokenizer
@@ -41,7 +42,7 @@ class CustomGenerate:
         self._function = GenerateFunction(setup.path, setup.user_dir)
         self._timeout_s, self._tokenizer, self._log, self._fetch = setup.timeout_s, tokenizer, log, fetch
         self._args = ArgsView(setup.args)
-        self._loop = UserLoop()
+        self._prompts, self._loop = Prompts(log), UserLoop()
 
     def close(self) -> None:
         """Let go of the functions' thread."""
@@ -55,7 +56,7 @@ class CustomGenerate:
         """
         request = rollout.request
         record = await self._read(rollout)
-        prompt = await self._prompt(request.group)
+        prompt = await self._prompts.of(request.group)
         journal = Journal(rollout, record, desk)
         try:
             returned = await self._run(request, prompt, journal)
@@ -88,15 +89,6 @@ class CustomGenerate:
             record.apply(event)
             rollout.known.position = recorded.position
         return record
-
-    async def _prompt(self, group: str) -> PromptSubmitted:
-        found = await self._log.last(about(self._log.run, "prompt", group))
-        if found is None or not isinstance(found.envelope.event, PromptSubmitted):
-            raise StorageError(
-                f"the log of run {self._log.run} holds no prompt of group {group}, though its rollouts were asked for: "
-                "`slime-events audit` says what else is missing"
-            )
-        return found.envelope.event
 
     async def _run(self, request: RolloutRequested, prompt: PromptSubmitted, journal: Journal) -> Any:
         """What the function returns; what went wrong in its turns goes before what it made of that."""

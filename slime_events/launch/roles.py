@@ -72,6 +72,7 @@ class Roles:
         app = rollout_app(
             self._address,
             self._settings.engine,
+            self._settings.reward,
             gpus=self._gpus * self._settings.engine.rollout_num_gpus_per_engine,
             generate=generate_setup(self._settings),
         )

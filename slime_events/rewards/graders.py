@@ -15,12 +15,11 @@ import msgspec
 
 from schemas.rewards import RewardFailureKind
 from slime_events.config.reward import RewardSettings
-from slime_events.rewards import wire
+from slime_events.rewards.at_once import AtOnce
 from slime_events.rewards.dispatch import REMOTE, grader_name, reward_key
 from slime_events.rewards.outcome import Outcome, RewardFailure
 from slime_events.rewards.pool import GraderPool
 from slime_events.rewards.registry import IMMEDIATE
-from slime_events.rewards.worker import Worker
 from slime_events.sample import Sample
 
 
@@ -39,7 +38,7 @@ class Graders:
         self._pool = GraderPool(
             msgspec.structs.replace(settings, rm_type=None) if self._is_remote else settings, args=args, log=log
         )
-        self._here = Worker(wire.Setup(settings, dict(args or {}), str(Path.cwd())), mark=lambda number: None)
+        self._at_once = AtOnce(settings, args)
         self._started = asyncio.Lock()
         self._parts = contextlib.AsyncExitStack()
         self._pool_is_there = False
@@ -74,10 +73,9 @@ class Graders:
 
     async def grade(self, samples: Sequence[Sample], *, evaluation: bool = False) -> list[Outcome]:
         """Grade each sample by itself; outcomes in the samples' order. Nothing a grader does raises here."""
-        names = {grader_name(self._settings, sample) for sample in samples}
-        if names <= IMMEDIATE:
-            return self._grade_here(samples, evaluation)
-        if any(REMOTE in name for name in names):
+        if self._at_once.grades(samples):
+            return self._at_once.grade(samples, evaluation=evaluation)
+        if any(REMOTE in grader_name(self._settings, sample) for sample in samples):
             return list(await asyncio.gather(*(self._grade(sample, evaluation) for sample in samples)))
         return await (await self._start_pool()).grade(samples, evaluation=evaluation)
 
@@ -86,12 +84,6 @@ class Graders:
         if not (self._settings.group_rm and self._settings.custom_rm_path):
             return await self.grade(samples, evaluation=evaluation)
         return await (await self._start_pool()).grade_group(samples, evaluation=evaluation)
-
-    def _grade_here(self, samples: Sequence[Sample], evaluation: bool) -> list[Outcome]:
-        found: list[Outcome] = []
-        units = [wire.Unit([sample], False, evaluation) for sample in samples]
-        self._here.grade(units, lambda done: found.extend(done.outcomes))
-        return found
 
     async def _grade(self, sample: Sample, evaluation: bool) -> Outcome:
         name = grader_name(self._settings, sample)

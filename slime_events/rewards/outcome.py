@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from schemas.rewards import RewardFailureKind
+from schemas.event import Event
+from schemas.rewards import RewardAssigned, RewardFailed, RewardFailureKind
 
 
 class Graded(msgspec.Struct, frozen=True, kw_only=True, tag="graded"):
@@ -36,6 +37,29 @@ class RewardFailure(msgspec.Struct, frozen=True, kw_only=True, tag="failure"):
 
 
 Outcome = Graded | RewardFailure
+
+
+def outcome_event(sample: str, group: str, outcome: Outcome) -> Event:
+    """What a sample's outcome is in the log."""
+    if isinstance(outcome, Graded):
+        return RewardAssigned(
+            sample=sample,
+            group=group,
+            value=outcome.value,
+            grader=outcome.grader,
+            grader_digest=outcome.grader_digest,
+            detail=outcome.detail or None,
+            seconds=outcome.seconds,
+        )
+    return RewardFailed(
+        sample=sample,
+        group=group,
+        kind=outcome.kind,
+        message=outcome.message,
+        grader=outcome.grader,
+        grader_digest=outcome.grader_digest,
+        seconds=outcome.seconds,
+    )
 
 
 class Value(msgspec.Struct, frozen=True):

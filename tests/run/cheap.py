@@ -21,11 +21,13 @@ from ray.exceptions import RayActorError
 from actors.trainer import Trainer
 from schemas.errors import TrainerError
 from serve_apps.engine.scripted_engine import Script, ScriptedEngine
+from serve_apps.own_rewards import OwnRewards
 from serve_apps.rollout import ChunkRule
 from serve_apps.rollout_worker import RolloutWorker
 from slime_events.address import RunAddress
 from slime_events.batch import TrainBatch
 from slime_events.config.engine import EngineSettings
+from slime_events.config.reward import RewardSettings
 from slime_events.config.settings import TrainSettings
 from slime_events.taking_part import taking_part
 from storage.blobs import BlobStore
@@ -109,7 +111,7 @@ class Parts:
 
         return ScriptedTrainer
 
-    async def engine(self, address: RunAddress, settings: EngineSettings) -> None:
+    async def engine(self, address: RunAddress, settings: EngineSettings, reward: RewardSettings) -> None:
         """In the place of a Serve replica."""
         async with taking_part(address, "engine") as worker:
             engine = ScriptedEngine(self.script)
@@ -125,6 +127,7 @@ class Parts:
                     partial(offload_async, blobs=blobs),
                     room=settings.sglang_server_concurrency,
                     rule=ChunkRule(settings.chunk_tokens, settings.chunk_seconds),
+                    rewards=OwnRewards(reward, worker.log),
                     lease_s=self.lease_s,
                     weights_url=address.weights_url,
                 ).run()
@@ -211,6 +214,7 @@ def cheap_parts(parts: Parts) -> Any:
         patch.setattr("slime_events.launch.roles.TrainerActor", parts.trainer())
         patch.setattr("slime_events.launch.supervisor.READ_S", 0.01)  # cheap steps are over before a person looks twice
         patch.setattr(
-            "slime_events.launch.roles.rollout_app", lambda address, settings, **_: parts.engine(address, settings)
+            "slime_events.launch.roles.rollout_app",
+            lambda address, settings, reward, **_: parts.engine(address, settings, reward),
         )
         yield

@@ -28,6 +28,7 @@ from serve_apps.rollout import ChunkRule
 from slime_events.conductor.accept import Judge
 from slime_events.conductor.plan import Plan
 from slime_events.conductor.prompts import PromptFeed
+from slime_events.config.reward import RewardSettings
 from slime_events.incarnation import Incarnation
 from slime_events.opened_run import OpenedRun
 from slime_events.state.snapshot import low_water, training_start
@@ -141,7 +142,7 @@ class _MortalConsumer(LineConsumer):
 class Scene:
     """What is run: the same for the run with crashes and the one without. snapshots: events between two of them.
     branched, beginning: where it goes on from, and what its trainer begins with. feed: made in the run's folder.
-    recorded: the run whose rollouts it recalls.
+    recorded: the run whose rollouts it recalls. reward: what engines grade by where it is over at once.
     """
 
     plan: Plan
@@ -153,6 +154,7 @@ class Scene:
     whole_groups: bool = False
     snapshots: int | None = None
     generate: GenerateSetup | None = None
+    reward: RewardSettings | None = None
     branched: Branched | None = None
     beginning: bytes = b""
     feed: Callable[[Path], PromptFeed] | None = None
@@ -292,6 +294,7 @@ class Crashed:
                 lease_s=10.0,
                 weights_deadline_s=10.0,
                 generate=self.scene.generate,
+                reward=self.scene.reward,
             )
 
         return start

@@ -15,6 +15,7 @@ from schemas.arrays import unpack
 from serve_apps.engine.engine import Engine
 from serve_apps.generate.custom import CustomGenerate
 from serve_apps.generate.setup import GenerateSetup
+from serve_apps.own_rewards import OwnRewards
 from serve_apps.rollout import ChunkRule
 from serve_apps.rollout_worker import RolloutWorker
 from slime_events.algorithms.reward_norm import normalize_rewards
@@ -23,6 +24,7 @@ from slime_events.conductor.plan import Plan
 from slime_events.conductor.prompts import PromptFeed
 from slime_events.config.algorithm import AlgorithmSettings
 from slime_events.config.data import DataSettings
+from slime_events.config.reward import RewardSettings
 from slime_events.data.source import PromptSource
 from slime_events.filters.decide import run_filter
 from slime_events.sample_view import group_samples
@@ -119,8 +121,9 @@ async def run_engine(
     lease_s: float,
     weights_deadline_s: float,
     generate: GenerateSetup | None = None,
+    reward: RewardSettings | None = None,
 ) -> None:
-    """A rollout worker to the end of the run. generate: the run's own generate function."""
+    """A rollout worker to the end of the run. generate: the run's own generate function. reward: see `OwnRewards`."""
     await engine.start(1.0)
     custom = CustomGenerate(generate, Letters(), worker.log, unpack) if generate else None
     try:
@@ -136,6 +139,7 @@ async def run_engine(
                 lease_s=lease_s,
                 weights_deadline_s=weights_deadline_s,
                 custom=custom,
+                rewards=OwnRewards(reward, worker.log) if reward else None,
             ).run()
     finally:
         if custom is not None:

@@ -17,8 +17,10 @@ from schemas.arrays import unpack
 from schemas.batches import BatchSealed
 from schemas.evals import EvalCompleted
 from schemas.groups import GroupRejected
-from schemas.rollouts import RolloutFailed, RolloutSuspended, Sampling
+from schemas.rewards import RewardAssigned
+from schemas.rollouts import RolloutCompleted, RolloutFailed, RolloutSuspended, Sampling
 from serve_apps.engine.scripted_engine import Script
+from slime_events.config.reward import RewardSettings
 from slime_events.filters.decide import run_filter
 from slime_events.sample_view import group_samples
 from slime_events.state.apply import apply
@@ -64,6 +66,12 @@ PARTIAL = Scene(
         mask_offpolicy=True,
     ),
     scripts=(Script(chunk=12, eos=0, stop_chance=0.2), Script(chunk=1, seconds_per_chunk=0.02)),
+)
+
+REWARDING = Scene(
+    plan=make_plan(**SMALL | {"steps": 2, "checkpoint_every": None}),
+    prompts=["one", {"input": "two", "label": "1", "metadata": {"rm_type": "f1"}}],
+    reward=RewardSettings(rm_type="exact"),
 )
 
 
@@ -182,6 +190,20 @@ async def test_one_process_dies_at_each_of_its_appends(tmp_path: Path, role: str
 @pytest.mark.parametrize("role", ["conductor", "grader", "trainer", "engine0", "engine1"])
 async def test_one_of_several_engines_and_graders_of_groups(tmp_path: Path, role: str) -> None:
     assert await at_every_append(TWO_ENGINES, tmp_path, figures, scope=Scope.ROLE, role=role) > 1
+
+
+async def test_an_engine_that_gives_rewards_dies_at_each_of_its_appends(tmp_path: Path) -> None:
+    def judge(log: MemoryLog) -> dict[str, Any]:
+        rewards = [r.envelope for r in log.records if isinstance(r.envelope.event, RewardAssigned)]
+        own = {envelope.event.entity() for envelope in rewards if envelope.producer.startswith("engine")}
+        # A reward of the engine's follows in the same append; what is not over at once is the grader's.
+        assert own == {f"train-0-000000-s{n}" for n in range(2)}
+        kinds = [type(recorded.envelope.event) for recorded in log.records]
+        ends = [n for n, r in enumerate(log.records) if isinstance(r.envelope.event, RolloutCompleted)]
+        assert sum(kinds[n + 1] is RewardAssigned for n in ends) >= len(own)
+        return figures(log)
+
+    assert await at_every_append(REWARDING, tmp_path, judge, scope=Scope.ROLE, role="engine0") > 4
 
 
 async def test_every_process_dies_at_each_append_of_an_asynchronous_run(tmp_path: Path) -> None:
