@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 from slime_events.telemetry.telemetry import Telemetry
@@ -22,9 +23,13 @@ class TracedLog:
     async def append(self, appends: Sequence[Append]) -> list[int]:
         """As the log's; a span is recorded only for what is in the log."""
         positions = await self._log.append(appends)
+        # The next append goes first: spans are made while the log stores it.
+        asyncio.get_running_loop().call_soon(self._record, appends)
+        return positions
+
+    def _record(self, appends: Sequence[Append]) -> None:
         for append in appends:
             self._telemetry.said(append.envelope)
-        return positions
 
     def read(self, start: int = 1, subject: Subjects = None, *, follow: bool = False) -> AsyncIterator[Recorded]:
         """As the log's."""
