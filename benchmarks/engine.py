@@ -1,8 +1,10 @@
 """The engine in its deployment against the same engine alone: response tokens a second, the same requests.
 
-Alone: all requests at once, straight into `SglangEngine`. Deployed: from the append of `rollout.requested` on a durable
-JetStream log to the last durable `rollout.completed`, through the worker that a Serve replica runs. Both in one process
-around one engine, taking turns; before each turn the weights are loaded anew, which empties SGLang's prefix cache.
+Alone: straight into `SglangEngine`. Deployed: from the append of `rollout.requested` on a durable JetStream log to the
+last durable `rollout.completed`, through the worker that a Serve replica runs. Both have as many requests under way,
+and so many in all that the rate counts, not the tenth of a second that the first takes on its way through the log.
+Both in one process around one engine, taking turns; before each turn the weights are loaded anew, which empties
+SGLang's prefix cache.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ from storage.weights_store import WeightStore
 DEADLINE_S = 300.0
 
 
-def measure(requests: int = 512, turns: int = 3) -> list[Figure]:
+def measure(requests: int = 2048, turns: int = 3) -> list[Figure]:
     """The median ratio of neighbouring turns."""
     with tempfile.TemporaryDirectory() as folder:
         alone, deployed = asyncio.run(_measure(Path(folder), requests, turns))
@@ -90,13 +92,15 @@ class _Deployed:
     async def alone(self, requests: list[GenerateRequest]) -> float:
         """Tokens a second of the bare engine."""
         await self._engine.update_weights(self._settings.hf_checkpoint, self._engine.version + 1)
+        room = asyncio.Semaphore(self._settings.sglang_server_concurrency)
         begun, before = time.perf_counter(), self._engine.tokens_generated
-        await asyncio.gather(*(self._generate(request) for request in requests))
+        await asyncio.gather(*(self._generate(request, room) for request in requests))
         return (self._engine.tokens_generated - before) / (time.perf_counter() - begun)
 
-    async def _generate(self, request: GenerateRequest) -> None:
-        async for _ in self._engine.generate(request):
-            pass
+    async def _generate(self, request: GenerateRequest, room: asyncio.Semaphore) -> None:
+        async with room:
+            async for _ in self._engine.generate(request):
+                pass
 
     async def deployed(self, requests: list[GenerateRequest], turn: int) -> float:
         """Tokens a second from the first append to the last."""
