@@ -23,8 +23,10 @@ from tests.chaos.settings import RUN, ChaosSettings
 from tests.chaos.supervisor import RunBroke, Supervisor
 from tests.chaos.watcher import Sighting, Watcher
 
-LEAVE_S = 10.0
-"""For the processes of a run whose command has ended well."""
+LEAVE_S = 70.0
+"""For the processes of a run whose command has ended well, and for those that Ray leaves behind a killed driver: two
+agents try for a minute to tell the rest of that Ray, which is gone, that their raylet is.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,16 +96,17 @@ def survive(settings: ChaosSettings, strikes: Sequence[Strike], folder: Path, se
     family.adopt_orphans()
     supervisor = Supervisor(settings.start(folder, servers.flags), settings.resume(folder), folder / "output")
     killer = Killer(family, watcher, supervisor, servers)
-    begun, failure, left = time.monotonic(), None, []
+    begun, failure = time.monotonic(), None
     try:
         beside = [servers.mend(), watcher.follow(), killer.carry_out(strikes)]
         running = supervisor.run(lambda: family.reap(leave=supervisor.pid))
-        asyncio.run(_while_running(running, beside))
-        left = family.left(LEAVE_S, servers.beside())
-    except (NoRecovery, RunBroke) as error:
-        failure = f"{error} (after {[f'{one.kind} at {one.position}' for one in killer.struck[-3:]]})"
-    finally:
+        try:
+            asyncio.run(_while_running(running, beside))
+        except (NoRecovery, RunBroke) as error:
+            failure = f"{error} (after {[f'{one.kind} at {one.position}' for one in killer.struck[-3:]]})"
         seconds = time.monotonic() - begun
+        left = [] if failure else family.left(LEAVE_S, servers.beside())
+    finally:
         family.end(servers.beside())
     return Survived(killer.struck, watcher.sightings, seconds, supervisor.starts, failure, left)
 
