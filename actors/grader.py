@@ -1,4 +1,4 @@
-"""`Grader`: gives every completed sample its reward, or the reason why it has none.
+"""`Grader`: gives every completed sample that has no reward yet one, or the reason why there is none.
 
     rollout.completed -> process pool with a time limit -> reward.assigned | reward.failed
 

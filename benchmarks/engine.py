@@ -4,7 +4,7 @@ Alone: straight into `SglangEngine`. Deployed: from the append of `rollout.reque
 last durable `rollout.completed`, through the worker that a Serve replica runs. Both have as many requests under way,
 and so many in all that the rate counts, not the tenth of a second that the first takes on its way through the log.
 Both in one process around one engine, taking turns; before each turn the weights are loaded anew, which empties
-SGLang's prefix cache.
+SGLang's prefix cache. Rewards are the grader's here, as of any rule that may hang.
 """
 
 from __future__ import annotations

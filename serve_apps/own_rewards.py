@@ -8,34 +8,26 @@ from __future__ import annotations
 
 from schemas.event import Event, Purpose
 from schemas.rollouts import RolloutCompleted, RolloutRequested
-from schemas.sample_ids import place_of
 from serve_apps.prompts import Prompts
 from slime_events.config.reward import RewardSettings
 from slime_events.rewards.at_once import AtOnce
 from slime_events.rewards.outcome import outcome_event
-from slime_events.sample_view import sample_to_grade
+from slime_events.sample_view import completed_sample
 from storage.log import EventLog
 
 
 class OwnRewards:
-    """settings: of the run's rewards. Groups that are graded as a whole are the grader's too."""
+    """settings: of the run's rewards. What a user's function grades is the grader's."""
 
     def __init__(self, settings: RewardSettings, log: EventLog) -> None:
         self._at_once, self._prompts = AtOnce(settings), Prompts(log)
-        self._for_the_grader = settings.group_rm
+        self._for_the_grader = settings.custom_rm_path is not None
 
     async def of(self, request: RolloutRequested, completed: RolloutCompleted) -> list[Event]:
         """The reward of a rollout that has ended; empty where it is the grader's."""
         if self._for_the_grader:
             return []
-        prompt = await self._prompts.of(request.group)
-        sample = sample_to_grade(
-            completed,
-            index=place_of(completed.sample)[0],
-            prompt=prompt.messages or prompt.text,
-            label=prompt.label,
-            metadata=prompt.metadata,
-        )
+        sample = completed_sample(completed, await self._prompts.of(request.group))
         if not self._at_once.grades([sample]):
             return []
         (outcome,) = self._at_once.grade([sample], evaluation=request.purpose is Purpose.EVAL)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from schemas.errors import StorageError
 from schemas.prompts import PromptSubmitted
 from schemas.subjects import about
@@ -16,15 +18,19 @@ class Prompts:
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
-        self._known: dict[str, PromptSubmitted] = {}
+        self._readings: dict[str, asyncio.Task[PromptSubmitted]] = {}
 
     async def of(self, group: str) -> PromptSubmitted:
         """The prompt of a group. Raises StorageError where the log holds none."""
-        if group not in self._known:
-            self._known[group] = await self._read(group)
-            if len(self._known) > KEPT:
-                del self._known[next(iter(self._known))]
-        return self._known[group]
+        if group not in self._readings:
+            self._readings[group] = asyncio.create_task(self._read(group))
+            if len(self._readings) > KEPT:
+                del self._readings[next(iter(self._readings))]
+        try:
+            return await asyncio.shield(self._readings[group])
+        except BaseException:
+            self._readings.pop(group, None)
+            raise
 
     async def _read(self, group: str) -> PromptSubmitted:
         found = await self._log.last(about(self._log.run, "prompt", group))

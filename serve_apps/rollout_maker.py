@@ -109,9 +109,15 @@ class RolloutMaker:
         if last is None:
             await self._append(rollout, rollout.rest(), delivery)
             return
-        end = rollout.end(last.finish or StopReason.STOP, last.text or "")
-        rewards = [] if self._rewards is None else await self._rewards.of(request, end)
-        await self._say([end, *rewards], request, rollout.known.position, delivery)
+        await self._complete(rollout, rollout.end(last.finish or StopReason.STOP, last.text or ""), delivery)
+
+    async def _complete(self, rollout: Rollout, end: RolloutCompleted, delivery: Delivery) -> None:
+        """Append the end, and with it the reward that it causes where that is for this engine to give."""
+        rewards = [] if self._rewards is None else await self._rewards.of(rollout.request, end)
+        ended = self._worker.enclose(await self._offload(end), cause=delivery.recorded.envelope.id)
+        fence = Fence(self._scope(end.sample), rollout.known.position)
+        said = [ended, *(self._worker.enclose(reward, cause=ended.id) for reward in rewards)]
+        await self._commit.append([Append(envelope, fence) for envelope in said])
 
     def _desk(self, rollout: Rollout, delivery: Delivery) -> Desk:
         async def say(events: Sequence[Event]) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from schemas.rollouts import StopReason, WeightSpan
+from schemas.prompts import PromptSubmitted
+from schemas.rollouts import RolloutCompleted, StopReason, WeightSpan
 from schemas.sample_ids import place_of
 from slime_events.sample import Sample, Status
 from slime_events.state.group import GroupState, SampleState
@@ -86,4 +87,15 @@ def sample_to_grade(
         status=STATUS[event.stop],
         metadata=dict(metadata),
         session_id=event.sample,
+    )
+
+
+def completed_sample(completed: RolloutCompleted, prompt: PromptSubmitted) -> Sample:
+    """The same of a rollout that is in the log beside its prompt, or about to be."""
+    return sample_to_grade(
+        completed,
+        index=place_of(completed.sample)[0],
+        prompt=prompt.messages or prompt.text,
+        label=prompt.label,
+        metadata=prompt.metadata | completed.metadata,
     )

@@ -10,9 +10,8 @@ from schemas.groups import GroupAccepted, GroupRejected
 from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned, RewardFailed
 from schemas.rollouts import RolloutCompleted, RolloutRequested
-from schemas.sample_ids import place_of
 from slime_events.sample import Sample
-from slime_events.sample_view import sample_to_grade
+from slime_events.sample_view import completed_sample
 from storage.log import Recorded
 
 FOLDED: tuple[type[Event], ...] = (
@@ -87,18 +86,6 @@ class Ungraded:
 
     def samples(self, group: str, completed: dict[str, Recorded]) -> list[Sample]:
         """What the grader is shown."""
+        events = [recorded.envelope.event for recorded in completed.values()]
         prompt = self._prompts[group]
-        shown = []
-        for sample, recorded in completed.items():
-            event = recorded.envelope.event
-            assert isinstance(event, RolloutCompleted)
-            shown.append(
-                sample_to_grade(
-                    event,
-                    index=place_of(sample)[0],
-                    prompt=prompt.messages or prompt.text,
-                    label=prompt.label,
-                    metadata=prompt.metadata | event.metadata,
-                )
-            )
-        return shown
+        return [completed_sample(event, prompt) for event in events if isinstance(event, RolloutCompleted)]

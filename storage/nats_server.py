@@ -31,7 +31,7 @@ from storage.nats_folder import (
 )
 
 _STEP_S = 0.01
-_CORES = max(1, (os.cpu_count() or 2) // 2)
+_CORES = max(1, len(os.sched_getaffinity(0)) // 2)
 """Cores that the server runs on at once (GOMAXPROCS), unless the environment says: the rest is for those who compute.
 On one of two an atomic batch costs it a sixth less CPU and takes no longer."""
 

@@ -10,7 +10,7 @@ from slime_events.config.base import Settings
 
 
 class RewardSettings(Settings, frozen=True, kw_only=True):
-    """A built-in grader by `rm_type` or the user's own by path, in a process pool with a time limit."""
+    """A built-in grader by `rm_type` or the user's own by path, in a process pool with a time limit if it may hang."""
 
     rm_type: Annotated[
         str | None,

@@ -48,6 +48,9 @@ def _pass(**changed: Any) -> Any:
         "input_embeds": None,
         "encoder_lens": None,
         "positions": torch.tensor([0, 1, 2, 0, 1, 2, 0, 1]),
+        "mrope_positions": None,
+        "replace_embeds": None,
+        "mm_inputs": [None, None, None],
         "lora_ids": [None, None, None],
         "capture_hidden_mode": SimpleNamespace(need_capture=lambda: False),
         "extend_prefix_lens": torch.tensor([0, 0, 0]),
@@ -66,6 +69,8 @@ def test_a_pass_computes_them_and_gives_them_to_all() -> None:
     shared_prefixes.share(_backend(), batch)
     assert batch.input_ids.tolist() == [7, 8, 5, 6]
     assert batch.positions.tolist() == [2, 2, 0, 1]
+    shared_prefixes.share(_backend(), batch)
+    assert batch.input_ids.tolist() == [7, 8, 5, 6]
     seen: list[Any] = []
 
     def attend(_: Any, query: Any, keys: Any, values: Any, layer: Any, inner: Any, save: bool) -> torch.Tensor:
@@ -89,14 +94,15 @@ def test_other_passes_are_left_as_they_are() -> None:
         (_pass(), _backend("HybridLinearKVPool")),
         (_pass(input_embeds=torch.zeros(8, 4)), _backend()),
         (_pass(encoder_lens=torch.ones(3)), _backend()),
-        (_pass(positions=torch.zeros(3, 8)), _backend()),
+        (_pass(mrope_positions=torch.zeros(3, 8)), _backend()),
+        (_pass(replace_embeds=torch.zeros(8, 4)), _backend()),
+        (_pass(mm_inputs=[None, "a picture", None]), _backend()),
         (_pass(lora_ids=["a", None, None]), _backend()),
         (_pass(capture_hidden_mode=SimpleNamespace(need_capture=lambda: True)), _backend()),
         (_pass(extend_prefix_lens=torch.tensor([2, 0, 4])), _backend()),
     ]
     for batch, backend in others:
         shared_prefixes.share(backend, batch)
-        assert batch.shared_prefixes is None
         assert batch.input_ids.tolist() == _pass().input_ids.tolist()
         rows = torch.zeros(8, 1)
         assert shared_prefixes.extend(lambda *given: given[1], None, rows, rows, rows, None, batch) is rows

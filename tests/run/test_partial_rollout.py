@@ -21,7 +21,7 @@ def test_rollouts_rest_and_go_on(tmp_path: Path) -> None:
         tmp_path,
         "partial",
         rollout={
-            "num_rollout": 6,  # every other step draws, and in the first the grader may come late
+            "num_rollout": 6,  # every other step draws, and the first may find none under way
             "over_sampling_batch_size": 2 * GROUPS,
             "accept_order": "completion",
             "partial_rollout": True,

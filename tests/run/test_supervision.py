@@ -14,6 +14,7 @@ from schemas.errors import TrainerError
 from schemas.runs import RunFailed
 from schemas.workers import WorkerJoined, WorkerLost
 from slime_events.launch.restarts import Restarts
+from tests.chaos.settings import OWN_REWARD
 from tests.run.cheap import CountingRanks, LocalCluster, Parts, cheap_parts
 from tests.run.tiny import Watching, events_of, of, run_with, tiny
 
@@ -54,7 +55,9 @@ def test_a_lost_role_is_started_again(tmp_path: Path, clusters: list[LocalCluste
 
     digest, view = undisturbed(tmp_path), Watching()
     with cheap_parts(Parts()):
-        settings = tiny(tmp_path, "struck", rollout={"num_rollout": STEPS})
+        # Engines grade by `exact` themselves: a grader that is to be missed needs a rule of a user's.
+        reward = {"rm_type": None, "custom_rm_path": OWN_REWARD} if role == "grader" else {}
+        settings = tiny(tmp_path, "struck", rollout={"num_rollout": STEPS}, reward=reward)
         summary = asyncio.run(run_with(settings, strike, view=view))
     assert summary["weights_digest"] == digest
     assert [note for note in view.notes if f"the {role} is lost" in note]

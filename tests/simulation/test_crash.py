@@ -194,13 +194,17 @@ async def test_one_of_several_engines_and_graders_of_groups(tmp_path: Path, role
 
 async def test_an_engine_that_gives_rewards_dies_at_each_of_its_appends(tmp_path: Path) -> None:
     def judge(log: MemoryLog) -> dict[str, Any]:
-        rewards = [r.envelope for r in log.records if isinstance(r.envelope.event, RewardAssigned)]
-        own = {envelope.event.entity() for envelope in rewards if envelope.producer.startswith("engine")}
-        # A reward of the engine's follows in the same append; what is not over at once is the grader's.
-        assert own == {f"train-0-000000-s{n}" for n in range(2)}
-        kinds = [type(recorded.envelope.event) for recorded in log.records]
-        ends = [n for n, r in enumerate(log.records) if isinstance(r.envelope.event, RolloutCompleted)]
-        assert sum(kinds[n + 1] is RewardAssigned for n in ends) >= len(own)
+        said = [recorded.envelope for recorded in log.records]
+        by_engine = [
+            (before, reward)
+            for before, reward in itertools.pairwise(said)
+            if isinstance(reward.event, RewardAssigned) and reward.producer.startswith("engine")
+        ]
+        # What is not over at once is the grader's.
+        assert {reward.event.entity() for _, reward in by_engine} == {f"train-0-000000-s{n}" for n in range(2)}
+        for completed, reward in by_engine:  # in one append, so with nothing between them
+            assert isinstance(completed.event, RolloutCompleted)
+            assert (completed.event.sample, completed.id) == (reward.event.entity(), reward.cause)
         return figures(log)
 
     assert await at_every_append(REWARDING, tmp_path, judge, scope=Scope.ROLE, role="engine0") > 4

@@ -64,8 +64,7 @@ def _common(a: Numbers, b: Numbers) -> int:
 
 def share(backend: Any, forward_batch: Any) -> None:
     """Before hook of `TorchNativeAttnBackend.init_forward_metadata`, the last that sees the input of a forward pass."""
-    forward_batch.shared_prefixes = None
-    if not _is_plain(backend, forward_batch):
+    if _shared(forward_batch) is not None or not _is_plain(backend, forward_batch):
         return
     whole = [prefix == 0 for prefix in forward_batch.extend_prefix_lens.tolist()]
     shared = shared_prefixes(forward_batch.input_ids.numpy(), forward_batch.extend_seq_lens.tolist(), whole)
@@ -82,7 +81,9 @@ def _is_plain(backend: Any, forward_batch: Any) -> bool:
         and type(backend.token_to_kv_pool).__name__ == "MHATokenToKVPool"
         and forward_batch.input_embeds is None
         and forward_batch.encoder_lens is None
-        and forward_batch.positions.dim() == 1
+        and forward_batch.mrope_positions is None
+        and forward_batch.replace_embeds is None
+        and not any(forward_batch.mm_inputs or ())
         and not any(forward_batch.lora_ids or ())
         and not forward_batch.capture_hidden_mode.need_capture()
     )
@@ -98,8 +99,8 @@ def extend(
     forward_batch: Any,
     save_kv_cache: bool = True,
 ) -> torch.Tensor:
-    """Around hook of `TorchNativeAttnBackend.forward_extend`. query, keys, values: [rows, heads * dim]."""
-    shared: SharedPrefixes | None = forward_batch.shared_prefixes
+    """Around hook of `TorchNativeAttnBackend.forward_extend`. query, keys, values: rows first."""
+    shared = _shared(forward_batch)
     if shared is None:
         return original(backend, query, keys, values, layer, forward_batch, save_kv_cache)
     if keys is not None and values is not None:
@@ -123,7 +124,12 @@ def logits(
     **options: Any,
 ) -> Any:
     """Around hook of `LogitsProcessor.forward`. hidden [rows, features] -> [tokens, features]."""
-    shared: SharedPrefixes | None = getattr(forward_batch, "shared_prefixes", None)
+    shared = _shared(forward_batch)
     if shared is not None:
         hidden = hidden.index_select(0, shared.row)
     return original(processor, input_ids, hidden, lm_head, forward_batch, *rest, **options)
+
+
+def _shared(forward_batch: Any) -> SharedPrefixes | None:
+    """What `share` found; None where nothing is shared, and in passes that it does not see."""
+    return getattr(forward_batch, "shared_prefixes", None)
