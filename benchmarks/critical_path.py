@@ -11,7 +11,8 @@ work is going on where any of these intervals covers the moment:
 
 What no interval covers is the log and the control plane: every append (fsync included) and its way to the reader, from
 commit to the engine, from the last rollout to its reward where that is the grader's, the decision, the seal and to the
-trainer. Where work overlaps with other work, at staleness 1 and above, control that hides behind it costs no wall time and counts nothing.
+trainer. Where work overlaps with other work, at staleness 1 and above, control that hides behind it costs no wall time
+and counts nothing.
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from slime_events.config.reward import RewardSettings
 from slime_events.rewards import wire
@@ -18,9 +17,9 @@ from slime_events.sample import Sample
 class AtOnce:
     """Outcomes as from a process of the pool."""
 
-    def __init__(self, settings: RewardSettings, args: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, settings: RewardSettings) -> None:
         self._settings = settings
-        self._worker = Worker(wire.Setup(settings, dict(args or {}), str(Path.cwd())), mark=lambda number: None)
+        self._worker = Worker(wire.Setup(settings, {}, str(Path.cwd())), mark=lambda number: None)
 
     def grades(self, samples: Sequence[Sample]) -> bool:
         """Whether all of them are for it."""

@@ -38,7 +38,7 @@ class Graders:
         self._pool = GraderPool(
             msgspec.structs.replace(settings, rm_type=None) if self._is_remote else settings, args=args, log=log
         )
-        self._at_once = AtOnce(settings, args)
+        self._at_once = AtOnce(settings)
         self._started = asyncio.Lock()
         self._parts = contextlib.AsyncExitStack()
         self._pool_is_there = False
