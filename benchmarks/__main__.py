@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.figure import Row
-from benchmarks.registry import NAMES, measure
+from benchmarks.registry import LONG, NAMES, chosen, measure
 from benchmarks.table import markdown, text
 
 
@@ -20,7 +20,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print; 1 where a target was missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="what the system does, in figures")
     parser.add_argument("--only", nargs="+", choices=NAMES, metavar="NAME", help=f"some of: {', '.join(NAMES)}")
-    parser.add_argument("--long", action="store_true", help="SmolLM2-135M against TRL too (many minutes)")
+    parser.add_argument(
+        "--long", action="store_true", help=f"{', '.join(LONG)} and SmolLM2-135M against TRL too (an hour)"
+    )
     parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
     options = parser.parse_args(argv)
@@ -29,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     importlib.import_module("torch")
     rows: list[Row] = []
     try:
-        for name in options.only or NAMES:
+        for name in chosen(options.only, long=options.long):
             print(f"{name} ...", file=sys.stderr, flush=True)
             rows += measure(name, long=options.long)
     finally:  # a benchmark that fails does not take with it what was measured before

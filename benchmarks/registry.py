@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from benchmarks.figure import Figure, Row, load
@@ -35,8 +35,15 @@ NAMES = (
 )
 """In the order in which they run. From `step` on they share the runs of the demo that the first of them makes."""
 
-LONG = "trl"
+LONG = ("recovery", "effective_time")
+"""Runs that are killed again and again: many minutes each, with `--long` or where they are named."""
+MORE = "trl"
 """Has more to measure with `--long`."""
+
+
+def chosen(only: Sequence[str] | None, *, long: bool) -> Sequence[str]:
+    """The names to measure, in order. only: those named, else all that `long` allows."""
+    return only or [name for name in NAMES if long or name not in LONG]
 
 
 def measure(name: str, *, long: bool = False) -> list[Row]:
@@ -44,7 +51,7 @@ def measure(name: str, *, long: bool = False) -> list[Row]:
     module = importlib.import_module(f"benchmarks.{name}")
     call = cast(Callable[..., list[Figure]], module.measure)
     before, begun = load(), time.perf_counter()
-    figures = call(long=True) if long and name == LONG else call()
+    figures = call(long=True) if long and name == MORE else call()
     seconds, after = time.perf_counter() - begun, load()
     cores = len(os.sched_getaffinity(0))
     return [

@@ -14,7 +14,7 @@ from benchmarks.figure import Better, Figure, Row
 from benchmarks.length_bias import fastest_of_each_draw, ks_distance
 from benchmarks.long_tail import length_of
 from benchmarks.processes import Watch, proportional_bytes
-from benchmarks.registry import NAMES
+from benchmarks.registry import LONG, NAMES, chosen
 from benchmarks.table import HEAD, cells, markdown, text
 from schemas.envelope import enclose
 from schemas.event import Event
@@ -105,6 +105,12 @@ def test_the_distance_of_two_distributions() -> None:
     assert ks_distance([1, 2, 3], [3, 2, 1]) == 0
     assert ks_distance([1, 2], [3, 4]) == 1
     assert ks_distance([1, 2, 3, 4], [1, 2]) == 0.5
+
+
+def test_what_takes_an_hour_is_asked_for() -> None:
+    assert set(chosen(None, long=False)) == set(NAMES) - set(LONG)
+    assert chosen(None, long=True) == list(NAMES)
+    assert chosen(["recovery"], long=False) == ["recovery"]
 
 
 def test_lengths_have_a_long_tail() -> None:
