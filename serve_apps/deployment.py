@@ -129,7 +129,9 @@ def rollout_app(
     gpus: float,
     generate: GenerateSetup | None = None,
 ) -> Any:
-    """The application to `serve.run`. gpus: of one replica; 0 on CPU. generate: the run's own generate function."""
+    """The application to `serve.run`. reward: for what engines grade themselves. gpus: of one replica; 0 on CPU.
+    generate: the run's own generate function.
+    """
     deployment = serve.deployment(
         RolloutEngine,
         name="RolloutEngine",
