@@ -13,7 +13,6 @@ import msgspec
 from schemas.errors import Conflict, PlugPointError, SlimeEventsError
 from schemas.event import Event, Purpose
 from schemas.prompts import PromptSubmitted
-from schemas.rewards import RewardAssigned, RewardFailed
 from schemas.rollouts import RolloutCompleted, RolloutRequested, Timings
 from schemas.subjects import everything_about
 from serve_apps.generate.completion import Made, completions
@@ -28,7 +27,7 @@ from serve_apps.prompts import Prompts
 from serve_apps.rollout import Rollout
 from slime_events.args_view import ArgsView
 from slime_events.conductor.tokenizer import load_tokenizer
-from slime_events.rewards.outcome import Value, value_of
+from slime_events.rewards.outcome import Graded, Outcome, RewardFailure, Value, outcome_event, value_of
 from slime_events.sample import Sample
 from slime_events.trajectory import Fetch
 from storage.log import EventLog
@@ -132,23 +131,13 @@ class CustomGenerate:
         if request.purpose is Purpose.EVAL:
             key = self._args.eval_reward_key or key
         found = value_of(sample.reward, key)
+        name, digest = self._function.name, self._function.digest
+        outcome: Outcome
         if isinstance(found, Value):
-            return RewardAssigned(
-                sample=event.sample,
-                group=event.group,
-                value=found.value,
-                grader=self._function.name,
-                grader_digest=self._function.digest,
-                detail=found.detail or None,
-            )
-        return RewardFailed(
-            sample=event.sample,
-            group=event.group,
-            kind=found.kind,
-            message=found.message,
-            grader=self._function.name,
-            grader_digest=self._function.digest,
-        )
+            outcome = Graded(value=found.value, detail=found.detail, grader=name, grader_digest=digest)
+        else:
+            outcome = RewardFailure(kind=found.kind, message=found.message, grader=name, grader_digest=digest)
+        return outcome_event(event.sample, event.group, outcome)
 
 
 @contextlib.asynccontextmanager

@@ -30,17 +30,18 @@ class FilterDecision(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
 
 
-def run_filter(function: Filter | None, args: Any, samples: Sequence[Member]) -> FilterDecision:
-    """Ask `function` about a group whose samples all have rewards; without one every group is kept.
+def run_filter(function: Filter | None, shown: Any, samples: Sequence[Member]) -> FilterDecision:
+    """Ask `function` about a group whose samples all have rewards; without one every group is kept. shown: what the
+    filter sees as its `args`.
 
     Raises PlugPointError where the filter raises or returns what is neither a verdict nor a bool: the message names
     filter, group and cause. What becomes of the run is the caller's decision.
     """
-    figures = figures_of(rewards_of(args, samples))
+    figures = figures_of(rewards_of(shown, samples))
     if function is None:
         return kept(figures)
     try:
-        returned = function(args, samples)
+        returned = function(shown, samples)
     except Exception as error:
         raise PlugPointError(f"{_where(function, samples)} raised {type(error).__name__}: {error}") from error
     output = returned if isinstance(returned, DynamicFilterOutput) else DynamicFilterOutput(keep=returned)

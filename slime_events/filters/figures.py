@@ -24,9 +24,9 @@ class RewardFigures(msgspec.Struct, frozen=True, kw_only=True):
     max: float
 
 
-def rewards_of(args: Any, samples: Sequence[Member]) -> list[Any]:
-    """One reward per member, in order."""
-    return [(member[0] if isinstance(member, list) else member).get_reward_value(args) for member in samples]
+def rewards_of(shown: Any, samples: Sequence[Member]) -> list[Any]:
+    """One reward per member, in order. shown: what a filter sees as its `args`."""
+    return [(member[0] if isinstance(member, list) else member).get_reward_value(shown) for member in samples]
 
 
 def group_std(rewards: Sequence[float]) -> float | None:

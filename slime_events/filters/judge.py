@@ -13,13 +13,13 @@ from slime_events.sample_view import group_samples
 from slime_events.state.group import GroupState
 
 
-def make_judge(rollout: RolloutSettings, args: ArgsView) -> Callable[[GroupState], FilterDecision]:
-    """The filter of --dynamic-sampling-filter-path, or one that keeps everything."""
+def make_judge(rollout: RolloutSettings, shown: ArgsView) -> Callable[[GroupState], FilterDecision]:
+    """The filter of --dynamic-sampling-filter-path, or one that keeps everything. shown: what it sees as its `args`."""
     path = rollout.dynamic_sampling_filter_path
     if not path:
         return keep
     function = load_function(path)
-    return lambda group: run_filter(function, args, group_samples(group))
+    return lambda group: run_filter(function, shown, group_samples(group))
 
 
 def keep(group: GroupState) -> FilterDecision:

@@ -24,15 +24,15 @@ PROCESSES = 2
 
 
 class Regrader:
-    """Use it as `async with`. args: what a user's function sees beside the reward settings, under slime's names.
+    """Use it as `async with`. shown: what a user's function sees beside the reward settings, under slime's names.
 
     Raises on entry what is wrong with the grader: UnknownGrader, PlugPointMissing, PlugPointError.
     graders: name and source digest of those who have graded so far, with the count of samples.
     """
 
-    def __init__(self, settings: RewardSettings, args: Mapping[str, Any], processes: int = PROCESSES) -> None:
+    def __init__(self, settings: RewardSettings, shown: Mapping[str, Any], processes: int = PROCESSES) -> None:
         self._settings = msgspec.structs.replace(settings, rm_workers=max(processes, settings.rm_workers))
-        self._args, self._processes = args, processes
+        self._shown, self._processes = shown, processes
         self._free: asyncio.Queue[RuleProcess | None] = asyncio.Queue()
         self._started: list[RuleProcess] = []
         self._pool: Graders | None = None
@@ -139,7 +139,7 @@ class Regrader:
     async def _graders(self) -> Graders:
         async with self._pool_starts:
             if self._pool is None:
-                self._pool = await self._parts.enter_async_context(Graders(self._settings, args=self._args))
+                self._pool = await self._parts.enter_async_context(Graders(self._settings, args=self._shown))
         return self._pool
 
 
