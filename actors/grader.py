@@ -17,6 +17,7 @@ from slime_events.rewards.graders import Graders
 from slime_events.rewards.outcome import outcome_event
 from slime_events.ungraded import Ungraded
 from slime_events.worker import Worker, run_events_before, subjects_of
+from storage.cancellation import end_all
 from storage.follow import Follower
 from storage.group_commit import GroupCommit
 from storage.log import Append, Fence, Recorded
@@ -51,9 +52,7 @@ class Grader:
                         self._start()
                     self._reap()
         finally:
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await end_all(*self._tasks)
 
     def _start(self) -> None:
         for group, completed in self._ungraded.take():

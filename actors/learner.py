@@ -27,6 +27,7 @@ from slime_events.state.apply import apply
 from slime_events.state.run import FOLD, RunState, state_digest
 from slime_events.trained import read_trained
 from slime_events.worker import Worker
+from storage.cancellation import end_all
 from storage.follow import Follower
 from storage.log import Fence, Recorded
 
@@ -74,9 +75,7 @@ class Learner:
                 for task in done:
                     task.result()
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end_all(*tasks)
         return self._end.result()
 
     async def _seal(self) -> None:

@@ -12,7 +12,6 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from actors.trainer_ranks import Ranks, Result, train
 from slime_events.retrain.difference import Difference, trained_otherwise
@@ -20,6 +19,7 @@ from slime_events.retrain.distance import Distance, distance
 from slime_events.retrain.recorded_steps import RecordedStep
 from slime_events.retrain.retrained import Retrained
 from slime_events.trained import Digests
+from storage.cancellation import end_all
 from storage.weights_files import TensorView
 from storage.weights_store import TensorBytes, WeightStore, digest_of
 
@@ -98,7 +98,7 @@ class Retrainer:
                     await self._visit(step.committed.version)
             return await self._heard(judging)
         finally:
-            await _ended(building, training, judging)
+            await end_all(*(task for task in (building, training, judging) if task is not None))
             await steps.aclose()
 
     async def _judged(
@@ -125,11 +125,3 @@ def _untrained(step: RecordedStep) -> Retrained:
 def _copied(tensors: list[TensorBytes]) -> list[TensorBytes]:
     """As they are now: those of a rank in this process would change with its next step."""
     return [(name, dtype, shape, bytes(data)) for name, dtype, shape, data in tensors]
-
-
-async def _ended(*begun: asyncio.Future[Any] | None) -> None:
-    """What has not ended yet is of no use any more."""
-    tasks = [task for task in begun if task is not None]
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

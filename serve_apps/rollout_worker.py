@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
 
 from schemas.errors import Conflict, EngineError, LogUnavailable, NoSpace, StoreUnavailable
 from schemas.rollouts import RolloutRequested
@@ -27,6 +26,7 @@ from serve_apps.step_boundary import StepBoundary
 from slime_events.incarnation import Incarnation
 from slime_events.trajectory import Fetch
 from slime_events.worker import Worker
+from storage.cancellation import end_all
 from storage.follow import Follower
 from storage.group_commit import GroupCommit
 from storage.log import Delivery
@@ -107,7 +107,7 @@ class RolloutWorker:
                 task.result()
         finally:
             active = list(self._active.items())
-            await _end([*tasks, *self._active])
+            await end_all(*tasks, *self._active)
             unfinished = [delivery.release() for task, delivery in active if not _ended_well(task)]
             await asyncio.gather(*unfinished, return_exceptions=True)  # else the lease gives them back
 
@@ -174,7 +174,7 @@ class RolloutWorker:
 
     async def _is_alive(self) -> bool:
         try:
-            async with asyncio.timeout(HEALTH_DEADLINE_S):  # wait_for may lose a cancellation in Python 3.11
+            async with asyncio.timeout(HEALTH_DEADLINE_S):
                 return await self._engine.healthy()
         except TimeoutError:
             return False
@@ -205,15 +205,6 @@ class RolloutWorker:
             if not await self._maker.give_up(request, rollout, error, delivery):
                 return
         await delivery.done()
-
-
-async def _end(tasks: Sequence[asyncio.Task[None]]) -> None:
-    """Cancel until all have ended: in Python 3.11 a cancellation that meets the end of a wait_for is lost."""
-    while pending := [task for task in tasks if not task.done()]:
-        for task in pending:
-            task.cancel()
-        await asyncio.wait(pending, timeout=1.0)
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _ended_well(task: asyncio.Task[None]) -> bool:

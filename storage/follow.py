@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
+from storage.cancellation import end_all
 from storage.log import Readable, Recorded, Subjects
 
 
@@ -55,14 +56,8 @@ class Follower:
         return max((recorded.position for recorded in newest if recorded), default=0)
 
     async def __aexit__(self, *_: object) -> None:
-        if self._task is None:
-            return
-        while not self._task.done():
-            # Again, because Python 3.11's wait_for loses a cancellation that comes together with its result.
-            self._task.cancel()
-            await asyncio.wait({self._task}, timeout=0.1)
-        if not self._task.cancelled():
-            self._task.exception()  # `next` raises it; whoever leaves before that has no use for it
+        if self._task is not None:
+            await end_all(self._task)
 
     async def _read(self) -> None:
         if self._every_s is None:

@@ -59,7 +59,8 @@ class Connection:
         """Connect. Raises LogUnavailable after `deadline_s`, MissingPart where the server is too old."""
         self = cls(url, patience_s, on_wait)
         try:
-            await asyncio.wait_for(self._connect(), deadline_s)
+            async with asyncio.timeout(deadline_s):
+                await self._connect()
         except (TimeoutError, OSError, nats.errors.Error) as error:
             await self.close()
             raise LogUnavailable(

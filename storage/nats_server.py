@@ -97,7 +97,8 @@ class NatsServer:
         limit = room(folder) if max_store_bytes is None else max_store_bytes
         process = cls._spawn(binary, folder, config_text(folder, chosen, limit, more))
         try:
-            url = await asyncio.wait_for(cls._ready(process, folder), deadline_s)
+            async with asyncio.timeout(deadline_s):
+                url = await cls._ready(process, folder)
         except BaseException as error:
             process.kill()
             process.wait()

@@ -39,6 +39,7 @@ from slime_events.telemetry.process_log import setup_logging
 from slime_events.worker import Worker
 from storage.archive import ArchiveWriter, blobs_to_archive
 from storage.blobs import BlobStore
+from storage.cancellation import check_cancelled, end_all
 from storage.jetstream_log import JetStreamLog
 from storage.log import EventLog, Fence, Recorded
 from storage.weights_retention import Retention
@@ -100,6 +101,7 @@ class Learn:
                         self._note(f"run {log.run} has finished all its steps: nothing to do")
                         return standing.steps
                     own = await self._resume(log, standing)
+                check_cancelled()
                 worker = Worker(log, ROLE, incarnation=own.life)
                 try:
                     async with self._archiving(worker, own):
@@ -189,12 +191,12 @@ class Learn:
         archiving = asyncio.create_task(archive_run(worker.log, writer, worker.id, stop=stop, policy=policy))
         try:
             yield
-            await asyncio.wait_for(archiving, ARCHIVE_DEADLINE_S)
+            async with asyncio.timeout(ARCHIVE_DEADLINE_S):
+                await archiving
         finally:
             stop.set()
             await asyncio.wait({archiving}, timeout=FAIL_DEADLINE_S)
-            archiving.cancel()
-            await asyncio.gather(archiving, return_exceptions=True)
+            await end_all(archiving)
 
 
 def make_batches(parent: OpenedRun, own: TrainSettings, branched: Branched, changes: Changes) -> Batches:

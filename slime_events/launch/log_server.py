@@ -10,6 +10,7 @@ from schemas.errors import SlimeEventsError
 from slime_events.launch.orphans import end_orphans
 from slime_events.launch.run_lock import Holder
 from slime_events.run_folder import RunFolder
+from storage.cancellation import end_all
 from storage.connect import own_server, record_url
 from storage.nats_server import NatsServer
 
@@ -41,8 +42,7 @@ class LogServer:
         try:
             yield self._server.url
         finally:
-            keeping.cancel()
-            await asyncio.gather(keeping, return_exceptions=True)
+            await end_all(keeping)
             await self._server.stop()
 
     async def _end_orphans(self, before: Holder) -> None:

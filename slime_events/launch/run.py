@@ -39,6 +39,7 @@ from slime_events.progress import Progress
 from slime_events.run_folder import RunFolder
 from slime_events.state.run import RunPhase
 from slime_events.worker import Worker
+from storage.cancellation import check_cancelled
 from storage.jetstream_log import JetStreamLog
 from storage.log import EventLog
 
@@ -104,6 +105,7 @@ class Launch:
         async with present(log), self._running_cluster() as starting:
             life = await self._begin(log)
             await asyncio.shield(starting)  # what is being started can be stopped only once it is there
+            check_cancelled()
             self._roles = Roles(self._cluster, self._settings, self._address(url, life))
             self._roles.start_all()
             worker = Worker(log, LAUNCHER, incarnation=life)
@@ -134,7 +136,8 @@ class Launch:
         finally:
             with contextlib.suppress(Exception):
                 await starting
-            await asyncio.wait_for(asyncio.to_thread(self._cluster.stop), STOP_DEADLINE_S)
+            async with asyncio.timeout(STOP_DEADLINE_S):
+                await asyncio.to_thread(self._cluster.stop)
 
     def _timed(self, name: str, call: Any) -> None:
         begun = time.perf_counter()

@@ -26,6 +26,7 @@ from slime_events.rescore.report import Report
 from slime_events.rescore.rules import Given
 from storage.archive_segment import SegmentRecord
 from storage.archived_log import ArchivedLog
+from storage.cancellation import end_all
 from storage.log import Readable, Recorded
 
 STRETCH = 1024
@@ -82,9 +83,7 @@ async def _graded(
             done, task = under_way.popleft()
             yield done, await task
     finally:
-        for _, task in under_way:
-            task.cancel()
-        await asyncio.gather(*(task for _, task in under_way), return_exceptions=True)
+        await end_all(*(task for _, task in under_way))
 
 
 async def _grade(items: Sequence[Item], regrader: Regrader | None) -> dict[str, list[Given]]:

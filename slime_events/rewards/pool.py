@@ -29,6 +29,7 @@ from slime_events.rewards.outcome import Outcome
 from slime_events.rewards.process import GraderProcess, StruckWhileLoading
 from slime_events.rewards.unit import Unit, slim
 from slime_events.sample import Sample
+from storage.cancellation import end_all
 
 BATCH = 32
 """Units that a process gets at once; small enough that a stuck one does not hold many behind it."""
@@ -116,9 +117,7 @@ class GraderPool:
 
     async def close(self, deadline: float = 1.0) -> None:
         """End all processes; what is not graded fails as `worker_died`. Nothing is left running."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_all(*self._tasks)
         self._tasks = []
         processes, self._processes = list(self._processes.values()), {}
         await asyncio.gather(*(process.stop(deadline) for process in processes))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,7 @@ from slime_events.launch.engines import START_TRIES, EngineWatch
 from slime_events.verify import verify
 from storage.archive_reader import ArchiveReader
 from storage.connect import open_run_log
+from storage.jetstream_log import JetStreamLog
 from tests.run.cheap import Parts, cheap_parts
 from tests.run.tiny import Watching, events_of, of, run_with, tiny
 
@@ -71,6 +74,23 @@ def test_a_signal_ends_a_run_cleanly(tmp_path: Path, number: signal.Signals) -> 
     ended = next(recorded.position for recorded in events if recorded.envelope.event is end)
     assert ArchiveReader(str(folder / "archive"), "stopped").last >= ended
     asyncio.run(_verify(folder))
+
+
+def test_a_signal_that_a_wait_loses_ends_a_run_that_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = JetStreamLog.open
+
+    async def losing(*args: Any, **named: Any) -> JetStreamLog:
+        log = await opened(*args, **named)
+        os.kill(os.getpid(), signal.SIGTERM)
+        with contextlib.suppress(asyncio.CancelledError):  # as wait_for does in Python 3.11, once in a while
+            await asyncio.sleep(60.0)
+        return log
+
+    monkeypatch.setattr(JetStreamLog, "open", losing)
+    with cheap_parts(Parts()), pytest.raises(asyncio.CancelledError):
+        asyncio.run(run_with(tiny(tmp_path, "stopped"), view=Watching()))
+    monkeypatch.undo()
+    assert not of(events_of(tmp_path / "runs" / "stopped"), WorkerJoined), "no role has been started"
 
 
 async def _verify(folder: Path) -> None:

@@ -1,0 +1,28 @@
+"""Cancellation in Python 3.11, whose `asyncio.wait_for` loses one that comes together with the result it waits for.
+
+nats-py waits that way for whatever it asks a server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+AGAIN_S = 0.5
+"""Seconds that a task has to end in before it is cancelled once more: its cancellation may have been lost."""
+
+
+async def end_all(*tasks: asyncio.Future[Any]) -> None:
+    """Cancel until all have ended. What they ended with is of no use any more."""
+    while pending := [task for task in tasks if not task.done()]:
+        for task in pending:
+            task.cancel()
+        await asyncio.wait(pending, timeout=AGAIN_S)
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def check_cancelled() -> None:
+    """Raise the CancelledError that the current task should have had: for where a long wait begins."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError

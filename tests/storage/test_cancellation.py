@@ -1,0 +1,49 @@
+"""Cancellations that a wait swallows, as `asyncio.wait_for` of Python 3.11 does once in a while."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+
+from storage.cancellation import check_cancelled, end_all
+
+
+async def losing(times: int) -> None:
+    """Goes on for ever, whatever cancels it the first `times`."""
+    for _ in range(times):
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(60.0)
+    await asyncio.sleep(60.0)
+
+
+async def test_a_task_that_lost_its_cancellation_is_ended_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("storage.cancellation.AGAIN_S", 0.01)
+
+    async def broken() -> None:
+        raise ValueError("its own affair")
+
+    tasks = [asyncio.create_task(losing(times)) for times in (0, 2)] + [asyncio.create_task(broken())]
+    await asyncio.sleep(0)
+    await end_all(*tasks)
+    assert [task.cancelled() for task in tasks] == [True, True, False]
+    await end_all()
+
+
+async def test_a_lost_cancellation_is_found_where_it_is_asked_for() -> None:
+    async def starting() -> None:
+        await losing_once()
+        check_cancelled()
+        raise AssertionError("it goes on")
+
+    async def losing_once() -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(60.0)
+
+    check_cancelled()  # nobody has cancelled this one
+    task = asyncio.create_task(starting())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
