@@ -56,13 +56,16 @@ class GraderProcess:
         """Start a process and wait until it has loaded its grader.
 
         Raises PlugPointError (or what the grader's settings call for) where it cannot, DeadlineExceeded after
-        `deadline` seconds.
+        `deadline` seconds, OSError where the machine has no room for it.
         """
         ours, theirs = socket.socketpair()
-        mark = os.memfd_create("grader-mark")
-        os.ftruncate(mark, wire.MARK.size)
-        with theirs:
+        with theirs, contextlib.ExitStack() as of_no_use:
+            of_no_use.enter_context(ours)
+            mark = os.memfd_create("grader-mark")
+            of_no_use.callback(os.close, mark)
+            os.ftruncate(mark, wire.MARK.size)
             child = _spawn(theirs.fileno(), mark, setup.user_dir, log)
+            of_no_use.pop_all()
         reader, writer = await asyncio.open_connection(sock=ours)
         process = cls(child, reader, writer, mark)
         try:

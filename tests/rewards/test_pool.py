@@ -1,12 +1,13 @@
 """The grader pool with real processes: limits that hold, deaths that stay with their sample, nothing left behind."""
 
+import errno
 import os
 import time
 from pathlib import Path
 
 import pytest
 
-from schemas.errors import NameTaken, PlugPointError, PlugPointMissing, UnknownGrader
+from schemas.errors import NameTaken, PlugPointError, PlugPointMissing, SlimeEventsError, UnknownGrader
 from schemas.rewards import RewardFailureKind as Kind
 from slime_events.config.reward import RewardSettings
 from slime_events.rewards.outcome import Graded, Outcome, RewardFailure
@@ -130,6 +131,20 @@ async def test_a_process_killed_while_it_loads_is_started_again(folder: Path) ->
     (folder / "fatal.py").write_text("import os; os.kill(os.getpid(), 9)")
     with pytest.raises(PlugPointError, match="was ended by SIGKILL while it loaded its grader"):
         await own(folder, "fatal.py").start()
+
+
+async def test_a_machine_that_has_no_room_for_a_process_breaks_the_pool(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(name: str) -> int:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    async with own(folder, rm_workers=1) as pool:
+        monkeypatch.setattr(os, "memfd_create", no_room)
+        os.kill(pool.pids[0], 9)
+        for _ in range(2):
+            with pytest.raises(SlimeEventsError, match=r"a grader process cannot be started.*Cannot allocate memory"):
+                await pool.grade(samples("ok"), deadline=10.0)
 
 
 async def test_what_own_code_returns_raises_prints_and_changes(folder: Path) -> None:
