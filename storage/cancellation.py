@@ -8,17 +8,26 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-AGAIN_S = 0.5
-"""Seconds that a task has to end in before it is cancelled once more: its cancellation may have been lost."""
+AGAIN_S = 5.0
+"""Seconds that a task may take to clean up, before it is cancelled once more: its cancellation may have been lost."""
 
 
 async def end_all(*tasks: asyncio.Future[Any]) -> None:
-    """Cancel until all have ended. What they ended with is of no use any more."""
+    """Cancel until all have ended. What they ended with is of no use any more.
+
+    One that is cancelled itself meanwhile ends them first: it may be the clean-up of a task that is ended like this.
+    """
+    cancelled: asyncio.CancelledError | None = None
     while pending := [task for task in tasks if not task.done()]:
         for task in pending:
             task.cancel()
-        await asyncio.wait(pending, timeout=AGAIN_S)
+        try:
+            await asyncio.wait(pending, timeout=AGAIN_S)
+        except asyncio.CancelledError as error:
+            cancelled = error
     await asyncio.gather(*tasks, return_exceptions=True)
+    if cancelled is not None:
+        raise cancelled
 
 
 def check_cancelled() -> None:

@@ -16,6 +16,7 @@ import nats.nuid
 
 from schemas.codec import decode
 from schemas.errors import LogDamaged, SchemaError, StorageError
+from storage.cancellation import end_all
 from storage.jetstream_bulk import FROM, read_bulk
 from storage.jetstream_connection import QUIET_S
 from storage.jetstream_patience import Away, Patience
@@ -93,9 +94,7 @@ async def _pages(stream: Stream, position: int, end: int, subject: str | None) -
             position += whole
     finally:
         if ahead is not None:
-            ahead.cancel()
-            await asyncio.wait({ahead})
-            ahead.cancelled() or ahead.exception()
+            await end_all(ahead)
 
 
 def _in_order(page: list[Stored], position: int) -> int:

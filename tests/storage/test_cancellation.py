@@ -31,6 +31,23 @@ async def test_a_task_that_lost_its_cancellation_is_ended_all_the_same(monkeypat
     await end_all()
 
 
+async def test_whoever_ends_others_and_is_cancelled_ends_them_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("storage.cancellation.AGAIN_S", 0.01)
+    inner = asyncio.create_task(losing(3))
+
+    async def cleaning_up() -> None:
+        try:
+            await asyncio.sleep(60.0)
+        finally:
+            await end_all(inner)
+
+    outer = asyncio.create_task(cleaning_up())
+    await asyncio.sleep(0)
+    await end_all(outer)
+    assert outer.cancelled()
+    assert inner.done()
+
+
 async def test_a_lost_cancellation_is_found_where_it_is_asked_for() -> None:
     async def starting() -> None:
         await losing_once()
