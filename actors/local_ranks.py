@@ -7,18 +7,15 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from actors.collective import collective
 from actors.meeting import meeting_address
 from actors.rank_process import RankProcess
-from schemas.errors import RankLost
 from slime_events.batch import TrainBatch
 from slime_events.config.settings import TrainSettings
 from storage.weights_store import TensorBytes
 
 if TYPE_CHECKING:
     from actors.trainer_ranks import Result
-
-BLAME_S = 5.0
-"""Seconds that the other ranks have to answer, once one has failed; then none of them is of use any more."""
 
 
 class LocalRanks:
@@ -59,21 +56,12 @@ class LocalRanks:
 
     async def each(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> Any:
         """The same with other arguments for each rank."""
-        calls = [
-            asyncio.ensure_future(process.call(method, *args))
-            for process, args in zip(self._processes, arguments, strict=True)
-        ]
-        _, waiting = await asyncio.wait(calls, return_when=asyncio.FIRST_EXCEPTION)
-        if waiting:
-            _, waiting = await asyncio.wait(waiting, timeout=BLAME_S)
-        errors = [error for call in set(calls) - waiting if (error := call.exception()) is not None]
-        if waiting:
-            for process in self._processes:
-                process.kill()
-            await asyncio.gather(*waiting, return_exceptions=True)
-        if errors:
-            raise min(errors, key=lambda error: not isinstance(error, RankLost))
-        return calls[0].result()
+        calls = (process.call(method, *args) for process, args in zip(self._processes, arguments, strict=True))
+        return await collective(list(calls), give_up=self._kill)
+
+    def _kill(self) -> None:
+        for process in self._processes:
+            process.kill()
 
 
 @contextlib.asynccontextmanager

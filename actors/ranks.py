@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+import ray
 from ray.exceptions import RayActorError
 
+from actors.collective import collective
 from actors.megatron.digest import tensor_bytes
 from actors.megatron.rank import TrainerRank
 from actors.trainer_ranks import StepResult
@@ -20,8 +23,8 @@ from slime_events.export.dump import train_dump_path
 from storage.weights_store import TensorBytes
 
 T = TypeVar("T")
-BLAME_S = 5.0
-"""Seconds in which a lost rank must have been noticed by Ray, once another has failed."""
+CLOSE_S = 10.0
+"""Seconds that rank 0 has to leave its group; its process ends without that."""
 
 
 class RanksOfMegatron:
@@ -42,9 +45,7 @@ class RanksOfMegatron:
         others = [
             peer.start.remote(settings, algorithm, rank, world, master) for rank, peer in enumerate(self._peers, 1)
         ]
-        own = self._here(lambda: TrainerRank(settings, algorithm, 0, world, master))
-        # Together, so that a peer that is lost is noticed while rank 0 waits for it.
-        self._rank, *_ = await asyncio.gather(own, *others)
+        self._rank = await self._everywhere(lambda: TrainerRank(settings, algorithm, 0, world, master), others)
 
     async def train(self, batch: TrainBatch) -> StepResult:
         """One rollout step on all ranks."""
@@ -85,9 +86,11 @@ class RanksOfMegatron:
         await self._everywhere(rank.reset, others)
 
     async def close(self) -> None:
-        """Leave the process group."""
+        """Leave the process group, unless rank 0 is still in a call that waits for a rank in vain."""
         if self._rank is not None:
-            await self._here(self._rank.close)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_S):
+                    await self._here(self._rank.close)
         self._thread.shutdown(wait=False)
 
     def _own(self) -> TrainerRank:
@@ -97,18 +100,19 @@ class RanksOfMegatron:
 
     async def _everywhere(self, call: Callable[[], T], others: Sequence[Any]) -> T:
         """Rank 0's answer once all have theirs. A lost rank is named, not the one that waited for it in vain."""
-        peers = [asyncio.ensure_future(other) for other in others]
-        try:
-            result = await self._here(call)
-        except Exception as error:
-            if peers:
-                await asyncio.wait(peers, timeout=BLAME_S)
-            for rank, peer in enumerate(peers, 1):
-                if peer.done() and isinstance(peer.exception(), RayActorError):
-                    raise RankLost(f"rank {rank} is gone (killed, out of memory, or crashed)") from error
-            raise
-        await asyncio.gather(*peers)
-        return result
+        peers = [_of_peer(rank, other) for rank, other in enumerate(others, 1)]
+        return await collective([self._here(call), *peers], give_up=self._kill_peers)
+
+    def _kill_peers(self) -> None:
+        for peer in self._peers:
+            ray.kill(peer)
 
     async def _here(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+
+
+async def _of_peer(rank: int, answer: Any) -> Any:
+    try:
+        return await answer
+    except RayActorError as error:
+        raise RankLost(f"rank {rank} is gone (killed, out of memory, or crashed)") from error

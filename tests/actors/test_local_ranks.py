@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from actors import local_ranks
+from actors import collective
 from actors.local_ranks import LocalRanks
 from schemas.errors import CheckpointMismatch, RankLost, TrainerError
+from storage.cancellation import end_all
 
 
 class Process:
@@ -33,7 +34,7 @@ class Process:
 
 
 async def asked(monkeypatch: pytest.MonkeyPatch, *processes: Process) -> Any:
-    monkeypatch.setattr(local_ranks, "BLAME_S", 0.05)
+    monkeypatch.setattr(collective, "BLAME_S", 0.05)
     return await LocalRanks(processes).everywhere("optimizer_digest")  # type: ignore[arg-type]
 
 
@@ -56,3 +57,11 @@ async def test_a_checkpoint_that_fits_no_rank_is_said_and_all_live_on(monkeypatc
     wrong = CheckpointMismatch("another model")
     with pytest.raises(CheckpointMismatch):
         await asked(monkeypatch, Process(wrong), Process(wrong))
+
+
+async def test_an_interrupted_call_leaves_no_task_behind() -> None:
+    call = asyncio.create_task(LocalRanks([Process(...)]).everywhere("train"))  # type: ignore[list-item]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    await end_all(call)
+    assert asyncio.all_tasks() == {asyncio.current_task()}

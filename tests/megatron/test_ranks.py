@@ -1,0 +1,73 @@
+"""All ranks as one: a rank that fails is heard of while the others still wait for it."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from ray.exceptions import ActorDiedError
+
+from actors import collective, ranks
+from actors.ranks import RanksOfMegatron
+from schemas.errors import RankLost, TrainerError
+from slime_events.config.algorithm import AlgorithmSettings
+from slime_events.config.trainer import TrainerSettings
+
+IN_VAIN_S = 60.0
+"""As long as the ranks' own deadline, had they one here."""
+
+
+class InACollective:
+    """Rank 0: waits for its peers until the test is over."""
+
+    def __init__(self) -> None:
+        self.over, self.closed = threading.Event(), threading.Event()
+
+    def optimizer_digest(self) -> str:
+        self.over.wait(IN_VAIN_S)
+        raise TrainerError("rank 0 waited in vain")
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+class Peer:
+    """Has an actor's methods; what fails as it is told leaves its process alive."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.start, self.optimizer_digest = Method(None), Method(error)
+
+
+class Method:
+    def __init__(self, error: Exception | None) -> None:
+        self._error = error
+
+    async def remote(self, *args: Any) -> None:
+        if self._error is not None:
+            raise self._error
+
+
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [
+        (TrainerError("no memory left"), pytest.raises(TrainerError, match="no memory left")),
+        (ActorDiedError(), pytest.raises(RankLost, match="rank 2 is gone")),
+    ],
+)
+async def test_what_a_peer_fails_with_is_told_while_rank_0_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch, failure: Exception, told: Any
+) -> None:
+    rank_0, peers, killed = InACollective(), [Peer(), Peer(failure)], list[Peer]()
+    monkeypatch.setattr(collective, "BLAME_S", 0.01)
+    monkeypatch.setattr(ranks, "CLOSE_S", 0.01)
+    monkeypatch.setattr(ranks, "TrainerRank", lambda *args: rank_0)
+    monkeypatch.setattr("ray.kill", killed.append)
+    together = RanksOfMegatron(peers)
+    await together.start(TrainerSettings(hf_checkpoint=""), AlgorithmSettings(), "")
+    with told:
+        await together.optimizer_digest()
+    assert killed == peers
+    await together.close()
+    assert not rank_0.closed.is_set(), "its thread still waits"
+    rank_0.over.set()
