@@ -17,7 +17,9 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Coroutine
+import traceback
+from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -136,22 +138,32 @@ class Host:
     def _take(self, frame: wire.ToHost) -> None:
         match frame:
             case wire.Generate():
-                self._do(self._generate(frame))
+                self._do(self._generate(frame), partial(wire.Refused, frame.id))
             case wire.Score():
-                self._do(self._score(frame))
+                self._do(self._score(frame), partial(wire.Refused, frame.id))
             case wire.UpdateWeights():
-                self._do(self._update(frame))
+                self._do(self._update(frame), partial(wire.Answer, frame.call))
             case wire.Abort():
-                self.manager.abort_request(frame.id)
+                # Not before SGLang knows the request, which may have come just now.
+                self.loop.call_soon(self.manager.abort_request, frame.id)
             case wire.Ping():
                 self.send(wire.Answer(frame.call))
             case wire.Launch():
                 self.send(wire.Failed("launched twice"))
 
-    def _do(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self.loop.create_task(work)
+    def _do(self, work: Coroutine[Any, Any, None], failed: Callable[[str], wire.FromHost]) -> None:
+        task = self.loop.create_task(self._answered(work, failed))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
+
+    async def _answered(self, work: Coroutine[Any, Any, None], failed: Callable[[str], wire.FromHost]) -> None:
+        try:
+            await work
+        except ValueError as error:  # SGLang's word for a request that it cannot take
+            self.send(failed(str(error)))
+        except Exception as error:  # whatever it is, the caller waits for an answer
+            traceback.print_exception(error)
+            self.send(failed(f"{type(error).__name__}: {error}"))
 
     async def _generate(self, frame: wire.Generate) -> None:
         from sglang.srt.managers.io_struct import GenerateReqInput
@@ -169,21 +181,14 @@ class Host:
             stream=True,
             rid=frame.id,
         )
-        try:
-            async for output in self.manager.generate_request(request, None):
-                if self._piece(frame, output["meta_info"], output["output_ids"], resumed, response):
-                    break
-        except ValueError as error:  # SGLang's word for a request that it cannot take
-            self.send(wire.Refused(frame.id, str(error)))
+        async for output in self.manager.generate_request(request, None):
+            if self._piece(frame, output["meta_info"], output["output_ids"], resumed, response):
+                break
         return None
 
     async def _score(self, frame: wire.Score) -> None:
-        try:
-            log_probs = await Scoring(self.manager, frame).log_probs()
-        except ValueError as error:
-            return self.send(wire.Refused(frame.id, str(error)))
-        packed = np.array(log_probs, dtype="<f4").tobytes()
-        return self.send(wire.Piece(frame.id, frame.tokens, packed, (), StopReason.LENGTH, ""))
+        packed = np.array(await Scoring(self.manager, frame).log_probs(), dtype="<f4").tobytes()
+        self.send(wire.Piece(frame.id, frame.tokens, packed, (), StopReason.LENGTH, ""))
 
     def _piece(
         self, frame: wire.Generate, meta: dict[str, Any], tokens: list[int], resumed: int, response: list[int]

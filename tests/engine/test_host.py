@@ -1,0 +1,91 @@
+"""The host without SGLang: whatever it is asked it answers, also where SGLang fails."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import sys
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from schemas.rollouts import Sampling, StopReason
+from serve_apps.engine import wire
+from serve_apps.engine.host import Host
+from storage.cancellation import end_all
+
+DEADLINE_S = 10.0
+GENERATE = wire.Generate("1", bytes(4), b"", Sampling(max_new_tokens=8), 0)
+SCORE = wire.Score("2", bytes(4), b"", bytes(4), 1.0)
+UPDATE = wire.UpdateWeights(3, "/weights", 7)
+
+
+class Manager:
+    """SGLang's tokenizer manager, as far as the host needs it: fails, or generates nothing until it is aborted."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self._error, self._running = error, dict[str, asyncio.Event]()
+        self.tokenizer = SimpleNamespace(decode=lambda tokens, **how: "")
+
+    def auto_create_handle_loop(self) -> None: ...
+
+    async def generate_request(self, request: Any, _: None) -> AsyncIterator[dict[str, Any]]:
+        if self._error is not None:
+            raise self._error
+        self._running[request.rid] = asyncio.Event()
+        await self._running[request.rid].wait()
+        yield {"meta_info": {"output_token_logprobs": [], "finish_reason": {"type": "abort"}}, "output_ids": []}
+
+    def abort_request(self, rid: str) -> None:
+        if rid in self._running:
+            self._running[rid].set()
+
+    async def pause_generation(self, request: Any) -> None:
+        assert self._error is not None
+        raise self._error
+
+
+@pytest.fixture(autouse=True)
+def io_struct(monkeypatch: pytest.MonkeyPatch) -> None:
+    requests = SimpleNamespace(GenerateReqInput=SimpleNamespace, PauseGenerationReqInput=SimpleNamespace)
+    monkeypatch.setitem(sys.modules, "sglang.srt.managers.io_struct", requests)
+    monkeypatch.setitem(sys.modules, "sglang.srt.managers", SimpleNamespace(io_struct=requests))
+
+
+async def answer(manager: Manager, *frames: wire.ToHost) -> wire.FromHost:
+    """What the host says first to frames that come together."""
+    ours, theirs = socket.socketpair()
+    engine = SimpleNamespace(tokenizer_manager=manager, loop=asyncio.get_running_loop())
+    host = asyncio.create_task(Host(engine, theirs).serve({}))
+    reader, writer = await asyncio.open_connection(sock=ours)
+    decoder: msgspec.msgpack.Decoder[wire.FromHost] = msgspec.msgpack.Decoder(wire.FromHost)
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            assert isinstance(decoder.decode(await wire.read_frame(reader)), wire.Ready)
+            writer.write(b"".join(map(wire.encode, frames)))
+            return decoder.decode(await wire.read_frame(reader))
+    finally:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+        await end_all(host)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(ValueError("too long"), "too long"), (KeyError("meta_info"), "KeyError: 'meta_info'")],
+)
+async def test_whatever_a_request_fails_with_is_answered(error: Exception, reason: str) -> None:
+    assert await answer(Manager(error), GENERATE) == wire.Refused("1", reason)
+    assert await answer(Manager(error), SCORE) == wire.Refused("2", reason)
+    assert await answer(Manager(error), UPDATE) == wire.Answer(3, reason)
+
+
+async def test_a_response_that_is_aborted_at_once_ends() -> None:
+    ended = await answer(Manager(), GENERATE, wire.Abort("1"))
+    assert isinstance(ended, wire.Piece)
+    assert ended.finish is StopReason.ABORT
