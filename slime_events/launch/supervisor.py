@@ -95,6 +95,8 @@ class Supervisor:
         await self._await_roles()
 
     def _take(self, recorded: Recorded, *, is_news: bool) -> None:
+        if self._over and is_news:
+            return  # such as an engine that loads the last weights only now: the summary is of the run up to its end
         line = self._progress.apply(recorded)
         self._over = self._worker.is_over(self._over, recorded.envelope.event)
         if not is_news:

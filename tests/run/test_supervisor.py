@@ -1,0 +1,75 @@
+"""`Supervisor`: what the launcher makes of a log, beside roles that do nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from schemas.errors import TrainerError
+from schemas.runs import FinishReason, RunFailed, RunFinished, RunStarted
+from schemas.workers import WorkerJoined
+from slime_events.config.rollout import RolloutSettings
+from slime_events.config.settings import TrainSettings
+from slime_events.incarnation import Incarnation
+from slime_events.launch import supervisor
+from slime_events.launch.roles import ARCHIVIST
+from slime_events.launch.supervisor import Supervisor
+from slime_events.progress import Progress
+from slime_events.state.run import RunPhase
+from slime_events.worker import Worker
+from storage.memory_log import MemoryLog
+
+
+@pytest.fixture
+async def worker(monkeypatch: pytest.MonkeyPatch) -> Worker:
+    """The launcher of a run that has just started, which looks at its log often."""
+    monkeypatch.setattr(supervisor, "READ_S", 0.01)
+    monkeypatch.setattr(supervisor, "LOOK_S", 0.01)
+    worker = Worker(MemoryLog("sim"), "launcher", incarnation=Incarnation(since=1))
+    await worker.say([RunStarted(settings={}, code_version="")])
+    return worker
+
+
+async def watch(worker: Worker, folder: Path, check_server: Callable[[], Awaitable[None]]) -> Progress:
+    """Until the run has ended; what was seen of it. check_server: called between looks at the log."""
+    archivist = asyncio.get_running_loop().create_future()
+    roles: Any = SimpleNamespace(tasks={ARCHIVIST: archivist}, stop=lambda role: archivist.cancel())
+    settings = TrainSettings(rollout=RolloutSettings(rollout_batch_size=1, num_rollout=1, rollout_deadline=0.1))
+    run_folder: Any = SimpleNamespace(path=folder, logs=folder)
+    view: Any = SimpleNamespace(begin=lambda *_: archivist.set_result(None), tick=lambda *_: None, note=lambda _: None)
+    progress = Progress("sim")
+    await asyncio.wait_for(Supervisor(worker, roles, progress, view, settings, run_folder, check_server).watch(), 60)
+    return progress
+
+
+async def test_a_conductor_that_hangs_is_named_by_the_launcher(
+    tmp_path: Path, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It fails a run that does not move on. Who fails one whose conductor hangs is the launcher."""
+    monkeypatch.setattr(supervisor, "CONDUCTOR_GRACE_S", 0.1)
+
+    async def is_there() -> None: ...
+
+    with pytest.raises(TrainerError, match=r"the conductor ended: no progress .* it hangs"):
+        await watch(worker, tmp_path, is_there)
+    (*_, failed) = [recorded.envelope.event async for recorded in worker.log.read()]
+    assert isinstance(failed, RunFailed)
+    assert (failed.role, failed.waited_for) == ("conductor", "the trainer to publish version 0")
+
+
+async def test_the_progress_is_that_of_the_run_up_to_its_end(tmp_path: Path, worker: Worker) -> None:
+    """Though others still have something to say, and it is there at the same look."""
+    end = RunFinished(reason=FinishReason.ALL_STEPS, steps=1, events=1, state_digest="")
+    late = WorkerJoined(worker="late", role="engine", pid=1, node="here", seconds={})
+
+    async def end_run() -> None:
+        await worker.say([end, late])
+
+    progress = await watch(worker, tmp_path, end_run)
+    assert (progress.state.phase, progress.state.events) == (RunPhase.FINISHED, 2)
+    assert progress.workers == []
