@@ -17,8 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from schemas.errors import NoSpace
+from storage import file_lock
 from storage.loopback_port import HOST
 
+LOCK = "server.lock"
 MAX_PAYLOAD = 8 * 1024 * 1024
 """Bytes of one message; above what the log stores as one event."""
 LEAST_FREE_BYTES = 64 * 1024 * 1024
@@ -63,17 +65,13 @@ def facts_of(folder: Path) -> ServerFacts | None:
 
 def is_locked(folder: Path) -> bool:
     """Whether a live server holds the folder."""
-    try:
-        with locked(folder):
-            return False
-    except BlockingIOError:
-        return True
+    return bool(file_lock.is_locked(folder / LOCK))
 
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[int]:
     """The folder's lock as an open file; BlockingIOError where another process has it."""
-    file = os.open(folder / "server.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    file = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield file

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from slime_events.file_lock import is_locked
+from storage.file_lock import is_locked
 
 PREFIX = "slime-engine-"
 LOCK = "lock"

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 from schemas.errors import RunIsOn
-from slime_events.file_lock import is_locked
 from slime_events.run_folder import RunFolder
+from storage.file_lock import is_locked
 
 MARK = "SLIME_EVENTS_LAUNCH"
 """Whatever a launch starts inherits this variable, so that what a killed launcher left can be told from all else."""

@@ -8,13 +8,13 @@ from pathlib import Path
 
 
 def is_locked(lock: Path) -> bool | None:
-    """None where there is no such file. Asks without waiting."""
+    """None where there is no such file. Asks without waiting; those who ask do not see each other."""
     try:
         file = os.open(lock, os.O_RDWR)
     except FileNotFoundError:
         return None
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     finally:
