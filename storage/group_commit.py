@@ -94,7 +94,7 @@ class GroupCommit:
                     await self._called.wait()
                     await asyncio.sleep(0)  # for whoever calls in the same turn of the loop
                     continue
-                await self._store(self._next_batch())
+                await self._store_or_fail(self._next_batch())
         finally:
             for call in self._waiting:
                 call.fail(LogUnavailable("the group commit ended before this was stored; it may be tried again"))
@@ -123,6 +123,15 @@ class GroupCommit:
         self._waiting = later
         return batch
 
+    async def _store_or_fail(self, calls: list[_Call]) -> None:
+        """What stops the writer leaves nobody without an answer."""
+        try:
+            await self._store(calls)
+        except BaseException as error:
+            for call in calls:
+                call.fail(LogUnavailable(f"the group commit was stopped ({error!r}); this may be tried again"))
+            raise
+
     async def _store(self, calls: list[_Call]) -> None:
         while calls:
             try:
@@ -134,10 +143,6 @@ class GroupCommit:
                 for call in calls:
                     call.fail(error)
                 return
-            except BaseException as error:
-                for call in calls:
-                    call.fail(LogUnavailable(f"the group commit was stopped ({error!r}); this may be tried again"))
-                raise
             start = 0
             for call in calls:
                 call.finish(positions[start : start + len(call.appends)])

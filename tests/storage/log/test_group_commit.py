@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from schemas.errors import Conflict, EventTooLarge, LogUnavailable
+from schemas.errors import Conflict, EventTooLarge, LogUnavailable, SchemaError
 from schemas.subjects import about, every_event
 from storage.group_commit import GroupCommit
 from storage.log import Append, EventLog, Fence
@@ -129,6 +129,19 @@ async def test_an_unavailable_log_fails_all_and_later_calls_go_on() -> None:
         assert all(isinstance(error, LogUnavailable) for error in lost)
         log.broken = None
         assert await commit.append([reward(log, "s0")]) == [1]
+
+
+async def test_what_stops_the_writer_fails_all_that_it_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    log, faults = MemoryLog("stopped"), [SchemaError("one of them"), RuntimeError("unforeseen")]
+
+    async def append(appends: Sequence[Append]) -> list[int]:
+        raise faults.pop(0)
+
+    monkeypatch.setattr(log, "append", append)
+    with pytest.raises(RuntimeError, match="unforeseen"):
+        async with GroupCommit(log) as commit:
+            calls = [commit.submit([reward(log, f"s{i}")]) for i in range(3)]
+    assert [type(call.exception()) for call in calls] == [LogUnavailable] * 3
 
 
 async def test_closing_stores_what_was_asked_for() -> None:
