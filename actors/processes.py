@@ -48,6 +48,7 @@ class ConductorActor:
 
     def __init__(self) -> None:
         self._conductor: Conductor | None = None
+        self._stop_asked = False
 
     async def run(self, address: RunAddress, settings: TrainSettings) -> str:
         """Conduct to the end; how the run ended."""
@@ -79,16 +80,17 @@ class ConductorActor:
                 keeper=StateKeeper(_snapshots(address)),
                 recaller=Recaller(worker.id, recorded),
             )
+            if self._stop_asked:
+                self._conductor.stop()
             async with Inbox(worker, feed, address.nats_url, offload):
                 await worker.join({"ready": time.perf_counter() - begun})
                 return (await self._conductor.run()).value
 
-    async def stop(self) -> bool:
-        """Ask for a clean end; False where conducting has not begun."""
-        if self._conductor is None:
-            return False
-        self._conductor.stop()
-        return True
+    async def stop(self) -> None:
+        """Ask for a clean end, also where conducting has not begun."""
+        self._stop_asked = True
+        if self._conductor is not None:
+            self._conductor.stop()
 
 
 class GraderActor:

@@ -34,6 +34,7 @@ class Roles:
         self._for_debugging()
         self._actors: dict[str, list[Any]] = {}
         self._starts: dict[str, int] = {}
+        self._stopping: set[str] = set()
         self.tasks: dict[str, asyncio.Future[Any]] = {}
 
     def _for_debugging(self) -> None:
@@ -62,9 +63,12 @@ class Roles:
             self.tasks[role] = asyncio.create_task(asyncio.to_thread(self._serve))
             return
         self.tasks[role] = asyncio.wrap_future(self._starters[role]().future())
+        if role in self._stopping:
+            self.stop(role)
 
     def stop(self, role: str) -> None:
-        """Ask the conductor for a clean end of the run, or the archivist for one of its work."""
+        """Ask the conductor, and any after it, for a clean end of the run, or the archivist for one of its work."""
+        self._stopping.add(role)
         self._actors[role][-1].stop.remote()
 
     def _serve(self) -> None:

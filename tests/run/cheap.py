@@ -168,6 +168,12 @@ class LocalCluster:
         return call
 
 
+def lose(cluster: LocalCluster, role: str) -> None:
+    """As kill -9 of the role's newest process, where there is one."""
+    for actor in [actor for actor in cluster.actors if role in type(actor.target).__name__.lower()][-1:]:
+        cluster.kill(actor)
+
+
 class _Handle:
     def __init__(self, target: Any, cluster: LocalCluster) -> None:
         self.target, self.cluster = target, cluster

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from actors import processes
 from schemas.runs import FinishReason, RunFinished
 from schemas.workers import WorkerJoined, WorkerLost
 from slime_events.launch.engines import START_TRIES, EngineWatch
@@ -18,7 +19,7 @@ from slime_events.verify import verify
 from storage.archive_reader import ArchiveReader
 from storage.connect import open_run_log
 from storage.jetstream_log import JetStreamLog
-from tests.run.cheap import Parts, cheap_parts
+from tests.run.cheap import LocalCluster, Parts, cheap_parts, lose
 from tests.run.tiny import Watching, events_of, of, run_with, tiny
 
 
@@ -91,6 +92,31 @@ def test_a_signal_that_a_wait_loses_ends_a_run_that_starts(tmp_path: Path, monke
         asyncio.run(run_with(tiny(tmp_path, "stopped"), view=Watching()))
     monkeypatch.undo()
     assert not of(events_of(tmp_path / "runs" / "stopped"), WorkerJoined), "no role has been started"
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_signal_reaches_a_conductor_that_is_not_there_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clusters: list[LocalCluster], dies: bool
+) -> None:
+    heard, stop = asyncio.Event(), processes.ConductorActor.stop
+
+    async def opening(*_: Any, **__: Any) -> None:
+        if not heard.is_set():
+            os.kill(os.getpid(), signal.SIGTERM)
+        await heard.wait()
+
+    async def hearing(self: processes.ConductorActor) -> None:
+        await stop(self)
+        if dies and not heard.is_set():
+            lose(clusters[-1], "conductor")
+        heard.set()
+
+    monkeypatch.setattr(processes, "archived_prompts", opening)
+    monkeypatch.setattr(processes.ConductorActor, "stop", hearing)
+    with cheap_parts(Parts()):
+        summary = asyncio.run(run_with(tiny(tmp_path, "stopped")))
+    (end,) = of(events_of(tmp_path / "runs" / "stopped"), RunFinished)
+    assert (end.reason, summary["steps"]) == (FinishReason.INTERRUPTED, 0)
 
 
 async def _verify(folder: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from ray.exceptions import RayActorError
@@ -15,7 +14,7 @@ from schemas.runs import RunFailed
 from schemas.workers import WorkerJoined, WorkerLost
 from slime_events.launch.restarts import Restarts
 from tests.chaos.settings import OWN_REWARD
-from tests.run.cheap import CountingRanks, LocalCluster, Parts, cheap_parts
+from tests.run.cheap import CountingRanks, LocalCluster, Parts, cheap_parts, lose
 from tests.run.tiny import Watching, events_of, of, run_with, tiny
 
 STEPS = 3
@@ -25,26 +24,6 @@ def undisturbed(folder: Path) -> str:
     with cheap_parts(Parts()):
         settings = tiny(folder, "undisturbed", rollout={"num_rollout": STEPS})
         return str(asyncio.run(run_with(settings))["weights_digest"])
-
-
-def lose(cluster: LocalCluster, role: str) -> None:
-    """As kill -9 of the role's newest process, where there is one."""
-    for actor in [actor for actor in cluster.actors if role in type(actor.target).__name__.lower()][-1:]:
-        cluster.kill(actor)
-
-
-@pytest.fixture
-def clusters(monkeypatch: pytest.MonkeyPatch) -> list[LocalCluster]:
-    """Those that launches have made."""
-    made: list[LocalCluster] = []
-    begin = LocalCluster.__init__
-
-    def remember(self: LocalCluster, *args: Any) -> None:
-        begin(self, *args)
-        made.append(self)
-
-    monkeypatch.setattr(LocalCluster, "__init__", remember)
-    return made
 
 
 @pytest.mark.parametrize("role", ["conductor", "grader", "archivist", "trainer"])
