@@ -54,8 +54,9 @@ class NatsServer:
 
     @property
     def alive(self) -> bool:
-        """Whether the process lives."""
-        return is_locked(self.folder)
+        """Whether the process lives. Another server, started in the folder since, is none of its life."""
+        there = self.attach(self.folder)
+        return there is not None and there.pid == self.pid
 
     @classmethod
     def attach(cls, folder: Path) -> NatsServer | None:
@@ -165,7 +166,7 @@ class NatsServer:
 
     async def stop(self, deadline_s: float = 15.0) -> None:
         """End it in order, by force after the deadline. What was acked is on disk either way."""
-        lived = is_locked(self.folder)
+        lived = self.alive
         for number in (signal.SIGTERM, signal.SIGKILL):
             self.signal(number)
             if await self._ended(deadline_s):
@@ -182,14 +183,14 @@ class NatsServer:
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to this server, and to nothing that has its pid by chance."""
-        if is_locked(self.folder):
+        if self.alive:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     async def _ended(self, deadline_s: float) -> bool:
         end = time.monotonic() + deadline_s
         while time.monotonic() < end:
-            gone = self._process.poll() is not None if self._process else not is_locked(self.folder)
+            gone = self._process.poll() is not None if self._process else not self.alive
             if gone:
                 return True
             await asyncio.sleep(_STEP_S)

@@ -57,12 +57,15 @@ class LogServer:
             self._server.stage_in_memory()
 
     async def check(self) -> None:
-        """A server of ours that died is started again on its folder and port; everybody waits for it meanwhile."""
+        """A server of ours that died is started again on its folder and port, by us or by a reader who was first.
+
+        Everybody waits for it meanwhile.
+        """
         async with self._starting:
             if self._server is None or self._server.alive:
                 return
             self._note(f"the NATS server {self._server.pid} of this run has died: starting it again")
-            self._server = await NatsServer.start(self._folder.nats)
+            self._server = await own_server(self._folder.path)
             self._note(f"NATS is back at {self._server.url}; everything acked is there")
 
     async def _keep(self) -> None:

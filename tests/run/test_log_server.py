@@ -1,0 +1,69 @@
+"""A run's own server that dies while others read the run."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas.errors import FolderInUse
+from slime_events.launch import log_server
+from slime_events.launch.log_server import LogServer
+from slime_events.run_folder import RunFolder
+from storage.connect import open_run_log
+from storage.jetstream_log import JetStreamLog
+from storage.nats_server import NatsServer
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
+    monkeypatch.setattr(log_server, "LOOK_S", 3600.0)  # only a test looks after the server
+    return RunFolder.create(tmp_path, "demo")
+
+
+async def kill(folder: RunFolder) -> int:
+    """Its pid, once the server is gone."""
+    server = NatsServer.attach(folder.nats)
+    assert server is not None
+    os.kill(server.pid, signal.SIGKILL)
+    async with asyncio.timeout(10):
+        while server.alive:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    return server.pid
+
+
+async def test_a_server_that_readers_start_first_becomes_the_runs(folder: RunFolder) -> None:
+    server = LogServer(folder, None, note=lambda _: None)
+    async with server.running(None) as url:
+        await (await JetStreamLog.open(url, "demo")).close()
+        before = await kill(folder)
+        async with open_run_log(folder.path):
+            reading = NatsServer.attach(folder.nats)
+            await server.check()
+        left = NatsServer.attach(folder.nats)
+        assert reading is not None
+        assert left is not None, "the last reader stopped it"
+        assert (left.pid, left.facts.temporary) == (reading.pid, False)
+        assert left.pid != before
+    assert not left.alive
+
+
+async def test_a_reader_that_is_starting_it_is_waited_for(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    start, refused = NatsServer.start, [FolderInUse("another is starting it")]
+
+    async def refuse_once(*args: Any, **options: Any) -> NatsServer:
+        if refused:
+            raise refused.pop()
+        return await start(*args, **options)
+
+    server = LogServer(folder, None, note=lambda _: None)
+    async with server.running(None):
+        await kill(folder)
+        monkeypatch.setattr(NatsServer, "start", refuse_once)
+        await server.check()
+        assert NatsServer.attach(folder.nats) is not None
+    assert not refused
