@@ -74,7 +74,7 @@ class Conductor:
     ) -> None:
         self._worker, self._plan, self._feed = worker, plan, feed
         self._judge, self._normalise, self._offload = judge, normalise, offload
-        self._stall = Stall(deadline_s, time.monotonic())
+        self._stall = Stall(deadline_s, 2 * TICK_S, time.monotonic())
         self._keeper = keeper or StateKeeper(None)
         self._recaller = recaller or Recaller(worker.id, None)
         self._chain_before = ""

@@ -2,8 +2,24 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 
 # A busy machine is slow; how long a property takes is no property.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+REAL_S = 900.0
+"""What a real test may take: minutes of starts on a busy machine."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("real") and not item.get_closest_marker("soak"):
+            item.add_marker(pytest.mark.timeout(REAL_S))
+
+
+@pytest.fixture
+def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A conductor that looks often: a short deadline is then several looks, and no pause of the machine fills it."""
+    monkeypatch.setattr("actors.conductor.TICK_S", 0.05)

@@ -116,7 +116,8 @@ class Supervisor:
             await self._fail(LAUNCHER, reason, NoSpace)
 
     def _new_stall(self) -> Stall:
-        return Stall(self._settings.rollout.rollout_deadline + CONDUCTOR_GRACE_S, time.monotonic())
+        deadline_s = self._settings.rollout.rollout_deadline + CONDUCTOR_GRACE_S
+        return Stall(deadline_s, 2 * LOOK_S, time.monotonic())
 
     async def _check_conductor(self) -> None:
         """It fails a run that does not move on. Where it does not, it hangs itself."""

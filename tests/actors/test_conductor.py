@@ -77,6 +77,7 @@ async def test_large_prompts_go_to_the_blob_store(tmp_path: Path) -> None:
         assert all(event.tokens.blob is not None for event in sim.events(PromptSubmitted))
 
 
+@pytest.mark.usefixtures("quick_looks")
 async def test_a_slow_but_moving_run_is_not_a_stall(tmp_path: Path) -> None:
     """Chunks alone are progress."""
     plan = make_plan(steps=1, groups=1, samples=1)

@@ -194,6 +194,7 @@ async def test_interrupted_before_anybody_is_ready(tmp_path: Path) -> None:
         assert await sim.finish() is RunPhase.FINISHED
 
 
+@pytest.mark.usefixtures("quick_looks")
 @pytest.mark.parametrize(
     ("engines", "waited_for"), [(0, "an engine to activate version 0"), (1, "6 samples to be generated")]
 )

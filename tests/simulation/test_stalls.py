@@ -67,6 +67,7 @@ STALLS: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.usefixtures("quick_looks")
 @pytest.mark.parametrize("who", STALLS)
 async def test_whoever_hangs_the_run_ends_with_what_it_waited_for(tmp_path: Path, who: str) -> None:
     parts, waited_for = STALLS[who]
@@ -90,12 +91,21 @@ async def test_a_log_that_is_away_too_long_ends_the_conductor_by_name(tmp_path: 
 
 
 def test_a_stall_is_told_from_the_last_move_on() -> None:
-    stall = Stall(10.0, now=100.0)
+    stall = Stall(10.0, 6.0, now=100.0)
     assert stall.seconds(1, 105.0) is None
+    assert stall.seconds(1, 110.0) is None
     assert stall.seconds(1, 114.9) is None
     assert stall.seconds(1, 115.0) == 10.0
     assert stall.seconds(2, 116.0) is None
+    assert stall.seconds(2, 122.0) is None
     assert stall.seconds(2, 126.5) == 10.5
+
+
+def test_time_in_which_nobody_looked_is_no_stall() -> None:
+    stall = Stall(10.0, 1.0, now=0.0)
+    assert stall.seconds(1, 0.0) is None
+    assert [stall.seconds(1, 1000.0 + n) for n in range(9)] == [None] * 9
+    assert stall.seconds(1, 1009.0) == 10.0
 
 
 class SlowJudge(InstantPool):
