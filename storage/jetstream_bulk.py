@@ -10,12 +10,10 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncGenerator
-from typing import Any
-
-import nats.nuid
 
 from schemas.errors import StorageError
 from storage.jetstream_connection import QUIET_S
+from storage.jetstream_ephemeral import ephemeral
 from storage.jetstream_patience import Away
 from storage.jetstream_pull import ENDED, UNFILLED
 from storage.jetstream_stream import PAGE_BYTES, Stored, Stream
@@ -31,28 +29,16 @@ _FILLED = "Batch Completed"
 
 async def read_bulk(stream: Stream, position: int, end: int) -> AsyncGenerator[list[Stored], None]:
     """Everything from `position` to `end`, in order, as it comes. Raises Away where it does not come."""
-    name = nats.nuid.NUID().next().decode()
-    config: dict[str, Any] = {
-        "name": name,
-        "deliver_policy": "by_start_sequence",
-        "opt_start_seq": position,
-        "ack_policy": "none",
-        "mem_storage": True,
-        "num_replicas": 1,
-        "inactive_threshold": int(2 * _EXPIRES_S * 1e9),
-    }
-    body = json.dumps({"stream_name": stream.name, "config": config}).encode()
-    try:
-        await stream.connection.request(f"$JS.API.CONSUMER.CREATE.{stream.name}.{name}", body)
-    except StorageError as error:
-        raise Away(f"no consumer to read with: {error}") from error
-    try:
-        async with _Bulk(stream, name, position, end) as bulk:
-            while not bulk.done:
-                yield await bulk.take()
-    finally:
-        with contextlib.suppress(StorageError):
-            await stream.connection.tell_api(f"CONSUMER.DELETE.{stream.name}.{name}")
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            name = await stack.enter_async_context(
+                ephemeral(stream.connection, stream.name, position, None, 2 * _EXPIRES_S)
+            )
+        except StorageError as error:
+            raise Away(f"no consumer to read with: {error}") from error
+        bulk = await stack.enter_async_context(_Bulk(stream, name, position, end))
+        while not bulk.done:
+            yield await bulk.take()
 
 
 class _Bulk:

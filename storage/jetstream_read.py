@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from collections.abc import AsyncGenerator, AsyncIterator
-from typing import Any
-
-import nats.nuid
 
 from schemas.codec import decode
-from schemas.errors import LogDamaged, SchemaError, StorageError
+from schemas.errors import LogDamaged, SchemaError
 from storage.cancellation import end_all
 from storage.jetstream_bulk import FROM, read_bulk
 from storage.jetstream_connection import QUIET_S
+from storage.jetstream_ephemeral import ephemeral
 from storage.jetstream_patience import Away, Patience
 from storage.jetstream_pull import Pull, Pulled
 from storage.jetstream_stream import PAGE, PAGE_BYTES, Stored, Stream
@@ -125,31 +122,16 @@ def _ask(stream: Stream, position: int, end: int, subject: str | None) -> asynci
 
 async def _live(stream: Stream, position: int, subject: Subjects) -> AsyncGenerator[Recorded, None]:
     """Events from `position` on as they come. Ends when it is not sure to have seen all; Away where it cannot begin."""
-    connection, name = stream.connection, nats.nuid.NUID().next().decode()
-    config: dict[str, Any] = {
-        "name": name,
-        "deliver_policy": "by_start_sequence",
-        "opt_start_seq": position,
-        "ack_policy": "none",
-        "mem_storage": True,
-        "num_replicas": 1,
-        "inactive_threshold": int(2 * _REQUEST_S * 1e9),
-    }
-    if subject is not None:
-        config["filter_subjects"] = [subject] if isinstance(subject, str) else subject
-    body = {"stream_name": stream.name, "config": config}
-    # Asked once: a node that has just gone may have been chosen to hold it, and another name is held elsewhere.
-    await connection.request(f"$JS.API.CONSUMER.CREATE.{stream.name}.{name}", json.dumps(body).encode())
-    try:
-        async with Pull(connection, stream.name, name) as pull:
-            async for pulled in deliveries(pull):
-                if subject is None and pulled.position != position:
-                    return
-                position = pulled.position + 1
-                yield recorded_of(pulled.position, pulled.subject, pulled.data)
-    finally:
-        with contextlib.suppress(StorageError):
-            await connection.tell_api(f"CONSUMER.DELETE.{stream.name}.{name}")
+    connection = stream.connection
+    async with (
+        ephemeral(connection, stream.name, position, subject, 2 * _REQUEST_S) as name,
+        Pull(connection, stream.name, name) as pull,
+    ):
+        async for pulled in deliveries(pull):
+            if subject is None and pulled.position != position:
+                return
+            position = pulled.position + 1
+            yield recorded_of(pulled.position, pulled.subject, pulled.data)
 
 
 async def deliveries(pull: Pull) -> AsyncIterator[Pulled]:

@@ -22,6 +22,7 @@ from storage.jetstream_wire import Answer
 
 PAGE = 1000
 """Messages in one Direct Get; the server allows 1024."""
+EVERY = ">"
 PAGE_BYTES = 16 * 1024 * 1024
 _NO_MESSAGE = 10037
 
@@ -47,14 +48,14 @@ class Stream:
         self.connection, self.name, self.replicated = connection, name, replicated
 
     async def info(self, deadline_s: float | None = None) -> Any:
-        """What JetStream says of it. The leader answers."""
+        """What JetStream says of it. A replica that has just started answers too, before it knows what was acked."""
         return await self.connection.api(f"STREAM.INFO.{self.name}", deadline_s=deadline_s)
 
     async def end(self, subject: str | None = None) -> int:
         """The last position, of all or under a filter; 0 where there is none."""
-        if subject is None:
+        if subject is None and not self.replicated:
             return int((await self.info())["state"]["last_seq"])
-        last = await self.last(subject)
+        last = await self.last(subject or EVERY)
         return last.position if last else 0
 
     async def last(self, subject: str) -> Stored | None:

@@ -13,13 +13,14 @@ import asyncio
 import contextlib
 import json
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 
 from schemas.errors import StorageError
 from schemas.subjects import stream_name
 from storage.jetstream_connection import Connection
 from storage.jetstream_patience import Away, log_wait
-from storage.loopback_port import HOST, free_port
+from storage.loopback_port import HOST, free_ports
 from storage.nats_server import NatsServer
 
 ROUTES_FILE = "routes.json"
@@ -55,8 +56,9 @@ class NatsCluster:
         """
         folder = folder.resolve()
         folder.mkdir(parents=True, exist_ok=True)
-        routes = _routes_of(folder, nodes)
-        started = await asyncio.gather(*(_start(folder, routes, i) for i in range(nodes)), return_exceptions=True)
+        routes, ports = _ports_of(folder, nodes)
+        starts = (_start(folder, routes, node, port) for node, port in enumerate(ports))
+        started = await asyncio.gather(*starts, return_exceptions=True)
         servers = [server for server in started if isinstance(server, NatsServer)]
         self = cls(folder, routes, servers)
         try:
@@ -102,8 +104,8 @@ class NatsCluster:
         await self.stop()
 
 
-async def _start(folder: Path, routes: list[int], node: int) -> NatsServer:
-    return await NatsServer.start(folder / f"node-{node}", more=_cluster_text(routes, node))
+async def _start(folder: Path, routes: list[int], node: int, port: int | None = None) -> NatsServer:
+    return await NatsServer.start(folder / f"node-{node}", port=port, more=_cluster_text(routes, node))
 
 
 def _cluster_text(routes: list[int], node: int) -> str:
@@ -121,17 +123,20 @@ def _cluster_text(routes: list[int], node: int) -> str:
     )
 
 
-def _routes_of(folder: Path, nodes: int) -> list[int]:
-    """The nodes' ports for each other: those they had before, or new ones that are free now."""
+def _ports_of(folder: Path, nodes: int) -> tuple[list[int], Sequence[int | None]]:
+    """The nodes' ports for each other and for clients: new ones that are free now, or those they had before, of which
+    each node knows its own for clients.
+    """
     file = folder / ROUTES_FILE
     with contextlib.suppress(FileNotFoundError):
         routes = [int(port) for port in json.loads(file.read_text())]
         if len(routes) != nodes:
             raise StorageError(f"{folder} holds a cluster of {len(routes)} nodes, not {nodes}: start it with as many")
-        return routes
-    routes = [free_port() for _ in range(nodes)]
+        return routes, [None] * nodes
+    ports = free_ports(2 * nodes)
+    routes, clients = ports[:nodes], ports[nodes:]
     file.write_text(json.dumps(routes))
-    return routes
+    return routes, clients
 
 
 async def _connect(url: str, deadline_s: float) -> Connection:

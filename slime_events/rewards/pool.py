@@ -239,8 +239,7 @@ class GraderPool:
                     raise
             except OSError as error:
                 raise SlimeEventsError(
-                    f"a grader process cannot be started: {error}; give the machine more memory, processes or open "
-                    f"files, or lower --rm-workers ({self._settings.rm_workers})"
+                    f"a grader process cannot be started: {error}; lower --rm-workers ({self._settings.rm_workers})"
                 ) from error
 
     def _break(self, error: SlimeEventsError, batch: list[Unit]) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import fsspec
 
-from storage.loopback_port import HOST, free_port
+from storage.loopback_port import HOST, free_ports
 
 READY_S = 90.0
 PORTS = (
@@ -36,7 +36,7 @@ class Seaweed:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._ports = {name: free_port() for name in PORTS}
+        self._ports = dict(zip(PORTS, free_ports(len(PORTS)), strict=True))
         self._process: subprocess.Popen[bytes] | None = None
 
     @property

@@ -6,12 +6,14 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from schemas.errors import ImpossibleCombination, StorageError
 from schemas.subjects import about, every_event, of_type
 from storage.jetstream_log import JetStreamLog
+from storage.jetstream_stream import Stream
 from storage.log import Fence
 from storage.nats_cluster import NatsCluster
 from storage.nats_server import NatsServer
@@ -131,6 +133,22 @@ async def test_without_a_majority_it_waits_and_says_so(own: NatsCluster) -> None
         await asyncio.gather(*(own.restart(node) for node in (0, 1, 2)))
         assert await appending == [2]
         assert len(await reading) in (1, 2)
+    await log.close()
+
+
+async def test_what_a_node_that_has_just_started_says_of_the_end_is_not_believed(
+    cluster: NatsCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any replica may answer for the whole stream then, and does not know yet what was acked."""
+    log = await JetStreamLog.open(cluster.url, "end", replicas=3)
+    assert await log.position() == 0
+    await log.append([reward(log, "a")])
+
+    async def behind(*_: Any) -> Any:
+        return {"state": {"last_seq": 0}}
+
+    monkeypatch.setattr(Stream, "info", behind)
+    assert await log.position() == 1
     await log.close()
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
-from collections import deque
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -29,8 +27,6 @@ from storage.jetstream_config import stream_config
 from storage.jetstream_connection import QUIET_S
 from storage.jetstream_log import JetStreamLog
 from storage.jetstream_patience import Away
-from storage.jetstream_pull import Pulled
-from storage.jetstream_read import deliveries
 from storage.log import EventLog, Fence
 from storage.nats_server import NatsServer
 from tests.storage.log.said import chunk, everything, reward
@@ -159,26 +155,6 @@ async def test_a_taker_goes_on_over_a_broken_connection(stream: JetStreamLog) ->
     await stream.append([reward(stream, "a")])
     assert len(await asyncio.wait_for(taking, 3)) == 1
     await taker.close()
-
-
-class _Told:
-    """A pull that has these delivery numbers, and loses its connection or its consumer when they are given out."""
-
-    idle, gone, breaks = False, False, 0
-
-    def __init__(self, numbers: list[int]) -> None:
-        self.buffer = deque(Pulled(10 + n, n, 1, 0.0, "", b"", b"") for n in numbers)
-
-    async def wait(self, _: float) -> bool:
-        self.breaks = 1
-        self.buffer.append(Pulled(99, 3, 1, 0.0, "", b"", b""))
-        return True
-
-
-@pytest.mark.parametrize(("numbers", "given"), [([1, 2], [11, 12]), ([1, 2, 4, 5], [11, 12]), ([2], []), ([], [])])
-async def test_a_follower_trusts_no_gap_and_no_broken_connection(numbers: list[int], given: list[int]) -> None:
-    pull: Any = _Told(numbers)
-    assert [pulled.position async for pulled in deliveries(pull)] == given
 
 
 async def test_patience_ends(own: NatsServer) -> None:
@@ -312,51 +288,3 @@ async def test_a_full_disk_is_named(tmp_path: Path) -> None:
 async def _fill(log: EventLog) -> None:
     for i in range(100):
         await log.append([chunk(log, f"s{i}", 0, tokens=10_000)])
-
-
-async def test_a_follower_goes_on_after_its_consumer_is_gone(stream: JetStreamLog) -> None:
-    seen: list[int] = []
-
-    async def follow() -> None:
-        async for recorded in stream.read(follow=True):
-            seen.append(recorded.position)
-
-    follower = asyncio.create_task(follow())
-    await stream.append([reward(stream, "a")])
-    await _until(seen, 1)
-    consumers = await stream.connection.api(f"CONSUMER.NAMES.{stream_name(stream.run)}", {})
-    for name in consumers["consumers"]:
-        await stream.connection.api(f"CONSUMER.DELETE.{stream_name(stream.run)}.{name}")
-    await stream.append([reward(stream, "b")])
-    await _until(seen, 2)
-    assert seen == [1, 2]
-    follower.cancel()
-    await asyncio.gather(follower, return_exceptions=True)
-
-
-async def _until(seen: list[int], count: int) -> None:
-    for _ in range(500):
-        if len(seen) >= count:
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError(json.dumps(seen))
-
-
-async def test_many_followers_leave_nothing_behind(stream: JetStreamLog) -> None:
-    await stream.append([reward(stream, "a")])
-
-    async def first(log: EventLog) -> None:
-        reader = log.read(2, follow=True)
-        waiting = asyncio.ensure_future(anext(reader))
-        await asyncio.sleep(0.1)
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
-        await reader.aclose()  # type: ignore[attr-defined]
-
-    await asyncio.gather(*(first(stream) for _ in range(5)))
-    for _ in range(200):
-        names = await stream.connection.api(f"CONSUMER.NAMES.{stream_name(stream.run)}", {})
-        if not names["consumers"]:
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError(names)
