@@ -57,10 +57,10 @@ def test_it_draws_four_times_a_second_at_most(monkeypatch: pytest.MonkeyPatch) -
     view, progress = LiveView(out), _progress()
     drawn = []
     monkeypatch.setattr(live_view, "screen", lambda *a, **k: drawn.append(1) or "")
-    begun = time.process_time()
+    begun = time.monotonic()
     for _ in range(10_000):
         view.tick(progress, 3)
-    assert len(drawn) <= 1 + (time.process_time() - begun) / live_view.REFRESH_S + 1
+    assert len(drawn) <= 1 + (time.monotonic() - begun) / live_view.REFRESH_S + 1
     view.close()
     view.close()
 

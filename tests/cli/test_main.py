@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -61,10 +61,16 @@ def test_help_is_quick_and_imports_nothing_heavy() -> None:
         "import sys; from slime_events.cli.main import main; main(['--help']); main(['--version']); "
         f"print([m for m in {HEAVY!r} if m in sys.modules], file=sys.stderr)"
     )
-    begun = time.perf_counter()
+    before = _seconds_of_children()
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stderr.strip() == "[]"
-    assert time.perf_counter() - begun < 3, "0.1 s alone; the rest is for a busy machine"
+    assert _seconds_of_children() - before < 3, "0.1 s alone; the rest is for a busy machine"
+
+
+def _seconds_of_children() -> float:
+    """Of processor time, by those that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def test_epochs_become_steps_by_slimes_rule(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from storage.memory_log import MemoryLog
 from storage.weights_store import WeightStore
 from tests.simulation.parts import ScriptedRanks
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 def normalise(rewards: Any, sizes: Any) -> list[float]:
@@ -96,7 +96,7 @@ class Learning:
         async with asyncio.timeout(DEADLINE_S):
             return await Learner(
                 worker,
-                parent_records("", deadline_s=5.0, open_parent=self._open),
+                parent_records("", deadline_s=DEADLINE_S, open_parent=self._open),
                 self.batches(),
                 rollouts,
                 trainer,
