@@ -22,7 +22,7 @@ def test_a_run_that_is_struck_ends_as_one_that_is_not(tmp_path: Path) -> None:
         [*command, "--kinds", ",".join(KINDS), "--json", str(figures)],
         capture_output=True,
         text=True,
-        timeout=290,
+        timeout=800,
         check=False,
     )
     assert done.returncode == 0, f"{done.stdout[-3000:]}{done.stderr[-3000:]}"

@@ -70,7 +70,7 @@ def run(model: Path, out: Path, kind: str, case: str, rank: int, world_size: int
 def main() -> None:
     """`model out rank`: every kind and case."""
     torch.set_num_threads(1)
-    faulthandler.dump_traceback_later(90, exit=True)  # a rank that waits for ever says where
+    faulthandler.dump_traceback_later(280, exit=True)  # a rank that waits for ever says where
     model, out, rank = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
     found = {}
     for kind in PARALLEL:

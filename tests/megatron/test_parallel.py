@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from actors.meeting import meeting_address
 from tests.megatron.ranks import ALGORITHMS, PARALLEL, run
 
-DEADLINE = 120.0
+DEADLINE = 300.0
 
 
 @pytest.fixture(scope="module")

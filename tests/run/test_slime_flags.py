@@ -57,7 +57,7 @@ def train(folder: Path) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "slime_events.cli.main", *words(folder)],
         capture_output=True,
         text=True,
-        timeout=200.0,
+        timeout=600.0,
         check=False,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
