@@ -104,17 +104,17 @@ async def _work(
     generate: GenerateSetup | None,
 ) -> None:
     blobs = BlobStore(address.blob_url)
-    fetching = partial(fetch, blobs=blobs)
-    async with GroupCommit(worker.log) as commit, custom_generate(generate, worker.log, fetching) as custom:
+    fetching, room = partial(fetch, blobs=blobs), settings.sglang_server_concurrency
+    async with GroupCommit(worker.log) as commit, custom_generate(generate, worker.log, fetching, room=room) as custom:
         await RolloutWorker(
             worker,
             engine,
             commit,
             fetching,
             partial(offload_async, blobs=blobs),
-            room=settings.sglang_server_concurrency,
+            room=room,
             rule=ChunkRule(settings.chunk_tokens, settings.chunk_seconds),
-            at_once=TAKE_AT_ONCE if settings.replicas > 1 else settings.sglang_server_concurrency,
+            at_once=TAKE_AT_ONCE if settings.replicas > 1 else room,
             custom=custom,
             rewards=OwnRewards(reward, worker.log),
             weights_url=address.weights_url,

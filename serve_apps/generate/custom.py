@@ -17,12 +17,13 @@ from schemas.rollouts import RolloutCompleted, RolloutRequested, Timings
 from schemas.subjects import everything_about
 from serve_apps.generate.completion import Made, completions
 from serve_apps.generate.desk import Desk, Rests
-from serve_apps.generate.function import GenerateFunction, UserLoop
+from serve_apps.generate.function import GenerateFunction
 from serve_apps.generate.journal import Journal
 from serve_apps.generate.record import Record
 from serve_apps.generate.sampling import sampling_params
 from serve_apps.generate.session import Session
 from serve_apps.generate.setup import GenerateSetup
+from serve_apps.generate.user_loop import UserLoop
 from serve_apps.prompts import Prompts
 from serve_apps.rollout import Rollout
 from slime_events.args_view import ArgsView
@@ -30,18 +31,19 @@ from slime_events.conductor.tokenizer import load_tokenizer
 from slime_events.rewards.outcome import Graded, Outcome, RewardFailure, Value, outcome_event, value_of
 from slime_events.sample import Sample
 from slime_events.trajectory import Fetch
+from storage.cancellation import check_cancelled
 from storage.log import EventLog
 
 
 class CustomGenerate:
-    """Runs the function for one rollout after the other, or many side by side."""
+    """Runs the function for one rollout after the other, or many side by side: `room` at most."""
 
-    def __init__(self, setup: GenerateSetup, tokenizer: Any, log: EventLog, fetch: Fetch) -> None:
+    def __init__(self, setup: GenerateSetup, tokenizer: Any, log: EventLog, fetch: Fetch, room: int) -> None:
         """Raises PlugPointError and its kinds for a function that cannot be used."""
         self._function = GenerateFunction(setup.path, setup.user_dir)
         self._timeout_s, self._tokenizer, self._log, self._fetch = setup.timeout_s, tokenizer, log, fetch
         self._args = ArgsView(setup.args)
-        self._prompts, self._loop = Prompts(log), UserLoop()
+        self._prompts, self._loop = Prompts(log), UserLoop(room)
 
     def close(self) -> None:
         """Let go of the functions' thread."""
@@ -104,7 +106,8 @@ class CustomGenerate:
         try:
             async with asyncio.timeout(self._timeout_s) as limit:
                 returned = await self._loop.run(call)
-        except Exception as error:
+        except (Exception, SystemExit, asyncio.CancelledError) as error:
+            check_cancelled()  # else what was cancelled is the function's own
             if journal.failure is not None:
                 raise journal.failure from error
             if limit.expired():
@@ -142,13 +145,13 @@ class CustomGenerate:
 
 @contextlib.asynccontextmanager
 async def custom_generate(
-    setup: GenerateSetup | None, log: EventLog, fetch: Fetch
+    setup: GenerateSetup | None, log: EventLog, fetch: Fetch, *, room: int
 ) -> AsyncIterator[CustomGenerate | None]:
-    """The run's own generate function, ready to run; None where it has none."""
+    """The run's own generate function, ready to run; None where it has none. room: rollouts in flight at most."""
     if setup is None:
         yield None
         return
-    custom = CustomGenerate(setup, load_tokenizer(setup.tokenizer), log, fetch)
+    custom = CustomGenerate(setup, load_tokenizer(setup.tokenizer), log, fetch, room)
     try:
         yield custom
     finally:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-import threading
 import traceback
-from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -46,33 +43,3 @@ class GenerateFunction:
         frames = traceback.extract_tb(error.__traceback__)
         where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno} in {frames[-1].name})" if frames else ""
         return PlugPointError(f"the generate function {self.name} raised {type(error).__name__}: {error}{where}")
-
-
-class UserLoop:
-    """An event loop in a thread of its own: a function that blocks holds no lease, no chunk and no weights."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._serve, name="generate", daemon=True)
-        self._thread.start()
-
-    def _serve(self) -> None:
-        self._loop.run_forever()
-        self._loop.run_until_complete(_end_others())
-        self._loop.close()
-
-    async def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Its result; a cancellation here cancels it there."""
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
-
-    def stop(self) -> None:
-        """Let go of the thread. What is still running in it is cancelled, and not waited for."""
-        self._loop.call_soon_threadsafe(self._loop.stop)
-
-
-async def _end_others() -> None:
-    """Cancel every other task of this loop, and let each hear of it."""
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)

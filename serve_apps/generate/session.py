@@ -185,7 +185,7 @@ async def _called(tool: Callable[..., Any], arguments: dict[str, Any], timeout_s
             result = await returned
             if inspect.isawaitable(result):
                 result = await result
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         late, raised = f"took longer than {timeout_s} s", f"raised {type(error).__name__}: {error}"
         reason = late if limit.expired() else raised
         return None, f"{name_of(tool)} {reason}"

@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sys
+import threading
 import time
 from collections import Counter
 from typing import Any
 
+from schemas.errors import ToolFailed
 from serve_apps.generate.session import Session, current_session
 from slime_events.plug_points import load_function
 from slime_events.sample import Sample
 
 CALLS: Counter[str] = Counter()
 """How often a tool was really called, by what it was asked."""
+
+
+MANY = 33
+"""More than the threads that asyncio gives a loop on any machine."""
+_meeting = threading.Barrier(MANY)
+
+
+def meet() -> bool:
+    """A tool that ends once it is called by so many rollouts at the same time."""
+    _meeting.wait(timeout=20.0)
+    return True
 
 
 def look_up(rollout: str, turn: int, word: int) -> str:
@@ -39,6 +54,11 @@ async def two_turns(args: Any, sample: Sample, sampling_params: dict[str, Any], 
 
 async def two_careful_turns(args: Any, sample: Sample, sampling_params: dict[str, Any], *, session: Session) -> Sample:
     return await _converse(sample, session, 2, may_repeat=False)
+
+
+async def meets(args: Any, sample: Sample, sampling_params: dict[str, Any], *, session: Session) -> Sample:
+    await session.call(meet, {})
+    return await _converse(sample, session, 1, may_repeat=False)
 
 
 async def fan_out(
@@ -72,6 +92,32 @@ async def graded(args: Any, sample: Sample, sampling_params: dict[str, Any]) -> 
 
 async def raises(args: Any, sample: Sample, sampling_params: dict[str, Any]) -> Sample:
     return 1 / 0  # type: ignore[return-value]
+
+
+async def exits(args: Any, sample: Sample, sampling_params: dict[str, Any]) -> Sample:
+    sys.exit(3)
+
+
+async def calls_a_tool_that_exits(
+    args: Any, sample: Sample, sampling_params: dict[str, Any], *, session: Session
+) -> Sample:
+    """Goes on without the tool."""
+    with contextlib.suppress(ToolFailed):
+        await session.call(sys.exit, {})
+    return await _converse(sample, session, 1, may_repeat=False)
+
+
+async def begins_a_task_that_exits(
+    args: Any, sample: Sample, sampling_params: dict[str, Any], *, session: Session
+) -> Sample:
+    await asyncio.wait({asyncio.create_task(exits(args, sample, sampling_params))})
+    return await _converse(sample, session, 1, may_repeat=False)
+
+
+async def cancels_what_it_waits_for(args: Any, sample: Sample, sampling_params: dict[str, Any]) -> Sample:
+    waiting = asyncio.ensure_future(asyncio.sleep(1000, sample))
+    waiting.cancel()
+    return await waiting
 
 
 async def sleeps(args: Any, sample: Sample, sampling_params: dict[str, Any]) -> Sample:

@@ -18,7 +18,7 @@ from serve_apps.generate.setup import generate_setup
 from slime_events.config.rollout import RolloutSettings
 from slime_events.config.settings import TrainSettings
 from tests.generate.scene import a_run, events, run_until, setup
-from tests.simulation.crash import Crash, Fate, Half
+from tests.simulation.crash import Crash, Crashed, Fate, Half
 
 TWO_TURNS = "tests.generate.functions:two_turns"
 
@@ -27,7 +27,8 @@ TWO_TURNS = "tests.generate.functions:two_turns"
     ("function", "reason"),
     [
         ("raises", r"functions:raises raised ZeroDivisionError: division by zero \(functions.py:\d+ in raises\)"),
-        ("sleeps", r"functions:sleeps took longer than 0.2 s for train-0-0000\d\d-s0 \(--generate-timeout\)"),
+        ("exits", r"functions:exits raised SystemExit: 3 \(functions.py:\d+ in exits\)"),
+        ("cancels_what_it_waits_for", r"functions:cancels_what_it_waits_for raised CancelledError: "),
         ("returns_nothing", "returned None, not a Sample or some"),
         ("no_response", "has 0 tokens, 0 of them response"),
     ],
@@ -35,7 +36,16 @@ TWO_TURNS = "tests.generate.functions:two_turns"
 async def test_a_function_that_breaks_rejects_its_groups_with_the_reason(
     tmp_path: Path, function: str, reason: str
 ) -> None:
-    run = a_run(tmp_path, setup(function, timeout_s=0.2))
+    await check_rejected(a_run(tmp_path, function), reason)
+
+
+async def test_a_function_has_its_time(tmp_path: Path) -> None:
+    reason = r"functions:sleeps took longer than 0.2 s for train-0-0000\d\d-s0 \(--generate-timeout\)"
+    await check_rejected(a_run(tmp_path, setup("sleeps", timeout_s=0.2)), reason)
+
+
+async def check_rejected(run: Crashed, reason: str) -> None:
+    """Of a run whose rollouts all fail."""
     await run_until(run, GroupRejected)
     failures = events(run, RolloutFailed)
     assert {failure.kind for failure in failures} == {FailureKind.INVALID}
@@ -59,6 +69,21 @@ async def test_a_tool_that_raises_is_a_turn(tmp_path: Path) -> None:
     assert "load_function raised PlugPointMissing" in tool.error
     (done,) = events(run, RolloutCompleted)
     assert done.metadata == {"tool": tool.error}
+
+
+async def test_a_tool_that_exits_is_a_turn(tmp_path: Path) -> None:
+    run = a_run(tmp_path, "calls_a_tool_that_exits")
+    await run.run()
+    (tool,) = events(run, TurnRecorded, role=TurnRole.TOOL)
+    assert "sys:exit raised SystemExit" in tool.error
+    assert len(events(run, StepCommitted)) == 1
+
+
+async def test_a_task_that_exits_leaves_the_others_their_loop(tmp_path: Path) -> None:
+    run = a_run(tmp_path, "begins_a_task_that_exits")
+    await run.run()
+    assert not events(run, RolloutFailed)
+    assert len(events(run, StepCommitted)) == 1
 
 
 async def test_a_function_may_grade(tmp_path: Path) -> None:

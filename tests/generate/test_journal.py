@@ -80,6 +80,17 @@ async def test_an_engine_that_lost_the_rollout_ends_no_turn() -> None:
     assert third.event.result == "in time"
 
 
+async def test_turns_side_by_side_say_so() -> None:
+    log = MemoryLog("r")
+    await Worker(log, "conductor").say([REQUEST])
+    journal = await journal_of(log, "e")
+    for at_once in (2, 1):
+        same = (journal.generate(unpack(REQUEST.prompt), REQUEST.sampling, None) for _ in range(at_once))
+        await asyncio.gather(*same)
+    turns = [r.envelope.event for r in log.records if isinstance(r.envelope.event, TurnRecorded)]
+    assert [turn.overlapping for turn in turns] == [True, True, False]
+
+
 async def session_of(log: MemoryLog) -> Session:
     await Worker(log, "conductor").say([REQUEST])
     journal = await journal_of(log, "e")

@@ -12,7 +12,8 @@ from schemas.rollouts import RolloutCompleted, RolloutProgressed, StopReason
 from schemas.steps import StepCommitted
 from schemas.turns import TurnBegun, TurnRecorded, TurnRole
 from tests.generate import functions
-from tests.generate.scene import ONE, a_run, check_log, events
+from tests.generate.scene import ONE, a_run, check_log, events, setup
+from tests.simulation.simulation import make_plan
 
 
 @pytest.fixture(autouse=True)
@@ -44,6 +45,14 @@ async def test_a_rollout_of_two_turns_and_a_tool(tmp_path: Path) -> None:
     assert said in done.text
     assert functions.CALLS.total() == 1
     assert committed.tokens == done.prompt_length + done.length
+
+
+async def test_tools_of_all_rollouts_run_side_by_side(tmp_path: Path) -> None:
+    plan = make_plan(steps=1, groups=1, samples=functions.MANY)
+    run = a_run(tmp_path, setup("meets", timeout_s=60.0), plan)
+    await run.run()
+    assert [tool.result for tool in events(run, TurnRecorded, role=TurnRole.TOOL)] == [True] * functions.MANY
+    assert len(events(run, StepCommitted)) == 1
 
 
 async def test_what_is_trained_on_is_what_was_generated(tmp_path: Path) -> None:

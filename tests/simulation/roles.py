@@ -125,7 +125,7 @@ async def run_engine(
 ) -> None:
     """A rollout worker to the end of the run. generate: the run's own generate function. reward: see `OwnRewards`."""
     await engine.start(1.0)
-    custom = CustomGenerate(generate, Letters(), worker.log, unpack) if generate else None
+    custom = CustomGenerate(generate, Letters(), worker.log, unpack, room) if generate else None
     try:
         async with GroupCommit(worker.log) as commit:
             await RolloutWorker(
