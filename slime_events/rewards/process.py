@@ -46,7 +46,7 @@ class GraderProcess:
         self, child: subprocess.Popen[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter, mark: int
     ) -> None:
         self._child = child
-        self._reader = reader
+        self._frames = wire.Frames(reader)
         self._writer = writer
         self._mark = mark
         self.ready = wire.Ready("", "", False)
@@ -82,7 +82,7 @@ class GraderProcess:
     async def _set_up(self, setup: wire.Setup) -> wire.Ready:
         self._writer.write(wire.frame(wire.encode(setup)))
         try:
-            answer = _answer_decoder.decode(await wire.read_frame(self._reader))
+            answer = _answer_decoder.decode(await self._frames.next())
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             await self.kill()
             struck = self._child.returncode < 0
@@ -117,16 +117,20 @@ class GraderProcess:
         Raises TimeoutError when no unit was done for `limit` seconds, asyncio.IncompleteReadError or ConnectionError
         when the process died. It must then be killed.
         """
-        loop = asyncio.get_running_loop()
-        async with asyncio.timeout(limit) as timer:
-            self._writer.write(wire.frame(wire.encode(wire.Batch(list(units)))))
-            await self._writer.drain()
-            for _ in units:
-                answer = _answer_decoder.decode(await wire.read_frame(self._reader))
-                if not isinstance(answer, wire.Done):
-                    raise ConnectionError(f"a grader process answered {type(answer).__name__} to a batch")
-                timer.reschedule(loop.time() + limit)
-                yield answer
+        self._writer.write(wire.frame(wire.encode(wire.Batch(list(units)))))
+        for _ in units:
+            answer = _answer_decoder.decode(await self._payload(limit))
+            if not isinstance(answer, wire.Done):
+                raise ConnectionError(f"a grader process answered {type(answer).__name__} to a batch")
+            yield answer
+
+    async def _payload(self, limit: float) -> bytes:
+        try:
+            async with asyncio.timeout(limit):
+                return await self._frames.next()
+        except TimeoutError:
+            async with asyncio.timeout(0.0):  # it may have come while the machine was paused
+                return await self._frames.next()
 
     def current(self) -> int | None:
         """The unit that the process is (or was, at its end) working on."""

@@ -78,10 +78,20 @@ def frame(payload: bytes) -> bytes:
     return _LENGTH.pack(len(payload)) + payload
 
 
-async def read_frame(reader: asyncio.StreamReader) -> bytes:
-    """The next payload. Raises asyncio.IncompleteReadError at the end."""
-    (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
-    return await reader.readexactly(length)
+class Frames:
+    """Payloads from a stream. Whoever is interrupted while one comes reads on where it was."""
+
+    def __init__(self, reader: asyncio.StreamReader) -> None:
+        self._reader = reader
+        self._length: int | None = None
+
+    async def next(self) -> bytes:
+        """The next payload. Raises asyncio.IncompleteReadError at the end."""
+        if self._length is None:
+            (self._length,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
+        payload = await self._reader.readexactly(self._length)
+        self._length = None
+        return payload
 
 
 def receive_frame(connection: socket.socket) -> bytes | None:

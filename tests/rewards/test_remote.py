@@ -15,7 +15,9 @@ from slime_events.rewards import remote
 from slime_events.rewards.graders import Graders
 from slime_events.rewards.outcome import Graded, Outcome, RewardFailure
 from slime_events.sample import Sample
+from tests.rewards.conftest import Clock
 
+LIMIT_S = 60.0
 Answer = Callable[[dict[str, Any]], Any]
 
 
@@ -38,7 +40,6 @@ class Judge:
         try:
             if question["response"] in self.slow:
                 await self.let_go.wait()
-            await asyncio.sleep(0.001)
             answer = self.answer(question)
         finally:
             self.under_way -= 1
@@ -47,7 +48,7 @@ class Judge:
 
 @pytest.fixture
 async def judge(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Judge]:
-    monkeypatch.setattr(remote, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(remote, "FIRST_PAUSE_S", 0.0001)
     judge, app = Judge(), web.Application()
     app.router.add_post("/judge", judge.handle)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
@@ -61,7 +62,8 @@ async def judge(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Judge]:
 
 
 def graders(url: str, **settings: Any) -> Graders:
-    return Graders(RewardSettings(**{"rm_type": "remote_rm", "rm_url": url, "rm_timeout": 5.0} | settings))
+    given: dict[str, Any] = {"rm_type": "remote_rm", "rm_url": url, "rm_timeout": LIMIT_S, **settings}
+    return Graders(RewardSettings(**given))
 
 
 def sample(response: str = "4", **fields: Any) -> Sample:
@@ -160,13 +162,20 @@ async def test_a_slow_answer_delays_nobody_else(judge: Judge) -> None:
 
 
 async def test_questions_under_way_are_bounded_and_waiting_costs_no_time(
-    judge: Judge, monkeypatch: pytest.MonkeyPatch
+    judge: Judge, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote, "CONNECTIONS", 3)
-    async with graders(judge.url, rm_timeout=0.5) as asked:
-        outcomes = await asked.grade([sample(str(number)) for number in range(60)])
-    assert all(isinstance(outcome, Graded) for outcome in outcomes)
-    assert judge.most <= 3
+    judge.slow = set("012345")
+    async with graders(judge.url) as asked:
+        grading = asyncio.create_task(asked.grade([sample(number) for number in "012345"]))
+        for questions in (3, 6):
+            while not (len(judge.asked) == questions and judge.under_way == 3):  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+            clock.forward(0.8 * LIMIT_S)
+            judge.let_go.set()
+            judge.let_go.clear()
+        assert all(isinstance(outcome, Graded) for outcome in await grading)
+    assert judge.most == 3
 
 
 async def test_samples_may_name_another_grader(judge: Judge) -> None:
