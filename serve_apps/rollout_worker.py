@@ -11,6 +11,7 @@ work of a lost engine is delivered again and goes on from its last chunk.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 
 from schemas.errors import Conflict, EngineError, LogUnavailable, NoSpace, StoreUnavailable
@@ -173,11 +174,13 @@ class RolloutWorker:
                 raise EngineError("the engine's scheduler process is gone")
 
     async def _is_alive(self) -> bool:
-        try:
-            async with asyncio.timeout(HEALTH_DEADLINE_S):
-                return await self._engine.healthy()
-        except TimeoutError:
-            return False
+        """It is asked twice: while the machine pauses, the time for one answer passes."""
+        for _ in range(2):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(HEALTH_DEADLINE_S):
+                    if await self._engine.healthy():
+                        return True
+        return False
 
     async def _work(self, delivery: Delivery, *, after: asyncio.Task[None] | None) -> None:
         """One request, to its end in the log. What this raises ends the worker."""

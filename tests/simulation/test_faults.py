@@ -192,6 +192,24 @@ async def test_weights_that_never_come_have_a_deadline(tmp_path: Path) -> None:
     assert "waited 0 s for weight version 0" in failed.message
 
 
+async def test_an_engine_that_answers_when_it_is_asked_again_is_kept(tmp_path: Path) -> None:
+    answers = iter([False, True, False, True])
+    all_given = asyncio.Event()
+
+    class Hesitant(ScriptedEngine):
+        async def healthy(self) -> bool:
+            if (answer := next(answers, None)) is None:
+                all_given.set()
+            return answer is not False
+
+    async with Simulation(tmp_path) as sim:
+        sim.start_engine(Hesitant(Script(seconds_per_chunk=1000.0)), name="hesitant", lease_s=0.1)
+        given = asyncio.create_task(all_given.wait())
+        async with asyncio.timeout(60):
+            await asyncio.wait({given, sim.engines["hesitant"]}, return_when=asyncio.FIRST_COMPLETED)
+    assert given.done()
+
+
 async def test_a_cancellation_that_is_lost_once_does_not_keep_the_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
