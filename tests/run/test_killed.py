@@ -27,14 +27,13 @@ from slime_events.state.apply import apply
 from slime_events.state.run import RunState
 from storage.connect import open_run_log
 from storage.follow import Follower
-from tests.run.tiny import MARK, events_of, left_behind, marked, of, running
+from storage.nats_server import NatsServer
+from tests.run.tiny import MARK, START_S, events_of, left_behind, marked, of, running
 from tests.run.whole import Finished, whole_settings
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.real
 
 STEPS = 2
-START_S = 240.0
-"""How long a whole run of two steps may take on a busy machine, from its command to its end."""
 
 
 class Command:
@@ -103,6 +102,9 @@ def test_a_killed_run_goes_on_to_the_same_weights(finished: Finished, tmp_path: 
 
     first = Command(tmp_path, "train", "--config", str(settings), "--plain")
     asyncio.run(first.reaches(folder, 0, lambda state: running(state) > 0))
+    server = NatsServer.attach(folder / "nats")
+    assert server is not None
+    server.signal(signal.SIGSTOP)  # so that the run is still on when it is refused, and killed
     refused = Command(tmp_path, *resume)
     assert refused.ends() == 2
     assert "is on: there is nothing to resume" in refused.said
@@ -132,7 +134,7 @@ def test_sigterm_during_the_start_leaves_nothing(tmp_path: Path, mark: str) -> N
     settings.write_text(to_toml(whole_settings(tmp_path, "whole", STEPS, chunk_tokens=4)))
     launcher = Command(tmp_path, "train", "--config", str(settings), "--plain")
     server = tmp_path / "runs" / "whole" / "nats" / "server.json"
-    until = time.monotonic() + 60.0
+    until = time.monotonic() + START_S
     while not server.exists() and time.monotonic() < until:
         time.sleep(0.05)
     launcher.process.terminate()

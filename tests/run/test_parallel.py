@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from schemas.batches import BatchSealed
-from schemas.rollouts import RolloutCompleted
+from schemas.rollouts import RolloutCompleted, RolloutProgressed
 from schemas.steps import StepCommitted
 from schemas.workers import WorkerJoined, WorkerLost
 from slime_events.config.settings import TrainSettings
@@ -51,12 +51,14 @@ def test_two_data_parallel_ranks_take_the_same_step_whoever_is_killed(
     mark = uuid.uuid4().hex
     monkeypatch.setenv(MARK, mark)
 
+    monkeypatch.setattr("slime_events.launch.supervisor.READ_S", 0.02)  # a step's rollouts take some tenths of a second
+
     async def kill(view: Watching) -> None:
         """The engine once step 0 has some of its rollouts and others are under way; the trainer in step 1."""
         await view.until(lambda p: running(p.state) > 8)
-        _kill(view, "engine")
-        await view.until(lambda p: p.state.version == 1)
-        _kill(view, "trainer")
+        os.kill(view.pid_of("engine"), signal.SIGKILL)
+        await view.until(lambda p: p.state.version >= 1)
+        os.kill(view.pid_of("trainer"), signal.SIGKILL)
 
     view = Watching()
     asyncio.run(run_with(parallel(tmp_path, "whole", 2, chunk_tokens=4), kill, view=view))
@@ -69,16 +71,11 @@ def test_two_data_parallel_ranks_take_the_same_step_whoever_is_killed(
     assert_same_step(finished.events, events)
 
 
-def _kill(view: Watching, role: str) -> None:
-    assert view.progress is not None
-    (worker,) = [worker for worker in view.progress.workers if worker.role == role]
-    os.kill(worker.pid, signal.SIGKILL)
-
-
 def assert_taken_over(expected: list[Recorded], events: list[Recorded], notes: list[str]) -> None:
     """Another engine went on where the lost one was: what step 0 is trained on is the same, bit for bit."""
     assert of(events, BatchSealed)[0] == of(expected, BatchSealed)[0]
-    _, successor = [one.worker for one in of(events, WorkerJoined) if one.role == "engine"]
-    taken_over = [one for one in of(events, RolloutCompleted) if one.engine == successor]
-    assert any(one.start > 0 for one in taken_over), "some go on from their last chunk"
+    first, successor = [one.worker for one in of(events, WorkerJoined) if one.role == "engine"]
+    begun = {one.sample for one in of(events, RolloutProgressed) if one.engine == first}
+    ended = {one.sample for one in of(events, RolloutCompleted) if one.engine == successor}
+    assert begun & ended, "some go on from their last chunk"
     assert [note for note in notes if successor in note and "an engine was lost" in note]

@@ -14,6 +14,7 @@ import pytest
 from schemas.errors import RunIsOn
 from schemas.runs import RunResumed
 from schemas.steps import StepCommitted
+from slime_events.batch import TrainBatch
 from slime_events.cli.archive import main as archive
 from slime_events.cli.restore import main as restore
 from slime_events.cli.resume import main as resume
@@ -22,7 +23,7 @@ from slime_events.verify import verify
 from storage.archive_reader import ArchiveReader
 from storage.connect import open_run_log
 from storage.loopback_port import HOST
-from tests.run.cheap import Parts, cheap_parts
+from tests.run.cheap import Counted, CountingRanks, Parts, cheap_parts
 from tests.run.tiny import Watching, events_of, of, run_with, tiny
 from tests.storage.seaweed import Seaweed
 
@@ -56,6 +57,15 @@ def digest(tmp_path_factory: pytest.TempPathFactory) -> str:
         return str(asyncio.run(run_with(settings_of(tmp_path_factory.mktemp("through"))))["weights_digest"])
 
 
+class Hanging(CountingRanks):
+    """In the third step, without end."""
+
+    async def train(self, batch: TrainBatch) -> Counted:
+        if self.step == 2:
+            await asyncio.Event().wait()
+        return await super().train(batch)
+
+
 class Cut(Exception):
     """Ends a launch without a word in the log."""
 
@@ -64,12 +74,12 @@ def cut(settings: TrainSettings, url: str) -> None:
     """A run that dies in its third step, with some of its log in the archive."""
 
     async def strike(view: Watching) -> None:
-        await view.until(lambda p: p.state.version == 2 and p.in_flight > 0)
+        await view.until(lambda p: p.state.version == 2)
         while await asyncio.to_thread(lambda: ArchiveReader(url, "gone").last) < 20:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
         raise Cut
 
-    with cheap_parts(Parts()), contextlib.suppress(Cut):
+    with cheap_parts(Parts(ranks=Hanging())), contextlib.suppress(Cut):
         asyncio.run(run_with(settings, strike))
 
 

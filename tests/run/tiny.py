@@ -23,6 +23,8 @@ from storage.connect import open_run_log
 from storage.log import Recorded
 
 GROUPS, SAMPLES = 8, 4
+START_S = 240.0
+"""How long a whole run of few steps may take on a busy machine, from its command to its end."""
 MARK = "SLIME_EVENTS_TEST_RUN"
 """Everything that a run starts inherits this variable: so that what it leaves behind can be found."""
 
@@ -69,13 +71,18 @@ class Watching:
     def close(self) -> None:
         pass
 
-    async def until(self, holds: Callable[[Progress], bool], deadline_s: float = 120.0) -> Progress:
+    async def until(self, holds: Callable[[Progress], bool], deadline_s: float = START_S) -> Progress:
         """The run's progress once `holds` is true of it."""
         async with asyncio.timeout(deadline_s):
             while self.progress is None or not holds(self.progress):
                 self._changed.clear()
                 await self._changed.wait()
         return self.progress
+
+    def pid_of(self, role: str) -> int:
+        """Of the process that is in this role."""
+        assert self.progress is not None
+        return next(worker.pid for worker in reversed(self.progress.workers) if worker.role == role)
 
 
 Action = Callable[[Watching], Awaitable[Any]]

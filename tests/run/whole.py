@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,10 +63,16 @@ def finish(folder: Path) -> Finished:
     replies: list[dict[str, Any]] = []
 
     async def produce(view: Watching) -> None:
-        """Once step 1 is sealed: its groups are chosen, those of step 2 are not."""
-        await view.until(lambda progress: progress.state.next_step == 2)
-        url = json.loads((run / "nats" / "server.json").read_text())["url"]
-        replies.append(await publish(url, "whole"))
+        """Once step 1 is sealed: its groups are chosen, those of step 2 are not, since the trainer pauses meanwhile."""
+        await view.until(lambda progress: progress.state.version >= 1)
+        trainer = view.pid_of("trainer")
+        os.kill(trainer, signal.SIGSTOP)
+        try:
+            await view.until(lambda progress: progress.state.next_step >= 2)
+            url = json.loads((run / "nats" / "server.json").read_text())["url"]
+            replies.append(await publish(url, "whole"))
+        finally:
+            os.kill(trainer, signal.SIGCONT)
 
     run = folder / "runs" / "whole"
     view, mark = Watching(), uuid.uuid4().hex
