@@ -189,12 +189,11 @@ class NatsServer:
 
     async def _ended(self, deadline_s: float) -> bool:
         end = time.monotonic() + deadline_s
-        while time.monotonic() < end:
-            gone = self._process.poll() is not None if self._process else not self.alive
-            if gone:
-                return True
+        while self._process.poll() is None if self._process else self.alive:
+            if time.monotonic() > end:
+                return False
             await asyncio.sleep(_STEP_S)
-        return False
+        return True
 
     async def __aenter__(self) -> NatsServer:
         return self

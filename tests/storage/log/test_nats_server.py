@@ -55,9 +55,7 @@ async def test_it_starts_again_on_its_folder_at_its_old_address(tmp_path: Path) 
 async def test_another_port_is_taken_where_the_old_one_is_gone(tmp_path: Path) -> None:
     first = await NatsServer.start(tmp_path)
     await first.stop()
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", int(first.url.rpartition(":")[2])))
-        taken.listen()
+    with socket.create_server(("127.0.0.1", int(first.url.rpartition(":")[2]))):  # where ended connections may linger
         async with await NatsServer.start(tmp_path) as again:
             assert again.url != first.url
 
@@ -110,6 +108,13 @@ async def test_a_stale_pid_is_nobody(tmp_path: Path) -> None:
     (tmp_path / "server.json").write_text(stale)
     assert NatsServer.attach(tmp_path) is None
     NatsServer(tmp_path, nats_folder.facts_of(tmp_path) or server.facts).signal(signal.SIGKILL)  # does not hit us
+
+
+async def test_a_server_that_has_ended_is_seen_to_have_however_late_one_looks(tmp_path: Path) -> None:
+    server = await NatsServer.start(tmp_path)
+    server.signal(signal.SIGKILL)
+    await asyncio.to_thread(os.waitid, os.P_PID, server.pid, os.WEXITED | os.WNOWAIT)
+    await server.stop(deadline_s=0.0)
 
 
 async def test_a_missing_or_old_binary_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
