@@ -159,7 +159,7 @@ class RolloutWorker:
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         sample = self._active[task].recorded.envelope.event.entity()
-        if self._newest[sample] is task:
+        if self._newest.get(sample) is task:
             del self._newest[sample]
         if task.cancelled() or task.exception() is None:
             self._active.pop(task, None)

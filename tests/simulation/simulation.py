@@ -35,7 +35,7 @@ from tests.simulation.roles import make_conductor, make_feed, make_trainer, run_
 EventT = TypeVar("EventT", bound=Event)
 SAMPLING = Sampling(max_new_tokens=24)
 CHUNKS = ChunkRule(tokens=8, seconds=10.0)
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0
 """A simulation that takes longer hangs."""
 
 
@@ -120,8 +120,8 @@ class Simulation:
         name: str | None = None,
         room: int = 64,
         rule: ChunkRule = CHUNKS,
-        lease_s: float = 10.0,
-        weights_deadline_s: float = 10.0,
+        lease_s: float = 60.0,
+        weights_deadline_s: float = 60.0,
     ) -> Line:
         """One more engine; its way to the log."""
         line = Line(self.log)
