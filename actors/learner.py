@@ -27,7 +27,7 @@ from slime_events.state.apply import apply
 from slime_events.state.run import FOLD, RunState, state_digest
 from slime_events.trained import read_trained
 from slime_events.worker import Worker
-from storage.cancellation import end_all
+from storage.cancellation import check_cancelled, end_all
 from storage.follow import Follower
 from storage.log import Fence, Recorded
 
@@ -69,6 +69,7 @@ class Learner:
             asyncio.create_task(self._trainer.run(), name="train"),
         ]
         try:
+            check_cancelled()
             waiting = set(tasks)
             while waiting:
                 done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -204,6 +205,28 @@ async def test_a_killed_learner_goes_on_exactly_once(parent: MemoryLog, tmp_path
     assert learning.events(BatchSealed) == whole.events(BatchSealed)
     assert [event.version for event in learning.events(CheckpointSaved)] == ([2, 4] if every else [])
     await clean(learning)
+
+
+async def test_a_stop_that_a_wait_loses_while_it_begins_is_still_a_stop(parent: MemoryLog, tmp_path: Path) -> None:
+    reading = asyncio.Event()
+
+    class Losing(Line):
+        async def read(
+            self, start: int = 1, subject: Subjects = None, *, follow: bool = False
+        ) -> AsyncIterator[Recorded]:
+            reading.set()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0)
+            async for recorded in super().read(start, subject, follow=follow):
+                yield recorded
+
+    learning = Learning(parent, tmp_path)
+    await learning.begin()
+    task = asyncio.create_task(learning.run(log=Losing(learning.log)))
+    await reading.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 async def test_a_learner_follows_a_run_that_is_on(tmp_path: Path) -> None:
