@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
@@ -14,9 +15,11 @@ from schemas.prompts import PromptSubmitted, Source
 from schemas.rewards import RewardAssigned, RewardFailed, RewardFailureKind
 from schemas.rollouts import RolloutCompleted, RolloutRequested, Sampling, StopReason
 from schemas.runs import FinishReason, RunFinished
-from slime_events.rewards.outcome import RewardFailure
+from slime_events.rewards.outcome import Outcome, RewardFailure
+from slime_events.sample import Sample
 from slime_events.ungraded import Ungraded
 from slime_events.worker import Worker
+from storage.follow import Follower
 from storage.group_commit import GroupCommit
 from storage.log import once
 from storage.memory_log import MemoryLog
@@ -101,19 +104,29 @@ async def test_an_end_after_the_group_s_is_passed_over() -> None:
     assert due(ungraded) == []
 
 
+END = RunFinished(reason=FinishReason.ALL_STEPS, steps=0, events=0, state_digest="")
+
+
 async def test_two_graders_never_say_two_things_of_a_sample() -> None:
     """One fails what the other rewards: whoever is first is right."""
     _, log = await folded([*BEGUN, completed("g-s0"), completed("g-s1")])
     failure = RewardFailure(kind=RewardFailureKind.RAISED, message="no")
-    async with asyncio.timeout(5), GroupCommit(log) as one, GroupCommit(log) as other:
+    both_graded = asyncio.Barrier(2)
+
+    class Together(InstantPool):
+        async def grade(self, samples: Sequence[Sample], *, evaluation: bool = False) -> list[Outcome]:
+            await both_graded.wait()
+            return await super().grade(samples, evaluation=evaluation)
+
+    async with asyncio.timeout(60), GroupCommit(log) as one, GroupCommit(log) as other:
         graders = [
-            Grader(Worker(log, "grader"), InstantPool(), one, whole_groups=False),  # type: ignore[arg-type]
-            Grader(Worker(log, "grader"), InstantPool(lambda _: failure), other, whole_groups=False),  # type: ignore[arg-type]
+            Grader(Worker(log, "grader"), Together(), one, whole_groups=False),  # type: ignore[arg-type]
+            Grader(Worker(log, "grader"), Together(lambda _: failure), other, whole_groups=False),  # type: ignore[arg-type]
         ]
         tasks = [asyncio.create_task(grader.run()) for grader in graders]
-        await asyncio.sleep(0.1)
-        end = RunFinished(reason=FinishReason.ALL_STEPS, steps=0, events=0, state_digest="")
-        await Worker(log, "conductor").say([end])
+        async with Follower(log, len(log.records) + 1) as follower:
+            await follower.next(60.0)
+        await Worker(log, "conductor").say([END])
         await asyncio.gather(*tasks)
     said = [r.envelope.event for r in log.records if isinstance(r.envelope.event, RewardAssigned | RewardFailed)]
     assert sorted(event.sample for event in said) == ["g-s0", "g-s1"]
@@ -121,22 +134,20 @@ async def test_two_graders_never_say_two_things_of_a_sample() -> None:
 
 async def test_gradings_under_way_end_with_the_run() -> None:
     _, log = await folded([*BEGUN, completed("g-s0")])
-    never = asyncio.Event()
+    begun, ended = asyncio.Event(), asyncio.Event()
 
     class Stuck(InstantPool):
-        ended = False
-
-        async def grade(self, samples: object, *, evaluation: bool = False) -> list:  # type: ignore[override]
+        async def grade(self, samples: Sequence[Sample], *, evaluation: bool = False) -> list[Outcome]:
+            begun.set()
             try:
-                await never.wait()
+                await asyncio.Event().wait()
             finally:
-                Stuck.ended = True
+                ended.set()
             return []
 
-    async with asyncio.timeout(5), GroupCommit(log) as commit:
+    async with asyncio.timeout(60), GroupCommit(log) as commit:
         grader = asyncio.create_task(Grader(Worker(log, "g"), Stuck(), commit, whole_groups=False).run())  # type: ignore[arg-type]
-        await asyncio.sleep(0.05)
-        end = RunFinished(reason=FinishReason.ALL_STEPS, steps=0, events=0, state_digest="")
-        await Worker(log, "conductor").say([end])
+        await begun.wait()
+        await Worker(log, "conductor").say([END])
         await grader
-    assert Stuck.ended
+    assert ended.is_set()
