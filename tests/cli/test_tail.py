@@ -43,7 +43,7 @@ async def test_it_follows_a_run_to_its_end_and_then_ends(monkeypatch: pytest.Mon
     await asyncio.sleep(0.12)
     assert not tailing.done(), "silence alone is no end"
     await log.append(said[5:])
-    found = await asyncio.wait_for(tailing, 5)
+    found = await asyncio.wait_for(tailing, 60)
     assert found == ["run.started", "step.committed", "step.committed", "run.finished"]
 
 

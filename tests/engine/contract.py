@@ -15,6 +15,8 @@ from schemas.errors import EngineError
 from schemas.rollouts import Sampling, StopReason, WeightSpan
 from serve_apps.engine.engine import Engine, GenerateRequest, Tokens, no_tokens
 
+DEADLINE_S = 60.0
+
 
 @dataclass(frozen=True)
 class Response:
@@ -80,7 +82,7 @@ async def collect(engine: Engine, asked: GenerateRequest) -> Response:
 
 async def generated(engine: Engine, tokens: int) -> None:
     """Until the engine has handed out that many in all."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(DEADLINE_S):
         while engine.tokens_generated < tokens:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
@@ -172,7 +174,7 @@ class EngineContract:
             return await task
 
         before = engine.tokens_generated
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(DEADLINE_S):
             response = await aborted()
         assert response.finish is StopReason.ABORT
         assert 0 < len(response.tokens) < 900
@@ -191,10 +193,10 @@ class EngineContract:
         old = engine.version
         tasks = [asyncio.create_task(collect(engine, request(n, new=400))) for n in range(8)]
         await generated(engine, engine.tokens_generated + 8 * 32)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(DEADLINE_S):
             seconds = await engine.update_weights(str(weights[old % 2]), old + 1)
         responses = await asyncio.gather(*tasks)
-        assert 0 <= seconds < 20
+        assert 0 <= seconds < DEADLINE_S
         assert engine.version == old + 1
         versions = [[span.version for span in response.spans] for response in responses]
         assert all(v == sorted(v) for v in versions)

@@ -126,7 +126,7 @@ def running(state: RunState) -> int:
     return sum(s.phase is SamplePhase.RUNNING for g in state.groups.values() for s in g.samples.values())
 
 
-def left_behind(mark: str, wait_s: float = 10.0) -> list[str]:
+def left_behind(mark: str, wait_s: float = 30.0) -> list[str]:
     """Command lines of processes that carry the mark and have not ended after `wait_s`; ours is none of them."""
     end = time.monotonic() + wait_s
     while found := marked(mark):
@@ -137,7 +137,10 @@ def left_behind(mark: str, wait_s: float = 10.0) -> list[str]:
 
 
 def marked(mark: str) -> list[psutil.Process]:
-    """Processes that carry the mark and live; ours is none of them."""
+    """Processes that carry the mark and live; ours is none of them.
+
+    Ray's agents are not seen: their titles lie where the mark was. They end within a minute of their raylet.
+    """
     found = []
     for process in psutil.process_iter():
         try:
