@@ -74,7 +74,9 @@ async def local_ranks(settings: TrainSettings) -> AsyncIterator[LocalRanks]:
     trainer, algorithm, world = settings.trainer, settings.algorithm, settings.trainer.world_size
     processes = [RankProcess(rank) for rank in range(world)]
     try:
-        ranks, master = LocalRanks(processes), meeting_address()
+        ranks = LocalRanks(processes)
+        await ranks.everywhere("ready")  # they import for seconds, in which an address chosen before could be taken
+        master = meeting_address()
         await ranks.each("start", [(trainer, algorithm, rank, world, master) for rank in range(world)])
         yield ranks
     finally:

@@ -100,6 +100,9 @@ class _Served:
     def __init__(self) -> None:
         self._rank: Any = None
 
+    def ready(self) -> None:
+        """Answered once everything is imported."""
+
     def start(self, *args: Any) -> None:
         from actors.megatron.rank import TrainerRank
 

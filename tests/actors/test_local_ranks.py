@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from actors import collective
+from actors import collective, local_ranks
 from actors.local_ranks import LocalRanks
 from schemas.errors import CheckpointMismatch, RankLost, TrainerError
+from slime_events.config.algorithm import AlgorithmSettings
+from slime_events.config.trainer import TrainerSettings
 from storage.cancellation import end_all
 
 
@@ -57,6 +60,31 @@ async def test_a_checkpoint_that_fits_no_rank_is_said_and_all_live_on(monkeypatc
     wrong = CheckpointMismatch("another model")
     with pytest.raises(CheckpointMismatch):
         await asked(monkeypatch, Process(wrong), Process(wrong))
+
+
+async def test_the_ranks_meeting_place_is_chosen_once_all_can_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = list[str]()
+
+    class Starting(Process):
+        def __init__(self, rank: int) -> None:
+            super().__init__(after_s=0.01 * rank)
+
+        async def call(self, method: str, *args: Any) -> Any:
+            answer = await super().call(method, *args)
+            said.append(method)
+            return answer
+
+        async def close(self) -> None: ...
+
+    def meeting_address() -> str:
+        said.append("chosen")
+        return "there"
+
+    monkeypatch.setattr(local_ranks, "RankProcess", Starting)
+    monkeypatch.setattr(local_ranks, "meeting_address", meeting_address)
+    trainer = TrainerSettings(hf_checkpoint="", actor_num_gpus_per_node=2)
+    async with local_ranks.local_ranks(SimpleNamespace(trainer=trainer, algorithm=AlgorithmSettings())):  # type: ignore[arg-type]
+        assert said == ["ready", "ready", "chosen", "start", "start"]
 
 
 async def test_an_interrupted_call_leaves_no_task_behind() -> None:
