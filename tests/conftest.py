@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from hypothesis import settings
+
+from tests.clock import Clock
 
 # A busy machine is slow; how long a property takes is no property.
 settings.register_profile("untimed", deadline=None)
@@ -23,3 +27,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A conductor that looks often: a short deadline is then several looks, and no pause of the machine fills it."""
     monkeypatch.setattr("actors.conductor.TICK_S", 0.05)
+
+
+@pytest.fixture
+async def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The running loop's, from now on."""
+    loop = asyncio.get_running_loop()
+    clock = Clock(loop)
+    monkeypatch.setattr(loop, "time", clock.time)
+    return clock

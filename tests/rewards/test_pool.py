@@ -13,7 +13,7 @@ from slime_events.config.reward import RewardSettings
 from slime_events.rewards.outcome import Graded, Outcome, RewardFailure
 from slime_events.rewards.pool import GraderPool
 from slime_events.sample import Sample
-from tests.rewards.conftest import Clock
+from tests.clock import Clock
 
 LIMIT_S = 60.0
 """Of a grading. It has passed when a test puts the clock forward."""

@@ -12,7 +12,7 @@ import pytest
 from slime_events.rewards import wire
 from slime_events.rewards.outcome import Graded
 from slime_events.rewards.process import GraderProcess
-from tests.rewards.conftest import Clock
+from tests.clock import Clock
 
 UNITS = [msgspec.Raw(wire.encode(wire.Unit([]))) for _ in range(2)]
 DONE = [wire.Done(number, [Graded(value=float(number))]) for number in range(2)]

@@ -15,7 +15,7 @@ from slime_events.rewards import remote
 from slime_events.rewards.graders import Graders
 from slime_events.rewards.outcome import Graded, Outcome, RewardFailure
 from slime_events.sample import Sample
-from tests.rewards.conftest import Clock
+from tests.clock import Clock
 
 LIMIT_S = 60.0
 Answer = Callable[[dict[str, Any]], Any]

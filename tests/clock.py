@@ -1,14 +1,12 @@
-"""A clock that the test moves."""
+"""`Clock`: a running loop's clock that a test moves."""
 
 from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 
 class Clock:
-    """The running loop's. Limits that no pause of the machine could fill strike when a test puts it forward."""
+    """A limit that no pause of the machine fills strikes once a test puts it forward. `clock` in tests/conftest.py."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._time, self._ahead = loop.time, 0.0
@@ -20,11 +18,3 @@ class Clock:
     def forward(self, seconds: float) -> None:
         """What is due within so many seconds is due now."""
         self._ahead += seconds
-
-
-@pytest.fixture
-async def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    loop = asyncio.get_running_loop()
-    clock = Clock(loop)
-    monkeypatch.setattr(loop, "time", clock.time)
-    return clock
