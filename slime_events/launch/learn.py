@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 from actors.archivist import SealPolicy, archive_run
 from actors.followed_batches import FollowedBatches
@@ -20,8 +21,8 @@ from actors.local_ranks import local_ranks
 from actors.parent_log import parent_records
 from actors.ranks_at import MakeRanks
 from actors.trainer import Trainer
-from schemas.errors import Conflict, InvalidValue, SlimeEventsError, StorageError
-from schemas.runs import Branched, RunFailed
+from schemas.errors import Conflict, DeadlineExceeded, InvalidValue, SlimeEventsError, StorageError
+from schemas.runs import Branched, RunFailed, RunFinished
 from schemas.subjects import about
 from slime_events.config.settings import TrainSettings
 from slime_events.incarnation import Incarnation
@@ -103,12 +104,12 @@ class Learn:
                     own = await self._resume(log, standing)
                 check_cancelled()
                 worker = Worker(log, ROLE, incarnation=own.life)
-                try:
-                    async with self._archiving(worker, own):
-                        return await self._learn(worker, own)
-                except SlimeEventsError as error:
-                    await _fail(worker, error)
-                    raise
+                async with self._archiving(worker, own) as archiving:
+                    try:
+                        return await _while_archived(archiving, self._learn(worker, own))
+                    except SlimeEventsError as error:
+                        await _fail(worker, error)
+                        raise
 
     def _url(self) -> str | None:
         noted = self._folder.path / "nats-url"
@@ -182,7 +183,8 @@ class Learn:
         return read_changes(blobs.get(own.branched.changes), f"the changes of run {own.settings.run.run}")
 
     @contextlib.asynccontextmanager
-    async def _archiving(self, worker: Worker, own: _Own) -> AsyncIterator[None]:
+    async def _archiving(self, worker: Worker, own: _Own) -> AsyncIterator[asyncio.Task[Any]]:
+        """The archivist, which is given a minute after a learner's end, and some seconds after its failure."""
         run, path = own.settings.run, self._folder.path
         url, stop = run.archive_url or str(self._folder.archive), asyncio.Event()
         blobs = blobs_to_archive(run.blob_url or str(self._folder.blobs), url, path)
@@ -190,9 +192,14 @@ class Learn:
         policy = SealPolicy(max_age_s=run.archive_seconds)
         archiving = asyncio.create_task(archive_run(worker.log, writer, worker.id, stop=stop, policy=policy))
         try:
-            yield
-            async with asyncio.timeout(ARCHIVE_DEADLINE_S):
-                await archiving
+            yield archiving
+            await asyncio.wait({archiving}, timeout=ARCHIVE_DEADLINE_S)
+            if not archiving.done():
+                raise DeadlineExceeded(
+                    f"run {worker.log.run} has finished, but its archive at {url} is not closed after "
+                    f"{ARCHIVE_DEADLINE_S:.0f} s: `slime-events archive {worker.log.run}` does the rest"
+                )
+            archiving.result()
         finally:
             stop.set()
             await asyncio.wait({archiving}, timeout=FAIL_DEADLINE_S)
@@ -211,12 +218,26 @@ def make_batches(parent: OpenedRun, own: TrainSettings, branched: Branched, chan
     )
 
 
+async def _while_archived(archiving: asyncio.Task[Any], learn: Coroutine[Any, Any, int]) -> int:
+    """What `learn` comes to. An archivist that fails meanwhile ends it with its own error."""
+    learning = asyncio.create_task(learn, name="learn")
+    try:
+        await asyncio.wait({learning, archiving}, return_when=asyncio.FIRST_COMPLETED)
+        if not learning.done():
+            archiving.result()
+        return await learning
+    finally:
+        await end_all(learning)
+
+
 async def _fail(worker: Worker, error: SlimeEventsError) -> None:
-    """Say in the learner's log why it ended, if the log still answers."""
+    """Say in the learner's log why it ended, if the log still answers and does not say that it has finished."""
     log = worker.log
     with contextlib.suppress(StorageError, TimeoutError):
         async with asyncio.timeout(FAIL_DEADLINE_S):
             last, at = await log.last(about(log.run, "run", "run")), await log.position()
+            if last is not None and isinstance(last.envelope.event, RunFinished):
+                return
             failed = RunFailed(role=ROLE, reason=str(error), at_events=at)
             with contextlib.suppress(Conflict):
                 await worker.say_again(failed, Fence(about(log.run, "run", "run"), last.position if last else 0))

@@ -15,8 +15,8 @@ from msgspec import structs
 
 from actors.trainer_ranks import Ranks
 from schemas.batches import BatchSealed
-from schemas.errors import InvalidValue
-from schemas.runs import RunFinished, RunResumed, RunStarted
+from schemas.errors import DeadlineExceeded, InvalidValue, StoreUnavailable
+from schemas.runs import RunFailed, RunFinished, RunResumed, RunStarted
 from schemas.steps import StepCommitted
 from serve_apps.engine.scripted_engine import Script
 from slime_events.audit.audit import Audit, audit
@@ -31,7 +31,7 @@ from slime_events.launch.learning import Asked, begin, look
 from slime_events.opened_run import OpenedRun, open_run
 from slime_events.run_folder import RunFolder
 from slime_events.sample import Sample
-from storage.log import Recorded
+from storage.log import EventLog, Recorded
 from tests.learner.test_poisoned import archived
 from tests.simulation.parts import ScriptedRanks
 from tests.simulation.simulation import Simulation
@@ -162,6 +162,45 @@ async def test_an_interrupted_learner_goes_on_with_what_it_began_with(parent: st
     assert await records(tmp_path / "second") == found, "nothing is said of a run that has finished"
     report = await audit(_each(found), Audit("second", files=False))
     assert report.clean, report_text(report, 0)
+
+
+def archivist_fails(patch: pytest.MonkeyPatch, at: type[Any]) -> None:
+    """Once such an event is in the learner's log; before that it does nothing."""
+
+    async def fail(log: EventLog, *_: Any, **__: Any) -> None:
+        async for recorded in log.read(follow=True):
+            if isinstance(recorded.envelope.event, at):
+                raise StoreUnavailable("no archive today")
+
+    patch.setattr("slime_events.launch.learn.archive_run", fail)
+
+
+async def test_what_ends_the_archivist_ends_the_learner(
+    parent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archivist_fails(monkeypatch, at=BatchSealed)
+    endless = Counting(3600.0)
+    async with learner(parent, Asked(name="second", version=0, runs_dir=str(tmp_path)), endless) as learn:
+        with pytest.raises(StoreUnavailable, match="no archive today"):
+            await asyncio.wait_for(learn.run(), 60)
+    found = await records(tmp_path / "second")
+    assert [failed.reason for failed in of(found, RunFailed)] == ["no archive today"]
+    assert not of(found, RunFinished)
+
+
+@pytest.mark.parametrize(("at", "error"), [(RunFinished, StoreUnavailable), (RunFailed, DeadlineExceeded)])
+async def test_nothing_is_said_after_a_learners_end(
+    parent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: type[Any], error: type[Exception]
+) -> None:
+    """Though its archivist fails then, or does not end."""
+    archivist_fails(monkeypatch, at=at)
+    if error is DeadlineExceeded:
+        monkeypatch.setattr("slime_events.launch.learn.ARCHIVE_DEADLINE_S", 0.01)
+        monkeypatch.setattr("slime_events.launch.learn.FAIL_DEADLINE_S", 0.01)
+    async with learner(parent, Asked(name="second", version=3, runs_dir=str(tmp_path)), Counting()) as learn:
+        with pytest.raises(error, match="archive"):
+            await learn.run()
+    assert isinstance((await records(tmp_path / "second"))[-1].envelope.event, RunFinished)
 
 
 async def _each(found: list[Recorded]) -> AsyncIterator[Recorded]:
