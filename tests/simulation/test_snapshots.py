@@ -77,9 +77,8 @@ async def whole_run(folder: Path, *, delete: bool) -> tuple[Simulation, list[tup
         starts = watch_reads(sim)
         sim.conductor = keeping(sim, snapshots)
         sim._roles[place] = asyncio.create_task(sim.conductor.run(), name="conductor")
-        await asyncio.sleep(0.05)
-        del sim.log.read
         await sim.finish()
+        del sim.log.read
     return sim, starts
 
 
@@ -106,7 +105,7 @@ async def test_the_last_state_of_a_run_is_kept(tmp_path: Path) -> None:
     assert found.state == sim.fold(found.position)
     said = len(sim.log.records)
     again = keeping(sim, tmp_path / "run" / "snapshots")
-    assert await asyncio.wait_for(again.run(), 5) is sim.conductor.state.phase
+    assert await asyncio.wait_for(again.run(), 20) is sim.conductor.state.phase
     assert len(sim.log.records) == said, "a conductor of a finished run ends without a word"
 
 
@@ -155,7 +154,7 @@ async def test_a_grader_that_begins_after_the_end_ends(tmp_path: Path) -> None:
     assert start == len(sim.log.records) + 1
     async with GroupCommit(sim.log) as commit:
         grader = Grader(Worker(sim.log, "grader"), InstantPool(), commit, whole_groups=False, start=start)
-        await asyncio.wait_for(grader.run(), 5)
+        await asyncio.wait_for(grader.run(), 20)
 
 
 @pytest.mark.parametrize(("every", "trained_again"), [(2, [2]), (None, [0, 1, 2])])

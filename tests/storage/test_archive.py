@@ -36,9 +36,10 @@ from storage.log import Append, Recorded
 from storage.memory_log import MemoryLog
 from storage.objects import ObjectFolder
 from tests.storage.stores import StoreUrl
+from tests.storage.waiting import until
 
 EAGER = SealPolicy(max_bytes=8000, max_age_s=0.05, look_s=0.01)
-BRISK = Backoff(first_s=0.01, most_s=0.02, deadline_s=5.0)
+BRISK = Backoff(first_s=0.01, most_s=0.02, deadline_s=20.0)
 
 
 def prompt(i: int) -> PromptSubmitted:
@@ -202,7 +203,7 @@ def finished(log: MemoryLog) -> RunFinished:
 async def archive(log: MemoryLog, store: StoreUrl, stop: asyncio.Event | None = None) -> ArchiveOutcome:
     writer = ArchiveWriter(store.url, "r", store.options)
     running = archive_run(log, writer, "archivist", time.time_ns, stop or asyncio.Event(), policy=EAGER, backoff=BRISK)
-    return await asyncio.wait_for(running, 20)
+    return await asyncio.wait_for(running, 60)
 
 
 async def test_a_whole_run_is_archived_with_its_last_word_and_none_after(store: StoreUrl) -> None:
@@ -212,7 +213,7 @@ async def test_a_whole_run_is_archived_with_its_last_word_and_none_after(store: 
     for i in range(0, 60, 3):
         await say(log, *map(prompt, range(i, i + 3)))
         await asyncio.sleep(0.005)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while await log.last(of_type("r", "archive.sealed")) is None:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     await say(log, finished(log))
@@ -234,7 +235,8 @@ async def test_a_silent_log_comes_to_rest(tmp_path: Path) -> None:
     log, stop = MemoryLog("r"), asyncio.Event()
     await say(log, prompt(0))
     task = asyncio.create_task(archive(log, at(tmp_path), stop))
-    await asyncio.sleep(0.6)
+    await until(lambda: len(log.records) > 1)
+    await asyncio.sleep(5 * EAGER.max_age_s)
     assert len(log.records) == 2, "one segment, one archive.sealed, then silence"
     stop.set()
     assert await task is ArchiveOutcome.STOPPED
@@ -259,11 +261,7 @@ async def test_a_finished_run_that_was_resumed_goes_on(tmp_path: Path) -> None:
     await say(log, RunResumed(incarnation=1, code_version="0"))
     task = asyncio.create_task(archive(log, at(tmp_path)))
     await say(log, prompt(1))
-    for _ in range(500):
-        if not ArchiveReader(str(tmp_path), "r").closed:
-            break
-        await asyncio.sleep(0.02)
-    assert not ArchiveReader(str(tmp_path), "r").closed
+    await until(lambda: not ArchiveReader(str(tmp_path), "r").closed)
     await say(log, finished(log))
     assert await task is ArchiveOutcome.FINISHED
     reader = ArchiveReader(str(tmp_path), "r")

@@ -30,7 +30,7 @@ async def test_a_killed_server_finds_its_staging_again_and_a_stopped_one_leaves_
     assert link.is_symlink()
     assert target.is_dir()
     server.signal(signal.SIGKILL)
-    assert await server._ended(5.0)
+    assert await server._ended(20.0)
     shutil.rmtree(target)  # as after a reboot
     server = await NatsServer.start(tmp_path)
     await log.append([reward(log, f"b{i}") for i in range(20)])
@@ -79,7 +79,7 @@ async def test_a_killed_server_that_is_stopped_afterwards_keeps_what_it_had_stag
     log = await JetStreamLog.open(server.url, "staged")
     server.stage_in_memory()
     server.signal(signal.SIGKILL)
-    assert await server._ended(5.0)
+    assert await server._ended(20.0)
     await log.close()
     await server.stop()
     assert [link.is_symlink() for link in staging(tmp_path)] == [True]

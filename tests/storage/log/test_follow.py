@@ -22,7 +22,7 @@ async def test_a_follower_hands_over_each_event_once(log: EventLog, every_s: flo
     subject = (None, rewards, (of_type(log.run, "batch.sealed"), rewards))[filters]
     seen: list[str] = []
     await log.append([reward(log, "a"), chunk(log, "x", 0), reward(log, "b")])
-    async with asyncio.timeout(20), Follower(log, subject=subject, every_s=every_s) as follower:
+    async with asyncio.timeout(60), Follower(log, subject=subject, every_s=every_s) as follower:
         while not follower.caught_up:
             seen += [recorded.envelope.event.entity() for recorded in await follower.next(wait_s=1.0)]
         for start, sample in enumerate("cde", 4):
@@ -37,11 +37,11 @@ async def test_a_follower_hands_over_each_event_once(log: EventLog, every_s: flo
 
 async def test_a_follower_reads_ahead_no_further_than_it_may(log: EventLog) -> None:
     wanted = await log.append([reward(log, name) for name in "abcdefg"])
-    async with asyncio.timeout(20), Follower(log, read_ahead=3) as follower:
-        found = [await follower.next(wait_s=10.0)]
+    async with asyncio.timeout(60), Follower(log, read_ahead=3) as follower:
+        found = [await follower.next(wait_s=20.0)]
         while not follower.caught_up:
             await asyncio.sleep(0.02)
-            found.append(await follower.next(wait_s=10.0))
+            found.append(await follower.next(wait_s=20.0))
     assert [recorded.position for some in found for recorded in some] == wanted
     assert max(map(len, found)) <= 3
 
@@ -55,7 +55,7 @@ async def test_what_ended_the_reading_is_raised_after_what_came_before_it() -> N
 
     log = Torn("r")
     await log.append([reward(log, "a"), reward(log, "b")])
-    async with asyncio.timeout(20), Follower(log) as follower:
-        assert [recorded.position for recorded in await follower.next(wait_s=10.0)] == [1, 2]
+    async with asyncio.timeout(60), Follower(log) as follower:
+        assert [recorded.position for recorded in await follower.next(wait_s=20.0)] == [1, 2]
         with pytest.raises(LogDamaged):
-            await follower.next(wait_s=10.0)
+            await follower.next(wait_s=20.0)

@@ -13,18 +13,22 @@ from storage.group_commit import GroupCommit
 from storage.log import Append, EventLog, Fence
 from storage.memory_log import MemoryLog
 from tests.storage.log.said import chunk, everything, failure, reward
+from tests.storage.waiting import until
 
 
 class SlowLog(MemoryLog):
-    """Takes a moment, and remembers how much came at once."""
+    """Takes until it may end, and remembers how much came at once."""
 
     def __init__(self) -> None:
         super().__init__("slow")
         self.batches: list[int] = []
         self.broken: Exception | None = None
+        self.under_way, self.may_end = asyncio.Event(), asyncio.Event()
+        self.may_end.set()
 
     async def append(self, appends: Sequence[Append]) -> list[int]:
-        await asyncio.sleep(0.01)
+        self.under_way.set()
+        await self.may_end.wait()
         if self.broken is not None:
             raise self.broken
         self.batches.append(len(appends))
@@ -44,10 +48,12 @@ async def test_many_callers_share_a_batch_and_keep_together(log: EventLog) -> No
 async def test_what_comes_while_a_batch_is_under_way_makes_the_next() -> None:
     log = SlowLog()
     async with GroupCommit(log) as commit:
-        tasks = [asyncio.create_task(commit.append([reward(log, f"s{i}")])) for i in range(50)]
-        await asyncio.sleep(0.005)
-        tasks += [asyncio.create_task(commit.append([reward(log, f"t{i}")])) for i in range(30)]
-        await asyncio.gather(*tasks)
+        log.may_end.clear()
+        calls = [commit.submit([reward(log, f"s{i}")]) for i in range(50)]
+        await until(log.under_way.is_set)
+        calls += [commit.submit([reward(log, f"t{i}")]) for i in range(30)]
+        log.may_end.set()
+        await asyncio.gather(*calls)
     assert log.batches == [50, 30]
 
 
@@ -158,11 +164,13 @@ async def test_closing_stores_what_was_asked_for() -> None:
 async def test_a_caller_who_gave_up_before_the_batch_is_left_out() -> None:
     log = SlowLog()
     async with GroupCommit(log) as commit:
-        first = asyncio.create_task(commit.append([reward(log, "a")]))
-        await asyncio.sleep(0.005)
+        log.may_end.clear()
+        first = commit.submit([reward(log, "a")])
+        await until(log.under_way.is_set)
         given_up = asyncio.create_task(commit.append([reward(log, "b")]))
         await asyncio.sleep(0)
         given_up.cancel()
+        log.may_end.set()
         await first
         assert await commit.append([reward(log, "c")]) == [2]
     assert await log.position() == 2

@@ -13,6 +13,7 @@ from storage.jetstream_log import JetStreamLog
 from storage.jetstream_pull import Pulled
 from storage.jetstream_read import deliveries
 from tests.storage.log.said import reward
+from tests.storage.waiting import until
 
 
 class _Told:
@@ -44,27 +45,27 @@ async def test_a_follower_goes_on_after_its_consumer_is_gone(stream: JetStreamLo
 
     follower = asyncio.create_task(follow())
     await stream.append([reward(stream, "a")])
-    await _until(seen, 1)
-    consumers = await stream.connection.api(f"CONSUMER.NAMES.{stream_name(stream.run)}", {})
-    for name in consumers["consumers"]:
+    await until(lambda: len(seen) == 1)
+    async with asyncio.timeout(60.0):
+        while not (names := await _consumers(stream)):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    for name in names:
         await stream.connection.api(f"CONSUMER.DELETE.{stream_name(stream.run)}.{name}")
     await stream.append([reward(stream, "b")])
-    await _until(seen, 2)
+    await until(lambda: len(seen) == 2)
     assert seen == [1, 2]
     follower.cancel()
     await asyncio.gather(follower, return_exceptions=True)
 
 
-async def _until(seen: list[int], count: int) -> None:
-    async with asyncio.timeout(60.0):
-        while len(seen) < count:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+async def _consumers(log: JetStreamLog) -> list[str]:
+    return (await log.connection.api(f"CONSUMER.NAMES.{stream_name(log.run)}"))["consumers"] or []
 
 
 async def _no_consumers(log: JetStreamLog) -> None:
     """Until the server has none."""
     async with asyncio.timeout(60.0):
-        while (await log.connection.api(f"CONSUMER.NAMES.{stream_name(log.run)}", {}))["consumers"]:  # noqa: ASYNC110
+        while await _consumers(log):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 

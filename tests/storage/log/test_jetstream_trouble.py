@@ -22,14 +22,14 @@ from schemas.errors import (
     UnknownSchemaVersion,
 )
 from schemas.subjects import about, every_event, stream_name
-from storage import jetstream_config
+from storage import jetstream_config, jetstream_connection, jetstream_consumer, jetstream_pull
 from storage.jetstream_config import stream_config
-from storage.jetstream_connection import QUIET_S
 from storage.jetstream_log import JetStreamLog
 from storage.jetstream_patience import Away
 from storage.log import EventLog, Fence
 from storage.nats_server import NatsServer
 from tests.storage.log.said import chunk, everything, reward
+from tests.storage.waiting import done_up_to, taken, until
 
 
 @pytest.fixture
@@ -54,15 +54,16 @@ async def test_everything_is_there_after_a_restart(own: NatsServer) -> None:
     log = await JetStreamLog.open(own.url, "r")
     await log.append([reward(log, f"s{i}") for i in range(50)])
     before = await everything(log)
-    taker = await log.consume("q", every_event("r"), lease_s=1)
-    for delivery in await taker.take(20, 1.0):
+    taker = await log.consume("q", every_event("r"))
+    for delivery in await taken(taker, 20):
         await delivery.done()
-    await log.position()  # an answer after the acks: they have arrived
+    await done_up_to(log, "q", 20)
     again = await restart(own, signal.SIGTERM)
     assert again.url == own.url
     assert await everything(log) == before
     assert await log.append([reward(log, "s7"), reward(log, "new")]) == [8, 51]
-    assert [d.recorded.position for d in await taker.take(2, 5.0)] == [21, 22]
+    assert await log.done_up_to("q") == 20
+    assert [d.recorded.position for d in await taken(taker, 2)] == [21, 22]
     await taker.close()
     await log.close()
 
@@ -82,6 +83,10 @@ async def test_no_acked_event_is_lost_or_doubled_by_kills(own: NatsServer) -> No
             acked[sample] = await log.append([chunk(log, sample, i, fence, tokens=200) for i in range(3)])
             number += 1
 
+    async def written(more: int) -> None:
+        goal = len(acked) + more
+        await until(lambda: len(acked) >= goal)
+
     async def follow(seen: list[int]) -> None:
         async for recorded in log.read(follow=True):
             seen.append(recorded.position)
@@ -91,11 +96,11 @@ async def test_no_acked_event_is_lost_or_doubled_by_kills(own: NatsServer) -> No
     writers = [asyncio.create_task(write(i)) for i in range(4)]
     server = own
     for _ in range(3):
-        await asyncio.sleep(0.4)
+        await written(40)
         server = await restart(server, signal.SIGKILL, away_s=0.1)
-    await asyncio.sleep(0.3)
+    await written(40)
     stop.set()
-    await asyncio.wait_for(asyncio.gather(*writers), 30)
+    await asyncio.wait_for(asyncio.gather(*writers), 60)
 
     stored = await everything(log)
     where = {r.position: r.envelope for r in stored}
@@ -106,11 +111,7 @@ async def test_no_acked_event_is_lost_or_doubled_by_kills(own: NatsServer) -> No
             (sample, i) for i in range(3)
         ]
     assert len(acked) * 3 == len(stored)
-    assert len(acked) > 20
-    for _ in range(200):
-        if len(seen) == len(stored):
-            break
-        await asyncio.sleep(0.05)
+    await until(lambda: len(seen) >= len(stored))
     assert seen == [r.position for r in stored]
     follower.cancel()
     await asyncio.gather(follower, return_exceptions=True)
@@ -121,39 +122,45 @@ async def test_an_append_waits_for_a_server_that_is_away(own: NatsServer) -> Non
     said: list[str] = []
     log = await JetStreamLog.open(own.url, "r", on_wait=said.append)
     taker = await log.consume("q", every_event("r"))
-    taking = asyncio.create_task(taker.take(1, 20))
+    taking = asyncio.create_task(taker.take(1, 60))
     await own.stop()
     appending = asyncio.create_task(log.append([reward(log, "a")]))
     reading = asyncio.create_task(everything(log))
-    await asyncio.sleep(1.2)
-    assert not appending.done()
-    assert not reading.done()
-    assert any(f"waiting for NATS at {own.url}" in line for line in said)
-    assert sum("an append" in line or "no connection" in line for line in said) <= 3
+    await until(lambda: len(said) >= 3)
+    await asyncio.sleep(0.6)  # longer than the longest pause between two tries: each says it once
+    assert [f"waiting for NATS at {own.url}" in line for line in said] == [True] * 3
+    assert not any(task.done() for task in (appending, reading, taking))
     await NatsServer.start(own.folder)
-    assert await asyncio.wait_for(appending, 10) == [1]
-    await asyncio.wait_for(reading, 10)
-    assert len(await asyncio.wait_for(taking, 10)) == 1
+    async with asyncio.timeout(60):
+        assert await appending == [1]
+        await reading
+        assert len(await taking) == 1
     await log.close()
 
 
-async def test_an_append_under_way_is_tried_again_as_soon_as_the_server_is_back(own: NatsServer) -> None:
+async def test_an_append_under_way_is_tried_again_as_soon_as_the_server_is_back(
+    own: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = await JetStreamLog.open(own.url, "r")
+    monkeypatch.setattr(jetstream_connection, "QUIET_S", 60)
     own.signal(signal.SIGSTOP)
     appending = asyncio.create_task(log.append([reward(log, "a"), reward(log, "b")]))
     await asyncio.sleep(0.1)
     await restart(own, signal.SIGKILL)
-    assert await asyncio.wait_for(appending, QUIET_S / 2) == [1, 2]
+    assert await asyncio.wait_for(appending, 20) == [1, 2]
     await log.close()
 
 
-async def test_a_taker_goes_on_over_a_broken_connection(stream: JetStreamLog) -> None:
+async def test_a_taker_goes_on_over_a_broken_connection(stream: JetStreamLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As soon as it is back: neither silence nor the end of the request is waited for."""
+    monkeypatch.setattr(jetstream_pull, "_SILENCE_S", 60)
+    monkeypatch.setattr(jetstream_consumer, "_REQUEST_S", 60)
     taker = await stream.consume("q", every_event(stream.run))
-    taking = asyncio.create_task(taker.take(1, 30))
+    taking = asyncio.create_task(taker.take(1, 60))
     await asyncio.sleep(0.1)
     await stream.connection.client.force_reconnect()
     await stream.append([reward(stream, "a")])
-    assert len(await asyncio.wait_for(taking, 3)) == 1
+    assert len(await asyncio.wait_for(taking, 20)) == 1
     await taker.close()
 
 
@@ -235,11 +242,10 @@ async def test_damage_does_not_take_its_neighbours_along(stream: JetStreamLog) -
     await _publish_raw(stream, "assigned", b"damaged")
     await stream.append([reward(stream, "b")])
     taker = await stream.consume("q", every_event(stream.run))
-    taken = await taker.take(10, 1.0)
-    assert [d.recorded.position for d in taken] == [1]
+    assert [d.recorded.position for d in await taker.take(10, 20)] == [1]
     with pytest.raises(DamagedEvent, match=r"^position 2 "):
-        await taker.take(10, 1.0)
-    assert [d.recorded.position for d in await taker.take(10, 1.0)] == [3]
+        await taker.take(10, 20)
+    assert [d.recorded.position for d in await taker.take(10, 20)] == [3]
     await taker.close()
 
 
@@ -277,7 +283,7 @@ async def test_a_run_that_is_not_there(server: NatsServer) -> None:
 
 async def test_a_full_disk_is_named(tmp_path: Path) -> None:
     async with await NatsServer.start(tmp_path / "nats", max_store_bytes=2 << 20) as server:
-        log = await JetStreamLog.open(server.url, "r", patience_s=5)
+        log = await JetStreamLog.open(server.url, "r", patience_s=60)
         with pytest.raises(NoSpace, match="no room"):
             await _fill(log)
         stored = len(await everything(log))

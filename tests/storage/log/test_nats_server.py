@@ -88,7 +88,7 @@ async def test_it_outlives_who_started_it(tmp_path: Path) -> None:
         "import asyncio, os, sys; from pathlib import Path; from storage.nats_server import NatsServer\n"
         "asyncio.run(NatsServer.start(Path(sys.argv[1]))); os._exit(9)"
     )
-    done = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", crash, str(tmp_path)], timeout=30)
+    done = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", crash, str(tmp_path)], timeout=120)
     assert done.returncode == 9
     server = NatsServer.attach(tmp_path)
     assert server is not None
