@@ -15,6 +15,7 @@ from storage.connect import own_server, record_url
 from storage.nats_server import NatsServer
 
 LOOK_S = 0.2
+AGAIN_S = 5.0
 
 
 class LogServer:
@@ -69,8 +70,11 @@ class LogServer:
             self._note(f"NATS is back at {self._server.url}; everything acked is there")
 
     async def _keep(self) -> None:
-        """Whatever waits for the log, the launcher itself too, has it back. Why a start fails, `check` says as well."""
+        """Whatever waits for the log, the launcher itself too, has it back."""
         while True:
             await asyncio.sleep(LOOK_S)
-            with contextlib.suppress(SlimeEventsError):
+            try:
                 await self.check()
+            except (SlimeEventsError, OSError) as error:
+                self._note(f"the NATS server of this run cannot be started, tried again in {AGAIN_S:.0f} s: {error}")
+                await asyncio.sleep(AGAIN_S)

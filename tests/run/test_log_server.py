@@ -67,3 +67,21 @@ async def test_a_reader_that_is_starting_it_is_waited_for(folder: RunFolder, mon
         await server.check()
         assert NatsServer.attach(folder.nats) is not None
     assert not refused
+
+
+async def test_one_that_cannot_be_started_is_tried_again(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_server, "LOOK_S", 0.01)
+    monkeypatch.setattr(log_server, "AGAIN_S", 0.01)
+    start, failures = NatsServer.start, [OSError("Too many open files")]
+
+    async def fail_once(*args: Any, **options: Any) -> NatsServer:
+        if failures:
+            raise failures.pop()
+        return await start(*args, **options)
+
+    notes: list[str] = []
+    async with LogServer(folder, None, notes.append).running(None) as url:
+        monkeypatch.setattr(NatsServer, "start", fail_once)
+        await kill(folder)
+        await (await JetStreamLog.open(url, "demo")).close()
+    assert [note for note in notes if "Too many open files" in note]
