@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
+from schemas.errors import Conflict
 from schemas.rollouts import RolloutCompleted, RolloutProgressed
 from schemas.runs import RunFailed, RunFinished, RunResumed, RunStarted
 from schemas.steps import StepCommitted
@@ -14,7 +18,8 @@ from serve_apps.engine.scripted_engine import Script
 from slime_events.incarnation import Incarnation
 from slime_events.state.run import RunPhase
 from slime_events.worker import Worker
-from storage.log import Fence, Recorded, Subjects
+from storage.cancellation import end_all
+from storage.log import Append, Fence, Recorded, Subjects
 from tests.simulation.parts import Line
 from tests.simulation.roles import make_conductor
 from tests.simulation.simulation import Simulation, make_plan
@@ -42,24 +47,41 @@ async def test_every_role_of_an_earlier_incarnation_ends_without_a_word(tmp_path
     assert len(late) < 50, "what was under way, and no more"
 
 
+@dataclass(eq=False)
 class Blind(Line):
-    """A way to the log on which news of a resumption has not come yet."""
+    """A way to the log on which news of a resumption has not come yet. refused: what would have failed the run was."""
+
+    refused: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def append(self, appends: Sequence[Append]) -> list[int]:
+        try:
+            return await super().append(appends)
+        except Conflict:
+            if isinstance(appends[0].envelope.event, RunFailed):
+                self.refused.set()
+            raise
 
     async def read(self, start: int = 1, subject: Subjects = None, *, follow: bool = False) -> AsyncIterator[Recorded]:
         async for recorded in super().read(start, subject, follow=follow):
             if not isinstance(recorded.envelope.event, RunResumed):
                 yield recorded
 
+    async def position(self) -> int:
+        return len([recorded async for recorded in self.read()])
 
+
+@pytest.mark.usefixtures("quick_looks")
 async def test_a_conductor_that_is_late_cannot_fail_the_run(tmp_path: Path) -> None:
     sim = Simulation(tmp_path)
     await Worker(sim.log, "launcher").say([RunStarted(settings={}, code_version="")])
     await resume(sim)
-    late = make_conductor(Worker(Blind(sim.log), "conductor"), sim.plan, sim.feed, deadline_s=0.1)
+    line = Blind(sim.log)
+    late = make_conductor(Worker(line, "conductor"), sim.plan, sim.feed, deadline_s=0.1)
     task = asyncio.create_task(late.run())
-    await asyncio.sleep(1.5)
-    task.cancel()
-    await asyncio.wait([task])
+    async with asyncio.timeout(60):
+        await line.refused.wait()
+    await end_all(task)
+    assert task.cancelled()
     assert late.state.phase is RunPhase.RUNNING
     assert not sim.events(RunFailed)
 
