@@ -101,11 +101,9 @@ async def test_a_zombie_is_refused_by_the_fence(tmp_path: Path) -> None:
         sim.start_engine(heir_engine, name="heir", rule=CHUNKS, room=1)
         await sim.until(RolloutProgressed, 2, engine="heir")
         zombie_engine.gate.set()
-        for _ in range(100):
-            if not zombie_engine.running:
-                break
-            await asyncio.sleep(0.01)
-        assert not zombie_engine.running, "a refused chunk ends the zombie's response"
+        async with asyncio.timeout(60):  # a refused chunk ends the zombie's response
+            while zombie_engine.running:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
         assert not zombie.acked, "and leaves the ack to the heir"
         heir_engine.gate.set()
         assert await sim.finish() is RunPhase.FINISHED
@@ -121,7 +119,7 @@ async def test_a_dead_scheduler_ends_its_worker_and_spares_the_samples(tmp_path:
     async with Simulation(tmp_path) as sim:
         broken = sim.start_engine(Script(chunk=4, die_after_tokens=40), name="broken", lease_s=30.0)
         with pytest.raises(EngineError, match="died"):
-            await asyncio.wait_for(asyncio.shield(sim.engines["broken"]), 5)
+            await asyncio.wait_for(asyncio.shield(sim.engines["broken"]), 60)
         sim.start_engine(Script(chunk=8))
         assert await sim.finish(dead=[broken]) is RunPhase.FINISHED
     check_run(sim)
@@ -173,21 +171,20 @@ async def test_no_response_is_lost_in_silence(tmp_path: Path, how: str, said: st
     assert all(event.stop is not StopReason.ABORT for event in sim.events(RolloutCompleted))
 
 
-@pytest.mark.usefixtures("quick_looks")
 async def test_weights_that_were_damaged_stop_the_engine_before_it_uses_them(tmp_path: Path) -> None:
-    async with Simulation(tmp_path, deadline_s=0.3) as sim:
+    async with Simulation(tmp_path) as sim:
         (published,) = await sim.until(WeightsPublished)
         with (Path(published.url) / "model.safetensors").open("r+b") as file:
             file.seek(-1, 2)
             file.write(b"\xff")
         sim.start_engine(name="careful")
         with pytest.raises(WeightsDamaged):
-            await asyncio.wait_for(asyncio.shield(sim.engines["careful"]), 5)
+            await asyncio.wait_for(asyncio.shield(sim.engines["careful"]), 60)
 
 
 async def test_weights_that_never_come_have_a_deadline(tmp_path: Path) -> None:
     async with Simulation(tmp_path, make_plan(steps=1, max_attempts=1)) as sim:
-        sim.start_engine(Script(seconds_to_update=0.3), weights_deadline_s=0.05)
+        sim.start_engine(Script(seconds_to_update=1000.0), weights_deadline_s=0.05)
         (failed, *_) = await sim.until(RolloutFailed)
     assert "waited 0 s for weight version 0" in failed.message
 
@@ -214,9 +211,11 @@ async def test_a_cancellation_that_is_lost_once_does_not_keep_the_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("storage.cancellation.AGAIN_S", 0.1)
+    asked = asyncio.Event()
 
     class Stubborn(ScriptedEngine):
         async def healthy(self) -> bool:
+            asked.set()
             try:
                 await asyncio.sleep(1000)
             except asyncio.CancelledError:
@@ -225,6 +224,6 @@ async def test_a_cancellation_that_is_lost_once_does_not_keep_the_worker(
 
     async with Simulation(tmp_path) as sim:
         line = sim.start_engine(Stubborn(Script(seconds_per_chunk=1000.0)), lease_s=0.1)
-        await asyncio.sleep(0.1)
         async with asyncio.timeout(60):
+            await asked.wait()
             await sim.kill(line)
