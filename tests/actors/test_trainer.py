@@ -45,7 +45,7 @@ async def test_of_two_trainers_the_one_that_is_behind_ends_with_a_reason(tmp_pat
         steps=2,
     )
     task = asyncio.create_task(trainer.run())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await anext(log.read(follow=True))
         await Worker(log, "trainer", "trainer-other").say([step])
         with pytest.raises(TrainerError, match="step 0 was committed by trainer-other"):
@@ -82,7 +82,7 @@ async def test_a_late_trainer_ends_where_another_has_taken_over(
             await sim.until(StepCommitted)
         first.gate.set()
         with pytest.raises(error):
-            await asyncio.wait_for(late, 10)
+            await asyncio.wait_for(late, 60)
         second.gate.set()
         assert await sim.finish() is RunPhase.FINISHED
     heir = sim.events(StepClaimed)[1].trainer

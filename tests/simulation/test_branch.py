@@ -199,4 +199,4 @@ async def test_a_beginning_that_is_not_there_is_named(tmp_path: Path) -> None:
     started = RunStarted(settings={}, code_version="", branched=await read_point(parent.log, 1, "parent"))
     async with Simulation(tmp_path, SMALL, started=started) as sim:
         with pytest.raises(TrainerError, match=r"branches off from version 1, and that is not to be had: .*v000001"):
-            await asyncio.wait_for(sim.disown_trainer(), 10)
+            await asyncio.wait_for(sim.disown_trainer(), 60)

@@ -100,7 +100,7 @@ async def test_a_step_that_comes_out_otherwise_is_named(tmp_path: Path) -> None:
         with pytest.raises(
             TrainerError, match=r"step 1 comes out otherwise than it was committed: weights digest \w{64} inst"
         ):
-            await asyncio.wait_for(sim.start_trainer(Broken()), 10)
+            await asyncio.wait_for(sim.start_trainer(Broken()), 60)
 
 
 async def test_another_base_is_named(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ async def test_another_base_is_named(tmp_path: Path) -> None:
     ranks.weights = b"1" * 32
     async with crashed(tmp_path) as sim:
         with pytest.raises(TrainerError, match="the base checkpoint has"):
-            await asyncio.wait_for(sim.start_trainer(ranks), 10)
+            await asyncio.wait_for(sim.start_trainer(ranks), 60)
 
 
 @pytest.mark.parametrize("every", [None, 1])
@@ -144,5 +144,5 @@ async def test_a_trainer_that_comes_after_the_end_trains_nothing(tmp_path: Path)
     async with Simulation(tmp_path) as sim:
         sim.start_engine(STEP)
         await sim.finish()
-        assert await asyncio.wait_for(sim.start_trainer(ScriptedRanks()), 10) == 5
+        assert await asyncio.wait_for(sim.start_trainer(ScriptedRanks()), 60) == 5
     assert sim.ranks.trained == []
