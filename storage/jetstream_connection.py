@@ -28,6 +28,9 @@ OLDEST_SERVER = (2, 12)
 QUIET_S = 5.0
 """Seconds without a sign of an answer after which a question is asked again."""
 
+FLUSH_S = 2.0
+"""Seconds that a server has, at the end, to take what it was sent."""
+
 
 class _Answers:
     """What came back to one question; `ended` when the closing status, or the only answer, is there."""
@@ -221,8 +224,10 @@ class Connection:
     async def close(self) -> None:
         """Let go. What was published is sent before, where there is a connection."""
         if self.client.is_connected:
-            with contextlib.suppress(nats.errors.Error, OSError):
-                await self.client.flush(timeout=2)
+            try:
+                await self.client.flush(timeout=FLUSH_S)
+            except (nats.errors.Error, OSError):
+                self.client.drop()
         # A task of its own: where the server has just died, nats-py fails on its socket, or cancels itself.
         closing = asyncio.ensure_future(self.client.close())
         await asyncio.wait({closing})

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from nats.aio.client import Client
+from nats.aio.transport import TcpTransport
 from nats.protocol.command import hpub_cmd
 from nats.protocol.parser import AWAITING_CONTROL_LINE, Parser
 
@@ -82,6 +83,16 @@ class WireClient(Client):  # type: ignore[misc]
         key = str(sid).encode()
         self.takers.pop(key, None)
         self.marks.pop(key, None)
+
+    def drop(self) -> None:
+        """Let go of what a server that does not read has not taken: asyncio would wait for it, before it closes."""
+        if isinstance(self._transport, TcpTransport):
+            self._transport._io_writer.transport.abort()
+
+    async def _process_op_err(self, e: Exception) -> None:
+        if not (self.is_closed or self.is_reconnecting):
+            self.drop()
+        await super()._process_op_err(e)
 
     def has_answers(self, buf: bytearray) -> bool:
         """Whether there may be any in these bytes."""
