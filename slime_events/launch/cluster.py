@@ -73,6 +73,8 @@ class Cluster:
         except Exception as error:  # Ray has many, and all of them mean this
             where = f"at {self._address}" if self._address else "here"
             raise DeadlineExceeded(f"Ray {where} did not start or answer: {type(error).__name__}: {error}") from error
+        # Else a call that comes after `stop`, such as one of a deployment under way, would start or join another Ray.
+        ray._private.auto_init_hook.enable_auto_connect = False
         # Ray prints of each process that died into whatever the terminal shows, past its own logging. What a death
         # means for the run is said by the run; Ray's words go to the log.
         ray._private.worker.print_to_stdstream = _log_ray

@@ -69,7 +69,12 @@ class Roles:
     def stop(self, role: str) -> None:
         """Ask the conductor, and any after it, for a clean end of the run, or the archivist for one of its work."""
         self._stopping.add(role)
-        self._actors[role][-1].stop.remote()
+        for actor in self._actors.get(role, ())[-1:]:
+            actor.stop.remote()
+
+    def let_go(self) -> None:
+        """Before Ray ends: nobody is called any more, not even by a signal that comes late."""
+        self._actors.clear()
 
     def _serve(self) -> None:
         """Until the replicas run. What is lost later is Serve's to replace."""

@@ -25,6 +25,7 @@ from schemas.runs import Branched
 from slime_events.address import RunAddress
 from slime_events.config.settings import TrainSettings
 from slime_events.incarnation import Incarnation
+from slime_events.launch.abandonable import ended_within
 from slime_events.launch.beginning import put_beginning
 from slime_events.launch.cluster import Cluster
 from slime_events.launch.first_word import say_resumed, say_started
@@ -44,7 +45,7 @@ from storage.jetstream_log import JetStreamLog
 from storage.log import EventLog
 
 STOPS = (signal.SIGINT, signal.SIGTERM)
-OPEN_DEADLINE_S = 10.0
+OPEN_DEADLINE_S = 30.0
 STOP_DEADLINE_S = 120.0
 
 
@@ -107,10 +108,13 @@ class Launch:
             await asyncio.shield(starting)  # what is being started can be stopped only once it is there
             check_cancelled()
             self._roles = Roles(self._cluster, self._settings, self._address(url, life))
-            self._roles.start_all()
             worker = Worker(log, LAUNCHER, incarnation=life)
             arguments = self._progress, self._view, self._settings, self._folder, self._server.check
-            await Supervisor(worker, self._roles, *arguments).watch()
+            try:
+                self._roles.start_all()
+                await Supervisor(worker, self._roles, *arguments).watch()
+            finally:
+                self._roles.let_go()
 
     @contextlib.asynccontextmanager
     async def _open(self, url: str) -> Any:
@@ -136,8 +140,8 @@ class Launch:
         finally:
             with contextlib.suppress(Exception):
                 await starting
-            async with asyncio.timeout(STOP_DEADLINE_S):
-                await asyncio.to_thread(self._cluster.stop)
+            if not await ended_within(STOP_DEADLINE_S, self._cluster.stop):
+                self._view.note(f"Ray did not stop within {STOP_DEADLINE_S:.0f} s: end what is left of it by hand")
 
     def _timed(self, name: str, call: Any) -> None:
         begun = time.perf_counter()

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,27 @@ def test_a_signal_that_a_wait_loses_ends_a_run_that_starts(tmp_path: Path, monke
         asyncio.run(run_with(tiny(tmp_path, "stopped"), view=Watching()))
     monkeypatch.undo()
     assert not of(events_of(tmp_path / "runs" / "stopped"), WorkerJoined), "no role has been started"
+
+
+def test_a_signal_that_comes_as_ray_ends_calls_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard, late, stop = threading.Event(), list[None](), LocalCluster.stop
+
+    class Hearing(Watching):
+        def note(self, text: str) -> None:
+            super().note(text)
+            heard.set()
+
+    def signalled(self: LocalCluster) -> None:
+        stop(self)
+        monkeypatch.setattr(LocalCluster, "call", lambda _, call: late.append(call.close()))
+        heard.clear()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert heard.wait(60.0)
+
+    monkeypatch.setattr(LocalCluster, "stop", signalled)
+    with cheap_parts(Parts()):
+        summary = asyncio.run(run_with(tiny(tmp_path, "late", rollout={"num_rollout": 1}), view=Hearing()))
+    assert (summary["steps"], late) == (1, [])
 
 
 @pytest.mark.parametrize("dies", [False, True])
