@@ -24,7 +24,7 @@ def test_a_missing_package_says_how_to_get_it() -> None:
 
 
 def test_a_broken_import_shows_its_last_line() -> None:
-    broken = checks.check_import("x", "import no_such_module_at_all", "mend", limit=20)
+    broken = checks.check_import("x", "import no_such_module_at_all", "mend", limit=60)
     assert broken.outcome is Outcome.FAIL
     assert "no_such_module_at_all" in broken.found
 
@@ -62,8 +62,8 @@ def test_nats_url(greeting: bytes, outcome: Outcome) -> None:
 
         thread = threading.Thread(target=greet)
         thread.start()
-        assert checks.check_nats_url(f"nats://127.0.0.1:{server.getsockname()[1]}").outcome is outcome
-        thread.join(timeout=5)
+        assert checks.check_nats_url(f"nats://127.0.0.1:{server.getsockname()[1]}", limit=60).outcome is outcome
+        thread.join(timeout=60)
 
 
 def test_a_taken_port() -> None:

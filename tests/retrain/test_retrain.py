@@ -115,7 +115,7 @@ async def test_a_batch_is_built_while_the_one_before_trains_and_no_more_than_tha
     class Slow(ScriptedRanks):
         async def train(self, batch: TrainBatch) -> StepResult:
             if batch.step < STEPS - 1:
-                await asyncio.wait_for(there[batch.step + 1].wait(), 10)
+                await asyncio.wait_for(there[batch.step + 1].wait(), 60)
             await asyncio.sleep(0.01)  # for one too many
             ahead.append(built[-1] - batch.step)
             return await super().train(batch)
