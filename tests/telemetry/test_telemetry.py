@@ -109,10 +109,12 @@ def test_what_is_not_sampled_costs_nothing_and_goes_nowhere(tmp_path: Path) -> N
 
 def test_a_span_is_cheap_for_the_caller(tmp_path: Path) -> None:
     telemetry = Telemetry.start("role", "demo", None, tmp_path / "x.jsonl", 1.0)
-    before = time.thread_time()
+    times = []
     for i in range(2000):
+        began = time.perf_counter()
         record(telemetry, i + 1)
-    assert (time.thread_time() - before) / 2000 < 100e-6, "some 5 us of the processor"
+        times.append(time.perf_counter() - began)
+    assert sorted(times)[1000] < 100e-6, "some 5 us; a pause of the machine is in few of them"
     assert telemetry.shutdown(60)
 
 
