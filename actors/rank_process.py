@@ -46,9 +46,9 @@ class RankProcess:
                 start_new_session=True,  # an interrupt of the terminal is its parent's to handle
             )
 
-    async def call(self, method: str, *args: Any) -> Any:
+    async def call(self, method: str, *arguments: Any) -> Any:
         """What the rank's method gave, or raises what it raised. Raises RankLost where the process has ended."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._call, method, args)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._call, method, arguments)
 
     async def close(self) -> None:
         """Let it leave the group and end; in the middle of a call it is killed."""
@@ -61,10 +61,10 @@ class RankProcess:
         """End it at once; whoever waits for an answer gets RankLost."""
         self._process.kill()
 
-    def _call(self, method: str, args: tuple[Any, ...]) -> Any:
+    def _call(self, method: str, arguments: tuple[Any, ...]) -> Any:
         self._is_called = True
         try:
-            self._pipe.send((method, args))
+            self._pipe.send((method, arguments))
             done, value = self._pipe.recv()
         except (EOFError, OSError) as error:
             raise RankLost(self._loss()) from error
@@ -128,8 +128,8 @@ def main() -> None:
     _import_megatron()
     with contextlib.suppress(EOFError, OSError):
         while True:
-            method, args = pipe.recv()
-            pipe.send(_answer(served, method, args))
+            method, arguments = pipe.recv()
+            pipe.send(_answer(served, method, arguments))
     served.close()
 
 
@@ -142,9 +142,9 @@ def _import_megatron() -> None:
     gc.enable()
 
 
-def _answer(served: _Served, method: str, args: tuple[Any, ...]) -> tuple[bool, Any]:
+def _answer(served: _Served, method: str, arguments: tuple[Any, ...]) -> tuple[bool, Any]:
     try:
-        return True, getattr(served, method)(*args)
+        return True, getattr(served, method)(*arguments)
     except Exception as error:  # the reason is the caller's, who decides whether the rank goes on
         plain = type(error).__module__ == "schemas.errors"
         return False, error if plain else TrainerError(f"{type(error).__name__}: {error}")

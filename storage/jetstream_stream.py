@@ -22,9 +22,10 @@ from storage.jetstream_wire import Answer
 
 PAGE = 1000
 """Messages in one Direct Get; the server allows 1024."""
-EVERY = ">"
 PAGE_BYTES = 16 * 1024 * 1024
 _NO_MESSAGE = 10037
+_EVERY = ">"
+"""The filter that all subjects pass."""
 
 
 class Stored(NamedTuple):
@@ -55,7 +56,7 @@ class Stream:
         """The last position, of all or under a filter; 0 where there is none."""
         if subject is None and not self.replicated:
             return int((await self.info())["state"]["last_seq"])
-        last = await self.last(subject or EVERY)
+        last = await self.last(subject or _EVERY)
         return last.position if last else 0
 
     async def last(self, subject: str) -> Stored | None:

@@ -144,6 +144,8 @@ class NatsServer:
             facts = facts_of(folder)
             who = f"server {facts.pid} at {facts.url}" if facts else "another server"
             raise FolderInUse(f"{folder} is in use by the NATS {who}: use that one, or stop it first") from error
+        except OSError as error:
+            raise LogUnavailable(f"nats-server cannot be started in {folder}: {error}") from error
 
     @staticmethod
     async def _ready(process: subprocess.Popen[bytes], folder: Path) -> str:

@@ -172,7 +172,8 @@ class Host:
         response: list[int] = np.frombuffer(frame.resume, dtype="<i4").tolist()
         if len(response) >= frame.sampling.max_new_tokens:
             text = self._text(response, frame.sampling.skip_special_tokens)
-            return self.send(wire.Piece(frame.id, b"", b"", (), StopReason.LENGTH, text))
+            self.send(wire.Piece(frame.id, b"", b"", (), StopReason.LENGTH, text))
+            return
         resumed = len(response)
         request = GenerateReqInput(
             input_ids=prompt + response,
@@ -184,7 +185,6 @@ class Host:
         async for output in self.manager.generate_request(request, None):
             if self._piece(frame, output["meta_info"], output["output_ids"], resumed, response):
                 break
-        return None
 
     async def _score(self, frame: wire.Score) -> None:
         packed = np.array(await Scoring(self.manager, frame).log_probs(), dtype="<f4").tobytes()

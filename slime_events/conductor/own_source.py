@@ -24,12 +24,12 @@ class OwnSource:
     drawn before a restart is drawn once more and put aside.
     """
 
-    def __init__(self, data: DataSettings, args: ArgsView, tokenizer: Tokenizer, max_prompt_len: int | None) -> None:
+    def __init__(self, data: DataSettings, view: ArgsView, tokenizer: Tokenizer, max_prompt_len: int | None) -> None:
         assert data.data_source_path is not None
         self.path, self._data = data.data_source_path, data
         self._tokenizer, self._max_prompt_len = tokenizer, max_prompt_len
         make = load_function(data.data_source_path)
-        self._source = self._call("made", lambda: make(args))
+        self._source = self._call("made", lambda: make(view))
         self._given = 0
         self._kept: dict[int, Sample] = {}
         self.position = 0

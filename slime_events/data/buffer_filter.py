@@ -29,19 +29,19 @@ def pop_first(args: Any, rollout_id: int | None, buffer: Groups, num_samples: in
 class BufferFilter:
     """A user's `(args, rollout_id, buffer, num_samples) -> groups`, asked for one group at a time."""
 
-    def __init__(self, function: Callable[..., Any], args: ArgsView) -> None:
-        self._function, self._args = function, args
+    def __init__(self, function: Callable[..., Any], view: ArgsView) -> None:
+        self._function, self._view = function, view
 
     @classmethod
-    def load(cls, path: str, args: ArgsView) -> BufferFilter:
+    def load(cls, path: str, view: ArgsView) -> BufferFilter:
         """Raises PlugPointMissing, PlugPointError."""
-        return cls(load_function(path), args)
+        return cls(load_function(path), view)
 
     def choose(self, rows: Sequence[tuple[int, ArchivedPrompt]]) -> int | None:
         """The row that is drawn next; None where it chooses none. Raises PlugPointError where it is broken."""
         name = name_of(self._function)
         try:
-            chosen = list(self._function(self._args, None, [_group(row, prompt) for row, prompt in rows], 1))
+            chosen = list(self._function(self._view, None, [_group(row, prompt) for row, prompt in rows], 1))
         except Exception as error:
             raise PlugPointError(f"the buffer filter {name} raised {type(error).__name__}: {error}") from error
         if not chosen:

@@ -16,6 +16,7 @@ from storage.nats_server import NatsServer
 
 LOOK_S = 0.2
 AGAIN_S = 5.0
+"""Seconds between two tries to start one that cannot be started."""
 
 
 class LogServer:

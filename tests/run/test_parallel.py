@@ -75,7 +75,10 @@ def assert_taken_over(expected: list[Recorded], events: list[Recorded], notes: l
     """Another engine went on where the lost one was: what step 0 is trained on is the same, bit for bit."""
     assert of(events, BatchSealed)[0] == of(expected, BatchSealed)[0]
     first, successor = [one.worker for one in of(events, WorkerJoined) if one.role == "engine"]
-    begun = {one.sample for one in of(events, RolloutProgressed) if one.engine == first}
-    ended = {one.sample for one in of(events, RolloutCompleted) if one.engine == successor}
-    assert begun & ended, "some go on from their last chunk"
+    chunks, completed = of(events, RolloutProgressed), of(events, RolloutCompleted)
+    left = {one.sample: one.start + one.tokens.n for one in chunks if one.engine == first}
+    found = {one.sample: one.start for one in reversed([*chunks, *completed]) if one.engine == successor}
+    taken_over = left.keys() & found.keys()
+    assert taken_over, "some were under way"
+    assert {sample: found[sample] for sample in taken_over} == {sample: left[sample] for sample in taken_over}
     assert [note for note in notes if successor in note and "an engine was lost" in note]

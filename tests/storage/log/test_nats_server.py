@@ -170,6 +170,12 @@ async def test_readers_share_a_server_and_the_last_stops_it(tmp_path: Path) -> N
     assert NatsServer.attach(folder / "nats") is None
 
 
+async def test_what_the_machine_refuses_is_named(tmp_path: Path) -> None:
+    (tmp_path / "nats.conf").mkdir()
+    with pytest.raises(LogUnavailable, match=r"nats-server cannot be started in .*Is a directory"):
+        await NatsServer.start(tmp_path)
+
+
 async def test_readers_leave_the_runs_own_server_alone(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     await _run_with_one_event(folder)
