@@ -6,7 +6,9 @@ Importing either takes seconds and pulls in torch; parsing takes about 15 ms, an
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
+import gc
 import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -77,12 +79,34 @@ def _package(name: str, cure: str) -> Path:
 def _class_fields(path: Path) -> Iterator[tuple[str, InstalledField]]:
     if not path.exists():
         return
-    for top in ast.parse(path.read_text(encoding="utf-8")).body:
+    for top in _parsed(path).body:
         if not isinstance(top, ast.ClassDef):
             continue
         for line in top.body:
             if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
                 yield top.name, _field(top.name, line.target.id, line.annotation)
+
+
+def _parsed(path: Path) -> ast.Module:
+    """Its syntax, with no garbage collected meanwhile.
+
+    Python before 3.11.8 counts the depth of whatever it parses in one place (python/cpython#106905): a destructor that
+    parses too, as one does that prints a traceback, makes it raise SystemError here.
+    """
+    source = path.read_text(encoding="utf-8")
+    with _no_collection():
+        return ast.parse(source)
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 def _field(owner: str, name: str, annotation: ast.expr) -> InstalledField:
