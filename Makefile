@@ -46,6 +46,7 @@ test-rest: $(INSTALLED)
 
 soak: $(INSTALLED)
 	$(BIN)/python -m pytest -m soak --timeout 3600
+	$(BIN)/python -m pytest -m "hypothesis and not soak" --hypothesis-profile explore --hypothesis-seed $(SEED)
 
 chaos: $(INSTALLED)
 	$(BIN)/python -m tests.chaos --kills 30 --seed $(SEED)

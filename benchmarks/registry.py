@@ -16,6 +16,7 @@ NAMES = (
     "trainer",
     "engine",
     "chunk_cost",
+    "span",
     "trainer_idle",
     "length_bias",
     "step",

@@ -7,7 +7,7 @@ moment may find its port of that range in somebody's hands; below it nobody gets
 from __future__ import annotations
 
 import errno
-import random
+import secrets
 import socket
 from pathlib import Path
 
@@ -32,9 +32,12 @@ def port_is_free(port: int) -> bool:
 
 
 def free_port() -> int:
-    """One that is free now, and that the kernel gives to nobody; any free one where it keeps no such range."""
+    """One that is free now, and that the kernel gives to nobody; any free one where it keeps no such range.
+
+    Not of `random`, which a seed of the user's makes choose the same in every process.
+    """
     for _ in range(_TRIES if (end := _first_given_out()) > FIRST else 0):
-        if port_is_free(port := random.randrange(FIRST, end)):
+        if port_is_free(port := FIRST + secrets.randbelow(end - FIRST)):
             return port
     with socket.socket() as probe:
         probe.bind((HOST, 0))

@@ -13,6 +13,7 @@ from serve_apps.generate.setup import generate_setup
 from slime_events.address import RunAddress
 from slime_events.config.settings import TrainSettings
 from slime_events.launch.cluster import Cluster
+from slime_events.launch.role_end import error_of
 from slime_events.process_environment import IN_NO_HURRY, TRAINS
 
 ENGINES, TRAINER, CONDUCTOR, GRADER, ARCHIVIST = "engines", "trainer", "conductor", "grader", "archivist"
@@ -73,8 +74,13 @@ class Roles:
             actor.stop.remote()
 
     def let_go(self) -> None:
-        """Before Ray ends: nobody is called any more, not even by a signal that comes late."""
+        """Before Ray ends: nobody is called any more, not even by a signal that comes late, and nobody's end is news.
+
+        A role's error that nobody asks for would be printed as asyncio does it, below what ended the run.
+        """
         self._actors.clear()
+        for task in self.tasks.values():
+            task.add_done_callback(error_of)
 
     def _serve(self) -> None:
         """Until the replicas run. What is lost later is Serve's to replace."""

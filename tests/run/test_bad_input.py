@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import json
 import os
 from collections.abc import Sequence
@@ -131,10 +132,12 @@ def test_bad_lines_are_named_and_counted_and_the_others_trained_on(tmp_path: Pat
 
 
 @pytest.mark.parametrize("bad", [BAD_LINES[0][0], BAD_LINES[1][0]], ids=["no JSON", "no prompt"])
-def test_too_many_bad_lines_end_the_run(tmp_path: Path, bad: str) -> None:
+def test_too_many_bad_lines_end_the_run(tmp_path: Path, caplog: pytest.LogCaptureFixture, bad: str) -> None:
     said = fail(given(tmp_path, [bad] * 4, data={"prompt_data": str(tmp_path / "prompts.jsonl"), "max_bad_lines": 3}))
     assert "--max-bad-lines is 3" in said
     assert said.count(str(tmp_path / "prompts.jsonl")) >= 4, "each line with its place"
+    gc.collect()
+    assert "never retrieved" not in caplog.text, "it is said once, and not as a traceback"
 
 
 def test_a_grader_that_fails_costs_its_group_only(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import logging.handlers
 import threading
-import time
 import warnings
 from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -105,17 +104,6 @@ def test_what_is_not_sampled_costs_nothing_and_goes_nowhere(tmp_path: Path) -> N
     assert 400 < kept < 600
     assert half.shutdown(60)
     assert half.exported == kept
-
-
-def test_a_span_is_cheap_for_the_caller(tmp_path: Path) -> None:
-    telemetry = Telemetry.start("role", "demo", None, tmp_path / "x.jsonl", 1.0)
-    times = []
-    for i in range(2000):
-        began = time.perf_counter()
-        record(telemetry, i + 1)
-        times.append(time.perf_counter() - began)
-    assert sorted(times)[1000] < 100e-6, "some 5 us; a pause of the machine is in few of them"
-    assert telemetry.shutdown(60)
 
 
 @pytest.fixture

@@ -1,0 +1,38 @@
+"""What a trace span costs the code that records it: its export is another thread's, into a file here."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.figure import Better, Figure
+from slime_events.telemetry.ids import trace_id
+from slime_events.telemetry.telemetry import Telemetry
+
+FLUSH_S = 60.0
+
+
+def measure(spans: int = 20_000) -> list[Figure]:
+    """Microseconds a span, in the median: a pause of the machine is in few of them."""
+    with tempfile.TemporaryDirectory() as folder:
+        telemetry = Telemetry.start("benchmark", "run", None, Path(folder) / "spans.jsonl", 1.0)
+        trace = trace_id("run", "prompt")
+        times = []
+        for number in range(spans):
+            begun = time.perf_counter()
+            telemetry.record(
+                "generate",
+                trace=trace,
+                span_id=number + 1,
+                parent=1,
+                start_ns=number,
+                end_ns=number + 1,
+                attributes={"sample": "g-s0", "tokens": 64},
+            )
+            times.append(time.perf_counter() - begun)
+        telemetry.shutdown(FLUSH_S)
+    note = f"{spans:,} spans, {telemetry.dropped:,} dropped at this pace"
+    value = statistics.median(times) * 1e6
+    return [Figure(name="span, for its caller", value=value, unit="us", target=100.0, better=Better.LOWER, note=note)]
