@@ -50,8 +50,8 @@ class RolloutStep:
         self.kept = [index for step in self.steps for index in step.indices]
         self.mine = self._deal()
         device = trainee.place.device
-        self.masks = [torch.from_numpy(sample.loss_mask).to(device) for sample in batch.samples]
-        self.rollout = [torch.from_numpy(sample.rollout_log_probs).to(device) for sample in batch.samples]
+        self.masks = [torch.tensor(sample.loss_mask, device=device) for sample in batch.samples]
+        self.rollout = [torch.tensor(sample.rollout_log_probs, device=device) for sample in batch.samples]
         self.fresh = [sample.oldest_version == sample.newest_version == batch.step for sample in batch.samples]
         self.off_policy = OffPolicy(device) if any(sample.recalled for sample in batch.samples) else None
         self.trained_tokens = [int(sample.loss_mask.sum()) for sample in batch.samples]
