@@ -50,6 +50,7 @@ class RolloutStep:
         self.kept = [index for step in self.steps for index in step.indices]
         self.mine = self._deal()
         device = trainee.place.device
+        # Copies: what was read from the log cannot be written, and torch wants that of memory that it shares.
         self.masks = [torch.tensor(sample.loss_mask, device=device) for sample in batch.samples]
         self.rollout = [torch.tensor(sample.rollout_log_probs, device=device) for sample in batch.samples]
         self.fresh = [sample.oldest_version == sample.newest_version == batch.step for sample in batch.samples]

@@ -29,13 +29,13 @@ class GenerateFunction:
         self._optional = {name for name in ("evaluation", "session") if name in names}
 
     async def __call__(
-        self, args: ArgsView, sample: Sample, sampling_params: dict[str, Any], *, evaluation: bool, session: Session
+        self, view: ArgsView, sample: Sample, sampling_params: dict[str, Any], *, evaluation: bool, session: Session
     ) -> Any:
         """What it returns. Whatever is raised in it comes out as it is."""
         offered = {"evaluation": evaluation, "session": session}
         CURRENT.set(session)
         return await self._function(
-            args, sample, sampling_params, **{name: offered[name] for name in sorted(self._optional)}
+            view, sample, sampling_params, **{name: offered[name] for name in sorted(self._optional)}
         )
 
     def broke(self, error: BaseException) -> PlugPointError:

@@ -6,7 +6,6 @@ Importing either takes seconds and pulls in torch; parsing takes about 15 ms, an
 from __future__ import annotations
 
 import ast
-import contextlib
 import functools
 import gc
 import importlib.util
@@ -94,18 +93,12 @@ def _parsed(path: Path) -> ast.Module:
     parses too, as one does that prints a traceback, makes it raise SystemError here.
     """
     source = path.read_text(encoding="utf-8")
-    with _no_collection():
-        return ast.parse(source)
-
-
-@contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
-    was = gc.isenabled()
+    collects = gc.isenabled()
     gc.disable()
     try:
-        yield
+        return ast.parse(source)
     finally:
-        if was:
+        if collects:
             gc.enable()
 
 
