@@ -155,9 +155,7 @@ class TrainerActor:
                     checkpoint_every=trainer.save_interval,
                     checkpoints=trainer.save or f"{address.folder}/checkpoints",
                     steps=settings.rollout.num_rollout or 0,
-                    retention=Retention(trainer.keep_weights, trainer.save_interval or 0)
-                    if trainer.keep_weights
-                    else None,
+                    retention=_retention(settings),
                     start_of=await _training_start(address, worker.log),
                 ).run()
             finally:
@@ -203,6 +201,14 @@ class RankActor:
     def reset(self) -> None:
         """Build this rank anew."""
         self._rank.reset()
+
+
+def _retention(settings: TrainSettings) -> Retention | None:
+    """Which weight versions stay; None where all do."""
+    trainer, every = settings.trainer, settings.evaluation.eval_interval
+    if not trainer.keep_weights:
+        return None
+    return Retention(trainer.keep_weights, trainer.save_interval or 0, evaluated=every or 0)
 
 
 def _snapshots(address: RunAddress) -> Snapshots:

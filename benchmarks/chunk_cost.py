@@ -23,6 +23,7 @@ from schemas.subjects import of_type
 from schemas.weights import WeightsPublished
 from serve_apps.engine.engine import Delta, GenerateRequest
 from serve_apps.engine.scripted_engine import Script, ScriptedEngine
+from serve_apps.engine_weights import EngineWeights
 from serve_apps.rollout import ChunkRule
 from serve_apps.rollout_worker import RolloutWorker
 from slime_events.worker import Worker
@@ -122,7 +123,8 @@ async def _turn(
     worker = Worker(log, "engine")
     start = await log.position() + 1
     async with GroupCommit(log) as commit:
-        rolling = RolloutWorker(worker, engine, commit, unpack, _inline, room=responses, rule=rule)
+        weights = EngineWeights(worker, engine, commit)
+        rolling = RolloutWorker(worker, engine, commit, unpack, _inline, weights=weights, room=responses, rule=rule)
         work = asyncio.create_task(rolling.run())
         try:
             async with asyncio.timeout(DEADLINE_S):

@@ -24,6 +24,7 @@ from schemas.rollouts import RolloutCompleted, RolloutRequested
 from schemas.weights import WeightsActivated, WeightsPublished
 from serve_apps.engine.engine import GenerateRequest
 from serve_apps.engine.sglang_engine import SglangEngine
+from serve_apps.engine_weights import EngineWeights
 from serve_apps.rollout import ChunkRule
 from serve_apps.rollout_worker import RolloutWorker
 from slime_events.config.engine import EngineSettings
@@ -120,7 +121,11 @@ class _Deployed:
         give, put = partial(fetch, blobs=self._blobs), partial(offload_async, blobs=self._blobs)
         async with GroupCommit(self._log) as commit:
             room = self._settings.sglang_server_concurrency
-            await RolloutWorker(self._worker, self._engine, commit, give, put, room=room, rule=rule, at_once=room).run()
+            weights = EngineWeights(self._worker, self._engine, commit)
+            rolling = RolloutWorker(
+                self._worker, self._engine, commit, give, put, weights=weights, room=room, rule=rule, at_once=room
+            )
+            await rolling.run()
 
     async def _activate(self, follower: Follower) -> None:
         manifest = self._store.write(self._engine.version + 1, self._tensors, parent=None)

@@ -78,7 +78,8 @@ class RolloutRequested(Event, frozen=True, kw_only=True, tag="rollout.requested"
     """The conductor, once per sample and attempt. Engines compete for it.
 
     sample: `<group>-s<index>`. prompt: int32 [prompt]. seed: with it and the weights the tokens are determined, where
-    the engine is deterministic. min_version: the engine must run at least these weights before it starts.
+    the engine is deterministic. min_version: the engine must run at least these weights before it starts. max_version:
+    no newer weights may make any token of it: an evaluation's, which has to be made by the version that it is of.
     attempt: 0, one more after each failure or suspension; what earlier chunks hold is kept and gone on from.
     mask_older: tokens of older versions than the one that the rollout ends on get loss mask 0.
     recalls: the recorded sample that is the answer, of the run in the prompt's `recalled`; no engine takes such a
@@ -96,6 +97,7 @@ class RolloutRequested(Event, frozen=True, kw_only=True, tag="rollout.requested"
     purpose: Purpose = Purpose.TRAIN
     mask_older: bool = False
     recalls: str = ""
+    max_version: int | None = None
 
     def entity(self) -> str:
         return self.sample

@@ -34,7 +34,9 @@ class WeightsPublished(Event, frozen=True, kw_only=True, tag="weights.published"
 class WeightsActivated(Event, frozen=True, kw_only=True, tag="weights.activated"):
     """An engine, once it runs this version and has checked its digest. seconds: from retraction to going on.
 
-    lag: seconds from publication to activation. resumed: rollouts that were under way and went on.
+    lag: seconds from publication to activation, 0 where the engine returns to a version. resumed: generations that were
+    under way and went on. returns: how often this engine has run the version before; it returns to one to finish an
+    evaluation of it.
     """
 
     version: int
@@ -43,6 +45,10 @@ class WeightsActivated(Event, frozen=True, kw_only=True, tag="weights.activated"
     seconds: float
     lag: float = 0.0
     resumed: int = 0
+    returns: int = 0
 
     def entity(self) -> str:
         return f"{self.version}-{self.engine}"
+
+    def identity(self) -> tuple[str | int, ...]:
+        return (self.entity(), self.returns) if self.returns else (self.entity(),)

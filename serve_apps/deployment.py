@@ -17,6 +17,7 @@ from schemas.errors import EngineError, SlimeEventsError, StorageError
 from schemas.workers import WorkerLost
 from serve_apps.engine.engine import Engine
 from serve_apps.engine.sglang_engine import SglangEngine
+from serve_apps.engine_weights import EngineWeights
 from serve_apps.generate.custom import custom_generate
 from serve_apps.generate.setup import GenerateSetup
 from serve_apps.own_rewards import OwnRewards
@@ -112,12 +113,12 @@ async def _work(
             commit,
             fetching,
             partial(offload_async, blobs=blobs),
+            weights=EngineWeights(worker, engine, commit, url=address.weights_url, hold_s=settings.eval_hold_seconds),
             room=room,
             rule=ChunkRule(settings.chunk_tokens, settings.chunk_seconds),
             at_once=TAKE_AT_ONCE if settings.replicas > 1 else room,
             custom=custom,
             rewards=OwnRewards(reward, worker.log),
-            weights_url=address.weights_url,
         ).run()
 
 

@@ -21,11 +21,12 @@ from schemas.rollouts import (
     StopReason,
 )
 from schemas.subjects import about, everything_about
-from serve_apps.engine.engine import Engine, GenerateRequest
+from serve_apps.engine.engine import Engine, GenerateRequest, Generator
 from serve_apps.engine_weights import EngineWeights
 from serve_apps.generate.custom import CustomGenerate
 from serve_apps.generate.desk import Desk
 from serve_apps.own_rewards import OwnRewards
+from serve_apps.pausing_engine import PausingEngine
 from serve_apps.rollout import ChunkRule, Rollout
 from serve_apps.step_boundary import StepBoundary
 from serve_apps.stream import stream
@@ -83,10 +84,13 @@ class RolloutMaker:
 
     async def make(self, rollout: Rollout, delivery: Delivery) -> None:
         """To its end in the log, or until it rests. Raises EngineError, Conflict where another engine has it now."""
+        async with self._weights.claimed_by(rollout.request) as claim:
+            await self._make(rollout, delivery, PausingEngine(self._engine, self._weights, claim))
+
+    async def _make(self, rollout: Rollout, delivery: Delivery, engine: Generator) -> None:
         request = rollout.request
-        await self._weights.at_least(request.min_version)
         if self._custom is not None:
-            await self._custom.make(rollout, self._desk(rollout, delivery))
+            await self._custom.make(rollout, self._desk(rollout, delivery, engine))
             return
         if self._boundary.rests(delivery.recorded):
             await self._append(rollout, rollout.rest(), delivery)
@@ -99,7 +103,7 @@ class RolloutMaker:
             resume=rollout.known.tokens,
         )
         last = await stream(
-            self._engine,
+            engine,
             generate,
             rollout,
             self._rule,
@@ -119,11 +123,11 @@ class RolloutMaker:
         said = [ended, *(self._worker.enclose(reward, cause=ended.id) for reward in rewards)]
         await self._commit.append([Append(envelope, fence) for envelope in said])
 
-    def _desk(self, rollout: Rollout, delivery: Delivery) -> Desk:
+    def _desk(self, rollout: Rollout, delivery: Delivery, engine: Generator) -> Desk:
         async def say(events: Sequence[Event]) -> None:
             rollout.known.position = await self._say(events, rollout.request, rollout.known.position, delivery)
 
-        return Desk(self._engine, self._rule, rid_of(delivery), say, lambda: self._boundary.rests(delivery.recorded))
+        return Desk(engine, self._rule, rid_of(delivery), say, lambda: self._boundary.rests(delivery.recorded))
 
     async def _append(self, rollout: Rollout, event: Event, delivery: Delivery) -> int:
         return await self._say([event], rollout.request, rollout.known.position, delivery)

@@ -1,7 +1,7 @@
 """`RolloutWorker`: a competing consumer of `rollout.requested` around one engine. No Serve in it.
 
     take requests when there is room -> run at least `min_version` -> generate -> append chunks and the end -> ack
-    weights.published -> verify -> retract, load, go on -> append weights.activated
+    weights.published -> verify -> retract, load, go on -> append weights.activated (`EngineWeights`)
     batch.sealed that suspends -> append the chunk and rollout.suspended of what is under way -> ack
 
 There is no router and no push: an engine pulls what it has room for. The ack comes after the end is in the log, so the
@@ -35,7 +35,6 @@ from storage.log import Delivery
 log = logging.getLogger(__name__)
 
 LEASE_S = 10.0
-WEIGHTS_DEADLINE_S = 600.0
 HEALTH_DEADLINE_S = 10.0
 TAKE_AT_ONCE = 4
 """Requests taken in one go: engines that are ready at the same time share what there is."""
@@ -50,7 +49,6 @@ class RolloutWorker:
     room: samples in flight at most. at_once: requests taken in one go. custom: makes the rollouts in place of one turn.
     rewards: those that this engine gives its own rollouts; by default all are the grader's.
     lease_s: seconds until the work of a worker that is gone comes to others.
-    weights_deadline_s: how long a request may wait for the weights that it asks for.
     """
 
     def __init__(
@@ -61,14 +59,13 @@ class RolloutWorker:
         fetch: Fetch,
         offload: Offload,
         *,
+        weights: EngineWeights,
         room: int,
         rule: ChunkRule,
         at_once: int = TAKE_AT_ONCE,
         custom: CustomGenerate | None = None,
         rewards: OwnRewards | None = None,
         lease_s: float = LEASE_S,
-        weights_deadline_s: float = WEIGHTS_DEADLINE_S,
-        weights_url: str | None = None,
     ) -> None:
         self._worker, self._engine = worker, engine
         self._room, self._at_once, self._lease_s = room, at_once, lease_s
@@ -76,14 +73,7 @@ class RolloutWorker:
         self._active: dict[asyncio.Task[None], Delivery] = {}
         self._newest: dict[str, asyncio.Task[None]] = {}
         self._boundary = StepBoundary(worker.log)
-        self._weights = EngineWeights(
-            worker,
-            engine,
-            commit,
-            url=weights_url,
-            under_way=lambda: len(self._active),
-            deadline_s=weights_deadline_s,
-        )
+        self._weights = weights
         self._maker = RolloutMaker(
             worker,
             engine,
@@ -91,7 +81,7 @@ class RolloutWorker:
             fetch,
             offload,
             rule=rule,
-            weights=self._weights,
+            weights=weights,
             boundary=self._boundary,
             custom=custom,
             rewards=rewards,
@@ -100,7 +90,8 @@ class RolloutWorker:
 
     async def run(self) -> None:
         """Work until the run is over. What is under way then goes back to the queue at once."""
-        parts = [self._weights.follow, self._follow_boundary, self._follow_end, self._take, self._renew, self._watch]
+        parts = [self._weights.follow, self._weights.switch, self._follow_boundary, self._follow_end, self._take]
+        parts += [self._renew, self._watch]
         tasks = [asyncio.create_task(part(), name=part.__name__) for part in parts]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable
 
 from schemas.errors import EngineError
 from schemas.rollouts import RolloutProgressed, StopReason
-from serve_apps.engine.engine import Delta, Engine, GenerateRequest
+from serve_apps.engine.engine import Delta, GenerateRequest, Generator
 from serve_apps.rollout import ChunkRule, Rollout
 
 
 async def stream(
-    engine: Engine,
+    engine: Generator,
     request: GenerateRequest,
     rollout: Rollout,
     rule: ChunkRule,

@@ -52,7 +52,14 @@ class Delta:
     text: str | None = None
 
 
-class Engine(Protocol):
+class Generator(Protocol):
+    """What makes responses."""
+
+    def generate(self, request: GenerateRequest) -> AsyncIterator[Delta]:
+        """Deltas up to the one with `finish`. Closing the iterator early aborts the response."""
+
+
+class Engine(Generator, Protocol):
     """A rollout engine, driven from one event loop. Failures are `EngineError`; waits end in `DeadlineExceeded`."""
 
     @property
@@ -72,9 +79,6 @@ class Engine(Protocol):
 
     async def stop(self) -> None:
         """Leaves no process behind; running responses end in `EngineError`. Safe to call twice."""
-
-    def generate(self, request: GenerateRequest) -> AsyncIterator[Delta]:
-        """Deltas up to the one with `finish`. Closing the iterator early aborts the response."""
 
     async def score(self, request: GenerateRequest, tokens: Tokens) -> LogProbs:
         """Log-probs that the engine gives `tokens` after the request's prompt and resumed part, whatever it would draw.

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from schemas.event import Event
-from serve_apps.engine.engine import Engine
+from serve_apps.engine.engine import Generator
 from serve_apps.rollout import ChunkRule
 
 
@@ -20,7 +20,7 @@ class Desk:
     rests: whether the rollout is to rest now. rid: its name at the engine.
     """
 
-    engine: Engine
+    engine: Generator
     rule: ChunkRule
     rid: str
     say: Callable[[Sequence[Event]], Awaitable[None]]

@@ -1,4 +1,4 @@
-"""Evaluations: is each mean that of the rewards in the log?"""
+"""Evaluations: is each mean that of the rewards in the log, and of the weights that it says?"""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 from schemas.evals import EvalCompleted
 from schemas.event import Purpose
 from schemas.prompts import PromptSubmitted
+from schemas.rollouts import RolloutRequested
 from slime_events.audit.check import Check, Counts
 from slime_events.audit.facts import Fate, GroupFacts, SampleFacts
 from slime_events.audit.ledger import Ledger
@@ -17,8 +18,8 @@ class Evaluations(Check):
     """Once per set and version, over all its samples, after the last of them has ended."""
 
     name = "evaluations"
-    promise = "means, counts and lengths recomputed from rewards and rollouts"
-    hears = (PromptSubmitted, EvalCompleted)
+    promise = "means, counts, lengths and weight versions recomputed from rewards and rollouts"
+    hears = (PromptSubmitted, RolloutRequested, EvalCompleted)
 
     def __init__(self, ledger: Ledger) -> None:
         super().__init__(ledger)
@@ -30,6 +31,8 @@ class Evaluations(Check):
         if isinstance(event, PromptSubmitted):
             if event.purpose is Purpose.EVAL and event.version is not None:
                 self._groups.setdefault((event.dataset, event.version), []).append(event.group)
+        elif isinstance(event, RolloutRequested):
+            self._requested(recorded, event)
         elif isinstance(event, EvalCompleted):
             self._done += 1
             names = self._groups.pop((event.dataset, event.version), None)
@@ -38,6 +41,15 @@ class Evaluations(Check):
                 self.find(recorded, wrong, "its mean is of nothing")
                 return
             self._compare(recorded, event, [self.ledger.groups[n] for n in names if n in self.ledger.groups])
+
+    def _requested(self, recorded: Recorded, event: RolloutRequested) -> None:
+        """Rollouts keep to what was asked for, which is another check's to see."""
+        group, plan = self.ledger.groups.get(event.group), self.ledger.rules.plan
+        if group is None or event.purpose is not Purpose.EVAL or plan is None or not plan.eval_exact:
+            return
+        if (event.min_version, event.max_version) != (group.version, group.version):
+            wrong = f"other weights than v{group.version} may answer it"
+            self.find(recorded, wrong, "the evaluation may be of other weights than it says")
 
     def _compare(self, recorded: Recorded, event: EvalCompleted, groups: list[GroupFacts]) -> None:
         samples = [sample for group in groups for sample in group.samples.values()]
@@ -49,6 +61,12 @@ class Evaluations(Check):
             wrong = f"it counts {event.samples} samples and {event.failed} failed, and the log has {len(samples)} and "
             wrong += f"{len(samples) - len(graded)}"
             self.find(recorded, wrong, "its mean is of other samples")
+        oldest = min((s.oldest for s in samples if s.oldest is not None), default=event.version)
+        newest = max((s.newest for s in samples if s.newest is not None), default=event.version)
+        if (event.oldest_version, event.newest_version) != (oldest, newest):
+            said = f"v{event.oldest_version} to v{event.newest_version}"
+            wrong = f"it says that {said} made the answers, and the log has v{oldest} to v{newest}"
+            self.find(recorded, wrong, "it is of other weights than it says")
         found = {
             "mean": math.fsum(graded) / max(len(samples), 1),
             "mean_length": math.fsum(s.length for s in samples) / max(len(samples), 1),

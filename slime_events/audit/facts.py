@@ -22,8 +22,9 @@ class Fate(enum.StrEnum):
 
 @dataclass(slots=True)
 class SampleFacts:
-    """One sample. min_version: the weights that were asked for last. ended: position of its rollout.completed. reward:
-    as assigned; graded: position of its outcome. rollout: the sample that was asked for, where this is a further one.
+    """One sample. min_version, max_version: the weights that were asked for last. ended: position of its
+    rollout.completed. reward: as assigned; graded: position of its outcome. rollout: the sample that was asked for,
+    where this is a further one.
     """
 
     sample: str
@@ -32,6 +33,7 @@ class SampleFacts:
     prompt_length: int
     min_version: int
     rollout: str = ""
+    max_version: int | None = None
     fate: Fate = Fate.WAITING
     ended: int = 0
     length: int = 0

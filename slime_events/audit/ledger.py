@@ -117,7 +117,8 @@ def _requested(ledger: Ledger, event: RolloutRequested, position: int) -> None:
     if sample is None:
         sample = SampleFacts(event.sample, group, event.attempt, event.prompt.n, event.min_version)
         group.samples[event.sample] = ledger.samples[event.sample] = sample
-    sample.attempt, sample.min_version, sample.fate = event.attempt, event.min_version, Fate.WAITING
+    sample.attempt, sample.fate = event.attempt, Fate.WAITING
+    sample.min_version, sample.max_version = event.min_version, event.max_version
 
 
 def _progressed(ledger: Ledger, event: RolloutProgressed, position: int) -> None:

@@ -79,6 +79,12 @@ class Rollouts(Check):
             self.find(recorded, wrong, "an engine that had lost the sample still wrote")
         if isinstance(event, RolloutFailed) and not event.message:
             self.find(recorded, "it gives no reason", "work was dropped in silence")
+        if isinstance(event, RolloutProgressed | RolloutCompleted) and known.max_version is not None:
+            allowed = range(known.min_version, known.max_version + 1)
+            if others := {span.version for span in event.spans if span.version not in allowed}:
+                asked = f"v{known.min_version} to v{known.max_version}"
+                wrong = f"weights v{min(others)} made some of its tokens, and {asked} were asked for"
+                self.find(recorded, wrong, "its evaluation is of other weights than it says")
 
     def counts(self) -> Counts:
         fates = Counter(_fate(sample) for sample in self.ledger.samples.values())

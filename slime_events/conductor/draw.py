@@ -48,7 +48,15 @@ def sample_seed(seed: int, sample: str) -> int:
 
 
 def requests_for(
-    group: str, prompt: Array, *, samples: int, sampling: Sampling, seed: int, min_version: int, purpose: Purpose
+    group: str,
+    prompt: Array,
+    *,
+    samples: int,
+    sampling: Sampling,
+    seed: int,
+    min_version: int,
+    purpose: Purpose,
+    max_version: int | None = None,
 ) -> list[RolloutRequested]:
     """One request per sample of a group."""
     return [
@@ -61,6 +69,7 @@ def requests_for(
             seed=sample_seed(seed, sample_id(group, index)),
             min_version=min_version,
             purpose=purpose,
+            max_version=max_version,
         )
         for index in range(samples)
     ]
@@ -116,6 +125,11 @@ def may_retry(sample: SampleState, plan: Plan) -> bool:
     return sample.failed_as in RETRYABLE and sample.failures < plan.max_attempts
 
 
+def exact_version(version: int, plan: Plan) -> int | None:
+    """The newest weights that may make an answer of an evaluation of `version`; None where any may."""
+    return version if plan.eval_exact else None
+
+
 def _again(group: GroupState, sample: SampleState, plan: Plan, *, min_version: int) -> RolloutRequested:
     training = group.purpose is Purpose.TRAIN
     return RolloutRequested(
@@ -127,6 +141,7 @@ def _again(group: GroupState, sample: SampleState, plan: Plan, *, min_version: i
         seed=sample_seed(plan.seed, sample.sample),
         min_version=min_version,
         attempt=sample.attempt + 1,
+        max_version=None if training else exact_version(group.version, plan),
         purpose=group.purpose,
         mask_older=plan.mask_offpolicy and sample.suspensions > 0,
     )

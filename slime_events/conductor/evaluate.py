@@ -1,4 +1,7 @@
-"""When an evaluation is due, and when it is complete. It shares the engines and never holds the loop."""
+"""When an evaluation is due, and when it is complete. It shares the engines, and the conductor does not wait for it.
+
+How long one may keep an engine from newer weights is decided at the engine (`serve_apps/version_choice.py`).
+"""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     (None: what is missing). in_prompt_order: groups are decided in the order they were asked for.
     verdicts_at_once: each verdict is said as soon as it stands; else, where no filter can make room, with its batch.
     partial_rollout: unfinished rollouts rest at step boundaries. mask_offpolicy: those that rested are trained on their
-    newest version's tokens only.
+    newest version's tokens only. eval_exact: an evaluation is made by the version that it is of alone.
     """
 
     steps: int
@@ -38,6 +38,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     eval_first: bool = True
     eval_names: tuple[str, ...] = ()
     eval_samples: int = 1
+    eval_exact: bool = False
     eval_sampling: Sampling | None = None
 
     @property
@@ -98,6 +99,7 @@ def make_plan(rollout: RolloutSettings, evaluation: EvalSettings, trainer: Train
         eval_every=evaluation.eval_interval,
         eval_first=not evaluation.skip_eval_before_train,
         eval_names=tuple(evaluation.eval_prompt_data[::2]),
+        eval_exact=evaluation.eval_on == "version",
         eval_samples=evaluation.n_samples_per_eval_prompt,
         eval_sampling=_eval_sampling(sampling, evaluation),
     )

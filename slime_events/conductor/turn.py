@@ -15,7 +15,7 @@ from schemas.event import Event, Purpose
 from schemas.prompts import PromptRejected, PromptSubmitted
 from slime_events.conductor.accept import Judge
 from slime_events.conductor.decide import decide, prompts_to_draw, with_requests
-from slime_events.conductor.draw import requests_for, requests_missing
+from slime_events.conductor.draw import exact_version, requests_for, requests_missing
 from slime_events.conductor.evaluate import evals_due
 from slime_events.conductor.plan import Plan
 from slime_events.conductor.seal import Normalise
@@ -88,6 +88,7 @@ def evaluation(name: str, version: int, plan: Plan, feed: Feed) -> list[Event]:
             sampling=plan.eval_sampling or plan.sampling,
             seed=plan.seed,
             min_version=version,
+            max_version=exact_version(version, plan),
             purpose=Purpose.EVAL,
         )
     return events

@@ -94,6 +94,7 @@ def _evaluation(evaluation: EvalSettings, settings: TrainSettings) -> EvalSettin
         "eval_max_response_len": rollout.rollout_max_response_len,
         "eval_input_key": data.input_key,
         "eval_label_key": data.label_key,
+        "eval_on": "version",
     }
     missing = {name: value for name, value in fallback.items() if getattr(evaluation, name) is None}
     return replace(evaluation, **missing)

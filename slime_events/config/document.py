@@ -81,6 +81,7 @@ def _derived() -> str:
         ("`eps_clip_high`", "`eps_clip`"),
         ("`rollout_max_prompt_len`", "`rollout_max_context_len` - 1"),
         ("`eval_*`", "the rollout's and data's own"),
+        ("`eval_on`", "`version`"),
         ("`eval_reward_key`", "`reward_key`"),
         ("`grpo_std_normalization`", "off for groups of one sample"),
         ("`max_staleness`", "at least `update_weights_interval` - 1"),

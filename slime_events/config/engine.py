@@ -22,6 +22,9 @@ class EngineSettings(Settings, frozen=True, kw_only=True):
     ] = None
     chunk_tokens: Annotated[int, Meta(description="append progress every K tokens of a sample")] = 64
     chunk_seconds: Annotated[float, Meta(description="... or after T seconds with new tokens")] = 5.0
+    eval_hold_seconds: Annotated[
+        float, Meta(description="how long an evaluation may keep an engine from newer weights that training waits for")
+    ] = 5.0
     sglang: Annotated[dict[str, Any], Meta(description="SGLang ServerArgs by name (flags --sglang-*)")] = field(
         default_factory=dict
     )

@@ -24,6 +24,7 @@ class Kind(enum.StrEnum):
     TORN = "torn"
     AFTER_COMPLETION = "after_completion"
     WRONG_SPANS = "wrong_spans"
+    WRONG_VERSION = "wrong_version"
     WRONG_DIGEST = "wrong_digest"
     REWARD_EARLY = "reward_early"
     REWARD_TWICE = "reward_twice"

@@ -45,7 +45,8 @@ class Rollouts:
         asked_for = self._story.samples.get(event["rollout"])
         if asked_for is None or asked_for.completed or event["sample"] in self._story.samples:
             return
-        self._story.samples[event["sample"]] = Sample(asked_for.group, asked_for.attempt, turns={0: 0})
+        group, exact = asked_for.group, asked_for.exact
+        self._story.samples[event["sample"]] = Sample(group, asked_for.attempt, turns={0: 0}, exact=exact)
         self._story.groups[asked_for.group].samples.append(event["sample"])
         self._story.groups[asked_for.group].samples.sort(key=place)
 
@@ -58,7 +59,7 @@ class Rollouts:
                 Kind.NOT_REQUESTED, record.position, f"{name} is of group {event['group']}, which has no prompt"
             )
         if known is None:
-            self._story.samples[name] = Sample(event["group"], attempt)
+            self._story.samples[name] = Sample(event["group"], attempt, exact=event.get("max_version"))
             self._story.groups.setdefault(event["group"], Group()).samples.append(name)
             return
         if known.completed or not (known.failed or known.resting):
@@ -126,6 +127,8 @@ class Rollouts:
         whole = in_order(said, event["length"]) if sample.turns else covers(said, event["length"])
         if not whole or any(version_at(said, position) != version for position, version in each_end(sample.spans)):
             yield Finding(Kind.WRONG_SPANS, record.position, f"{name} says spans {said}, its chunks {sample.spans}")
+        if sample.exact is not None and any(version != sample.exact for _, _, version in said):
+            yield Finding(Kind.WRONG_VERSION, record.position, f"{name} is of v{sample.exact} alone, and says {said}")
         sample.spans, sample.digest = said, event["digest"]
         if sample.readable and sample.content_digest() != event["digest"]:
             yield Finding(Kind.WRONG_DIGEST, record.position, f"the tokens of {name} do not have the digest it says")

@@ -12,7 +12,8 @@ Spans = list[tuple[int, int, int]]
 @dataclass(slots=True)
 class Sample:
     """length: response tokens there are. turns: tokens that the log holds of each turn, where there are turns;
-    recorded: turns that have ended. readable: no part of its content lies where it cannot be read.
+    recorded: turns that have ended. exact: the one weight version that may make it, where one was asked for. readable:
+    no part of its content lies where it cannot be read.
     """
 
     group: str
@@ -24,6 +25,7 @@ class Sample:
     log_probs: list[bytes] = field(default_factory=list)
     turns: dict[int, int] = field(default_factory=dict)
     recorded: set[int] = field(default_factory=set)
+    exact: int | None = None
     readable: bool = True
     completed: bool = False
     failed: bool = False

@@ -117,6 +117,11 @@ def _old_weights(log: Doctored) -> None:
             wire["event"]["spans"] = [[start, end, -2] for start, end, _ in wire["event"]["spans"]]
 
 
+def _other_version_asked(log: Doctored) -> None:
+    """As if another version than the one that made it had been asked for alone."""
+    log.event("rollout.requested")["max_version"] = 77
+
+
 def _swap_groups(log: Doctored) -> None:
     event = log.event("batch.sealed")
     event["groups"] = event["groups"][::-1]
@@ -163,6 +168,7 @@ DOCTORED: dict[str, tuple[Kind, Doctoring]] = {
     "chunks in another order": (Kind.TORN, lambda log: log.move(_chunk_of(log, 1), _chunk_of(log, 0))),
     "a chunk after completion": (Kind.AFTER_COMPLETION, lambda log: log.repeat(
         _chunk_of(log, 0), log.places("run.finished")[0])),
+    "an evaluation by other weights": (Kind.WRONG_VERSION, _other_version_asked),
     "other weights than the chunks say": (Kind.WRONG_SPANS, _other_span),
     "another token": (Kind.WRONG_DIGEST, _other_tokens),
     "a batch of other rewards": (Kind.WRONG_DIGEST, lambda log: log.event("batch.sealed")["rewards"].reverse()),

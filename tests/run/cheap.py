@@ -21,6 +21,7 @@ from ray.exceptions import RayActorError
 from actors.trainer import Trainer
 from schemas.errors import TrainerError
 from serve_apps.engine.scripted_engine import Script, ScriptedEngine
+from serve_apps.engine_weights import EngineWeights
 from serve_apps.own_rewards import OwnRewards
 from serve_apps.rollout import ChunkRule
 from serve_apps.rollout_worker import RolloutWorker
@@ -129,7 +130,7 @@ class Parts:
                     rule=ChunkRule(settings.chunk_tokens, settings.chunk_seconds),
                     rewards=OwnRewards(reward, worker.log),
                     lease_s=self.lease_s,
-                    weights_url=address.weights_url,
+                    weights=EngineWeights(worker, engine, commit, url=address.weights_url),
                 ).run()
 
 

@@ -13,6 +13,7 @@ from actors.grader import Grader
 from actors.trainer import Trainer
 from schemas.arrays import unpack
 from serve_apps.engine.engine import Engine
+from serve_apps.engine_weights import HOLD_S, EngineWeights
 from serve_apps.generate.custom import CustomGenerate
 from serve_apps.generate.setup import GenerateSetup
 from serve_apps.own_rewards import OwnRewards
@@ -120,6 +121,7 @@ async def run_engine(
     rule: ChunkRule,
     lease_s: float,
     weights_deadline_s: float,
+    hold_s: float = HOLD_S,
     generate: GenerateSetup | None = None,
     reward: RewardSettings | None = None,
 ) -> None:
@@ -137,7 +139,7 @@ async def run_engine(
                 room=room,
                 rule=rule,
                 lease_s=lease_s,
-                weights_deadline_s=weights_deadline_s,
+                weights=EngineWeights(worker, engine, commit, deadline_s=weights_deadline_s, hold_s=hold_s),
                 custom=custom,
                 rewards=OwnRewards(reward, worker.log) if reward else None,
             ).run()

@@ -17,6 +17,7 @@ from schemas.rollouts import Sampling
 from schemas.runs import RunStarted
 from serve_apps.engine.engine import Engine
 from serve_apps.engine.scripted_engine import Script, ScriptedEngine
+from serve_apps.engine_weights import HOLD_S
 from serve_apps.rollout import ChunkRule
 from slime_events.conductor.accept import Judge
 from slime_events.conductor.plan import Plan
@@ -122,6 +123,7 @@ class Simulation:
         rule: ChunkRule = CHUNKS,
         lease_s: float = 60.0,
         weights_deadline_s: float = 60.0,
+        hold_s: float = HOLD_S,
     ) -> Line:
         """One more engine; its way to the log."""
         line = Line(self.log)
@@ -129,7 +131,7 @@ class Simulation:
         name = name or f"engine-{len(self.lines)}"
         engine = ScriptedEngine(script) if isinstance(script, Script | None) else script
         worker = Worker(line, "engine", name, incarnation=self._incarnation)
-        deadlines = {"lease_s": lease_s, "weights_deadline_s": weights_deadline_s}
+        deadlines = {"lease_s": lease_s, "weights_deadline_s": weights_deadline_s, "hold_s": hold_s}
         serving = run_engine(worker, engine, room=room, rule=rule, **deadlines)
         self.engines[name] = asyncio.create_task(serving, name=name)
         return line

@@ -34,7 +34,7 @@ from tests.simulation.crash import Crash, Crashed, Fate, Half, Scene, Scope
 from tests.simulation.simulation import make_plan
 
 SMALL = {"steps": 3, "groups": 1, "samples": 2, "sampling": Sampling(max_new_tokens=8), "checkpoint_every": 2}
-EVALUATION = {"eval_every": 2, "eval_names": ("held",)}
+EVALUATION = {"eval_every": 2, "eval_names": ("held",), "eval_exact": True}
 
 
 def not_the_second(args: object, samples: Sequence[Any]) -> bool:

@@ -167,6 +167,13 @@ def test_retention(versions: set[int], pinned: set[int], newest: int, every: int
     assert not any(every and v % every == 0 for v in gone)
 
 
+@given(st.sets(st.integers(0, 60)), st.integers(1, 5), st.integers(1, 7))
+def test_retention_of_the_version_that_was_evaluated_last(versions: set[int], newest: int, evaluated: int) -> None:
+    gone = set(Retention(newest, evaluated=evaluated).removable(versions))
+    due = [version for version in versions if version % evaluated == 0]
+    assert gone == set(Retention(newest).removable(versions)) - set(due and [max(due)])
+
+
 def test_removal(tmp_path: Path) -> None:
     store = WeightStore(str(tmp_path))
     for version in range(5):

@@ -1,0 +1,130 @@
+"""Evaluations made by the version that they are of, whatever engines train on meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from schemas.evals import EvalCompleted
+from schemas.event import Purpose
+from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed, RolloutProgressed, RolloutRequested, Sampling
+from schemas.steps import StepCommitted
+from schemas.weights import WeightsActivated, WeightsPublished
+from serve_apps.engine.scripted_engine import Script
+from slime_events.state.run import RunPhase
+from slime_events.worker import Worker
+from tests.simulation.simulation import Simulation, make_plan
+from tests.simulation.test_run import check_run
+
+SLOW = Script(chunk=8, seconds_per_chunk=0.004)
+LONG = Sampling(max_new_tokens=160)
+HELD = {"held": ["one", "two", "three"]}
+
+
+def exact_plan(**changes: object):
+    return make_plan(
+        **{"eval_every": 2, "eval_names": ("held",), "eval_samples": 2, "eval_exact": True, "eval_sampling": LONG}
+        | changes
+    )
+
+
+def check_exact(sim: Simulation) -> None:
+    """Every token of an evaluation is of its version, and so says the event."""
+    wanted = {event.sample: event.max_version for event in sim.events(RolloutRequested, purpose=Purpose.EVAL)}
+    assert wanted
+    assert None not in wanted.values()
+    for kind in (RolloutProgressed, RolloutCompleted):
+        for event in sim.events(kind):
+            if event.sample in wanted:
+                assert {span.version for span in event.spans} == {wanted[event.sample]}
+    for done in sim.events(EvalCompleted):
+        assert (done.oldest_version, done.newest_version, done.failed) == (done.version, done.version, 0)
+
+
+def check_training(sim: Simulation) -> None:
+    """No training rollout has a token of weights older than it was asked for with, nor goes back to older ones."""
+    asked = {event.sample: event.min_version for event in sim.events(RolloutRequested, purpose=Purpose.TRAIN)}
+    for event in sim.events(RolloutCompleted):
+        if event.sample in asked:
+            versions = [span.version for span in event.spans]
+            assert versions == sorted(versions)
+            assert versions[0] >= asked[event.sample]
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 2])
+@pytest.mark.parametrize("engines", [1, 2])
+@pytest.mark.parametrize("hold_s", [0.01, 60.0])
+async def test_each_answer_is_of_the_version(tmp_path: Path, staleness: int, engines: int, hold_s: float) -> None:
+    plan = exact_plan(max_staleness=staleness, in_prompt_order=staleness == 0)
+    async with Simulation(tmp_path, plan, evaluations=HELD, train_s=0.01) as sim:
+        for _ in range(engines):
+            sim.start_engine(SLOW, hold_s=hold_s)
+        assert await sim.finish() is RunPhase.FINISHED
+    check_run(sim)
+    check_exact(sim)
+    check_training(sim)
+    assert [event.version for event in sorted(sim.events(EvalCompleted), key=lambda e: e.version)] == [0, 2, 4, 5]
+
+
+async def test_a_long_evaluation_does_not_hold_the_loop(tmp_path: Path) -> None:
+    """All steps are trained while the evaluation of version 0 is being made, and it is made by version 0."""
+    plan = exact_plan(eval_every=100, eval_sampling=Sampling(max_new_tokens=1600))
+    async with Simulation(tmp_path, plan, evaluations={"held": ["one"]}, deadline_s=60.0) as sim:
+        sim.start_engine(SLOW, hold_s=0.01)
+        await sim.until(StepCommitted, 5)
+        assert not sim.events(EvalCompleted)
+        await sim.finish()
+    check_exact(sim)
+    check_training(sim)
+    assert any(event.returns for event in sim.events(WeightsActivated)), "the engine went back to it"
+    assert [event.version for event in sim.events(EvalCompleted)] == [0, 5]
+
+
+async def test_a_short_one_is_finished_before_the_next_version_is_loaded(tmp_path: Path) -> None:
+    plan = exact_plan(eval_sampling=Sampling(max_new_tokens=40))
+    async with Simulation(tmp_path, plan, evaluations=HELD) as sim:
+        sim.start_engine(SLOW, hold_s=60.0)
+        await sim.finish()
+    check_exact(sim)
+    assert [event.version for event in sim.events(WeightsActivated)] == [0, 1, 2, 3, 4, 5]
+    assert not any(event.returns for event in sim.events(WeightsActivated))
+
+
+async def test_another_engine_loads_the_version_when_the_one_that_had_it_is_lost(tmp_path: Path) -> None:
+    plan = exact_plan(eval_every=100, eval_sampling=Sampling(max_new_tokens=600))
+    async with Simulation(tmp_path, plan, evaluations={"held": ["one"]}, train_s=0.01) as sim:
+        line = sim.start_engine(SLOW, lease_s=0.2, hold_s=0.01)
+        await sim.until(RolloutProgressed, sample="eval-held-v0-000000-s0")
+        await sim.until(WeightsPublished, version=2)
+        await sim.kill(line)
+        sim.start_engine(SLOW, lease_s=0.2, hold_s=0.01)
+        assert await sim.finish(dead=[line]) is RunPhase.FINISHED
+    check_exact(sim)
+    check_training(sim)
+    (first,) = [event for event in sim.events(RolloutCompleted) if event.sample == "eval-held-v0-000000-s0"]
+    assert first.length == 600
+    assert not sim.events(RolloutFailed)
+
+
+async def test_the_cheap_way_takes_what_the_engine_runs(tmp_path: Path) -> None:
+    plan = exact_plan(eval_exact=False, eval_every=100)
+    async with Simulation(tmp_path, plan, evaluations=HELD) as sim:
+        sim.start_engine(replace(SLOW, seconds_per_chunk=0.01))
+        await sim.finish()
+    assert {event.max_version for event in sim.events(RolloutRequested)} == {None}
+    first = next(event for event in sim.events(EvalCompleted) if event.version == 0)
+    assert first.newest_version > first.version
+
+
+async def test_weights_that_nobody_publishes_are_not_waited_for_without_end(tmp_path: Path) -> None:
+    async with Simulation(tmp_path, exact_plan(), evaluations=HELD) as sim:
+        sim.start_engine(SLOW, weights_deadline_s=0.05)
+        await sim.until(WeightsActivated)
+        request = sim.events(RolloutRequested, purpose=Purpose.EVAL)[0]
+        other = msgspec.structs.replace(request, sample="eval-held-v99-000000-s0", min_version=99, max_version=99)
+        await Worker(sim.log, "conductor").say([other])
+        (failed,) = await sim.until(RolloutFailed, sample=other.sample)
+    assert failed.kind is FailureKind.ENGINE
