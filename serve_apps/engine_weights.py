@@ -1,7 +1,9 @@
 """`EngineWeights`: the weights that an engine runs, and which of its rollouts may go on meanwhile.
 
-weights.published -> choose a version (`version_choice`) -> pause the rollouts that it may not make
-                  -> verify the files -> load them under the others -> append weights.activated
+    weights.published -> choose a version (`version_choice`) -> verify its files -> pause the rollouts that it may not
+                         make -> load it under the others -> append weights.activated
+
+A rollout claims the versions that may make it, and generates only while the engine runs one of them (`PausingEngine`).
 """
 
 from __future__ import annotations
@@ -49,6 +51,7 @@ class EngineWeights:
         self._worker, self._engine, self._commit = worker, engine, commit
         self._url, self._deadline_s, self._hold_s = url, deadline_s, hold_s
         self._published: dict[int, tuple[WeightsPublished, int]] = {}
+        self._gone: dict[int | None, str] = {}
         self._activations: Counter[int] = Counter()
         self._newest = self._version = -1
         self._next: int | None = None
@@ -86,16 +89,24 @@ class EngineWeights:
         if not self._evaluations:
             return Choice(self._newest)
         now = time.monotonic()
-        return choose_version(
-            self._version, self._newest, self._claims, now=now, since=self._since, hold_s=self._hold_s
-        )
+        claims = [claim for claim in self._claims if claim.newest not in self._gone]
+        return choose_version(self._version, self._newest, claims, now=now, since=self._since, hold_s=self._hold_s)
 
     async def _switch_to(self, version: int) -> None:
         published, published_at = self._published[version]
+        try:
+            folder = await self._find(published)
+            await asyncio.to_thread(verify, folder, published.digest)
+        except WeightsDamaged as error:
+            if version == self._newest:
+                raise
+            self._gone[version] = str(error)
+            self._tell()
+            return
         self._next = version
         try:
             await self._pause(version)
-            await self._activate(published, published_at)
+            await self._activate(folder, published, published_at)
         finally:
             self._next = None
             self._tell()
@@ -110,24 +121,23 @@ class EngineWeights:
     async def _find(self, published: WeightsPublished) -> str:
         """Where a version lies: as published, or with this run's weights where the run was restored elsewhere.
 
-        A trainer that takes over writes again what is missing, so it is waited for. Raises WeightsDamaged.
+        A trainer that takes over writes the newest again where it is missing, so that is waited for. WeightsDamaged.
         """
         there = local_folder(published.url)
-        store, end = WeightStore(self._url or str(there.parent)), time.monotonic() + self._deadline_s
+        patience = self._deadline_s if published.version == self._newest else 0.0
+        store, end = WeightStore(self._url or str(there.parent)), time.monotonic() + patience
         while not there.is_dir():
             try:
                 return store.folder(published.version, published.digest)
             except WeightsDamaged:
-                if time.monotonic() > end:
+                if time.monotonic() >= end:
                     raise
             await asyncio.sleep(LOOK_S)
         return published.url
 
-    async def _activate(self, published: WeightsPublished, published_at: int) -> None:
-        """Verify the files, load them under the running requests, and say so."""
+    async def _activate(self, folder: str, published: WeightsPublished, published_at: int) -> None:
+        """Load the files under the running requests, and say so."""
         begun = time.perf_counter()
-        folder = await self._find(published)
-        await asyncio.to_thread(verify, folder, published.digest)
         resumed = len(self._generating)
         await self._engine.update_weights(folder, published.version)
         self._version, self._since = published.version, time.monotonic()
@@ -151,7 +161,7 @@ class EngineWeights:
 
     @contextlib.asynccontextmanager
     async def claimed_by(self, request: RolloutRequested) -> AsyncIterator[Claim]:
-        """While a rollout is made; it begins once the engine runs weights that it accepts. Raises DeadlineExceeded."""
+        """While a rollout is made; it begins once the engine runs weights that it accepts. See `accepted_by`."""
         claim = Claim(request.min_version, request.max_version)
         claim.waiting_since = None if claim.accepts(self._version) else time.monotonic()
         is_evaluation = claim.newest is not None
@@ -167,10 +177,15 @@ class EngineWeights:
             self._evaluations -= is_evaluation
 
     async def accepted_by(self, claim: Claim) -> None:
-        """Wait until the engine runs weights that the rollout accepts, and goes on to run such. DeadlineExceeded."""
+        """Wait until the engine runs weights that the rollout accepts, and is not about to leave them.
+
+        Raises DeadlineExceeded, and WeightsDamaged where the only version that it accepts is not there any more.
+        """
         try:
             async with asyncio.timeout(self._deadline_s):
                 while not self._may_generate(claim):
+                    if gone := self._gone.get(claim.newest):
+                        raise WeightsDamaged(f"an evaluation needs weight version {claim.newest}: {gone}")
                     await self._moved.wait()
         except TimeoutError:
             wanted = f"{claim.oldest}" if claim.newest == claim.oldest else f"{claim.oldest} or a newer one"

@@ -56,6 +56,12 @@ async def two_careful_turns(args: Any, sample: Sample, sampling_params: dict[str
     return await _converse(sample, session, 2, may_repeat=False)
 
 
+async def longer_when_evaluated(
+    args: Any, sample: Sample, sampling_params: dict[str, Any], evaluation: bool = False, *, session: Session
+) -> Sample:
+    return await _converse(sample, session, 6 if evaluation else 1, may_repeat=False)
+
+
 async def meets(args: Any, sample: Sample, sampling_params: dict[str, Any], *, session: Session) -> Sample:
     await session.call(meet, {})
     return await _converse(sample, session, 1, may_repeat=False)

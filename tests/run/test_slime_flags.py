@@ -79,7 +79,8 @@ def test_slimes_grpo_example_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert steps[0].metrics["train_rollout_logprob_abs_diff_max"] < 1e-4
     assert steps[0].metrics["kl_loss"] == 0 < steps[1].metrics["kl_loss"], "against the reference model"
     assert list(of(events, BatchSealed)[0].groups) != [f"train-0-{n:06d}" for n in range(4)], "shuffled"
-    assert [one.version for one in of(events, EvalCompleted)] == [0, 2]
+    evaluated = [(one.version, one.oldest_version, one.newest_version) for one in of(events, EvalCompleted)]
+    assert evaluated == [(0, 0, 0), (2, 2, 2)]
     assert [one.version for one in of(events, CheckpointSaved)] == [2]
 
 

@@ -142,7 +142,8 @@ class _MortalConsumer(LineConsumer):
 class Scene:
     """What is run: the same for the run with crashes and the one without. snapshots: events between two of them.
     branched, beginning: where it goes on from, and what its trainer begins with. feed: made in the run's folder.
-    recorded: the run whose rollouts it recalls. reward: what engines grade by where it is over at once.
+    recorded: the run whose rollouts it recalls. reward: what engines grade by where it is over at once. hold_s: how
+    long an evaluation may keep an engine from newer weights.
     """
 
     plan: Plan
@@ -159,6 +160,7 @@ class Scene:
     beginning: bytes = b""
     feed: Callable[[Path], PromptFeed] | None = None
     recorded: OpenedRun | None = None
+    hold_s: float = 0.001
 
 
 @dataclass(slots=True)
@@ -290,6 +292,7 @@ class Crashed:
                 self._worker(line, f"engine-{self._born}"),
                 ScriptedEngine(script),
                 room=64,
+                hold_s=self.scene.hold_s,
                 rule=CHUNKS,
                 lease_s=10.0,
                 weights_deadline_s=10.0,

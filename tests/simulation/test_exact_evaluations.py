@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -107,6 +108,21 @@ async def test_another_engine_loads_the_version_when_the_one_that_had_it_is_lost
     (first,) = [event for event in sim.events(RolloutCompleted) if event.sample == "eval-held-v0-000000-s0"]
     assert first.length == 600
     assert not sim.events(RolloutFailed)
+
+
+async def test_a_version_that_is_gone_fails_the_answers_and_not_the_run(tmp_path: Path) -> None:
+    plan = exact_plan(eval_every=100, eval_sampling=Sampling(max_new_tokens=1600))
+    async with Simulation(tmp_path, plan, evaluations={"held": ["one"]}) as sim:
+        sim.start_engine(SLOW, hold_s=0.01)
+        await sim.until(WeightsActivated, version=2)
+        for folder in (tmp_path / "weights").glob("v000000-*"):
+            shutil.rmtree(folder)
+        assert await sim.finish() is RunPhase.FINISHED
+    failed = sim.events(RolloutFailed)
+    assert {event.kind for event in failed} == {FailureKind.INVALID}
+    assert all("weight version 0" in event.message for event in failed)
+    done = {event.version: event for event in sim.events(EvalCompleted)}
+    assert (done[0].failed, done[0].mean, done[5].failed) == (2, 0.0, 0)
 
 
 async def test_the_cheap_way_takes_what_the_engine_runs(tmp_path: Path) -> None:
