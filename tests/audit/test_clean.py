@@ -20,7 +20,7 @@ from slime_events.config.rollout import RolloutSettings
 from slime_events.config.settings import TrainSettings
 from storage.log import Recorded
 from storage.memory_log import MemoryLog
-from tests.audit.conftest import Run
+from tests.audit.clean import Run
 from tests.golden.log_file import FOLDER, read_records
 
 

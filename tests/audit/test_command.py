@@ -15,7 +15,7 @@ from storage.archive import ArchiveWriter
 from storage.jetstream_log import JetStreamLog
 from storage.log import Append, append_all
 from storage.nats_server import NatsServer
-from tests.audit.conftest import Run
+from tests.audit.clean import Run
 from tests.audit.doctored import Doctored
 
 
