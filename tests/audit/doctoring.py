@@ -6,14 +6,15 @@ records that it touched, and those have to be found where a doctoring names no o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from schemas.event import Event
 from tests.audit.doctored import Doctored, Record
 
 Select = Callable[[Doctored], Record]
+Several = Callable[[Doctored], list[Record]]
 Doctor = Callable[[Doctored], list[Record]]
 """Works on a log; the records that it touched."""
 
@@ -25,14 +26,16 @@ class Doctoring:
     found: the records that the check must find, and no others, one for each finding in the order of the findings; None:
     those that were touched; (): none, an edge that is still right. They are chosen before the log is worked on.
     names: what the first finding has to name. log: the clean log that is doctored, one of `tests/audit/clean.py`.
+    counts: some of what the check has counted.
     """
 
     check: str
     title: str
     doctor: Doctor
-    found: tuple[Select, ...] | None = None
+    found: tuple[Select | Several, ...] | None = None
     names: tuple[object, ...] = ()
     log: str = "synchronous"
+    counts: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def id(self) -> str:
@@ -45,14 +48,20 @@ def the(kind: str, nth: int = 0, **fields: Any) -> Select:
     return lambda log: log.find(kind, where=lambda event: _has(event, fields), nth=nth)
 
 
+def every(kind: str, **fields: Any) -> Several:
+    """All events like that: how many there are may hang on who was fast."""
+    return lambda log: [one for one in log.records if one.type == kind and _has(one.event, fields)]
+
+
+def chosen(log: Doctored, selects: Iterable[Select | Several]) -> list[Record]:
+    """The records, one after the other."""
+    found = [select(log) for select in selects]
+    return [record for one in found for record in (one if isinstance(one, list) else [one])]
+
+
 def following(select: Select) -> Select:
     """The record behind it."""
     return lambda log: log.records[log.place(select(log)) + 1]
-
-
-def of_sample(select: Select, kind: str, nth: int = 0, **fields: Any) -> Select:
-    """An event about the sample of that one."""
-    return lambda log: the(kind, nth, sample=select(log).event["sample"], **fields)(log)
 
 
 def change(select: Select, *, record: Mapping[str, Any] | None = None, **fields: Any) -> Doctor:
@@ -93,11 +102,11 @@ def say(event: Event, after: Select) -> Doctor:
     return doctor
 
 
-def drop(*selects: Select, renumber: bool = True) -> Doctor:
+def drop(*selects: Select | Several, renumber: bool = True) -> Doctor:
     """Take events out."""
 
     def doctor(log: Doctored) -> list[Record]:
-        gone = [select(log) for select in selects]
+        gone = chosen(log, selects)
         log.delete(*gone)
         if renumber:
             log.renumber()
@@ -128,11 +137,11 @@ def both(*doctors: Doctor) -> Doctor:
     return doctor
 
 
-def also(doctor: Doctor, *selects: Select) -> Doctor:
+def also(doctor: Doctor, *selects: Select | Several) -> Doctor:
     """Those are found too, after what was touched."""
 
     def doctored(log: Doctored) -> list[Record]:
-        others = [select(log) for select in selects]
+        others = chosen(log, selects)
         return [*doctor(log), *others]
 
     return doctored

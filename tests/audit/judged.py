@@ -12,12 +12,12 @@ from typing import NamedTuple
 from unittest.mock import patch
 
 from slime_events.audit import check as check_module
-from slime_events.audit.check import Check
+from slime_events.audit.check import Check, Counts
 from slime_events.audit.finding import Finding
 from storage.log import Recorded
 from tests.audit.clean import Run
 from tests.audit.doctored import Record
-from tests.audit.doctoring import Doctoring
+from tests.audit.doctoring import Doctoring, chosen
 
 FOLDER = Path(check_module.__file__).parent
 
@@ -39,6 +39,7 @@ class Verdict:
     findings: tuple[Finding, ...]
     expected: tuple[Record, ...]
     names: tuple[str, ...]
+    counts: Counts
     said: frozenset[Sentence]
 
 
@@ -58,14 +59,16 @@ class Judged:
     async def _judge(self, doctoring: Doctoring) -> Verdict:
         run = self.clean[doctoring.log]
         log = run.doctored()
-        chosen = None if doctoring.found is None else [select(log) for select in doctoring.found]
+        found = None if doctoring.found is None else chosen(log, doctoring.found)
         touched = doctoring.doctor(log)
         names = tuple(str(name(log) if callable(name) else name) for name in doctoring.names)
         with _listening(doctoring.check) as said:
             report = await log.audit(run.auditor(files=doctoring.check == "files"))
         assert report.unread is None
         (checked,) = [one for one in report.checks if one.name == doctoring.check]
-        return Verdict(checked.findings, tuple(touched if chosen is None else chosen), names, frozenset(said))
+        return Verdict(
+            checked.findings, tuple(touched if found is None else found), names, checked.counts, frozenset(said)
+        )
 
 
 @contextmanager

@@ -19,6 +19,7 @@ async def test_it_is_found_and_nothing_else(judged: Judged, doctoring: Doctoring
     assert [finding.position for finding in verdict.findings] == [record.position for record in verdict.expected], said
     for name in verdict.names:
         assert re.search(rf"(?<![\w-]){re.escape(name)}(?!\w)", verdict.findings[0].wrong), f"{name} is not in {said}"
+    assert doctoring.counts.items() <= verdict.counts.items()
 
 
 async def test_every_sentence_is_said_of_some_log(judged: Judged) -> None:

@@ -68,6 +68,14 @@ VERDICTS = (
 )
 
 
+def backwards(values: list[object]) -> list[object]:
+    return values[::-1]
+
+
+def nothing(values: list[object]) -> list[object]:
+    return []
+
+
 COPIED = "groups", "samples", "rewards", "raw_rewards"
 
 
@@ -92,6 +100,8 @@ BATCHES = (
     row("sealed twice", sealed_twice),
     row("samples in another order", change(SEALED, samples=lambda s: s[::-1])),
     row("a sample left out", change(SEALED, samples=lambda s: s[:-1])),
+    row("all in another order", change(SEALED, **dict.fromkeys(("samples", "rewards", "raw_rewards"), backwards))),
+    row("without groups", change(SEALED, **dict.fromkeys(COPIED, nothing), oldest_version=0)),
     row("another digest", change(SEALED, digest="0" * 64)),
     row("other oldest weights", change(SECOND, oldest_version=0), names=("v0", "v1")),
     row("a group that was not accepted", drop(ACCEPTED), (SEALED,), ("train-0-000004",)),

@@ -95,6 +95,11 @@ POSITIONS = (
     row("two changed places", swapped),
     row("on another subject", change(REWARD, record={"subject": "slime.sim.x"}), names=("slime.sim.x",)),
     row("another run's", change(MEAN, record={"run": "x"}), (MEAN, MEAN)),
+    row(
+        "moved here from another run",
+        change(MEAN, record={"run": "x", "subject": "slime.x.eval.completed.held-v0"}),
+        (MEAN, MEAN),
+    ),
     row("about another step", change(the("step.committed"), step=9), (the("step.committed"),) * 2),
     row("another id", change(MEAN, record={"id": NOBODY})),
     row("said twice", again(MEAN), names=(position(MEAN),)),
@@ -103,6 +108,7 @@ POSITIONS = (
     row("without a cause", change(MEAN, record={"cause": None}), ()),
 )
 
+DONE_ALL = "finished (all_steps)"
 FAILED = RunFailed(role="x", reason="x")
 RESUMED = RunResumed(incarnation=1, code_version="")
 row = partial(Doctoring, "lifetime")
@@ -111,9 +117,18 @@ LIFETIME = (
     row("begun twice", also(again(the("run.started"), after=MEAN), END)),
     *(row(f"{kind} after the end", again(the(kind), after=END)) for kind in DECISIONS),
     row("ended after the end", ended(), names=(position(END),)),
-    row("a reward after the end", again(REWARD, after=END), ()),
-    row("a decision after a failure", both(drop(END), say(FAILED, last), again(ASKED, after=last))),
-    row("a decision after a resumption", both(say(RESUMED, END), again(ASKED, after=last)), ()),
+    row("a reward after the end", again(REWARD, after=END), (), counts={"end": DONE_ALL, "events after an end": 1}),
+    row(
+        "a decision after a failure",
+        both(drop(END), say(FAILED, last), again(ASKED, after=last)),
+        counts={"end": "failed"},
+    ),
+    row(
+        "a decision after a resumption",
+        both(say(RESUMED, END), again(ASKED, after=last)),
+        (),
+        counts={"end": "running", "resumptions": 1, "events after an end": 0},
+    ),
     row("a resumption left out", say(RunResumed(incarnation=2, code_version=""), END), names=(2, 0)),
     row("resumed twice at once", both(say(RESUMED, END), say(RESUMED, last)), names=(1,)),
     row("other events before the end", change(END, events=7), names=(7,)),
@@ -133,11 +148,18 @@ PROMPTS = (
     row("two skipped", drop(FIRST, REJECTED), (SECOND,), (0, 1)),
     row("a refused one skipped", drop(FIRST), (REJECTED,), (0,)),
     row("a line that is no object", again(REJECTED, source={"offset": -1}), ()),
-    row("one of a set refused", again(REJECTED, dataset="held"), ()),
+    row("one of a set refused", again(REJECTED, dataset="held"), (), counts={"refused": 4, "drawn": 17}),
     row("drawn twice", again(SECOND, group="x"), names=(2, 3)),
+    row("refused what was drawn", again(REJECTED, source={"offset": 0}), names=(0, 2)),
+    row(
+        "drawn from a new source",
+        again(the("prompt.submitted"), group="x", source={"path": "/new", "offset": 0}),
+        (),
+        log="branch",
+    ),
     row("refused twice", again(REJECTED), names=(1, 2)),
     row("drawn later", move(FIRST, before=following(SECOND)), (REJECTED, FIRST), (0,)),
-    row("from outside", inbox("a", "b"), ()),
+    row("from outside", inbox("a", "b"), (), counts={"from outside": 2, "drawn": 17, "sources": 1}),
     row("from outside twice", inbox("a", "a"), names=("'a'",)),
     row("a set without a prompt", drop(OF_SET), (the("eval.completed", version=2),), (0, 0)),
     row("a set with another prompt", change(OF_SET, source={"offset": 9}), (the("eval.completed", version=2),), (0,)),
@@ -156,10 +178,11 @@ row = partial(Doctoring, "archive")
 ARCHIVE = (
     row("a gap", segments((1, 10), (12, 20)), names=(12, 10)),
     row("an overlap", segments((1, 10), (10, 20)), names=(10,)),
-    row("joined", segments((1, 10), (11, 20)), ()),
+    row("joined", segments((1, 10), (11, 20)), (), counts={"segments": 2, "positions": 20}),
     row("a beginning that is missing", segments((2, 10)), names=(2,)),
     row("another archive", segments((1, 10), (1, 20), urls=("a/", "b/"), numbers=(1, 1)), ()),
     row("goes on in another archive", segments((1, 10), (12, 20), urls=("a/", "b/")), ()),
+    row("a first one that nobody spoke of", segments((31, 40), numbers=(3,)), ()),
     row("segments that nobody spoke of", segments((1, 10), (31, 40), numbers=(1, 4)), ()),
     row("sealed before it was said", segments((1, 10), (11, 368)), names=(11, 368)),
     row("sealed up to the record before", segments((1, 10), (11, 367)), ()),
@@ -170,7 +193,12 @@ ARCHIVE = (
 row = partial(Doctoring, "fold")
 FOLD = (
     row("a byte that nobody reads", change(REWARD, record={"at": 7}), (END,)),
-    row("an end of other rules", both(change(REWARD, record={"at": 7}), change(END, fold=1)), ()),
+    row(
+        "an end of other rules",
+        both(change(REWARD, record={"at": 7}), change(END, fold=1)),
+        (),
+        counts={"ends compared": 0, "ends of other fold rules": 1},
+    ),
     row("a batch of a group that is nobody's", change(the("batch.sealed"), groups=["x"])),
 )
 
@@ -179,7 +207,7 @@ row = partial(Doctoring, "files")
 FILES = (
     row("another digest", change(PUBLISHED, digest="0" * 64)),
     row("removed since", change(PUBLISHED, url="/gone/v000003"), ()),
-    row("far away", change(PUBLISHED, url="s3://x/v000003"), ()),
+    row("far away", change(PUBLISHED, url="s3://x/v000003"), (), counts={"verified": 5, "removed since": 1}),
 )
 
 TABLE = (*POSITIONS, *LIFETIME, *PROMPTS, *ARCHIVE, *FOLD, *FILES)

@@ -5,7 +5,22 @@ from __future__ import annotations
 from functools import partial
 
 from tests.audit.doctored import Doctored, Record
-from tests.audit.doctoring import Doctor, Doctoring, Select, again, also, change, drop, following, move, position, the
+from tests.audit.doctoring import (
+    Doctor,
+    Doctoring,
+    Select,
+    Several,
+    again,
+    also,
+    both,
+    change,
+    drop,
+    every,
+    following,
+    move,
+    position,
+    the,
+)
 from tests.audit.doctorings.decisions import SEALED, sealed_again
 from tests.audit.doctorings.rollouts import ACCEPTED
 
@@ -20,8 +35,8 @@ def published(version: int) -> Select:
     return the("weights.published", version=version)
 
 
-def activated(version: int) -> tuple[Select, Select]:
-    return the("weights.activated", 0, version=version), the("weights.activated", 1, version=version)
+def activated(version: int) -> Several:
+    return every("weights.activated", version=version)
 
 
 row = partial(Doctoring, "steps")
@@ -64,34 +79,31 @@ STALENESS = (
     row("newer than what it trained", made_by(3), names=("v3", "v2", -1)),
 )
 
+ACTIVATED = the("weights.activated", version=3)
 CHECKPOINT = the("checkpoint.saved", version=2)
 row = partial(Doctoring, "weights")
 WEIGHTS = (
     row("published twice", again(published(3)), names=("v3",)),
-    row(
-        "published after a newer one",
-        move(published(3), before=following(published(4))),
-        (*activated(3), published(3)),
-    ),
+    row("published after a newer one", both(drop(activated(3)), move(published(3), before=following(published(4))))),
     row("another parent", change(published(3), parent=1), names=(1, 2)),
     row("a parent of the first", change(published(0), parent=0)),
     row("of no step", drop(step(4)), (published(5),), ("v5",)),
     row("a checkpoint of no step", drop(step(1)), (published(2), CHECKPOINT), ("v2",)),
-    row("another digest", also(change(published(3), digest=OTHER), *activated(3)), names=(2,)),
-    row("an engine with what nobody published", change(activated(3)[0], version=9), names=("v9",)),
-    row("an engine with other weights", change(activated(3)[0], digest=OTHER)),
+    row("another digest", also(change(published(3), digest=OTHER), activated(3)), names=(2,)),
+    row("an engine with what nobody published", change(ACTIVATED, version=9), names=("v9",)),
+    row("an engine with other weights", change(ACTIVATED, digest=OTHER)),
     row("a checkpoint of other weights", change(CHECKPOINT, weights_digest=OTHER), names=(1,)),
     row("a checkpoint of another optimizer", change(CHECKPOINT, optimizer_digest=OTHER), names=(1,)),
     row(
         "a branch from other weights",
-        also(change(published(1), digest=OTHER), activated(1)[0]),
+        also(change(published(1), digest=OTHER), activated(1)),
         names=("v1", "sim"),
         log="branch",
     ),
     row(
         "a branch without its beginning",
         drop(published(1)),
-        (activated(1)[0], published(2), published(3)),
+        (activated(1), published(2), published(3)),
         log="branch",
     ),
 )
