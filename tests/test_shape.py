@@ -17,7 +17,6 @@ TEST_LINES = 300
 LONGER_FILES = {
     "actors/trainer.py": (265, "one shell from taking over to the last commit; every part of it moves the same fence"),
     "slime_events/config/tables.py": (300, "literal tables: a line for each of slime's flags"),
-    "tests/audit/test_doctored.py": (470, "a few lines for each way to damage a log"),
     "tests/storage/log/test_log_contract.py": (490, "the one contract of every log"),
     "tests/storage/test_archive.py": (350, "each way to damage an archive"),
     "tests/conductor/driver.py": (320, "all roles but the conductor, a few lines for each of their words"),

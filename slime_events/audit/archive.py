@@ -27,8 +27,9 @@ class Archive(Check):
         if event.last >= recorded.position or event.first > event.last:
             wrong = f"it holds positions {event.first} to {event.last}"
             self.find(recorded, wrong, "it cannot be a copy of what was said before it")
-        if before is not None and _follows(before, event) and event.first != before.last + 1:
-            wrong = f"it begins at position {event.first}, and the segment before it ends at {before.last}"
+        expected = 1 if event.segment == 1 else before.last + 1 if before and _follows(before, event) else event.first
+        if event.first != expected:
+            wrong = f"it begins at position {event.first}, and the segments before it end at {expected - 1}"
             self.find(recorded, wrong, "the archive alone cannot restore the log")
 
     def counts(self) -> Counts:

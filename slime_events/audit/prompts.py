@@ -43,7 +43,11 @@ class Prompts(Check):
     def _submitted(self, recorded: Recorded, event: PromptSubmitted) -> None:
         if event.purpose is Purpose.EVAL:
             self._evaluation += 1
-            self._rows.setdefault((event.dataset, event.version or 0), set()).add(event.source.offset)
+            rows = self._rows.setdefault((event.dataset, event.version or 0), set())
+            if event.source.offset in rows:
+                wrong = f"prompt {event.source.offset} of its set was submitted for v{event.version} before"
+                self.find(recorded, wrong, "it counts twice in the mean")
+            rows.add(event.source.offset)
         elif event.source.path != INBOX:
             self._draw(recorded, event.source)
         else:

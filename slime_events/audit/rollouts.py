@@ -74,7 +74,7 @@ class Rollouts(Check):
         if known.fate is Fate.COMPLETED:
             wrong = f"the rollout had ended at position {known.ended}"
             self.find(recorded, wrong, "an engine that had lost the sample still wrote")
-        elif event.attempt != known.attempt or known.fate is Fate.FAILED:
+        elif event.attempt != known.attempt or known.fate in (Fate.FAILED, Fate.SUSPENDED):
             wrong = f"attempt {event.attempt} speaks, and attempt {known.attempt} is {known.fate.value}"
             self.find(recorded, wrong, "an engine that had lost the sample still wrote")
         if isinstance(event, RolloutFailed) and not event.message:

@@ -51,12 +51,11 @@ class Steps(Check):
         self._sums(recorded, event, batch)
 
     def _sums(self, recorded: Recorded, event: StepCommitted, batch: BatchSealed) -> None:
-        if self.ledger.follows:
-            self._tokens += event.tokens
-            return
+        self._tokens += event.tokens
         facts = [self.ledger.samples[name] for name in batch.samples if name in self.ledger.samples]
         tokens = sum(sample.prompt_length + sample.length for sample in facts)
-        self._tokens += event.tokens
+        if self.ledger.follows:
+            tokens = event.tokens  # `Followed` counts them: the rollouts are in another log
         if (event.samples, event.tokens) != (len(batch.samples), tokens):
             wrong = f"it counts {event.samples} samples of {event.tokens} tokens, and its batch has "
             wrong += f"{len(batch.samples)} of {tokens}"

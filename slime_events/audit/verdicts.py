@@ -13,6 +13,8 @@ from slime_events.audit.ledger import Ledger
 from storage.log import Recorded
 
 Verdict = GroupAccepted | GroupRejected
+BROKEN = (RejectionCause.ROLLOUT_FAILED, RejectionCause.REWARD_FAILED)
+"""Of a group that nobody judged: a part of it failed, and it has no rewards to be judged on."""
 
 
 class Verdicts(Check):
@@ -49,8 +51,6 @@ class Verdicts(Check):
         self._in_order(recorded, group)
 
     def _members(self, recorded: Recorded, event: Verdict, group: GroupFacts) -> None:
-        if not event.samples and isinstance(event, GroupRejected):
-            return
         if event.samples != tuple(group.samples):
             wrong = f"it names {len(event.samples)} samples, and not the {len(group.samples)} of the group in order"
             self.find(recorded, wrong, "a sample was left out or added")
@@ -62,7 +62,8 @@ class Verdicts(Check):
 
     def _inputs(self, recorded: Recorded, event: Verdict, group: GroupFacts) -> None:
         members = group.samples.values()
-        if event.rewards or isinstance(event, GroupAccepted):
+        broken = isinstance(event, GroupRejected) and event.cause in BROKEN
+        if event.rewards or not broken:
             assigned = [sample.reward for sample in members]
             if list(event.rewards) != assigned:
                 wrong = f"it was taken on rewards {_few(event.rewards)}, and {_few(assigned)} were assigned"
@@ -78,10 +79,11 @@ class Verdicts(Check):
         """Of rollouts: the further samples of one are not counted beside it."""
         members = zip(group.samples.values(), event.rewards, strict=False)
         found = figures([reward for sample, reward in members if not sample.rollout])
+        found["oldest_version"] = float(group.oldest)
         for name, value in event.figures.items():
             if name in found and not math.isclose(value, found[name], rel_tol=1e-9, abs_tol=1e-12):
-                wrong = f"its {name} is {value!r}, and its rewards give {found[name]!r}"
-                self.find(recorded, wrong, "the filter was shown other rewards")
+                wrong = f"its {name} is {value!r}, and the log gives {found[name]!r}"
+                self.find(recorded, wrong, "it was taken on other figures")
 
     def _in_order(self, recorded: Recorded, group: GroupFacts) -> None:
         plan = self.ledger.rules.plan

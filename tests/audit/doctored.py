@@ -5,11 +5,14 @@ from __future__ import annotations
 import copy
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import msgspec
 
-from schemas.codec import decode
+from schemas.codec import decode, encode
+from schemas.envelope import enclose
+from schemas.event import Event
 from slime_events.audit.audit import Audit, audit
 from slime_events.audit.report import Report
 from storage.log import Recorded
@@ -17,12 +20,16 @@ from storage.log import Recorded
 
 @dataclass
 class Record:
-    """One record, open to change. body: the decoded MessagePack map, its event under `event`; written: its bytes."""
+    """One record, open to change. written: as it was."""
 
     position: int
     subject: str
-    body: dict[str, Any]
-    written: bytes
+    written: Recorded
+
+    @cached_property
+    def body(self) -> dict[str, Any]:
+        """The decoded MessagePack map, its event under `event`."""
+        return msgspec.msgpack.decode(self.written.data)
 
     @property
     def event(self) -> dict[str, Any]:
@@ -30,14 +37,19 @@ class Record:
 
     @property
     def type(self) -> str:
-        return str(self.event["type"])
+        return str(self.event["type"]) if self._is_open else self.written.envelope.type
 
     @property
-    def data(self) -> bytes:
-        """As it was written, where nobody has changed it: the same map may have other bytes too."""
-        if self.body == msgspec.msgpack.decode(self.written):
-            return self.written
-        return msgspec.msgpack.encode(self.body)
+    def recorded(self) -> Recorded:
+        """As a log would give it. Where nobody has changed it, its bytes stay: the same map may have others too."""
+        if self._is_open and self.body != msgspec.msgpack.decode(self.written.data):
+            data = msgspec.msgpack.encode(self.body)
+            return Recorded(self.position, self.subject, decode(data), data)
+        return Recorded(self.position, self.subject, self.written.envelope, self.written.data)
+
+    @property
+    def _is_open(self) -> bool:
+        return "body" in self.__dict__
 
 
 @dataclass
@@ -50,7 +62,7 @@ class Doctored:
     @classmethod
     def of(cls, run: str, recorded: list[Recorded]) -> Doctored:
         """A copy to work on."""
-        return cls(run, [Record(r.position, r.subject, msgspec.msgpack.decode(r.data), r.data) for r in recorded])
+        return cls(run, [Record(one.position, one.subject, one) for one in recorded])
 
     def find(self, kind: str, *, where: Callable[[dict[str, Any]], bool] = lambda event: True, nth: int = 0) -> Record:
         """The nth record of a type whose event is like that."""
@@ -70,6 +82,14 @@ class Doctored:
         self.records.insert(self.place(after) + 1, made)
         return made
 
+    def say(self, event: Event, after: Record) -> Record:
+        """Put an event that nobody said behind a record."""
+        envelope = enclose(self.run, event, at=after.body["at"], producer="nobody")
+        said = Recorded(after.position, envelope.subject, envelope, encode(envelope))
+        made = Record(said.position, said.subject, said)
+        self.records.insert(self.place(after) + 1, made)
+        return made
+
     def move(self, record: Record, before: Record) -> None:
         """Put a record in front of another."""
         self.delete(record)
@@ -83,7 +103,7 @@ class Doctored:
     def recorded(self) -> Iterator[Recorded]:
         """As a log would give them."""
         for record in self.records:
-            yield Recorded(record.position, record.subject, decode(record.data), record.data)
+            yield record.recorded
 
     async def audit(self, auditor: Audit) -> Report:
         """What an audit says of it."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from slime_events.config.rollout import RolloutSettings
 from slime_events.config.settings import TrainSettings
 from storage.log import Recorded
 from storage.memory_log import MemoryLog
-from tests.audit.conftest import Run
+from tests.audit.clean import CleanLogs, Run
 from tests.golden.log_file import FOLDER, read_records
 
 
@@ -33,16 +35,30 @@ async def test_a_synchronous_run(synchronous: Run) -> None:
     report = await synchronous.doctored().audit(synchronous.auditor())
     assert report.clean, report_text(report, 0)
     assert report.events == counts(report, "positions")["events"] == len(synchronous.records)
-    plan = synchronous.plan
-    trained = plan.steps * plan.groups * plan.samples
-    assert counts(report, "training") == {"trained": trained}
-    assert counts(report, "staleness")["samples by versions behind"] == {"0": trained}
-    assert counts(report, "batches")["rewards not renormalised"] == 0
-    assert counts(report, "evaluations") == {"evaluations": 4, "samples": 16, "under way": 0}
-    assert counts(report, "weights")["checkpoints"] == 2
-    assert counts(report, "files") == {"verified": 6, "removed since": 0}
-    assert counts(report, "fold") == {"ends compared": 1, "ends of other fold rules": 0}
-    assert counts(report, "lifetime")["end"] == "finished (all_steps)"
+    types = Counter(recorded.envelope.type for recorded in synchronous.records)
+    causes = sum(recorded.envelope.cause is not None for recorded in synchronous.records)
+    activations = types["weights.activated"]
+    assert {check.name: check.counts for check in report.checks} == {
+        "positions": {"events": len(synchronous.records), "causes": causes},
+        "lifetime": {"end": "finished (all_steps)", "resumptions": 0, "events after an end": 0},
+        "prompts": {"drawn": 17, "sources": 1, "from outside": 0, "of evaluations": 8, "refused": 3},
+        "rollouts": {"requests": 58, "samples": 58, "completed": 58},
+        "tokens": {
+            "rollouts": 58, "turns": 0, "chunks": types["rollout.progressed"], "tokens": 58 * 24, "blobs": 0,
+            "rollouts with blobs not looked at": 0,
+        },
+        "rewards": {"assigned": 58, "failed": 0, "waiting for a grader": 0},
+        "verdicts": {"accepted": 10, "rejected (filter)": 4},
+        "batches": {"batches": 5, "samples": 30, "rewards not renormalised": 0},
+        "steps": {"steps": 5, "tokens": 774, "trainers": 1, "batches waiting for the trainer": 0},
+        "training": {"trained": 30},
+        "staleness": {"at worst": 0, "allowed": 0, "samples by versions behind": {"0": 30}},
+        "evaluations": {"evaluations": 4, "samples": 16, "under way": 0},
+        "weights": {"versions": 6, "activations": activations, "checkpoints": 2},
+        "archive": {"segments": 0, "positions": 0},
+        "fold": {"ends compared": 1, "ends of other fold rules": 0},
+        "files": {"verified": 6, "removed since": 0},
+    }  # fmt: skip
 
 
 async def test_an_asynchronous_run_with_a_surplus(asynchronous: Run) -> None:
@@ -51,6 +67,27 @@ async def test_an_asynchronous_run_with_a_surplus(asynchronous: Run) -> None:
     staleness = counts(report, "staleness")
     assert 0 < staleness["at worst"] <= staleness["allowed"] == asynchronous.plan.staleness_bound
     assert sum(staleness["samples by versions behind"].values()) == counts(report, "training")["trained"]
+
+
+async def test_a_learner_with_the_log_that_it_followed_and_without(clean: CleanLogs) -> None:
+    learner = clean["learner"]
+    expected = {"batches": 2, "empty": 0, "samples": 12, "left out of their groups": 0, "graded otherwise": 0}
+    for changes, unseen in ({}, 0), ({"parent": None}, 12), ({"rules": Rules()}, 0):
+        report = await learner.doctored().audit(learner.auditor(files=False, **changes))
+        assert report.clean, report_text(report, 0)
+        assert counts(report, "followed") == expected | {"of them not looked up": unseen}
+    parent = copy.deepcopy(learner.parent)
+    assert parent is not None
+    *_, unfinished, other = parent.samples.values()
+    unfinished.ended, other.reward = 0, 9.0
+    report = await learner.doctored().audit(learner.auditor(files=False, parent=parent))
+    (finding,) = report.findings
+    assert (finding.check, finding.event) == ("followed", "batch.sealed of 1")
+    assert unfinished.sample in finding.wrong
+    unfinished.ended = 1
+    report = await learner.doctored().audit(learner.auditor(files=False, parent=parent))
+    assert report.clean
+    assert counts(report, "followed") == expected | {"of them not looked up": 0, "graded otherwise": 1}
 
 
 async def test_a_tighter_bound_is_broken(asynchronous: Run) -> None:
@@ -70,7 +107,18 @@ async def test_every_beginning_of_a_run_is_clean(synchronous: Run) -> None:
     log.records = log.records[: log.place(log.find("step.committed", nth=1))]
     report = await log.audit(synchronous.auditor(files=False))
     assert counts(report, "training")["waiting for step 1 to be committed"] == 6
+    assert counts(report, "steps")["batches waiting for the trainer"] == 1
     assert counts(report, "lifetime")["end"] == "running"
+    log.records = log.records[: log.place(log.find("reward.assigned"))]
+    report = await log.audit(synchronous.auditor(files=False))
+    completed = sum(record.type == "rollout.completed" for record in log.records)
+    assert counts(report, "rewards") == {"assigned": 0, "failed": 0, "waiting for a grader": completed}
+    rollouts = counts(report, "rollouts")
+    assert rollouts["completed"] == completed
+    assert rollouts["samples"] == sum(
+        number for fate, number in rollouts.items() if fate not in ("requests", "samples")
+    )
+    assert counts(report, "evaluations")["under way"] == 1
 
 
 async def test_without_settings_what_depends_on_them_is_counted(synchronous: Run) -> None:

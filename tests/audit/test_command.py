@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from storage.archive import ArchiveWriter
 from storage.jetstream_log import JetStreamLog
 from storage.log import Append, append_all
 from storage.nats_server import NatsServer
-from tests.audit.conftest import Run
+from tests.audit.clean import Run
 from tests.audit.doctored import Doctored
 
 
@@ -62,6 +63,26 @@ def test_a_doctored_run_ends_with_1(synchronous: Run, tmp_path: Path, capsys: py
     sentences = [finding["sentence"] for check in facts["checks"] for finding in check["findings"]]
     assert all(sentence in out for sentence in sentences)
     assert not facts["clean"]
+
+
+def test_damaged_weights_end_with_1_where_files_are_looked_at(
+    synchronous: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = synchronous.doctored()
+    log.delete(log.find("run.finished"))  # the run is on: no end says what its events fold to
+    for record in log.records:
+        if record.type == "weights.published":
+            record.event["url"] = record.event["url"].replace(str(synchronous.folder), "/gone")
+    folder = make_folder(tmp_path / "run", log)
+    shutil.copytree(synchronous.folder / "weights", tmp_path / "run" / "weights")
+    assert main(["audit", folder]) == 0
+    (damaged,) = (tmp_path / "run" / "weights").glob("v000003-*/model.safetensors")
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    capsys.readouterr()
+    assert main(["audit", folder, "--json"]) == 1
+    facts = json.loads(capsys.readouterr().out)
+    assert [check["name"] for check in facts["checks"] if check["findings"]] == ["files"]
+    assert main(["audit", folder, "--no-files"]) == 0
 
 
 def test_an_archive_needs_no_run_folder(synchronous: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import base64
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -211,6 +213,18 @@ def test_a_doctored_log_is_found(clean: list[Raw], name: str) -> None:
 
 def test_a_hole(clean: list[Raw]) -> None:
     assert check([*clean[:3], *clean[4:]], bound=BOUND)[0].kind is Kind.HOLE
+
+
+def test_it_shares_no_code_with_what_it_checks() -> None:
+    """What a mistake of the system's own code would hide from its audit, it does not hide from this one."""
+    own = [path for path in Path(__file__).parent.glob("[a-z]*.py") if not path.name.startswith("test_")]
+    assert len(own) > 10
+    nodes = [(path.stem, node) for path in own for node in ast.walk(ast.parse(path.read_text()))]
+    imported = {(stem, node.module or "") for stem, node in nodes if isinstance(node, ast.ImportFrom)}
+    imported |= {(stem, one.name) for stem, node in nodes if isinstance(node, ast.Import) for one in node.names}
+    allowed = {*sys.stdlib_module_names, "msgspec"}
+    others = {one for one in imported if one[1].split(".")[0] not in allowed and not one[1].startswith("tests.history")}
+    assert not others
 
 
 def test_every_kind_has_its_doctored_log() -> None:

@@ -1,0 +1,140 @@
+"""Clean logs, one of each kind of run: simulated, finished, with nothing to find."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from schemas.arrays import unpack
+from serve_apps.engine.scripted_engine import Script
+from slime_events.audit.audit import Audit
+from slime_events.audit.followed import facts_of
+from slime_events.audit.ledger import Ledger
+from slime_events.audit.recalled import RecordedEnds
+from slime_events.audit.rules import Rules
+from slime_events.conductor.plan import Plan
+from slime_events.config.algorithm import AlgorithmSettings
+from storage.log import Recorded
+from storage.memory_log import MemoryLog
+from tests.audit.doctored import Doctored
+from tests.conductor.driver import dropping
+from tests.generate.scene import a_run
+from tests.learner.learning import Learning
+from tests.simulation.simulation import Simulation, make_plan
+from tests.simulation.test_branch import branch
+from tests.simulation.test_branch import run as run_in_order
+from tests.simulation.test_recalled import HALF, archive_of, ends_in, first_run, recalling
+from tests.simulation.test_recalled import run as run_recalling
+
+STEP = Script(chunk=8, seconds_per_chunk=0.002)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: its log and what bound it. parent, recorded: what other runs' logs have of its rollouts."""
+
+    plan: Plan | None
+    records: list[Recorded]
+    folder: Path
+    parent: Ledger | None = None
+    recorded: RecordedEnds | None = None
+    name: str = "sim"
+
+    def auditor(self, **changes: object) -> Audit:
+        """An audit by the run's own rules, which a simulated run.started does not say."""
+        given = {"rules": Rules(self.plan, AlgorithmSettings()), "fetch": unpack}
+        given |= {"parent": self.parent, "recorded": self.recorded} | changes
+        return Audit(self.name, **given)  # type: ignore[arg-type]
+
+    def doctored(self) -> Doctored:
+        """A copy to work on."""
+        return Doctored.of(self.name, self.records)
+
+
+def a_plan(**changes: object) -> Plan:
+    return make_plan(**({"checkpoint_every": 2, "eval_every": 2, "eval_names": ("held",), "eval_samples": 2} | changes))
+
+
+async def _simulated(folder: Path, plan: Plan) -> Run:
+    """Two engines, a filter, an evaluation, two checkpoints, a bad line, several epochs."""
+    prompts = ["a", {"input": 7}, *[f"p{n}" for n in range(5)]]
+    async with Simulation(
+        folder, plan, judge=dropping(0.3), prompts=prompts, evaluations={"held": ["one", "two"]}
+    ) as sim:
+        sim.start_engine(STEP)
+        sim.start_engine(STEP)
+        await sim.finish()
+    return Run(plan, sim.log.records, folder)
+
+
+async def _synchronous(folder: Path) -> Run:
+    return await _simulated(folder, a_plan())
+
+
+async def _asynchronous(folder: Path) -> Run:
+    return await _simulated(folder, a_plan(max_staleness=2, draw=4, in_prompt_order=False))
+
+
+async def _branch(folder: Path) -> Run:
+    """Of version 1, over the same prompts."""
+    sim = await branch(await run_in_order(folder, make_plan(steps=3)), 1)
+    return Run(sim.plan, sim.log.records, folder)
+
+
+async def _learner(folder: Path) -> Run:
+    """Two steps on the rollouts of another run."""
+    async with Simulation(folder, make_plan(steps=2)) as sim:
+        sim.start_engine(Script(chunk=24))
+        await sim.finish()
+    learning = Learning(sim.log, folder / "second", steps=2)
+    await learning.begin()
+    await learning.run()
+    parent = await facts_of("sim", sim.log.read())
+    return Run(None, learning.log.records, folder, parent=parent, name="second")
+
+
+async def _recalling(folder: Path) -> Run:
+    """Two steps whose groups are recorded ones of another run."""
+    first = await first_run(folder, steps=2)
+    feed = await recalling(folder / "second", archive_of(first), replace(HALF, archive_share=1.0, prompt_rest=0))
+    sim = await run_recalling(folder / "second", feed, recorded=archive_of(first), plan={"steps": 2})
+    return Run(sim.plan, sim.log.records, folder, recorded=ends_in(first.log))
+
+
+async def _turns(folder: Path) -> Run:
+    """A step of two rollouts that a generate function makes: three turns and three samples each."""
+    plan = make_plan(steps=1, groups=1, samples=2)
+    crashed = a_run(folder, "fan_out", plan)
+    await crashed.run()
+    log: MemoryLog = crashed.log
+    return Run(plan, log.records, folder)
+
+
+MAKERS: dict[str, Callable[[Path], Awaitable[Run]]] = {
+    "synchronous": _synchronous,
+    "asynchronous": _asynchronous,
+    "branch": _branch,
+    "learner": _learner,
+    "recalling": _recalling,
+    "turns": _turns,
+}
+
+
+class CleanLogs(dict[str, Run]):
+    """By name, each made when it is first asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+
+    def __missing__(self, name: str) -> Run:
+        folder = self._folder / name
+        folder.mkdir()
+        with ThreadPoolExecutor(1) as thread:  # a test that asks for it has a loop of its own
+            self[name] = thread.submit(lambda: asyncio.run(MAKERS[name](folder))).result()
+        return self[name]

@@ -1,0 +1,107 @@
+"""What the audit says of every doctored log, each made and audited once; and all that it can say."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+from unittest.mock import patch
+
+from slime_events.audit import check as check_module
+from slime_events.audit.check import Check, Counts
+from slime_events.audit.finding import Finding
+from storage.log import Recorded
+from tests.audit.clean import Run
+from tests.audit.doctored import Record
+from tests.audit.doctoring import Doctoring, chosen
+
+FOLDER = Path(check_module.__file__).parent
+
+
+class Sentence(NamedTuple):
+    """A place in the audit that says what is wrong: `self.find(...)`."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"slime_events/audit/{self.file}:{self.line}"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Of one check on one doctored log. expected: records to be found, in order; said: the places that found them."""
+
+    findings: tuple[Finding, ...]
+    expected: tuple[Record, ...]
+    names: tuple[str, ...]
+    counts: Counts
+    said: frozenset[Sentence]
+
+
+@dataclass
+class Judged:
+    """clean: the logs that are doctored, by name."""
+
+    clean: dict[str, Run]
+    _verdicts: dict[str, Verdict] = field(default_factory=dict)
+
+    async def of(self, doctoring: Doctoring) -> Verdict:
+        """The verdict on it."""
+        if doctoring.id not in self._verdicts:
+            self._verdicts[doctoring.id] = await self._judge(doctoring)
+        return self._verdicts[doctoring.id]
+
+    async def _judge(self, doctoring: Doctoring) -> Verdict:
+        run = self.clean[doctoring.log]
+        log = run.doctored()
+        found = None if doctoring.found is None else chosen(log, doctoring.found)
+        touched = doctoring.doctor(log)
+        names = tuple(str(name(log) if callable(name) else name) for name in doctoring.names)
+        with _listening(doctoring.check) as said:
+            report = await log.audit(run.auditor(files=doctoring.check == "files"))
+        assert report.unread is None
+        (checked,) = [one for one in report.checks if one.name == doctoring.check]
+        return Verdict(
+            checked.findings, tuple(touched if found is None else found), names, checked.counts, frozenset(said)
+        )
+
+
+@contextmanager
+def _listening(check: str) -> Iterator[set[Sentence]]:
+    """The places from which this check says something meanwhile."""
+    said: set[Sentence] = set()
+    find = Check.find
+
+    def noting(self: Check, recorded: Recorded, wrong: str, means: str) -> None:
+        if self.name == check:
+            code = sys._getframe(1)
+            said.add(Sentence(Path(code.f_code.co_filename).name, code.f_lineno))
+        find(self, recorded, wrong, means)
+
+    with patch.object(Check, "find", noting):
+        yield said
+
+
+def sentences() -> list[Sentence]:
+    """All that the audit can say, by its source."""
+    return [
+        Sentence(path.name, node.lineno)
+        for path in sorted(FOLDER.glob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and ast.unparse(node.func) == "self.find"
+    ]
+
+
+def findings_made() -> list[Sentence]:
+    """Where a `Finding` is made: in `Check.find` alone, or there would be sentences that `sentences` misses."""
+    return [
+        Sentence(path.name, node.lineno)
+        for path in sorted(FOLDER.glob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "Finding"
+    ]
