@@ -57,7 +57,12 @@ class Run:
 
 
 def a_plan(**changes: object) -> Plan:
-    return make_plan(**({"checkpoint_every": 2, "eval_every": 2, "eval_names": ("held",), "eval_samples": 2} | changes))
+    return make_plan(
+        **(
+            {"checkpoint_every": 2, "eval_every": 2, "eval_names": ("held",), "eval_samples": 2, "eval_exact": True}
+            | changes
+        )
+    )
 
 
 async def _simulated(folder: Path, plan: Plan) -> Run:

@@ -117,6 +117,7 @@ BATCHES = (
     row("an advantage left out", change(SEALED, rewards=lambda r: r[:-1]), (SEALED,) * 2),
 )
 
+EVALUATED = the("rollout.requested", sample="eval-held-v0-000000-s0")
 row = partial(Doctoring, "evaluations")
 EVALUATIONS = (
     row("of no evaluation", again(MEAN, version=9), names=("v9",)),
@@ -126,6 +127,10 @@ EVALUATIONS = (
     row("more samples", change(MEAN, samples=5), names=(5, 4)),
     row("more that failed", change(MEAN, failed=1), names=(1, 0)),
     row("another mean", change(MEAN, mean=1.5), names=("mean", 1.5)),
+    row("of any weights", change(EVALUATED, max_version=None), names=("v0",)),
+    row("of newer weights", change(EVALUATED, min_version=1, max_version=1), names=("v0",)),
+    row("older weights", change(MEAN, oldest_version=-7), names=("v-7", "v0")),
+    row("newer weights", change(MEAN, newest_version=7), names=("v7", "v0")),
     row("another length", change(MEAN, mean_length=23.0), names=("mean_length", 23.0, 24.0)),
 )
 

@@ -16,6 +16,8 @@ ASKED = the("rollout.requested", sample=S)
 CHUNKS = the("rollout.progressed", 0, sample=S), the("rollout.progressed", 1, sample=S)
 DONE = the("rollout.completed", sample=S)
 REWARD = the("reward.assigned", sample=S)
+EVAL = "eval-held-v0-000000-s0"
+EVALUATED = the("rollout.completed", sample=EVAL)
 ACCEPTED = the("group.accepted", group="train-0-000004")
 TURN = the("turn.recorded")
 TURN_CHUNK = the("rollout.progressed", turn=...)
@@ -64,6 +66,9 @@ ROLLOUTS = (
         names=(position(ACCEPTED),),
     ),
     row("asked for twice", again(ASKED), names=(0,)),
+    row("made by newer weights than may make it", change(EVALUATED, spans=[(0, 24, 1)]), names=("v1", "v0")),
+    row("made by older weights", change(EVALUATED, spans=[(0, 20, 0), (20, 24, -1)]), names=("v-1", "v0")),
+    row("a chunk by newer weights", change(the("rollout.progressed", sample=EVAL), spans=[(0, 8, 1)]), names=("v1",)),
     row("asked for again while it waits", also(again(ASKED, attempt=1), *CHUNKS, DONE), names=("waiting",)),
     row(
         "asked for again while it runs",
