@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from schemas.groups import GroupRejected
-from schemas.runs import RunFailed, RunFinished
+from schemas.runs import RunFailed, RunFinished, RunResumed, RunStarted
 from slime_events.cli.plain import plain
 from slime_events.cli.text import block, cell_text, duration, fields, moment, table
 from slime_events.history import History
-from slime_events.progress import Progress
+from slime_events.progress import NANO, Progress
 from slime_events.run_folder import RunFolder
 from slime_events.sparkline import sparkline
 
@@ -26,10 +26,11 @@ def run_facts(history: History, progress: Progress) -> dict[str, Any]:
         "ended": plain(end) if isinstance(end, RunFinished | RunFailed) else None,
         "branched": plain(branched) if (branched := history.branched) else None,
         "started_at": history.first_at,
-        "seconds": (history.last_at - history.first_at) / 1e9,
+        "seconds": progress.time.on * NANO,
+        "lives": progress.time.lives,
         "events": history.events,
         "steps": [plain(line) for line in progress.steps],
-        "steps_wanted": (history.settings.get("rollout") or {}).get("num_rollout"),
+        "steps_wanted": _steps_wanted(history),
         "trainer_idle": progress.trainer_idle,
         "version": state.version,
         "weights_digest": state.weights_digest,
@@ -43,6 +44,15 @@ def run_facts(history: History, progress: Progress) -> dict[str, Any]:
         "open_groups": state.open_groups,
         "in_flight": progress.in_flight,
     }
+
+
+def _steps_wanted(history: History) -> int | None:
+    """By the settings that it was started with, or by those of its last resumption that changed them."""
+    wanted = None
+    for said in history.lifetime:
+        if isinstance(said.event, RunStarted | RunResumed):
+            wanted = (said.event.settings.get("rollout") or {}).get("num_rollout", wanted)
+    return wanted
 
 
 def _rejections(history: History) -> list[dict[str, Any]]:
@@ -75,7 +85,7 @@ def _head(facts: dict[str, Any]) -> str:
     return fields([
         ("run", facts["run"]),
         ("phase", facts["phase"] + why),
-        ("started", f"{moment(facts['started_at'])}, {duration(facts['seconds'])}, {facts['events']:,} events"),
+        ("started", f"{moment(facts['started_at'])}, {_on(facts)}, {facts['events']:,} events"),
         ("branched", _branched(facts["branched"])),
         ("steps", f"{_counted(facts)}, weight version {facts['version']} {facts['weights_digest'][:12]}"),
         ("trainer", _idle(facts["trainer_idle"])),
@@ -87,6 +97,13 @@ def _head(facts: dict[str, Any]) -> str:
                     f"{counts['rewards_failed']} ungraded, {facts['in_flight']} in flight" + _rests(counts)),
         ("tokens", f"{counts['response_tokens']:,} generated"),
     ])  # fmt: skip
+
+
+def _on(facts: dict[str, Any]) -> str:
+    """How long it was on: from each start or resumption to the last event before the next."""
+    resumed = facts["lives"] - 1
+    again = f", resumed {resumed} time{'s' if resumed > 1 else ''}" if resumed > 0 else ""
+    return f"{'on for ' if again else ''}{duration(facts['seconds'])}{again}"
 
 
 def _branched(branched: dict[str, Any] | None) -> str | None:
