@@ -172,6 +172,7 @@ class Progress:
             "events": self.state.events,
             "seconds": self.time.on * NANO,
             "lives": self.time.lives,
+            "last_event_at": self.time.last,
             "seconds_per_step": statistics.median(seconds) if seconds else None,
             "tokens_per_s": statistics.fmean([s.tokens_per_s for s in self.steps]) if rewards else None,
             "trainer_idle": self.trainer_idle,

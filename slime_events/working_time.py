@@ -17,13 +17,13 @@ class WorkingTime:
 
     on: from run.started or run.resumed to the last event of that life, over all lives: time without a launcher is left
     out. worked: the part of it in which somebody could generate and somebody could train; of a run that follows
-    another, in which somebody could train. startup: of the newest life, until it could; None before.
+    another, in which somebody could train. startup: of the newest life, until it could; None before. last: UTC.
     """
 
     def __init__(self) -> None:
-        self.on = self.worked = self.lives = 0
+        self.on = self.worked = self.lives = self.last = 0
         self.startup: int | None = None
-        self._since = self._last = 0
+        self._since = 0
         self._follows = self._generates = self._trains = False
 
     def apply(self, event: Event, at: int) -> None:
@@ -31,8 +31,8 @@ class WorkingTime:
         if isinstance(event, RunStarted | RunResumed):
             self._begin(event, at)
             return
-        passed = max(0, at - self._last)
-        self._last += passed
+        passed = max(0, at - self.last) if self.lives else 0
+        self.last += passed
         self.on += passed
         # Before a failure a run may have stood still up to its deadline, whether its launcher was there or not.
         if self.startup is not None and not isinstance(event, RunFailed):
@@ -41,13 +41,13 @@ class WorkingTime:
         self._trains |= isinstance(event, WeightsPublished | StepClaimed) or _is(event, TRAINER)
         could = isinstance(event, StepCommitted) or (self._generates and self._trains)
         if could and self.startup is None:
-            self.startup = self._last - self._since
+            self.startup = self.last - self._since
 
     def _begin(self, event: RunStarted | RunResumed, at: int) -> None:
         if isinstance(event, RunStarted):
             self._follows = event.branched is not None and event.branched.follows
         self._generates, self._trains, self.startup = self._follows, False, None
-        self._since = self._last = at
+        self._since = self.last = at
         self.lives += 1
 
 

@@ -9,6 +9,7 @@ from schemas.runs import RunFailed, RunFinished, RunResumed, RunStarted
 from slime_events.cli.plain import plain
 from slime_events.cli.text import block, cell_text, duration, fields, moment, table
 from slime_events.history import History
+from slime_events.launch.run_status import MEANINGS, RunStatus, status_of
 from slime_events.progress import NANO, Progress
 from slime_events.run_folder import RunFolder
 from slime_events.sparkline import sparkline
@@ -17,12 +18,15 @@ LAST_STEPS = 10
 EXAMPLES = 3
 
 
-def run_facts(history: History, progress: Progress) -> dict[str, Any]:
-    """What a person asks first: where the run stands, how rewards went, what was refused and why."""
+def run_facts(history: History, progress: Progress, launched: bool | None = None) -> dict[str, Any]:
+    """What a person asks first: where the run stands, how rewards went, what was refused and why.
+
+    launched: whether a launcher is on; None where that cannot be known.
+    """
     state, end = progress.state, history.lifetime[-1].event if history.lifetime else None
     return {
         "run": history.run,
-        "phase": state.phase.value,
+        "phase": status_of(end, launched).value,
         "ended": plain(end) if isinstance(end, RunFinished | RunFailed) else None,
         "branched": plain(branched) if (branched := history.branched) else None,
         "started_at": history.first_at,
@@ -80,11 +84,12 @@ def run_text(facts: dict[str, Any], folder: RunFolder | None = None) -> str:
 def _head(facts: dict[str, Any]) -> str:
     steps, counts, ended = facts["steps"], facts["counts"], facts["ended"] or {}
     decided = counts["groups_accepted"] + counts["groups_rejected"]
-    why = f" ({ended['reason']})" if ended.get("reason") else ""
+    status = RunStatus(facts["phase"])
+    why = f" ({ended['reason']})" if status is RunStatus.FAILED else ""
     rewards = [line["reward"] for line in steps]
     return fields([
         ("run", facts["run"]),
-        ("phase", facts["phase"] + why),
+        ("phase", f"{status}{why}: {MEANINGS[status].format(run=facts['run'])}"),
         ("started", f"{moment(facts['started_at'])}, {_on(facts)}, {facts['events']:,} events"),
         ("branched", _branched(facts["branched"])),
         ("steps", f"{_counted(facts)}, weight version {facts['version']} {facts['weights_digest'][:12]}"),
