@@ -8,10 +8,12 @@ from schemas.groups import GroupRejected
 from schemas.runs import RunFailed, RunFinished, RunResumed, RunStarted
 from slime_events.cli.plain import plain
 from slime_events.cli.text import block, cell_text, duration, fields, moment, table
+from slime_events.conductor.plan import Plan, make_plan
 from slime_events.history import History
 from slime_events.launch.run_status import MEANINGS, RunStatus, status_of
 from slime_events.progress import NANO, Progress
 from slime_events.run_folder import RunFolder
+from slime_events.run_settings import settings_in_force
 from slime_events.sparkline import sparkline
 
 LAST_STEPS = 10
@@ -23,6 +25,7 @@ def run_facts(history: History, progress: Progress, launched: bool | None = None
 
     launched: whether a launcher is on; None where that cannot be known.
     """
+    plan = _plan(history)
     state, end = progress.state, history.lifetime[-1].event if history.lifetime else None
     return {
         "run": history.run,
@@ -34,7 +37,8 @@ def run_facts(history: History, progress: Progress, launched: bool | None = None
         "lives": progress.time.lives,
         "events": history.events,
         "steps": [plain(line) for line in progress.steps],
-        "steps_wanted": _steps_wanted(history),
+        "steps_wanted": plan.steps if plan else None,
+        "staleness": _staleness(progress, plan),
         "trainer_idle": progress.trainer_idle,
         "version": state.version,
         "weights_digest": state.weights_digest,
@@ -50,13 +54,21 @@ def run_facts(history: History, progress: Progress, launched: bool | None = None
     }
 
 
-def _steps_wanted(history: History) -> int | None:
-    """By the settings that it was started with, or by those of its last resumption that changed them."""
-    wanted = None
-    for said in history.lifetime:
-        if isinstance(said.event, RunStarted | RunResumed):
-            wanted = (said.event.settings.get("rollout") or {}).get("num_rollout", wanted)
-    return wanted
+def _plan(history: History) -> Plan | None:
+    """What the run is conducted by since its last resumption; None where its settings do not say how many steps."""
+    life = (said.event for said in history.lifetime)
+    settings = settings_in_force(event for event in life if isinstance(event, RunStarted | RunResumed))
+    if settings.rollout.num_rollout is None:
+        return None
+    return make_plan(settings.rollout, settings.evaluation, settings.trainer)
+
+
+def _staleness(progress: Progress, plan: Plan | None) -> dict[str, int | None]:
+    """most: versions that any sample was behind. bound: that it may be; None for a run that follows another."""
+    return {
+        "most": max((line.staleness for line in progress.steps), default=None),
+        "bound": None if plan is None or progress.state.follows else plan.staleness_bound,
+    }
 
 
 def _rejections(history: History) -> list[dict[str, Any]]:
@@ -94,6 +106,7 @@ def _head(facts: dict[str, Any]) -> str:
         ("branched", _branched(facts["branched"])),
         ("steps", f"{_counted(facts)}, weight version {facts['version']} {facts['weights_digest'][:12]}"),
         ("trainer", _idle(facts["trainer_idle"])),
+        ("staleness", _behind(facts["staleness"])),
         ("reward", _reward(rewards)),
         ("prompts", f"{counts['prompts_submitted']} submitted, {counts['prompts_rejected']} refused"),
         ("groups", f"{counts['groups_accepted']} of {decided} accepted, {counts['groups_trained']} trained on, "
@@ -130,6 +143,13 @@ def _rests(counts: dict[str, Any]) -> str:
 
 def _idle(share: float | None) -> str | None:
     return None if share is None else f"idle {share:.1%} of the time from its first commit to its last"
+
+
+def _behind(staleness: dict[str, int | None]) -> str | None:
+    if staleness["most"] is None:
+        return None
+    bound = "" if staleness["bound"] is None else f", at most {staleness['bound']} by its settings"
+    return f"up to {staleness['most']} versions behind{bound}"
 
 
 def _reward(rewards: list[float]) -> str | None:
