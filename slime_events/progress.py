@@ -167,7 +167,11 @@ class Progress:
             "length_last": statistics.fmean([s.mean_length for s in self.steps[-5:]]) if rewards else None,
             "eval_first": self.evals[0].mean if self.evals else None,
             "eval_last": self.evals[-1].mean if self.evals else None,
-            "evals": [{"dataset": e.dataset, "version": e.version, "mean": e.mean} for e in self.evals],
+            "eval_last_failed": self.evals[-1].failed if self.evals else None,
+            "evals": [
+                {"dataset": e.dataset, "version": e.version, "mean": e.mean, "samples": e.samples, "failed": e.failed}
+                for e in self.evals
+            ],
             "rewards": [round(reward, 4) for reward in rewards],
             "events": self.state.events,
             "seconds": self.time.on * NANO,

@@ -12,6 +12,7 @@ from slime_events.conductor.plan import Plan, make_plan
 from slime_events.history import History
 from slime_events.launch.run_status import MEANINGS, RunStatus, status_of
 from slime_events.progress import NANO, Progress
+from slime_events.rejections import Reason, reason_of
 from slime_events.run_folder import RunFolder
 from slime_events.run_settings import settings_in_force
 from slime_events.sparkline import sparkline
@@ -73,15 +74,14 @@ def _staleness(progress: Progress, plan: Plan | None) -> dict[str, int | None]:
 
 def _rejections(history: History) -> list[dict[str, Any]]:
     """Rejected groups by cause and reason, the most frequent first, with a few of their ids."""
-    found: dict[tuple[str, str], list[str]] = {}
+    found: dict[Reason, list[str]] = {}
     for group in history.groups.values():
         if group.decision and isinstance(group.decision.event, GroupRejected):
-            event = group.decision.event
-            found.setdefault((event.cause.value, event.reason), []).append(group.group)
+            found.setdefault(reason_of(group.decision.event), []).append(group.group)
     ranked = sorted(found.items(), key=lambda item: -len(item[1]))
     return [
-        {"cause": cause, "reason": reason, "groups": len(ids), "examples": ids[:EXAMPLES]}
-        for (cause, reason), ids in ranked
+        {"cause": reason.cause.value, "reason": reason.text, "groups": len(ids), "examples": ids[:EXAMPLES]}
+        for reason, ids in ranked
     ]
 
 
