@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 
 from schemas.groups import GroupRejected, RejectionCause
+
+_COUNTED = re.compile(r"\b(group|sample) \d+\b")
+"""How messages name what slime counts."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -26,7 +30,7 @@ def reason_of(event: GroupRejected) -> Reason:
     text = event.reason
     for sample in sorted(event.samples, key=len, reverse=True):
         text = text.removeprefix(f"{sample}: ").replace(sample, "<sample>")
-    return Reason(event.cause, text.replace(event.group, "<group>"))
+    return Reason(event.cause, _COUNTED.sub(r"a \1", text.replace(event.group, "<group>")))
 
 
 @dataclass(slots=True)

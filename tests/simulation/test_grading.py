@@ -149,6 +149,7 @@ async def test_a_filter_that_raises_fails_the_run_with_its_words(tmp_path: Path)
     rejections = Rejections()
     for event in rejected:
         rejections.apply(event)
+    assert len(rejections.counts) == 1
     assert failed.reason.endswith(rejections.commonest())
     report = replayed(sim.log.records, decider(sim.plan, judge))
     assert not report.differences, "a reason that names the commonest is the same end"
