@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 GIB = 2**30
 OLDEST_NATS = (2, 12)
-# A demo run's folder stays below 1 GiB and its processes below 10 GiB; a run of one's own needs more.
+# A demo run's folder stays below 1 GiB and its processes below 3 GiB; a run of one's own needs more.
 DISK_LOW, DISK_ENOUGH = 1 * GIB, 10 * GIB
 MEMORY_LOW, MEMORY_ENOUGH = 4 * GIB, 10 * GIB
 ENGINES_MEND = "`make install`, or pip install --no-deps -r requirements/engines.txt"
@@ -198,7 +198,7 @@ def check_memory(available: int | None = None) -> Check:
     found = f"{available / GIB:.1f} GiB available, {len(os.sched_getaffinity(0))} cores"
     if available < MEMORY_ENOUGH:
         outcome = Outcome.FAIL if available < MEMORY_LOW else Outcome.WARN
-        return Check("memory", outcome, found, "end other programs: the demo takes up to 10 GiB")
+        return Check("memory", outcome, found, "end other programs: the demo takes 3 GiB, a larger model more")
     return Check("memory", Outcome.OK, found)
 
 
