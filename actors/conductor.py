@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 
 from actors.recaller import Recaller
@@ -18,9 +19,10 @@ from actors.state_keeper import StateKeeper
 from schemas.archives import ArchiveSealed
 from schemas.errors import Conflict, SlimeEventsError
 from schemas.event import Event
+from schemas.groups import GroupRejected
 from schemas.rollouts import RolloutProgressed
 from schemas.runs import FinishReason, RunEvent, RunFailed, RunFinished
-from schemas.subjects import about, every_event
+from schemas.subjects import about, every_event, of_type
 from schemas.workers import WorkerJoined
 from slime_events.conductor.accept import Judge
 from slime_events.conductor.decide import is_broken, is_complete, waits_for
@@ -30,6 +32,7 @@ from slime_events.conductor.recall import recalls_due
 from slime_events.conductor.seal import Normalise
 from slime_events.conductor.stall import Stall
 from slime_events.conductor.turn import first_words, turn
+from slime_events.rejections import Rejections
 from slime_events.state.apply import apply
 from slime_events.state.run import FOLD, RunPhase, RunState, state_digest
 from slime_events.worker import Worker, run_events_before
@@ -149,7 +152,10 @@ class Conductor:
         if is_complete(state, plan) or self._stop_asked:
             await self._finish()
             return
-        reason = is_broken(state, plan) or self._stalled()
+        reason = is_broken(state, plan)
+        if reason:
+            reason += await self._commonest(state.broken_in_a_row)
+        reason = reason or self._stalled()
         if reason:
             await self._fail(reason, waited_for=waits_for(state, plan))
             return
@@ -172,6 +178,17 @@ class Conductor:
                 appends.append(Append(envelope) if getattr(event, "attempt", 0) else once(envelope))
             positions += await append_all(self._worker.log, appends)
         return max(positions)
+
+    async def _commonest(self, newest: int) -> str:
+        """What most of so many newest rejections say. From the log: the state counts causes, and keeps no reasons."""
+        said: deque[GroupRejected] = deque(maxlen=newest)
+        async for recorded in self._worker.log.read(1, of_type(self.state.run, "group.rejected")):
+            if isinstance(recorded.envelope.event, GroupRejected):
+                said.append(recorded.envelope.event)
+        rejections = Rejections()
+        for event in said:
+            rejections.apply(event)
+        return f"; most often: {rejections.commonest()}"
 
     def _stalled(self) -> str | None:
         idle = self._stall.seconds(self.state.moved, time.monotonic())

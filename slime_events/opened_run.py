@@ -72,6 +72,17 @@ async def branched_of(log: Readable) -> Branched | None:
     raise RunNotFound(NOT_STARTED.format(run=log.run))
 
 
+@contextlib.asynccontextmanager
+async def open_parent(branched: Branched) -> AsyncIterator[OpenedRun]:
+    """The run that one goes on from, or follows. Raises RunNotFound where it has gone, StorageError, ConfigError."""
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            parent = await stack.enter_async_context(open_run(branched.where))
+        except RunNotFound as error:
+            raise RunNotFound(f"the run goes on from {branched.run}, which was at {branched.where}: {error}") from error
+        yield parent
+
+
 def is_archive(where: str) -> bool:
     """Whether this is the URL (or the path) of an archived run."""
     return "://" in where or ("/" in where and Path(where, MANIFESTS).is_dir())

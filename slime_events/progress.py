@@ -12,18 +12,20 @@ from schemas.batches import BatchSealed
 from schemas.checkpoints import CheckpointSaved
 from schemas.evals import EvalCompleted
 from schemas.steps import StepCommitted
-from schemas.weights import WeightsActivated, WeightsPublished
+from schemas.weights import WeightsActivated
 from schemas.workers import WorkerJoined
 from slime_events.state.apply import apply
 from slime_events.state.run import RunState
+from slime_events.working_time import WorkingTime
 from storage.log import Recorded
 
 NANO = 1e-9
 
 
 class StepLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One committed step. reward: mean of its raw rewards. seconds: since the step before; idle: the trainer's share
-    of them without work. staleness: versions that its oldest sample was behind. tokens_per_s: response tokens.
+    """One committed step. reward: mean of its raw rewards. seconds: since the step before, without those in which the
+    run was not on or still started; idle: the trainer's share of them without work. staleness: versions that its oldest
+    sample was behind. tokens_per_s: response tokens.
     """
 
     step: int
@@ -62,42 +64,39 @@ class Progress:
         self.evals: list[EvalCompleted] = []
         self.activation_lags: list[float] = []
         self.workers: list[WorkerJoined] = []
-        self.started_at = 0
-        self.first_version_at = 0
-        self.ended_at = 0
+        self.time = WorkingTime()
         self._sealed: dict[int, tuple[BatchSealed, float]] = {}
         self._saving_s = 0.0
-        self._last_commit = 0
+        self._worked_at_commit = 0
         self._tokens_at_commit = 0
         self._recent: deque[float] = deque(maxlen=10)
+        self._warmed_up = 0
 
     def apply(self, recorded: Recorded) -> StepLine | None:
         """Fold one event in; the step's line where it committed one."""
         apply(self.state, recorded)
-        event, at = recorded.envelope.event, recorded.envelope.at
-        self.started_at = self.started_at or at
-        self.ended_at = at
+        event = recorded.envelope.event
+        self.time.apply(event, recorded.envelope.at)
         if isinstance(event, BatchSealed):
             self._sealed[event.step] = (event, self._mean_length(event))
         elif isinstance(event, StepCommitted):
-            return self._commit(event, at)
+            return self._commit(event)
         elif isinstance(event, CheckpointSaved):
             self._saving_s += event.seconds
         elif isinstance(event, EvalCompleted):
             self.evals.append(event)
-        elif isinstance(event, WeightsPublished) and event.version == self.state.first:
-            self._last_commit = at
         elif isinstance(event, WeightsActivated):
-            self.first_version_at = self.first_version_at or at
             self.activation_lags.append(event.lag)
         elif isinstance(event, WorkerJoined):
             self.workers.append(event)
         return None
 
-    def _commit(self, event: StepCommitted, at: int) -> StepLine:
+    def _commit(self, event: StepCommitted) -> StepLine:
         batch, mean_length = self._sealed.pop(event.step)
         counts = self.state.counts
-        seconds = max(at - self._last_commit, 1) * NANO
+        passed = max(self.time.worked - self._worked_at_commit, 1) * NANO
+        # A batch that was sealed in the life before may be trained while the engines still start.
+        seconds = max(passed, sum(event.seconds.values()))
         busy = min(seconds, sum(event.seconds.values()) + self._saving_s)
         decided = counts.groups_accepted + counts.groups_rejected
         tokens = counts.response_tokens - self._tokens_at_commit
@@ -113,10 +112,18 @@ class Progress:
             idle=1.0 - busy / seconds,
             metrics=event.metrics,
         )
-        self._last_commit, self._tokens_at_commit, self._saving_s = at, counts.response_tokens, 0.0
-        self._recent.append(seconds)
+        self._worked_at_commit, self._tokens_at_commit, self._saving_s = self.time.worked, counts.response_tokens, 0.0
+        self._expect(seconds)
         self.steps.append(line)
         return line
+
+    def _expect(self, seconds: float) -> None:
+        """The first step of a life warms up: it says how long others take only until there is another."""
+        warm, self._warmed_up = self._warmed_up == self.time.lives, self.time.lives
+        if warm and len(self.steps) == 1:
+            self._recent.clear()
+        if warm or not self._recent:
+            self._recent.append(seconds)
 
     def _mean_length(self, batch: BatchSealed) -> float:
         """Of its samples; 0 where they are another run's."""
@@ -160,10 +167,16 @@ class Progress:
             "length_last": statistics.fmean([s.mean_length for s in self.steps[-5:]]) if rewards else None,
             "eval_first": self.evals[0].mean if self.evals else None,
             "eval_last": self.evals[-1].mean if self.evals else None,
-            "evals": [{"dataset": e.dataset, "version": e.version, "mean": e.mean} for e in self.evals],
+            "eval_last_failed": self.evals[-1].failed if self.evals else None,
+            "evals": [
+                {"dataset": e.dataset, "version": e.version, "mean": e.mean, "samples": e.samples, "failed": e.failed}
+                for e in self.evals
+            ],
             "rewards": [round(reward, 4) for reward in rewards],
             "events": self.state.events,
-            "seconds": (self.ended_at - self.started_at) * NANO,
+            "seconds": self.time.on * NANO,
+            "lives": self.time.lives,
+            "last_event_at": self.time.last,
             "seconds_per_step": statistics.median(seconds) if seconds else None,
             "tokens_per_s": statistics.fmean([s.tokens_per_s for s in self.steps]) if rewards else None,
             "trainer_idle": self.trainer_idle,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from schemas.errors import ArchiveDamaged, BlobDamaged, BlobMissing, RunIsOn
-from slime_events.cli.locate import add_run, blob_url
+from slime_events.cli.locate import RunParser, blob_url
 from slime_events.run_folder import RunFolder, find_run
 
 if TYPE_CHECKING:
@@ -87,8 +87,7 @@ def _check_blobs(reader: ArchiveReader) -> tuple[int, int]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="slime-events archive", description=__doc__)
-    add_run(parser)
+    parser = RunParser(prog="slime-events archive", description=__doc__)
     parser.add_argument("url", nargs="?", metavar="URL", help="where to (fsspec URL) [the run's own archive]")
     parser.add_argument("--verify", action="store_true", help="only read all of it back, and check every digest")
     parser.add_argument("--repair", action="store_true", help="first make damaged segments again from the log")

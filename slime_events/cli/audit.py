@@ -18,7 +18,7 @@ from slime_events.audit.followed import facts_of
 from slime_events.audit.ledger import Ledger
 from slime_events.audit.recalled import RecordedEnds, recorded_ends
 from slime_events.audit.report import Report, report_text
-from slime_events.cli.locate import add_run, blob_url
+from slime_events.cli.locate import RunParser, blob_url
 from slime_events.cli.text import json_text
 from slime_events.opened_run import branched_of, is_archive, open_archive, open_run
 from slime_events.run_folder import RunFolder, find_run
@@ -118,8 +118,7 @@ def _verdict(report: Report, seconds: float) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="slime-events audit", description=__doc__)
-    add_run(parser)
+    parser = RunParser(prog="slime-events audit", description=__doc__)
     parser.add_argument("--archive", metavar="URL", help="the same as RUN = URL/RUN")
     parser.add_argument("--no-files", action="store_true", help="the log alone: neither blobs nor weight folders")
     parser.add_argument("--most", type=int, default=20, metavar="N", help="findings shown per check, 0 for all [20]")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from schemas.errors import InvalidValue
 from slime_events.cli import words as words_of
+from slime_events.cli.locate import no_run
 from slime_events.cli.train import INTERRUPTED, is_interrupted, reached, resolve, run_to_end, say, where
 from slime_events.run_folder import RUNS_DIR, RunFolder
 
@@ -79,7 +80,7 @@ def read_words(argv: Sequence[str]) -> _Said:
     """The command's own words out of the rest. Raises InvalidValue."""
     words = words_of.read_words(argv, ("--from", "--runs-dir", "--run"), ("--reset-optimizer",))
     if not words.run:
-        raise InvalidValue("say which run to branch off from: slime-events branch RUN --from VERSION --run NAME")
+        raise no_run("slime-events branch", words.own.get("--runs-dir", RUNS_DIR))
     if "--run" not in words.own:
         raise InvalidValue("--run NAME is missing: a branch is a run of its own")
     if "--from" not in words.own:

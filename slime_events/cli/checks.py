@@ -18,9 +18,10 @@ from urllib.parse import urlsplit
 
 GIB = 2**30
 OLDEST_NATS = (2, 12)
-# A demo run's folder stays below 1 GiB and its processes below 10 GiB; a run of one's own needs more.
+# A demo run's folder stays below 1 GiB and its processes below 3 GiB; a run of one's own needs more.
 DISK_LOW, DISK_ENOUGH = 1 * GIB, 10 * GIB
 MEMORY_LOW, MEMORY_ENOUGH = 4 * GIB, 10 * GIB
+ENGINES_MEND = "`make install`, or pip install --no-deps -r requirements/engines.txt"
 
 
 class Outcome(enum.StrEnum):
@@ -85,7 +86,7 @@ def check_torch(limit: float = 60.0) -> Check:
 def check_megatron(limit: float = 60.0) -> Check:
     """Megatron-core, with the model that is trained."""
     program = "import megatron.core as m; from megatron.core.models.gpt import GPTModel; print(m.__version__)"
-    return check_import("megatron-core", program, "pip install megatron-core==0.16.1", limit=limit)
+    return check_import("megatron-core", program, ENGINES_MEND, limit=limit)
 
 
 def check_ray(limit: float = 60.0) -> Check:
@@ -104,7 +105,7 @@ def check_sglang(limit: float = 120.0) -> Check:
     if shims is not None and util.find_spec("sgl_kernel") is None:
         path = os.pathsep.join(filter(None, (str(shims), os.environ.get("PYTHONPATH", ""))))
         extra = {"PYTHONPATH": path, "SGLANG_USE_CPU_ENGINE": "1"}
-    return check_import("sglang", program, "pip install sglang==0.5.23", limit=limit, extra=extra)
+    return check_import("sglang", program, ENGINES_MEND, limit=limit, extra=extra)
 
 
 def check_shims() -> Check:
@@ -197,7 +198,7 @@ def check_memory(available: int | None = None) -> Check:
     found = f"{available / GIB:.1f} GiB available, {len(os.sched_getaffinity(0))} cores"
     if available < MEMORY_ENOUGH:
         outcome = Outcome.FAIL if available < MEMORY_LOW else Outcome.WARN
-        return Check("memory", outcome, found, "end other programs: the demo takes up to 10 GiB")
+        return Check("memory", outcome, found, "end other programs: the demo takes 3 GiB, a larger model more")
     return Check("memory", Outcome.OK, found)
 
 

@@ -167,7 +167,30 @@ def facts(summary: dict[str, Any], settings: TrainSettings, model: str) -> dict[
     lengths = {
         f"response_tokens_{end}": known[f"length_{end}"] for end in ("first", "last") if f"length_{end}" in known
     }
-    return known | lengths | {"task": TASKS[model], "sample": last_sample(summary["steps"], settings)}
+    task = TASKS[model] if is_stock(settings, model) else None
+    return known | lengths | {"task": task, "sample": last_sample(summary["steps"], settings)}
+
+
+def is_stock(settings: TrainSettings, model: str) -> bool:
+    """Whether the task is the demo's: its questions, its grading, its base checkpoint and its own way to generate."""
+    from slime_events.demo.settings import demo_settings, smollm2_settings
+
+    folder = RunFolder(settings.run.runs_dir, settings.run.run).path
+    checkpoint = folder.parent / ".models" / SMOLLM2
+    stock = demo_settings(folder / DATA) if model == TINY else smollm2_settings(folder / DATA, checkpoint)
+    return _task_of(settings) == _task_of(stock)
+
+
+def _task_of(settings: TrainSettings) -> tuple[object, ...]:
+    data, reward, rollout = settings.data, settings.reward, settings.rollout
+    return (
+        settings.engine.hf_checkpoint,
+        data.prompt_data,
+        reward.rm_type,
+        reward.custom_rm_path,
+        rollout.custom_generate_function_path,
+        settings.evaluation.eval_prompt_data,
+    )
 
 
 def last_sample(steps: int, settings: TrainSettings) -> str | None:

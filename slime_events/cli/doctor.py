@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from slime_events.cli.checks import (
+    ENGINES_MEND,
     Check,
     Outcome,
     check_disk,
@@ -26,6 +27,7 @@ from slime_events.cli.checks import (
     check_shims,
     check_torch,
 )
+from slime_events.cli.installed_files import MEGATRON_IMPORTS, SGLANG_IMPORTS, check_files
 
 _PSUTIL = "pip install psutil: without it, saving a Megatron checkpoint hangs"
 _STYLES = {Outcome.OK: "green", Outcome.WARN: "yellow", Outcome.FAIL: "red bold"}
@@ -33,13 +35,14 @@ _STYLES = {Outcome.OK: "green", Outcome.WARN: "yellow", Outcome.FAIL: "red bold"
 
 @dataclass(frozen=True, slots=True)
 class DoctorOptions:
-    """What to look at beyond the installation. `quick` leaves out importing the heavy packages (about 10 s)."""
+    """What to look at beyond the installation. `quick` imports nothing, `imports` the heaviest packages too (20 s)."""
 
     runs_dir: Path = Path("slime-runs")
     nats_url: str | None = None
     stores: tuple[tuple[str, str], ...] = ()
     ports: tuple[int, ...] = ()
     quick: bool = False
+    imports: bool = False
 
 
 def diagnose(options: DoctorOptions) -> list[Check]:
@@ -53,8 +56,11 @@ def _checks(options: DoctorOptions) -> list[Callable[[], Check]]:
     if options.quick:
         for package in ("torch", "megatron-core", "ray", "sglang"):
             checks.append(partial(check_package, package, f"pip install {package}, pinned as in requirements/"))
-    else:
+    elif options.imports:
         checks += [check_torch, check_megatron, check_ray, check_sglang]
+    else:
+        megatron = partial(check_files, "megatron-core", MEGATRON_IMPORTS, ENGINES_MEND)
+        checks += [check_torch, megatron, check_ray, partial(check_files, "sglang", SGLANG_IMPORTS, ENGINES_MEND)]
     checks += [check_shims, partial(check_package, "psutil", _PSUTIL)]
     nodes = options.nats_url.split(",") if options.nats_url else []
     checks += [partial(check_nats_url, node) for node in nodes] or [check_nats]
@@ -79,10 +85,14 @@ def _options(argv: Sequence[str]) -> DoctorOptions:
     parser.add_argument("--blob-url", help="fsspec URL of large payloads")
     parser.add_argument("--archive-url", help="fsspec URL of the archive")
     parser.add_argument("--port", type=int, action="append", default=[], help="a port that should be free (repeatable)")
-    parser.add_argument("--quick", action="store_true", help="look at versions only; import nothing")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--quick", action="store_true", help="look at versions only; import nothing")
+    how.add_argument(
+        "--imports", action="store_true", help="import SGLang and Megatron-core too, not only look at their files"
+    )
     said = parser.parse_args(argv)
     stores = tuple((name, url) for name, url in (("blob-url", said.blob_url), ("archive-url", said.archive_url)) if url)
-    return DoctorOptions(said.runs_dir, said.nats_url, stores, tuple(said.port), said.quick)
+    return DoctorOptions(said.runs_dir, said.nats_url, stores, tuple(said.port), said.quick, said.imports)
 
 
 def _print(checks: Sequence[Check]) -> None:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 
 from schemas.errors import InvalidValue
-from slime_events.cli.locate import add_run
+from slime_events.cli.locate import RunParser
 from slime_events.export.export import Exported, Layout, export, make_writer
 from slime_events.export.sample import Fate
 from slime_events.opened_run import open_run
@@ -68,13 +68,12 @@ def _steps(said: str | None) -> range | None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = RunParser(
         prog="slime-events export",
         description=__doc__,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_run(parser)
     parser.add_argument("--to", required=True, choices=[layout.value for layout in Layout], help="what is written")
     parser.add_argument("--out", required=True, metavar="PATH", help="where: see below")
     what = ", ".join(fate.value for fate in Fate)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from schemas.batches import BatchSealed
 from schemas.errors import InvalidValue
 from schemas.steps import StepCommitted
+from slime_events.cli.locate import no_run
 from slime_events.cli.train import INTERRUPTED, say
 from slime_events.cli.words import read_words, version_of
 from slime_events.run_folder import RUNS_DIR, RunFolder
@@ -160,7 +161,10 @@ def _asked(argv: Sequence[str], naming: str) -> tuple[str, Asked]:
 
     words = read_words(argv, VALUES, ("--follow",))
     own = words.own
-    if not words.run or naming not in own:
+    if not words.run:
+        command = "slime-events learn" if naming == "--run" else "slime-events retrain"
+        raise no_run(command, own.get("--runs-dir", RUNS_DIR))
+    if naming not in own:
         raise InvalidValue(f"say whose rollouts and who learns: RUN {naming} NAME (see --help)")
     return words.run, Asked(
         name=own[naming],

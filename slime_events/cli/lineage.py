@@ -13,7 +13,7 @@ from pathlib import Path
 
 from schemas.errors import InvalidValue
 from slime_events.cli.lineage_text import lineage_text
-from slime_events.cli.locate import add_run
+from slime_events.cli.locate import RunParser
 from slime_events.cli.out_file import new_file
 from slime_events.lineage.answer import NEWEST, lineage, to_json
 from slime_events.lineage.facts import Asked, Kind, Lineage
@@ -64,8 +64,7 @@ def _shape_of(out: Path | None) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="slime-events lineage", description=__doc__)
-    add_run(parser)
+    parser = RunParser(prog="slime-events lineage", description=__doc__)
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--version", type=int, metavar="V", help="of these weights [the newest]")
     what.add_argument("--step", type=int, metavar="N", help="of one training step, from 0")

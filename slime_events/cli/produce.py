@@ -17,7 +17,7 @@ import msgspec
 from schemas.errors import DeadlineExceeded, LogUnavailable, RunNotFound
 from schemas.inbox import InboxReply
 from schemas.subjects import inbox
-from slime_events.cli.locate import add_run, live_url
+from slime_events.cli.locate import RunParser, live_url
 from slime_events.cli.prompt_lines import BadLine, Line, read_lines
 from slime_events.run_folder import find_run
 
@@ -183,12 +183,11 @@ def _address(said: argparse.Namespace) -> tuple[str, str]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = RunParser(
         prog="slime-events produce",
         description="Send prompts to a run that is on. One JSON object per line: prompt (text) or messages, and as "
         "you like key, label, metadata, tools. Group ids go to standard output, refused lines to standard error.",
     )
-    add_run(parser)
     parser.add_argument("file", metavar="FILE", help="JSON Lines, or one JSON list; - is standard input")
     parser.add_argument(
         "--key-field", metavar="NAME", help="field that names a prompt [key; without one the line's sha256]"

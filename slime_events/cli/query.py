@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from schemas.errors import ImpossibleCombination, InvalidValue
-from slime_events.cli.locate import add_run
+from slime_events.cli.locate import RunParser
 from slime_events.cli.out_file import new_file
 from slime_events.cli.query_output import FORMATS, write
 from slime_events.cli.text import table
@@ -82,8 +82,7 @@ def _schema(name: str) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="slime-events query", description=__doc__)
-    add_run(parser)
+    parser = RunParser(prog="slime-events query", description=__doc__)
     parser.add_argument("sql", nargs="?", metavar="SELECT", help="one statement in DuckDB's SQL")
     parser.add_argument("--file", metavar="FILE", help="read it from a file, - for standard input")
     parser.add_argument("--format", choices=FORMATS, default="table", help="of the rows [table]")

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from slime_events.cli.locate import add_run
+from slime_events.cli.locate import RunParser
 from slime_events.cli.replay_text import report_text, verdict
 from slime_events.cli.resume import with_flags
 from slime_events.cli.text import json_text
@@ -44,7 +44,7 @@ def _changes(opened: OpenedRun, flags: Sequence[str]) -> Changes:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = RunParser(
         prog="slime-events replay",
         description=__doc__,
         usage="slime-events replay RUN [--all] [--most N] [--json] [--recorded-prompts] [settings flags]",
@@ -52,7 +52,6 @@ def _parser() -> argparse.ArgumentParser:
         "--dynamic-sampling-filter-path mine.py:keep, --over-sampling-batch-size 32, --advantage-estimator gspo, ...",
         allow_abbrev=False,
     )
-    add_run(parser)
     parser.add_argument("--all", action="store_true", help="go on after the first difference, given what was recorded")
     parser.add_argument("--most", type=int, default=20, metavar="N", help="verdicts shown with --all, 0 for all [20]")
     parser.add_argument("--json", action="store_true", help="JSON instead of text")

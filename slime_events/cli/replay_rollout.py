@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from slime_events.cli.locate import add_run
+from slime_events.cli.locate import RunParser
 from slime_events.cli.replay_rollout_text import comparison_text
 from slime_events.cli.text import json_text
 from slime_events.config.engine import EngineSettings
@@ -83,8 +83,7 @@ def token_decoder(folder: Path) -> Decode:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="slime-events replay-rollout", description=__doc__)
-    add_run(parser)
+    parser = RunParser(prog="slime-events replay-rollout", description=__doc__)
     parser.add_argument("sample", metavar="SAMPLE", help="id of the sample, as `show` and `lineage` give it")
     parser.add_argument("--force", action="store_true", help="feed the recorded tokens, and compare log-probs only")
     parser.add_argument(

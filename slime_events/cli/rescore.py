@@ -13,7 +13,7 @@ from typing import IO
 
 import msgspec
 
-from slime_events.cli.locate import add_run
+from slime_events.cli.locate import RunParser
 from slime_events.cli.out_file import new_file
 from slime_events.cli.text import json_text
 from slime_events.opened_run import open_run
@@ -60,7 +60,7 @@ async def _rescore(said: argparse.Namespace, flags: Sequence[str], out: IO[bytes
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = RunParser(
         prog="slime-events rescore",
         description=__doc__,
         epilog=EPILOG,
@@ -68,7 +68,6 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         usage="slime-events rescore RUN [--out FILE] [--json] [the run's flags]",
     )
-    add_run(parser)
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="write what would be otherwise as a changes file (JSON lines)"
     )

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from schemas.errors import InvalidValue, RunHasEnded, RunIsOn
+from slime_events.cli.locate import no_run
 from slime_events.cli.train import INTERRUPTED, is_interrupted, reached, resolve, run_to_end, say, where
 from slime_events.cli.words import read_words
 from slime_events.config.flags import ParsedTrain, parse_train
@@ -122,7 +123,7 @@ def run_and_flags(argv: Sequence[str]) -> tuple[RunFolder, list[str]]:
     """The run's folder, and the flags that are for its settings. Raises InvalidValue, RunNotFound."""
     words = read_words(argv, ("--runs-dir",))
     if not words.run:
-        raise InvalidValue("say which run is to go on: slime-events resume RUN (see --help)")
+        raise no_run("slime-events resume", words.own.get("--runs-dir", RUNS_DIR))
     return find_run(words.run, words.own.get("--runs-dir", RUNS_DIR)), words.flags
 
 

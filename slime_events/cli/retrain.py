@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from schemas.errors import ImpossibleCombination
-from slime_events.cli.locate import add_run
+from slime_events.cli.locate import RunParser
 from slime_events.cli.text import json_text
 
 if TYPE_CHECKING:
@@ -86,8 +86,7 @@ def _facts(report: Report) -> dict[str, Any]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="slime-events retrain", description=__doc__)
-    add_run(parser)
+    parser = RunParser(prog="slime-events retrain", description=__doc__)
     parser.add_argument("--steps", metavar="A:B", help="steps A to B, both included; A:, :B and A too [all]")
     parser.add_argument("--from-base", action="store_true", help="from the run's beginning: pass its checkpoints over")
     parser.add_argument(

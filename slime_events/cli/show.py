@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import hashlib
 import sys
 from collections.abc import Iterator, Sequence
@@ -12,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from schemas.errors import InvalidValue
+from schemas.runs import RunResumed
 from slime_events.cli.line import event_line
-from slime_events.cli.locate import add_run
+from slime_events.cli.locate import RunParser
 from slime_events.cli.show_at import at_text
 from slime_events.cli.show_diff import diff_text
 from slime_events.cli.show_group import group_facts, group_text
@@ -23,11 +25,14 @@ from slime_events.cli.show_step import step_facts, step_text
 from slime_events.cli.show_version import version_facts, version_text
 from slime_events.cli.text import json_text
 from slime_events.history import History, read_history
+from slime_events.launch.run_status import RunStatus, is_launched, read_status
 from slime_events.opened_run import OpenedRun, open_run
 from slime_events.progress import Progress
 from slime_events.run_folder import RunFolder
+from slime_events.state.run import RunPhase
 from slime_events.timetravel.difference import difference
 from slime_events.timetravel.later import look_ahead
+from slime_events.timetravel.moment import Moment
 from slime_events.timetravel.place import FORMS, AtPosition, parse_place
 from slime_events.timetravel.timeline import Timeline
 from slime_events.timetravel.view import facts_of
@@ -58,13 +63,18 @@ class Question:
     tokens: int = TOKENS
 
 
-async def answer(log: Readable, question: Question, fetch: Fetch, folder: RunFolder | None = None) -> Shown:
-    """One pass over the log, and the view of what is asked. Raises RunNotFound with the nearest names."""
+async def answer(
+    log: Readable, question: Question, fetch: Fetch, folder: RunFolder | None = None, *, launched: bool | None = None
+) -> Shown:
+    """One pass over the log, and the view of what is asked. Raises RunNotFound with the nearest names.
+
+    launched: whether the run's launcher is on; None where that cannot be known.
+    """
     progress = Progress(log.run)
     whole = question == Question(tokens=question.tokens)
     history = await read_history(log, progress.apply if whole else None)
     if whole:
-        facts = run_facts(history, progress)
+        facts = run_facts(history, progress, launched)
         return Shown(facts, run_text(facts, folder))
     if question.step is not None:
         facts = step_facts(history, history.find_step(question.step))
@@ -129,10 +139,25 @@ async def moment_shown(opened: OpenedRun, at: str, step: int = 0, diff: str | No
     if step:
         moment = await timeline.seek(AtPosition(min(max(moment.position + step, 1), timeline.end)))
     facts = facts_of(moment, timeline.end, await look_ahead(opened.log, moment))
+    facts |= await _without_launcher(opened, moment, timeline.end)
     if diff is None:
         return Shown(facts, at_text(facts, event_line(moment.last) if moment.last else ""))
-    facts = difference(facts, facts_of(await timeline.seek(parse_place(diff)), timeline.end))
+    other = await timeline.seek(parse_place(diff))
+    other_facts = facts_of(other, timeline.end) | await _without_launcher(opened, other, timeline.end)
+    facts = difference(facts, other_facts)
     return Shown(facts, diff_text(facts))
+
+
+async def _without_launcher(opened: OpenedRun, moment: Moment, end: int) -> dict[str, Any]:
+    """What is different in a moment after which no launcher said more: the log's last one, or before a resumption."""
+    if moment.state.phase is not RunPhase.RUNNING:
+        return {}
+    if moment.position == end:
+        status = await read_status(opened)
+        return {} if status is RunStatus.RUNNING else {"phase": status.value, "waits_for": None}
+    async with contextlib.aclosing(opened.log.read(moment.position + 1)) as read:  # type: ignore[type-var]
+        resumed = isinstance((await anext(read)).envelope.event, RunResumed)
+    return {"phase": RunStatus.KILLED.value, "waits_for": None} if resumed else {}
 
 
 def seek_folder(opened: OpenedRun) -> Path:
@@ -176,15 +201,15 @@ async def _show(said: argparse.Namespace) -> str:
             shown = await moment_shown(opened, said.at, said.step or 0, said.diff)
         else:
             question = Question(said.step, said.group, said.sample, said.version, said.tokens)
-            shown = await answer(opened.log, question, opened.fetch, opened.folder)
+            launched = None if opened.folder is None else await is_launched(opened.folder, opened.log)
+            shown = await answer(opened.log, question, opened.fetch, opened.folder, launched=launched)
     return json_text(shown.facts).rstrip() if said.json else shown.text
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = RunParser(
         prog="slime-events show", description=__doc__, epilog="Ids may be cut short where no other begins like that."
     )
-    add_run(parser)
     what = parser.add_mutually_exclusive_group()
     what.add_argument(
         "--step", type=int, metavar="N",

@@ -5,31 +5,41 @@ from __future__ import annotations
 from typing import Any
 
 from schemas.groups import GroupRejected
-from schemas.runs import RunFailed, RunFinished
+from schemas.runs import RunFailed, RunFinished, RunResumed, RunStarted
 from slime_events.cli.plain import plain
 from slime_events.cli.text import block, cell_text, duration, fields, moment, table
+from slime_events.conductor.plan import Plan, make_plan
 from slime_events.history import History
-from slime_events.progress import Progress
+from slime_events.launch.run_status import MEANINGS, RunStatus, status_of
+from slime_events.progress import NANO, Progress
+from slime_events.rejections import Reason, reason_of
 from slime_events.run_folder import RunFolder
+from slime_events.run_settings import settings_in_force
 from slime_events.sparkline import sparkline
 
 LAST_STEPS = 10
 EXAMPLES = 3
 
 
-def run_facts(history: History, progress: Progress) -> dict[str, Any]:
-    """What a person asks first: where the run stands, how rewards went, what was refused and why."""
+def run_facts(history: History, progress: Progress, launched: bool | None = None) -> dict[str, Any]:
+    """What a person asks first: where the run stands, how rewards went, what was refused and why.
+
+    launched: whether a launcher is on; None where that cannot be known.
+    """
+    plan = _plan(history)
     state, end = progress.state, history.lifetime[-1].event if history.lifetime else None
     return {
         "run": history.run,
-        "phase": state.phase.value,
+        "phase": status_of(end, launched).value,
         "ended": plain(end) if isinstance(end, RunFinished | RunFailed) else None,
         "branched": plain(branched) if (branched := history.branched) else None,
         "started_at": history.first_at,
-        "seconds": (history.last_at - history.first_at) / 1e9,
+        "seconds": progress.time.on * NANO,
+        "lives": progress.time.lives,
         "events": history.events,
         "steps": [plain(line) for line in progress.steps],
-        "steps_wanted": (history.settings.get("rollout") or {}).get("num_rollout"),
+        "steps_wanted": plan.steps if plan else None,
+        "staleness": _staleness(progress, plan),
         "trainer_idle": progress.trainer_idle,
         "version": state.version,
         "weights_digest": state.weights_digest,
@@ -45,17 +55,33 @@ def run_facts(history: History, progress: Progress) -> dict[str, Any]:
     }
 
 
+def _plan(history: History) -> Plan | None:
+    """What the run is conducted by since its last resumption; None where its settings do not say how many steps."""
+    life = (said.event for said in history.lifetime)
+    settings = settings_in_force(event for event in life if isinstance(event, RunStarted | RunResumed))
+    if settings.rollout.num_rollout is None:
+        return None
+    return make_plan(settings.rollout, settings.evaluation, settings.trainer)
+
+
+def _staleness(progress: Progress, plan: Plan | None) -> dict[str, int | None]:
+    """most: versions that any sample was behind. bound: that it may be; None for a run that follows another."""
+    return {
+        "most": max((line.staleness for line in progress.steps), default=None),
+        "bound": None if plan is None or progress.state.follows else plan.staleness_bound,
+    }
+
+
 def _rejections(history: History) -> list[dict[str, Any]]:
     """Rejected groups by cause and reason, the most frequent first, with a few of their ids."""
-    found: dict[tuple[str, str], list[str]] = {}
+    found: dict[Reason, list[str]] = {}
     for group in history.groups.values():
         if group.decision and isinstance(group.decision.event, GroupRejected):
-            event = group.decision.event
-            found.setdefault((event.cause.value, event.reason), []).append(group.group)
+            found.setdefault(reason_of(group.decision.event), []).append(group.group)
     ranked = sorted(found.items(), key=lambda item: -len(item[1]))
     return [
-        {"cause": cause, "reason": reason, "groups": len(ids), "examples": ids[:EXAMPLES]}
-        for (cause, reason), ids in ranked
+        {"cause": reason.cause.value, "reason": reason.text, "groups": len(ids), "examples": ids[:EXAMPLES]}
+        for reason, ids in ranked
     ]
 
 
@@ -70,15 +96,17 @@ def run_text(facts: dict[str, Any], folder: RunFolder | None = None) -> str:
 def _head(facts: dict[str, Any]) -> str:
     steps, counts, ended = facts["steps"], facts["counts"], facts["ended"] or {}
     decided = counts["groups_accepted"] + counts["groups_rejected"]
-    why = f" ({ended['reason']})" if ended.get("reason") else ""
+    status = RunStatus(facts["phase"])
+    why = f" ({ended['reason']})" if status is RunStatus.FAILED else ""
     rewards = [line["reward"] for line in steps]
     return fields([
         ("run", facts["run"]),
-        ("phase", facts["phase"] + why),
-        ("started", f"{moment(facts['started_at'])}, {duration(facts['seconds'])}, {facts['events']:,} events"),
+        ("phase", f"{status}{why}: {MEANINGS[status].format(run=facts['run'])}"),
+        ("started", f"{moment(facts['started_at'])}, {_on(facts)}, {facts['events']:,} events"),
         ("branched", _branched(facts["branched"])),
         ("steps", f"{_counted(facts)}, weight version {facts['version']} {facts['weights_digest'][:12]}"),
         ("trainer", _idle(facts["trainer_idle"])),
+        ("staleness", _behind(facts["staleness"])),
         ("reward", _reward(rewards)),
         ("prompts", f"{counts['prompts_submitted']} submitted, {counts['prompts_rejected']} refused"),
         ("groups", f"{counts['groups_accepted']} of {decided} accepted, {counts['groups_trained']} trained on, "
@@ -87,6 +115,13 @@ def _head(facts: dict[str, Any]) -> str:
                     f"{counts['rewards_failed']} ungraded, {facts['in_flight']} in flight" + _rests(counts)),
         ("tokens", f"{counts['response_tokens']:,} generated"),
     ])  # fmt: skip
+
+
+def _on(facts: dict[str, Any]) -> str:
+    """How long it was on: from each start or resumption to the last event before the next."""
+    resumed = facts["lives"] - 1
+    again = f", resumed {resumed} time{'s' if resumed > 1 else ''}" if resumed > 0 else ""
+    return f"{'on for ' if again else ''}{duration(facts['seconds'])}{again}"
 
 
 def _branched(branched: dict[str, Any] | None) -> str | None:
@@ -108,6 +143,13 @@ def _rests(counts: dict[str, Any]) -> str:
 
 def _idle(share: float | None) -> str | None:
     return None if share is None else f"idle {share:.1%} of the time from its first commit to its last"
+
+
+def _behind(staleness: dict[str, int | None]) -> str | None:
+    if staleness["most"] is None:
+        return None
+    bound = "" if staleness["bound"] is None else f", at most {staleness['bound']} by its settings"
+    return f"up to {staleness['most']} versions behind{bound}"
 
 
 def _reward(rewards: list[float]) -> str | None:

@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from schemas.batches import BatchSealed
@@ -14,9 +14,10 @@ from schemas.errors import InvalidValue
 from schemas.groups import GroupAccepted, GroupRejected
 from schemas.registry import BY_TYPE, NOUNS
 from slime_events.cli.line import event_line
-from slime_events.cli.locate import add_run, live_url
+from slime_events.cli.locate import RunParser, live_url
 from slime_events.cli.plain import plain_event
 from slime_events.config.nearest import did_you_mean
+from slime_events.launch.run_status import MEANINGS, RunStatus, is_launched, last_word, status_of
 from slime_events.opened_run import is_archive, open_archive
 from slime_events.run_folder import find_run
 from slime_events.worker import is_over
@@ -27,6 +28,8 @@ from storage.log import Readable, Recorded
 
 QUIET_S = 1.0
 """Seconds without an event after the end of a run, until nothing more is expected of it."""
+
+IsOn = Callable[[], Awaitable[bool]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +75,12 @@ def check_types(types: Sequence[str]) -> tuple[str, ...]:
     return tuple(types)
 
 
-async def events(log: Readable, wanted: Wanted, *, follow: bool) -> AsyncIterator[Recorded]:
-    """What is in the log and, while the run is on, what comes. Ends by itself when the run has ended."""
-    if not follow:
+async def events(log: Readable, wanted: Wanted, *, follow: IsOn | None) -> AsyncIterator[Recorded]:
+    """What is in the log and, while the run is on, what comes. follow: whether a launcher is on; None: not at all.
+
+    Ends by itself when the run has ended, or has no launcher any more and is quiet.
+    """
+    if follow is None:
         async for recorded in log.read(wanted.start):
             if wanted.takes(recorded):
                 yield recorded
@@ -84,7 +90,7 @@ async def events(log: Readable, wanted: Wanted, *, follow: bool) -> AsyncIterato
     async with Follower(log, wanted.start) as follower:
         while True:
             batch = await follower.next(wait_s=QUIET_S)
-            if not batch and over:
+            if not batch and (over or not await follow()):
                 return
             for recorded in batch:
                 over = is_over(over, recorded.envelope.event)
@@ -103,15 +109,22 @@ def main(argv: Sequence[str] = ()) -> int:
 async def _tail(wanted: Wanted, said: argparse.Namespace) -> None:
     if is_archive(said.run):
         reader = open_archive(said.run)
-        await _print(ArchivedLog(reader, reader.run), wanted, said, follow=False)
+        await _print(ArchivedLog(reader, reader.run), wanted, said, follow=None)
         return
     folder = find_run(said.run, said.runs_dir)
     live = live_url(folder) is not None
     async with open_run_log(folder.path, folder.log_name()) as log:
-        await _print(log, wanted, said, follow=live and not said.no_follow)
+
+        async def is_on() -> bool:
+            return await is_launched(folder, log)
+
+        await _print(log, wanted, said, follow=is_on if live and not said.no_follow else None)
+        status = status_of(await last_word(log), await is_on())
+        if status is RunStatus.KILLED:
+            sys.stderr.write(f"run {log.run} is {status}: {MEANINGS[status].format(run=folder.run)}\n")
 
 
-async def _print(log: Readable, wanted: Wanted, said: argparse.Namespace, *, follow: bool) -> None:
+async def _print(log: Readable, wanted: Wanted, said: argparse.Namespace, *, follow: IsOn | None) -> None:
     async for recorded in events(log, wanted, follow=follow):
         text = json.dumps(plain_event(recorded, full=said.full)) if said.json else event_line(recorded)
         sys.stdout.write(text + "\n")
@@ -119,8 +132,7 @@ async def _print(log: Readable, wanted: Wanted, said: argparse.Namespace, *, fol
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="slime-events tail", description=__doc__)
-    add_run(parser)
+    parser = RunParser(prog="slime-events tail", description=__doc__)
     parser.add_argument(
         "--type",
         nargs="+",

@@ -116,7 +116,10 @@ def reached(summary: dict[str, Any]) -> str:
     first, last, seconds = summary["reward_first"], summary["reward_last"], summary["seconds"]
     line = f"{summary['steps']} steps, {summary['events']:,} events, {seconds:.0f} s"
     line += f", reward {first:.3f} -> {last:.3f}" if first is not None else ""
-    return line + (f", eval {summary['eval_last']:.3f}" if summary.get("eval_last") is not None else "")
+    if summary.get("eval_last") is None:
+        return line
+    failed = summary.get("eval_last_failed")
+    return f"{line}, eval {summary['eval_last']:.3f}" + (f" ({failed} samples of it failed)" if failed else "")
 
 
 def where(folder: RunFolder, first: int = 0) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import msgspec
 
 from schemas.rollouts import Sampling
 from slime_events.config.evaluation import EvalSettings
 from slime_events.config.rollout import RolloutSettings
+from slime_events.config.staleness_bound import staleness_bound
 from slime_events.config.trainer import TrainerSettings
 
 
@@ -48,11 +47,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def staleness_bound(self) -> int:
-        """Versions a sample may be behind. Over-sampling keeps its surplus for later steps and so adds to it, and so
-        do versions that are not published.
-        """
-        bound = self.max_staleness + self.publish_every - 1
-        return bound if self.draw is None else bound + math.ceil((self.draw - 1) / self.groups)
+        """Versions a sample may be behind."""
+        return staleness_bound(
+            max_staleness=self.max_staleness, publish_every=self.publish_every, draw=self.draw, groups=self.groups
+        )
 
     @property
     def ahead(self) -> int:

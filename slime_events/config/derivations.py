@@ -10,6 +10,7 @@ from slime_events.config.debugging import derive_debug
 from slime_events.config.evaluation import EvalSettings
 from slime_events.config.rollout import RolloutSettings
 from slime_events.config.settings import TrainSettings
+from slime_events.config.staleness_bound import staleness_bound
 from slime_events.config.trainer import TrainerSettings
 
 
@@ -33,6 +34,8 @@ def derive(settings: TrainSettings, given: Collection[tuple[str, str]] = ()) -> 
             f"max_staleness is {lag}: weights are published every {lag + 1} steps, so rollouts are up to {lag} behind."
         )
         rollout = replace(rollout, max_staleness=lag)
+    if note := _wider_bound(settings, rollout):
+        notes.append(note)
     if rollout.rollout_max_prompt_len is None and rollout.rollout_max_context_len is not None:
         rollout = replace(rollout, rollout_max_prompt_len=rollout.rollout_max_context_len - 1)
     if rollout.mask_offpolicy_in_partial_rollout and not rollout.partial_rollout:
@@ -58,6 +61,23 @@ def derive(settings: TrainSettings, given: Collection[tuple[str, str]] = ()) -> 
         reward=replace(reward, eval_reward_key=reward.eval_reward_key or reward.reward_key),
     )
     return derived, tuple(notes)
+
+
+def _wider_bound(settings: TrainSettings, rollout: RolloutSettings) -> str | None:
+    """Where a sample may be further behind than --max-staleness says: by how much, and what adds it."""
+    if settings.debug.debug_rollout_only or rollout.rollout_batch_size < 1:
+        return None
+    draw, interval = rollout.over_sampling_batch_size, settings.trainer.update_weights_interval
+    bound = staleness_bound(
+        max_staleness=rollout.max_staleness, publish_every=interval, draw=draw, groups=rollout.rollout_batch_size
+    )
+    if bound <= rollout.max_staleness:
+        return None
+    causes = [f"draws of {draw} groups, whose surplus is kept for later steps,"] if draw and draw > 1 else []
+    causes += [f"weights that are published every {interval} steps"] if interval > 1 else []
+    return f"samples may be up to {bound} versions behind, not only max_staleness {rollout.max_staleness}: " + (
+        f"{' and '.join(causes)} add {bound - rollout.max_staleness}."
+    )
 
 
 def _batches(trainer: TrainerSettings, rollout: RolloutSettings) -> TrainerSettings:

@@ -30,7 +30,11 @@ class RolloutSettings(Settings, frozen=True, kw_only=True):
     ] = 1800.0
     max_turns: Annotated[int | None, Meta(description="turns of a rollout, for generate functions that ask")] = None
     max_staleness: Annotated[
-        int, Meta(description="versions a sample may be behind the weights it trains; 0 synchronous, 1 slime's async")
+        int,
+        Meta(
+            description="versions that a step's weights may be ahead of a sample's; 0 synchronous, 1 slime's async. "
+            "--over-sampling-batch-size and --update-weights-interval add to it: a note at the start says the bound"
+        ),
     ] = 0
     accept_order: Annotated[
         Literal["auto", "prompt", "completion"],

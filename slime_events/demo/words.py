@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 HONEST = {
@@ -16,38 +16,64 @@ HONEST = {
         "half knew. There are only 121 of them, a fifth held out, so this shows that training works and little more."
     ),
 }
+GAIN = {"digits4": 0.1, "arithmetic": 0.01}
+"""Of the held-out score (or else of the reward): what is less may be chance, at 128 samples."""
+TOO_LITTLE = "That is too little to see it learn: the demo's own number of steps shows it."
+WINDOW = 5
+"""Steps that `reward_first` and `reward_last` are means of."""
 
 
 def closing_words(summary: Mapping[str, Any], command: str = "slime-events") -> str:
     """The closing text of a demo, from its `summary.json`. command: how this shell reaches us.
 
-    Required: reward_first, reward_last, weight_versions, events, seconds. Read where there: run, folder, task
-    (`digits4` or `arithmetic`), eval_first and eval_last (greedy, held-out), response_tokens_first and
-    response_tokens_last (means over five steps), sample (an id worth showing).
+    Required: reward_first, reward_last, rewards (of each step), weight_versions, events, seconds. Read where there:
+    run, folder, task (`digits4` or `arithmetic`, where it is the stock one), eval_first and eval_last (greedy,
+    held-out), response_tokens_first and response_tokens_last, sample (an id worth showing).
     """
     run = summary.get("run", "demo")
     folder = summary.get("folder", f"slime-runs/{run}")
     parts = [
         _reached(summary),
-        HONEST[summary.get("task", "digits4")],
+        _learned(summary),
         f"Everything lies in {folder}: the log, the archive, the weights, the traces.",
         _next(run, summary.get("sample"), command),
     ]
-    return "\n\n".join(parts)
+    return "\n\n".join(part for part in parts if part)
+
+
+def _learned(summary: Mapping[str, Any]) -> str:
+    """What the stock task taught, where it did: of a task of the user's own we know nothing."""
+    task = summary.get("task")
+    if task not in HONEST:
+        return ""
+    if {"eval_first", "eval_last"} <= summary.keys():
+        gain = summary["eval_last"] - summary["eval_first"]
+    else:
+        gain = summary["reward_last"] - summary["reward_first"]
+    return HONEST[task] if gain >= GAIN[task] else TOO_LITTLE
 
 
 def _reached(summary: Mapping[str, Any]) -> str:
-    lines = [f"reward            {summary['reward_first']:.2f} -> {summary['reward_last']:.2f}  (means of five steps)"]
+    lines = [f"reward            {_reward(summary['rewards'], summary)}"]
     if "eval_last" in summary:
         first = f"{summary['eval_first']:.2f} -> " if "eval_first" in summary else ""
         lines.append(f"held-out          {first}{summary['eval_last']:.2f}  (greedy, questions never trained on)")
-    if "response_tokens_first" in summary and "response_tokens_last" in summary:
+    if len(summary["rewards"]) > 1 and {"response_tokens_first", "response_tokens_last"} <= summary.keys():
         first, last = summary["response_tokens_first"], summary["response_tokens_last"]
         lines.append(f"answer length     {first:.0f} -> {last:.0f} tokens")
     lines.append(
         f"{summary['weight_versions']} weight versions, {summary['events']:,} events, {summary['seconds']:.0f} seconds"
     )
     return "\n".join(lines)
+
+
+def _reward(rewards: Sequence[float], summary: Mapping[str, Any]) -> str:
+    """Means of five steps where those at the beginning and at the end are others."""
+    if len(rewards) == 1:
+        return f"{rewards[0]:.2f}  (of one step)"
+    if len(rewards) < 2 * WINDOW:
+        return f"{rewards[0]:.2f} -> {rewards[-1]:.2f}  (first and last step)"
+    return f"{summary['reward_first']:.2f} -> {summary['reward_last']:.2f}  (means of five steps)"
 
 
 def _next(run: str, sample: str | None, program: str) -> str:

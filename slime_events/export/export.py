@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
+import itertools
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import AsyncGenerator, Collection
 from dataclasses import dataclass, field
 
+from schemas.batches import BatchSealed
 from schemas.errors import DataError
+from schemas.subjects import of_type
+from slime_events.export.followed import FollowedSamples
 from slime_events.export.prompt import prompts_of
 from slime_events.export.sample import ExportedSample, Fate
 from slime_events.export.samples import Samples
 from slime_events.export.writers import DumpWriter, HfWriter, JsonlWriter, ParquetWriter, Rows, Writer
-from slime_events.opened_run import OpenedRun
+from slime_events.opened_run import OpenedRun, branched_of, open_parent
 
 
 class Layout(enum.StrEnum):
@@ -51,19 +56,41 @@ def make_writer(layout: Layout, out: str, *, prompts: bool = False) -> Writer:
 
 async def export(opened: OpenedRun, writer: Writer, fates: Collection[Fate], steps: range | None = None) -> Exported:
     """Write all samples with these fates. steps: of those that were trained only these, and evaluations of these
-    versions. Raises DataError where there are none, StorageError for a torn log.
+    versions. Of a run that follows another the samples are that one's. Raises DataError where there are none,
+    RunNotFound where the followed run has gone, StorageError for a torn log.
     """
-    samples, done = Samples(opened.run, opened.fetch), Exported()
-    async for recorded in opened.log.read():
-        found = samples.apply(recorded.envelope.event, recorded.position)
-        if found and _is_wanted(found[0], fates, steps):
-            writer.write(found)
-            done.samples[found[0].fate] += len(found)
+    done = Exported()
+    async with contextlib.aclosing(_samples_of(opened)) as read:
+        async for some in read:
+            for fate, of_one in itertools.groupby(some, lambda sample: sample.fate):
+                found = list(of_one)
+                if _is_wanted(found[0], fates, steps):
+                    writer.write(found)
+                    done.samples[fate] += len(found)
     if not done.samples:
         raise DataError(f"run {opened.run} has no samples that are {' or '.join(sorted(fates))}: nothing was exported")
     writer.close()
     done.files = writer.files
     return done
+
+
+async def _samples_of(opened: OpenedRun) -> AsyncGenerator[list[ExportedSample]]:
+    """Those that are done with together."""
+    branched = await branched_of(opened.log)
+    async with contextlib.AsyncExitStack() as stack:
+        if branched is not None and branched.follows:
+            made_by = await stack.enter_async_context(open_parent(branched))
+            made = Samples(opened.run, made_by.fetch)
+            samples: Samples | FollowedSamples = FollowedSamples(opened.run, made, await _batches_of(opened))
+        else:
+            made_by, samples = opened, Samples(opened.run, opened.fetch)
+        async for recorded in made_by.log.read():
+            yield samples.apply(recorded.envelope.event, recorded.position)
+
+
+async def _batches_of(opened: OpenedRun) -> dict[int, BatchSealed]:
+    said = [recorded.envelope.event async for recorded in opened.log.read(1, of_type(opened.run, "batch.sealed"))]
+    return {event.step: event for event in said if isinstance(event, BatchSealed)}
 
 
 def _is_wanted(sample: ExportedSample, fates: Collection[Fate], steps: range | None) -> bool:

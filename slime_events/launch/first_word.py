@@ -70,6 +70,7 @@ def _subject(worker: Worker) -> str:
 
 def _write(settings: TrainSettings, folder: RunFolder) -> None:
     folder.settings.write_text(to_toml(settings))
+    folder.summary.unlink(missing_ok=True)  # of the life before: this one has not ended yet
 
 
 async def _check_first(worker: Worker) -> None:

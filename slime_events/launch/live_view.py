@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from schemas.evals import EvalCompleted
 from slime_events.launch.plain_view import PlainView
 from slime_events.launch.view import View
 from slime_events.progress import Progress, StepLine
@@ -88,11 +89,16 @@ def screen(progress: Progress, steps: int, *, seconds: float, waits_for: WaitsFo
             1, Text(f"reward {rewards[-1]:.3f}  {sparkline(rewards, CURVE)}  from {rewards[0]:.3f}", style="green")
         )
     if progress.evals:
-        last = "  ".join(f"{e.dataset} v{e.version} {e.mean:.3f}" for e in progress.evals[-EVALS:])
+        last = "  ".join(map(_eval, progress.evals[-EVALS:]))
         parts.append(Text(f"evals  {last}"))
     if waits_for is not None and done < steps:
         parts.append(Text(f"waits for {waits_for(state)}", style="dim"))
     return Group(*parts)
+
+
+def _eval(done: EvalCompleted) -> str:
+    failed = f" ({done.failed} of {done.samples} failed)" if done.failed else ""
+    return f"{done.dataset} v{done.version} {done.mean:.3f}{failed}"
 
 
 def _figures(progress: Progress) -> Table:

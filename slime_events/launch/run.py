@@ -192,12 +192,12 @@ class Launch:
 
     def _summarise(self, failure: str | None = None) -> dict[str, Any]:
         progress, joined = self._progress, {worker.role: worker.seconds for worker in self._progress.workers}
-        active = (progress.first_version_at - progress.started_at) / 1e9 if progress.first_version_at else None
+        startup = progress.time.startup
         summary = progress.summary() | {
             **({"phase": RunPhase.FAILED.value} if failure else {}),
             "failure": failure,
             "seconds_total": time.perf_counter() - self._begun,
-            "seconds_startup": None if active is None else active + self._seconds["nats"],
+            "seconds_startup": None if startup is None else startup / 1e9 + self._seconds["nats"],
             "startup": self._seconds | {f"{role}.{k}": v for role, parts in joined.items() for k, v in parts.items()},
             "folder": str(self._folder.path),
         }

@@ -22,6 +22,7 @@ from slime_events.conductor.plan import make_plan
 from slime_events.conductor.stall import Stall
 from slime_events.config.settings import TrainSettings
 from slime_events.launch.engines import EngineWatch
+from slime_events.launch.rejection_watch import RejectionWatch
 from slime_events.launch.restarts import Restarts
 from slime_events.launch.role_end import error_of, is_lost, reason_of
 from slime_events.launch.roles import ARCHIVIST, CONDUCTOR, Roles
@@ -60,7 +61,7 @@ class Supervisor:
     ) -> None:
         self._worker, self._roles, self._progress, self._view = worker, roles, progress, view
         self._settings, self._folder, self._check_server = settings, folder, check_server
-        self._engines = EngineWatch(settings.engine.replicas)
+        self._engines, self._rejections = EngineWatch(settings.engine.replicas), RejectionWatch()
         self._restarts = Restarts(settings.run.max_deaths)
         self._plan = make_plan(settings.rollout, settings.evaluation, settings.trainer)
         self._stall = self._new_stall()
@@ -98,15 +99,18 @@ class Supervisor:
         if self._over and is_news:
             return  # such as an engine that loads the last weights only now: the summary is of the run up to its end
         line = self._progress.apply(recorded)
-        self._over = self._worker.is_over(self._over, recorded.envelope.event)
+        event = recorded.envelope.event
+        self._over = self._worker.is_over(self._over, event)
+        rejections = self._rejections.apply(event)
         if not is_news:
             return
         if line is not None:
             self._view.step(line, self._progress, self._settings.rollout.num_rollout or 0)
             if warning := disagreement(line):
                 self._view.note(warning)
-        if news := self._engines.apply(recorded.envelope.event):
-            self._view.note(news)
+        for news in (rejections, self._engines.apply(event)):
+            if news:
+                self._view.note(news)
 
     async def _check_room(self) -> None:
         """While the last of the disk is left, so that the log still takes the reason. NATS on a full disk is silent."""

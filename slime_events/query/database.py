@@ -55,12 +55,12 @@ def database(loaded: Loaded, names: Collection[str]) -> duckdb.DuckDBPyConnectio
 
 def _rows(connection: duckdb.DuckDBPyConnection, facts: RunFacts, name: str, part: FactParts) -> Iterator[str]:
     """SELECTs that give the rows of one fact of one run; in the end what is in memory, if only an empty table."""
-    head = f"SELECT {_text(facts.run)} AS run, {facts.depth} AS depth, * FROM"
-    tail = "" if facts.end is None else f" WHERE position <= {facts.end}"
+    depth, tail = facts.part.depth, facts.part.where(name)
+    head = f"SELECT {_text(facts.run)} AS run, {depth} AS depth, * FROM"
     if part.files:
         yield f"{head} read_parquet({_texts(list(map(str, part.files)))}){tail}"
-    connection.register(f"tail_{name}_{facts.depth}", part.table)
-    yield f"{head} tail_{name}_{facts.depth}{tail}"
+    connection.register(f"tail_{name}_{depth}", part.table)
+    yield f"{head} tail_{name}_{depth}{tail}"
 
 
 def _quiet(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:

@@ -40,13 +40,46 @@ class _Tail:
     end: int = 0
 
 
-class RunFacts:
-    """depth: 0 for the run that was asked for, 1 for the one that it branched from, and so on. end: the last position
-    that counts, None for all there are.
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What of a run's log counts. depth: 0 for the run that was asked for, 1 for the one that it branched from, and so
+    on. end: the last position, None for all there are. first_later: the first step that is not its own any more: a
+    batch of it may be sealed before `end`, and is sealed by the run after it too. only_rollouts: nothing but prompts,
+    rollouts, rewards and verdicts, of a run that another one follows.
     """
 
-    def __init__(self, opened: OpenedRun, cache: TableCache, *, depth: int = 0, end: int | None = None) -> None:
-        self.opened, self.depth, self.end = opened, depth, end
+    depth: int = 0
+    end: int | None = None
+    first_later: int | None = None
+    only_rollouts: bool = False
+
+    def has(self, fact: str) -> bool:
+        """Whether any row of this fact counts."""
+        return not self.only_rollouts or is_of_rollouts(fact)
+
+    def where(self, fact: str) -> str:
+        """A condition of SQL on the rows of a fact."""
+        conditions = [] if self.end is None else [f"position <= {self.end}"]
+        if not self.has(fact):
+            conditions.append("false")
+        if self.first_later is not None and fact in _STEPS:
+            conditions.append(f"step < {self.first_later}")
+        return f" WHERE {' AND '.join(conditions)}" if conditions else ""
+
+
+_STEPS = ("batch_sealed", "step_claimed", "step_committed")
+
+
+def is_of_rollouts(fact: str) -> bool:
+    """Whether a fact says how rollouts were made and judged, and nothing of training."""
+    return fact.startswith(("prompt_", "rollout_", "turn_", "reward_", "group_")) or fact == "token_run"
+
+
+class RunFacts:
+    """The facts of the part of a run that counts."""
+
+    def __init__(self, opened: OpenedRun, cache: TableCache, part: Part | None = None) -> None:
+        self.opened, self.part = opened, part or Part()
         self._cache = cache
         self._tails: dict[str, _Tail] = {}
         self._reader: ArchiveReader | None = None
@@ -62,9 +95,9 @@ class RunFacts:
         if not names:
             return {}
         end = await self.opened.log.position()
-        end = end if self.end is None else min(end, self.end)
+        end = end if self.part.end is None else min(end, self.part.end)
         reader = await self._archive()
-        facts = [FACTS[name] for name in names]
+        facts = [FACTS[name] for name in names if self.part.has(name)]
         files: dict[str, list[Path]] = {}
         if reader is not None:
             files = await asyncio.to_thread(self._cache.files, reader, facts, self.opened.fetch)
@@ -75,7 +108,7 @@ class RunFacts:
                 pa.Table.from_batches(self._tails[fact.name].batches, fact.schema),
             )
             for fact in facts
-        }
+        } | {name: FactParts((), FACTS[name].schema.empty_table()) for name in names if not self.part.has(name)}
 
     async def _archive(self) -> ArchiveReader | None:
         """The run's archive, looked for once; None where there is none, or none of this very log."""

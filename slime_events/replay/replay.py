@@ -185,7 +185,7 @@ class Replay:
             return
         state, plan = self._state, self._decider.plan
         broken = is_broken(state, plan)
-        if isinstance(event, RunFailed) and event.role == CONDUCTOR and broken and broken != event.reason:
+        if isinstance(event, RunFailed) and event.role == CONDUCTOR and broken and not event.reason.startswith(broken):
             now: Event | None = msgspec.structs.replace(event, reason=broken)
         elif isinstance(event, RunFinished) and event.reason is FinishReason.ALL_STEPS and not is_complete(state, plan):
             now = None

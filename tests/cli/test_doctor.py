@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import socket
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -10,6 +14,7 @@ import pytest
 
 from slime_events.cli import checks, doctor
 from slime_events.cli.checks import GIB, Outcome
+from slime_events.cli.installed_files import MEGATRON_IMPORTS, SGLANG_IMPORTS, check_files
 
 
 def test_python_version() -> None:
@@ -101,3 +106,48 @@ def test_rows_and_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         assert name in rows
     assert doctor.main([*arguments, "--blob-url", "nosuchscheme://x"]) == 1
     assert "to mend: " in capsys.readouterr().out
+
+
+def _distribution(folder: Path, *, length: int) -> None:
+    """A distribution `large` of one package, whose file is 5 bytes long, and `length` by its record."""
+    (folder / "large").mkdir()
+    (folder / "large" / "__init__.py").write_bytes(b"a = 1")
+    info = folder / "large-1.2.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: large\nVersion: 1.2\n")
+    (info / "RECORD").write_text(f"large/__init__.py,,{length}\nlarge-1.2.dist-info/RECORD,,\n")
+
+
+@pytest.mark.parametrize(
+    ("length", "imports", "outcome", "named"),
+    [
+        (5, ("large",), Outcome.OK, "1.2"),
+        (6, ("large",), Outcome.FAIL, "large/__init__.py"),
+        (5, ("large", "no_such_package"), Outcome.FAIL, "no_such_package"),
+    ],
+)
+def test_a_package_whose_files_or_imports_are_missing_is_found_without_importing_it(
+    length: int, imports: tuple[str, ...], outcome: Outcome, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _distribution(tmp_path, length=length)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    check = check_files("large", imports, "install it")
+    assert (check.outcome, check.mend) == (outcome, "" if outcome is Outcome.OK else "install it")
+    assert named in check.found
+    assert "large" not in sys.modules
+
+
+_LOADED = """
+import json, sys
+import torch, sglang.srt.entrypoints.engine, megatron.core.models.gpt
+print(json.dumps(sorted(name for name in {listed} if name not in sys.modules)))
+"""
+
+
+@pytest.mark.real
+def test_the_packages_that_are_looked_for_are_those_that_the_imports_load() -> None:
+    """In one process, since they share half a minute's worth of modules on a slow machine."""
+    environment = {**os.environ, "PYTHONPATH": str(checks._shims()), "SGLANG_USE_CPU_ENGINE": "1"}
+    program = _LOADED.format(listed=(*SGLANG_IMPORTS, *MEGATRON_IMPORTS))
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True)
+    assert json.loads(done.stdout.splitlines()[-1]) == []

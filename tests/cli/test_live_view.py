@@ -5,9 +5,12 @@ from __future__ import annotations
 import io
 import time
 
+import msgspec
 import pytest
 from rich.console import Console
 
+from schemas.evals import EvalCompleted
+from slime_events.cli.train import reached
 from slime_events.launch import live_view
 from slime_events.launch.live_view import LiveView, make_view, screen
 from slime_events.launch.plain_view import PlainView
@@ -44,6 +47,23 @@ def test_the_figures() -> None:
     ):
         assert expected in shown
     assert "waits for samples for step 2" in shown
+
+
+def test_what_of_an_evaluation_failed_is_said_beside_its_mean() -> None:
+    said = [
+        msgspec.structs.replace(event, failed=63, samples=128) if isinstance(event, EvalCompleted) else event
+        for event in events()
+    ]
+    progress, out = Progress(RUN), io.StringIO()
+    for one in recorded(said):
+        progress.apply(one)
+    assert "63 of 128 failed" in _shown(progress)
+    PlainView(out).tick(progress, 3)
+    assert "128 samples, 63 failed" in out.getvalue()
+    (last,) = progress.summary()["evals"]
+    assert (last["samples"], last["failed"]) == (128, 63)
+    assert "63 samples of it failed" in reached(progress.summary())
+    assert "failed" not in _shown(_progress())
 
 
 def test_before_the_first_step_it_says_what_it_waits_for() -> None:

@@ -1,4 +1,4 @@
-"""The trainer's idle share, from a log alone."""
+"""The seconds of steps and the trainer's idle share, from a log alone."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ import msgspec
 import pytest
 
 from schemas.checkpoints import CheckpointSaved
+from schemas.envelope import enclose
+from schemas.event import Event
+from schemas.runs import RunResumed
 from schemas.steps import StepCommitted
+from schemas.weights import WeightsActivated
+from schemas.workers import WorkerJoined
 from slime_events.cli.show_run import run_facts, run_text
 from slime_events.history import History, apply
 from slime_events.progress import Progress
 from storage.log import Recorded
+from tests.cli.small_run import RUN, SECOND, START, events
 from tests.conductor.driver import Driver, make_plan
-
-SECOND = 1_000_000_000
 
 
 def test_the_trainer_is_idle_where_it_neither_trains_nor_saves() -> None:
@@ -37,3 +41,66 @@ def test_the_trainer_is_idle_where_it_neither_trains_nor_saves() -> None:
     assert [line.idle for line in progress.steps][1:] == pytest.approx([0.6, 0.4])
     assert progress.trainer_idle == progress.summary()["trainer_idle"] == pytest.approx(0.5)
     assert "idle 50.0% of the time from its first commit to its last" in run_text(run_facts(history, progress))
+
+
+def _at(said: list[tuple[float, Event]]) -> Progress:
+    """A run's progress where each event is said at its second."""
+    progress = Progress(RUN)
+    for position, (second, event) in enumerate(said, 1):
+        envelope = enclose(RUN, event, at=START + round(second * SECOND), producer="test")
+        progress.apply(Recorded(position, envelope.subject, envelope, b"x"))
+    return progress
+
+
+def _resumed_a_day_later(killed: float = 13.0) -> list[tuple[float, Event]]:
+    """Begun at 0 s, ready at 10 s, step 0 committed at 12 s, then killed; gone on with a day later, ready 20 s after
+    that, step 1 committed 1 s after that. The trainer says 0.3 s of work each time.
+    """
+    day, said = 86_400.0, list[tuple[float, Event]]()
+    for event in events():
+        if isinstance(event, WeightsActivated) and event.version == 0:
+            said.append((10.0, event))
+        elif not any(isinstance(other, StepCommitted) for _, other in said):
+            said.append((12.0 if isinstance(event, StepCommitted) else said[-1][0] if said else 0.0, event))
+        elif not any(isinstance(other, RunResumed) for _, other in said):
+            said += [
+                (killed, event),
+                (day, RunResumed(incarnation=1, code_version="")),
+                (day + 15.0, WorkerJoined(worker="trainer-2", role="trainer", pid=2)),
+                (day + 20.0, WeightsActivated(version=1, engine="engine-2", digest="d1", seconds=0.1, lag=0.2)),
+            ]
+        else:
+            said.append((day + 21.0, event))
+    return said
+
+
+def test_neither_starting_nor_the_time_without_a_launcher_is_a_step_s() -> None:
+    progress = _at(_resumed_a_day_later())
+    first, second = progress.steps
+    assert (first.seconds, second.seconds) == (pytest.approx(2.0), pytest.approx(2.0))
+    assert second.idle == pytest.approx(1 - 0.3 / 2.0)
+    assert second.tokens_per_s == pytest.approx(4 * 3 / 2.0)
+    assert progress.eta_s(3) == pytest.approx(2.0)
+    assert progress.time.startup == 20 * SECOND
+    assert progress.summary()["seconds"] == pytest.approx(13.0 + 21.0)
+    assert progress.summary()["lives"] == 2
+
+
+def test_a_step_that_is_trained_while_engines_start_took_what_the_trainer_says() -> None:
+    said = _resumed_a_day_later(killed=12.1)
+    late = [(at, event) for at, event in said if not (isinstance(event, WeightsActivated) and at > 20.0)]
+    line = _at(late).steps[1]
+    assert (line.seconds, line.idle) == (pytest.approx(0.3), pytest.approx(0.0))
+
+
+def test_the_first_step_of_a_life_is_not_what_the_others_are_expected_to_take() -> None:
+    driver = Driver(make_plan(steps=4))
+    driver.play(random.Random(0))
+    progress, seconds = Progress("drive"), {0: 30.0, 1: 31.0, 2: 32.0, 3: 33.0}
+    now = 0.0
+    for recorded in driver.log:
+        event = recorded.envelope.event
+        now = seconds[event.step] if isinstance(event, StepCommitted) else now
+        envelope = msgspec.structs.replace(recorded.envelope, at=round(now * SECOND))
+        progress.apply(Recorded(recorded.position, recorded.subject, envelope, recorded.data))
+    assert progress.eta_s(14) == pytest.approx(10.0)

@@ -17,8 +17,11 @@ from storage.log import EventLog
 from tests.cli import small_run as run
 
 
-async def _positions(log: EventLog, wanted: Wanted, *, follow: bool = False) -> list[str]:
-    return [r.envelope.type async for r in events(log, wanted, follow=follow)]
+async def _positions(log: EventLog, wanted: Wanted, *, on: bool = False) -> list[str]:
+    async def is_on() -> bool:
+        return True
+
+    return [r.envelope.type async for r in events(log, wanted, follow=is_on if on else None)]
 
 
 async def test_filters_narrow_each_other() -> None:
@@ -39,7 +42,7 @@ async def test_it_follows_a_run_to_its_end_and_then_ends(monkeypatch: pytest.Mon
     said = run.appends(run.finished(run.events()))
     log = await run.write([])
     await log.append(said[:5])
-    tailing = asyncio.create_task(_positions(log, Wanted(types=("step", "run")), follow=True))
+    tailing = asyncio.create_task(_positions(log, Wanted(types=("step", "run")), on=True))
     await asyncio.sleep(0.12)
     assert not tailing.done(), "silence alone is no end"
     await log.append(said[5:])

@@ -7,6 +7,7 @@ import shlex
 import pytest
 
 from schemas.errors import ImpossibleCombination, InvalidValue
+from slime_events.conductor.plan import make_plan
 from slime_events.config.combinations import impossible
 from slime_events.config.derivations import derive
 from slime_events.config.flags import parse_train
@@ -122,7 +123,10 @@ def test_what_follows_from_what_was_set() -> None:
     notes = "\n".join(parsed.notes)
     assert "grpo_std_normalization is off" in notes
     assert "max_staleness is 2" in notes
-    assert derive(settings) == (settings, ())
+    again, said = derive(settings)
+    assert again == settings
+    assert [note for note in parsed.notes if note in said] == list(said), "what holds is said again, a change is not"
+    assert len(said) < len(parsed.notes)
 
 
 def test_missing_paths_say_what_to_do() -> None:
@@ -145,3 +149,22 @@ def test_missing_paths_say_what_to_do() -> None:
     assert "config.json" in absent[1]
     with pytest.raises(InvalidValue, match="hf_checkpoint /m is not there"):
         require_paths(settings)
+
+
+@pytest.mark.parametrize(
+    ("line", "bound"),
+    [
+        ("--max-staleness 2", None),
+        ("--max-staleness 2 --rollout-batch-size 8 --over-sampling-batch-size 9", 3),
+        ("--max-staleness 2 --rollout-batch-size 8 --over-sampling-batch-size 24", 5),
+        ("--max-staleness 0 --rollout-batch-size 8 --over-sampling-batch-size 16", 2),
+        ("--max-staleness 3 --update-weights-interval 4", 6),
+    ],
+)
+def test_a_bound_that_is_not_what_its_flag_says_is_said(line: str, bound: int | None) -> None:
+    """The very bound that the conductor decides by."""
+    parsed = parse_train(shlex.split(f"{LEAST} {line}"))
+    plan = make_plan(parsed.settings.rollout, parsed.settings.evaluation, parsed.settings.trainer)
+    notes = [note for note in parsed.notes if f"up to {plan.staleness_bound} versions behind" in note]
+    assert len(notes) == (bound is not None)
+    assert plan.staleness_bound == (parsed.settings.rollout.max_staleness if bound is None else bound)

@@ -38,8 +38,9 @@ class Raised:
 
     def answers(self, case: Case) -> bool:
         """Whether slime raised too, and we said so by name."""
-        named = isinstance(self.error, SlimeEventsError) or type(self.error).__name__ == case.expected["raises"]
-        return case.raises and named
+        if not case.raises:
+            return False
+        return isinstance(self.error, SlimeEventsError) or type(self.error).__name__ == case.expected["raises"]
 
 
 def judge(case: Case) -> Verdict:

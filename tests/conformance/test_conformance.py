@@ -40,6 +40,14 @@ def test_judge_notices_a_missing_error():
     assert judge(dataclasses.replace(case, expected={"raises": "ValueError"})).outcome is Outcome.FAILED
 
 
+@pytest.mark.parametrize("expected", [[1.0], {"value": 1.0}, None, 1.0])
+def test_judge_says_what_a_case_raised_where_a_figure_was_expected(expected):
+    case = next(case for case in ALL if case.family == "kl")
+    verdict = judge(dataclasses.replace(case, input={}, expected=expected))
+    assert verdict.outcome is Outcome.FAILED
+    assert "KeyError" in verdict.detail
+
+
 def test_a_difference_that_is_none_any_more_fails():
     case = next(case for case in ALL if case.id == "reward_norm-08")
     assert judge(case).outcome is Outcome.BETTER

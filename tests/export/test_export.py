@@ -10,12 +10,17 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from msgspec.structs import replace
 
+from schemas.arrays import unpack
 from schemas.batches import BatchSealed
+from schemas.envelope import enclose
 from schemas.errors import DataError, InvalidValue
 from schemas.groups import GroupRejected
+from schemas.runs import Branched, RunStarted
 from slime_events.cli.export import main
 from slime_events.config.data import DataSettings
+from slime_events.config.toml import settings_from
 from slime_events.data.row import PromptRow
 from slime_events.data.source import START, PromptSource
 from slime_events.export.dump import load_dump
@@ -26,6 +31,8 @@ from slime_events.export.writers import table_of
 from slime_events.opened_run import OpenedRun, open_run
 from slime_events.sample import Status
 from storage.archive import ArchiveWriter
+from storage.log import Append
+from storage.memory_log import MemoryLog
 from tests.replay.golden import golden
 
 RECORDS = golden("resting")
@@ -144,3 +151,29 @@ def test_what_cannot_be_exported(archived: str, tmp_path: Path) -> None:
         with pytest.raises(DataError, match="no samples that are evaluated"):
             main([archived, "--to", layout, "--out", f"{tmp_path}/out/e.{layout}", "--what", "evaluated"])
     assert not (tmp_path / "out").exists()
+
+
+async def test_a_learner_s_samples_are_those_of_the_run_that_it_follows(archived: str, tmp_path: Path) -> None:
+    """Its batch of step 1 lacks the first group of that run's; what it is trained on has its own rewards."""
+    was = BATCHES[1]
+    left = [sample for sample in was.samples if not sample.startswith(f"{was.groups[0]}-s")]
+    batch = replace(
+        was, groups=was.groups[1:], samples=tuple(left), rewards=(0.25,) * len(left), raw_rewards=(7.0,) * len(left)
+    )
+    branched = Branched(
+        run="sim", where=archived, position=1, version=1, weights_digest="", optimizer_digest="", follows=True
+    )
+    log = MemoryLog("learner")
+    said = [RunStarted(settings={}, code_version="", branched=branched), batch]
+    await log.append([Append(enclose("learner", event, at=1, producer="test")) for event in said])
+    learner = OpenedRun(log, settings_from({}), unpack, None, "")
+    done = await export(learner, make_writer(Layout.JSONL, f"{tmp_path}/all.jsonl"), list(Fate))
+    rows = [json.loads(line) for line in (tmp_path / "all.jsonl").read_text().splitlines()]
+    trained = [row for row in rows if row["fate"] == Fate.TRAINED]
+    assert [row["sample"] for row in trained] == left
+    assert {(row["run"], row["step"], row["reward"], row["advantage_input"]) for row in trained} == {
+        ("learner", 1, 7.0, 0.25)
+    }
+    assert all(row["response"] for row in trained)
+    assert {row["group"] for row in rows if row["fate"] == Fate.REJECTED} >= {was.groups[0]}
+    assert done.samples[Fate.EVALUATED] == 0

@@ -10,6 +10,7 @@ import pytest
 from schemas.batches import BatchSealed
 from schemas.errors import RunNotFound
 from schemas.groups import GroupRejected, RejectionCause
+from schemas.runs import FinishReason, RunFinished, RunResumed, RunStarted
 from slime_events.query import samples_where, tables_of
 from tests.cli.small_run import GROUPS, RUN, events
 from tests.lineage.opened import archived_parent, branch, opened
@@ -49,8 +50,8 @@ async def test_what_a_learner_says_is_about_the_samples_of_the_run_that_it_follo
         )
         assert samples.rows() == [
             (RUN, f"{GROUPS[3]}-s1", None, 0, 0.5),
-            (RUN, f"{GROUPS[0]}-s0", "mine", 0, -1.0),
-            (RUN, f"{GROUPS[4]}-s0", None, 1, -1.0),
+            (RUN, f"{GROUPS[0]}-s0", "mine", None, None),
+            (RUN, f"{GROUPS[4]}-s0", None, None, None),
         ]
     assert trained == [("learner", f"{GROUPS[3]}-s1", RUN)]
     rejected = "SELECT group_id FROM groups WHERE reason = 'mine'"
@@ -58,6 +59,52 @@ async def test_what_a_learner_says_is_about_the_samples_of_the_run_that_it_follo
         f"{GROUPS[0]}-s0",
         f"{GROUPS[0]}-s1",
     ]
+
+
+async def test_a_step_that_its_parent_had_sealed_ahead_is_the_branch_s_own(tmp_path: Path) -> None:
+    where = await archived_parent(tmp_path)
+    ahead = max(number for number, event in enumerate(events(), 1) if isinstance(event, BatchSealed))
+    said = [
+        *branch(where, version=1, position=ahead),
+        BatchSealed(
+            step=1, groups=(GROUPS[3],), samples=(f"{GROUPS[3]}-s1",), rewards=(0.5,), raw_rewards=(9.0,), digest="b"
+        ),
+    ]
+    child = await opened(said, run="child")
+    async with tables_of(child, with_parent=True, cache=tmp_path / "tables") as tables:
+        assert (await tables.sql("SELECT run, step FROM steps ORDER BY step")).rows() == [(RUN, 0), ("child", 1)]
+        trained = (await tables.sql("SELECT DISTINCT run, step FROM trained ORDER BY step")).rows()
+    assert trained == [(RUN, 0), ("child", 1)]
+
+
+async def test_a_learner_answers_with_the_rollouts_that_it_is_trained_on(tmp_path: Path) -> None:
+    where = await archived_parent(tmp_path)
+    mine = BatchSealed(
+        step=0, groups=(GROUPS[3],), samples=(f"{GROUPS[3]}-s1",), rewards=(0.5,), raw_rewards=(9.0,), digest="b"
+    )
+    learner = await opened([*branch(where, version=0, position=3, follows=True), mine], run="learner")
+    async with tables_of(learner, cache=tmp_path / "tables") as tables:
+        trained = await tables.sql("SELECT run, sample, step, text FROM samples WHERE step IS NOT NULL")
+        assert trained.rows() == [(RUN, f"{GROUPS[3]}-s1", 0, "is 42")]
+        assert (await tables.sql("SELECT group_id FROM groups WHERE step = 0")).rows() == [(GROUPS[3],)]
+        assert (await tables.sql("SELECT run, step FROM steps")).rows() == [("learner", 0)]
+        assert (await tables.sql("SELECT DISTINCT run FROM events")).rows() == [("learner",)]
+        assert (await tables.sql("SELECT run FROM versions UNION SELECT run FROM evals")).rows() == [("learner",)]
+    shutil.rmtree(where)
+    async with tables_of(learner, cache=tmp_path / "others") as tables:
+        assert (await tables.sql("SELECT run, step FROM steps")).rows() == [("learner", 0)]
+        with pytest.raises(RunNotFound, match=f"goes on from {RUN}, which was at {where}"):
+            await tables.sql("SELECT count(*) FROM samples")
+
+
+async def test_a_run_that_goes_on_after_an_end_has_not_finished(tmp_path: Path) -> None:
+    stopped = RunFinished(reason=FinishReason.INTERRUPTED, steps=1, events=1, state_digest="")
+    said = [RunStarted(settings={}, code_version=""), stopped, RunResumed(incarnation=1, code_version="")]
+    ended = RunFinished(reason=FinishReason.ALL_STEPS, steps=2, events=3, state_digest="")
+    for events_of, reason in ((said[:2], "interrupted"), (said, None), ([*said, ended], "all_steps")):
+        async with tables_of(await opened(events_of), cache=tmp_path / "tables") as tables:
+            rows = (await tables.sql("SELECT finish_reason, finished IS NULL, resumptions FROM runs")).rows()
+        assert rows == [(reason, reason is None, len(events_of) // 3)]
 
 
 async def test_a_parent_that_has_gone_is_named(tmp_path: Path) -> None:

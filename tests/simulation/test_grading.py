@@ -15,12 +15,14 @@ from schemas.runs import RunFailed
 from serve_apps.engine.scripted_engine import Script
 from slime_events.config.reward import RewardSettings
 from slime_events.filters.decide import run_filter
+from slime_events.rejections import Rejections
 from slime_events.rewards.outcome import RewardFailure
 from slime_events.rewards.pool import GraderPool
 from slime_events.sample import Sample
 from slime_events.sample_view import group_samples
 from slime_events.state.run import RunPhase
 from tests.clock import Clock
+from tests.replay.replayed import decider, replayed
 from tests.simulation.parts import InstantPool, by_text
 from tests.simulation.simulation import Simulation, make_plan
 from tests.simulation.test_run import check_run
@@ -144,3 +146,10 @@ async def test_a_filter_that_raises_fails_the_run_with_its_words(tmp_path: Path)
     (failed,) = sim.events(RunFailed)
     assert "16 groups in a row" in failed.reason
     assert "filter_raised 16" in failed.reason
+    rejections = Rejections()
+    for event in rejected:
+        rejections.apply(event)
+    assert len(rejections.counts) == 1
+    assert failed.reason.endswith(rejections.commonest())
+    report = replayed(sim.log.records, decider(sim.plan, judge))
+    assert not report.differences, "a reason that names the commonest is the same end"

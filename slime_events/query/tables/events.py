@@ -7,10 +7,14 @@ from slime_events.query.table import BOOL, FLOAT, INT, JSON, POSITION, RUN, TEXT
 RUNS = Table(
     "runs",
     "A row per run: the one that was asked for, and with `--with-parent` those that it branched from.",
-    """(SELECT s.*, n.resumptions, f."time" AS finished, f.reason AS finish_reason, x.reason AS failure
+    """(SELECT s.*, n.resumptions, x.reason AS failure,
+               CASE WHEN f.position > coalesce(n.position, 0) THEN f."time" END AS finished,
+               CASE WHEN f.position > coalesce(n.position, 0) THEN f.reason END AS finish_reason
         FROM log.run_started s
-        LEFT JOIN (SELECT run, count(*) AS resumptions FROM log.run_resumed GROUP BY run) n USING (run)
-        LEFT JOIN (SELECT run, last("time" ORDER BY position) AS "time", last(reason ORDER BY position) AS reason
+        LEFT JOIN (SELECT run, count(*) AS resumptions, max(position) AS position FROM log.run_resumed GROUP BY run) n
+            USING (run)
+        LEFT JOIN (SELECT run, last("time" ORDER BY position) AS "time", last(reason ORDER BY position) AS reason,
+                          max(position) AS position
                    FROM log.run_finished GROUP BY run) f USING (run)
         LEFT JOIN (SELECT run, last(reason ORDER BY position) AS reason FROM log.run_failed GROUP BY run) x USING (run)
        ) t""",
@@ -20,8 +24,8 @@ RUNS = Table(
         Column("code_version", TEXT, "t.code_version", "of this package"),
         Column("settings", JSON, "t.settings", "what flags and TOML resolved to, a table per component"),
         Column("resumptions", INT, "coalesce(t.resumptions, 0)", "how often it was gone on with"),
-        Column("finished", TIME, "t.finished", "UTC; null while it is on or where it has failed"),
-        Column("finish_reason", TEXT, "t.finish_reason", "`all_steps` or `interrupted`"),
+        Column("finished", TIME, "t.finished", "UTC; null while it is on, and where it has failed or was killed"),
+        Column("finish_reason", TEXT, "t.finish_reason", "`all_steps` or `interrupted`; null as `finished` is"),
         Column("failure", TEXT, "t.failure", "why it could not go on, the last time that it could not"),
         Column("parent", TEXT, "t.branched_run", "the run that it branched from; null where it began with its base"),
         Column("parent_where", TEXT, "t.branched_where", "the parent's folder or archive"),

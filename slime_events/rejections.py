@@ -1,0 +1,60 @@
+"""`Rejections`: why groups were rejected, each reason once however many samples it names."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+
+from schemas.groups import GroupRejected, RejectionCause
+
+_COUNTED = re.compile(r"\b(group|sample) \d+\b")
+"""How messages name what slime counts."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Reason:
+    """text: without the ids of samples and groups."""
+
+    cause: RejectionCause
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.cause.replace('_', ' ')}, {self.text}"
+
+
+def reason_of(event: GroupRejected) -> Reason:
+    """What a rejection has in common with others."""
+    if event.cause is RejectionCause.STALE:  # its sentence counts versions
+        return Reason(event.cause, "no step within its bound had a place for it")
+    text = event.reason
+    for sample in sorted(event.samples, key=len, reverse=True):
+        text = text.removeprefix(f"{sample}: ").replace(sample, "<sample>")
+    return Reason(event.cause, _COUNTED.sub(r"a \1", text.replace(event.group, "<group>")))
+
+
+@dataclass(slots=True)
+class Rejections:
+    """A fold of group.rejected. failed: rejected groups that no filter chose."""
+
+    counts: Counter[Reason] = field(default_factory=Counter)
+    failed: int = 0
+
+    def apply(self, event: GroupRejected) -> None:
+        """Count one."""
+        self.counts[reason_of(event)] += 1
+        self.failed += event.cause is not RejectionCause.FILTER
+
+    @property
+    def total(self) -> int:
+        """Rejected groups."""
+        return self.counts.total()
+
+    def commonest(self) -> str:
+        """`reward failed, raised: ... no nines (rewards.py:4), 13 x`, and how many others there are; "" for none."""
+        if not self.counts:
+            return ""
+        ((reason, count),) = self.counts.most_common(1)
+        others = len(self.counts) - 1
+        more = f", and {others} other reason{'s' if others > 1 else ''}" if others else ""
+        return f"{reason}, {count} x{more}"
