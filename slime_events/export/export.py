@@ -13,6 +13,7 @@ from slime_events.export.sample import ExportedSample, Fate
 from slime_events.export.samples import Samples
 from slime_events.export.writers import DumpWriter, HfWriter, JsonlWriter, ParquetWriter, Rows, Writer
 from slime_events.opened_run import OpenedRun
+from slime_events.prompt_text import prompt_decoder
 
 
 class Layout(enum.StrEnum):
@@ -53,7 +54,8 @@ async def export(opened: OpenedRun, writer: Writer, fates: Collection[Fate], ste
     """Write all samples with these fates. steps: of those that were trained only these, and evaluations of these
     versions. Raises DataError where there are none, StorageError for a torn log.
     """
-    samples, done = Samples(opened.run, opened.fetch), Exported()
+    decode = prompt_decoder(opened.settings.engine.hf_checkpoint, opened.fetch)
+    samples, done = Samples(opened.run, opened.fetch, decode), Exported()
     async for recorded in opened.log.read():
         found = samples.apply(recorded.envelope.event, recorded.position)
         if found and _is_wanted(found[0], fates, steps):
