@@ -12,6 +12,7 @@ from schemas.envelope import enclose
 from schemas.prompts import PromptSubmitted
 from schemas.rollouts import RolloutCompleted
 from schemas.runs import RunStarted
+from slime_events.cli.lineage_text import lineage_text
 from slime_events.cli.show_sample import sample_facts
 from slime_events.conductor.prompts import PromptFeed
 from slime_events.config.data import DataSettings
@@ -19,6 +20,8 @@ from slime_events.data.source import PromptSource
 from slime_events.export.export import Layout, export, make_writer
 from slime_events.export.sample import ExportedSample, Fate
 from slime_events.history import read_history
+from slime_events.lineage.answer import lineage
+from slime_events.lineage.facts import Asked, Kind
 from slime_events.opened_run import OpenedRun
 from slime_events.query import tables_of
 from slime_events.rescore.gather import Gathering, Group
@@ -144,6 +147,14 @@ async def test_show_export_and_sql_have_the_sample_s_own(tmp_path: Path, functio
         assert (
             dict((await tables.sql("SELECT sample, prompt FROM samples WHERE completed IS NOT NULL")).rows()) == found
         )
+
+
+async def test_lineage_has_it_too(tmp_path: Path) -> None:
+    run = await made(tmp_path, "fan_out")
+    for name, text in (await read(run.log)).items():
+        answer = await lineage(opened(run.log), Asked(kind=Kind.SAMPLE, value=name, depth=1))
+        assert answer.samples[0].prompt == (text if text.startswith("which?") else None)
+        assert text in lineage_text(answer)
 
 
 async def test_the_prompts_of_a_run_are_those_of_its_groups(tmp_path: Path) -> None:
