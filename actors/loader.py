@@ -16,6 +16,7 @@ from schemas.envelope import Envelope
 from schemas.errors import Conflict
 from schemas.event import Event
 from schemas.prompts import PromptSubmitted
+from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted, RolloutRequested
 from schemas.subjects import about
 from schemas.weights import WeightsPublished
@@ -84,16 +85,18 @@ class Loader:
         asked, self._asked = self._asked, {}
         for position, request in asked.values():
             step, place = self._groups[request.group]
-            completed, reward = (await self._step(step)).completed(request, place, self._worker.id)
-            run, sample = self._worker.log.run, request.sample
-            said = [
-                Append(await self._enclosed(completed), Fence(about(run, "rollout", sample), position)),
-                Append(await self._enclosed(reward), Fence(about(run, "reward", sample), 0)),
-            ]
+            answers = (await self._step(step)).answers(request, place, self._worker.id)
+            said = [Append(await self._enclosed(one), self._fence(one, request, position)) for one in answers]
             try:
                 await self._worker.log.append(said)
             except Conflict:
-                log.info("%s was answered by another loader", sample)
+                log.info("%s was answered by another loader", request.sample)
+
+    def _fence(self, event: RolloutCompleted | RewardAssigned, request: RolloutRequested, position: int) -> Fence:
+        """Nothing is said of a sample after its request, and of a further one of its rollout nothing at all."""
+        noun = "rollout" if isinstance(event, RolloutCompleted) else "reward"
+        asked = noun == "rollout" and event.sample == request.sample
+        return Fence(about(self._worker.log.run, noun, event.sample), position if asked else 0)
 
     async def _enclosed(self, event: Event) -> Envelope:
         return self._worker.enclose(await self._offload(event))

@@ -139,9 +139,10 @@ class RolloutCompleted(Event, frozen=True, kw_only=True, tag="rollout.completed"
     absent = all ones) are of the whole response. digest: sha256 over all response tokens and log-probs, hex.
 
     A rollout that a generate function made in turns starts at 0 and stands whole, whatever its turns hold: log-probs
-    are 0 where the mask is, spans cover generated tokens only. prompt: int32, where it is not the request's. metadata:
-    what the function added to the sample's. A function that returns several samples completes them in one append, the
-    others first: their ids are `<sample>-1`, `<sample>-2`, ..., and `rollout` names the sample that was asked for.
+    are 0 where the mask is, spans cover generated tokens only. prompt: int32, where it is not the request's, and
+    prompt_text its text. metadata: what the function added to the sample's. A function that returns several samples
+    completes them in one append, the others first: their ids are `<sample>-1`, `<sample>-2`, ..., and `rollout` names
+    the sample that was asked for.
 
     origin: of a recorded rollout. It stands whole too, with the digest that it had; spans have what its weight versions
     count as in this run (`CommonVersion`), engine is the worker that read it.
@@ -164,6 +165,7 @@ class RolloutCompleted(Event, frozen=True, kw_only=True, tag="rollout.completed"
     timings: Timings = Timings()
     rollout: str = ""
     prompt: Array | None = None
+    prompt_text: str = ""
     metadata: dict[str, Any] = {}
     origin: Origin | None = None
 

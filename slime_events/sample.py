@@ -28,6 +28,45 @@ FINISH = {"stop": Status.COMPLETED, "length": Status.TRUNCATED, "abort": Status.
 """What an engine's finish reason makes of a sample."""
 
 
+END_TOKENS = ("</s>", "<eos>", "<end_of_turn>", "[EOS]")
+"""End tokens of models that do not write theirs as in `SPECIAL`."""
+SPECIAL = (("<|", "|>"), ("<｜", "｜>"))
+"""How most models write a special token: Qwen, Llama, Phi, GLM and others, and DeepSeek."""
+LONGEST = 48
+"""Characters of a special token, at most."""
+
+
+def answer_of(response: str) -> str:
+    """The answer in a response: what follows the last `</think>`, or all of it, without special tokens at its end
+    (`<|im_end|>`, `</s>`, ...) and without outer blanks.
+    """
+    return without_end(response).rpartition("</think>")[2].strip()
+
+
+def without_end(response: str) -> str:
+    """A response without the special tokens, and the blanks, at its end."""
+    end = len(response)
+    while (shorter := _shorter(response, end)) != end:
+        end = shorter
+    return response[:end]
+
+
+def _shorter(text: str, end: int) -> int:
+    """Where `text[:end]` ends without the blanks and the special token at its end."""
+    while end and text[end - 1].isspace():
+        end -= 1
+    for token in END_TOKENS:
+        if text.endswith(token, 0, end):
+            return end - len(token)
+    for opens, closes in SPECIAL:
+        if text.endswith(closes, 0, end):
+            start = text.rfind(opens, max(0, end - LONGEST), end)
+            name = text[start + len(opens) : end - len(closes)]
+            if start >= 0 and name and not any(letter.isspace() for letter in name):
+                return start
+    return end
+
+
 @dataclass
 class Sample:
     """One response to one prompt.
@@ -65,6 +104,14 @@ class Sample:
         if isinstance(self.reward, dict) and key:
             return self.reward[key]
         return self.reward
+
+    @property
+    def answer(self) -> str:
+        """The response without its thinking and its end token: see `answer_of`. `response` has both, as in slime.
+
+        It is what `--rm-type exact` compares with the label. A stop string of --rollout-stop is text, and stays.
+        """
+        return answer_of(self.response)
 
     @property
     def effective_response_length(self) -> int:

@@ -1,13 +1,18 @@
-"""Groups as slime's `Sample`s: what a user's filter or grader is shown."""
+"""Rollouts as slime's `Sample`s: what a user's generate function, grader or filter is shown.
+
+As in slime `sample.prompt` is a text for all of them: what the model reads, after the chat template where there is one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from schemas.prompts import PromptSubmitted
-from schemas.rollouts import RolloutCompleted, StopReason, WeightSpan
+import msgspec
+
+from schemas.rollouts import RolloutRequested, StopReason, WeightSpan
 from schemas.sample_ids import place_of
+from slime_events.prompt_text import Answered, Submitted, prompt_text
 from slime_events.sample import Sample, Status
 from slime_events.state.group import GroupState, SampleState
 from slime_events.trajectory import Trajectory
@@ -34,7 +39,7 @@ def _from_state(group: GroupState, state: SampleState, index: int) -> Sample:
     return Sample(
         group_index=group.order,
         index=index,
-        prompt=group.text,
+        prompt=group.text if state.prompt_text is msgspec.UNSET else state.prompt_text,
         response=state.text,
         response_length=state.length,
         label=group.label,
@@ -53,7 +58,7 @@ def _with_tokens(sample: Sample, trajectory: Trajectory | None) -> Sample:
     return sample
 
 
-class Completed(Protocol):
+class Completed(Answered, Protocol):
     """What a grader is shown of a completed rollout: `RolloutCompleted`, or those of its fields."""
 
     @property
@@ -66,36 +71,40 @@ class Completed(Protocol):
     def spans(self) -> tuple[WeightSpan, ...]: ...
     @property
     def stop(self) -> StopReason: ...
+    @property
+    def metadata(self) -> dict[str, Any]: ...
 
 
-def sample_to_grade(
-    event: Completed,
-    *,
-    index: int,
-    prompt: str | list[dict[str, Any]],
-    label: str | None,
-    metadata: dict[str, Any],
-) -> Sample:
-    """A completed rollout as its grader sees it."""
+class Asked(Submitted, Protocol):
+    """What it is shown of the prompt: `PromptSubmitted`, or those of its fields."""
+
+    @property
+    def label(self) -> str | None: ...
+    @property
+    def metadata(self) -> dict[str, Any]: ...
+
+
+def completed_sample(completed: Completed, asked: Asked) -> Sample:
+    """A completed rollout as its grader sees it, live and when it is rescored."""
     return Sample(
-        index=index,
-        prompt=prompt,
-        response=event.text,
-        response_length=event.length,
-        label=label,
-        weight_versions=[str(span.version) for span in event.spans],
-        status=STATUS[event.stop],
-        metadata=dict(metadata),
-        session_id=event.sample,
+        index=place_of(completed.sample)[0],
+        prompt=prompt_text(asked, completed),
+        response=completed.text,
+        response_length=completed.length,
+        label=asked.label,
+        weight_versions=[str(span.version) for span in completed.spans],
+        status=STATUS[completed.stop],
+        metadata=asked.metadata | completed.metadata,
+        session_id=completed.sample,
     )
 
 
-def completed_sample(completed: RolloutCompleted, prompt: PromptSubmitted) -> Sample:
-    """The same of a rollout that is in the log beside its prompt, or about to be."""
-    return sample_to_grade(
-        completed,
-        index=place_of(completed.sample)[0],
-        prompt=prompt.messages or prompt.text,
-        label=prompt.label,
-        metadata=prompt.metadata | completed.metadata,
+def sample_to_make(request: RolloutRequested, asked: Asked) -> Sample:
+    """A rollout that is asked for, as a generate function is given it."""
+    return Sample(
+        index=request.index,
+        prompt=asked.text,
+        label=asked.label,
+        metadata=dict(asked.metadata),
+        session_id=request.sample,
     )

@@ -34,7 +34,8 @@ class Trajectory:
     """One rollout so far. prompt: int32 [prompt]; tokens: int32 [response]; log_probs: float32 [response].
 
     position: of the newest event folded in, the fence of the next. attempt: of the newest request. rollout: the sample
-    that was asked for, where this is a further one of its rollout. recalled: another run has recorded it.
+    that was asked for, where this is a further one of its rollout. recalled: another run has recorded it. asked: the
+    request's prompt, where the rollout ended with another; prompt_text: the text of that other.
     """
 
     sample: str
@@ -50,6 +51,8 @@ class Trajectory:
     digest: str = ""
     rollout: str = ""
     recalled: bool = False
+    asked: Array | None = None
+    prompt_text: str = ""
 
     @property
     def length(self) -> int:
@@ -81,7 +84,7 @@ class Trajectory:
         if event.loss_mask is not None:
             self.loss_mask = fetch(event.loss_mask)
         if event.prompt is not None:
-            self.prompt = event.prompt
+            self.asked, self.prompt, self.prompt_text = self.prompt, event.prompt, event.prompt_text
 
     def _join(self, start: int, tokens: Array, log_probs: Array, fetch: Fetch) -> None:
         if start != self.length or tokens.n != log_probs.n:
@@ -126,7 +129,8 @@ class Trajectories:
         asked_for = self.by_sample.get(event.rollout) if isinstance(event, RolloutCompleted) else None
         if asked_for is None or not isinstance(event, RolloutCompleted):
             return None
-        sibling = Trajectory(event.sample, asked_for.prompt, attempt=event.attempt, rollout=event.rollout)
+        prompt = asked_for.asked or asked_for.prompt  # whose end may have been read before, with a prompt of its own
+        sibling = Trajectory(event.sample, prompt, attempt=event.attempt, rollout=event.rollout)
         self.by_sample[event.sample] = sibling
         return sibling
 

@@ -33,6 +33,5 @@ async def generate(args, sample, sampling_params, *, session):
 
 
 def reward_func(args, sample):
-    """Only the last answer counts."""
-    answer = sample.response.rsplit("</think>", 1)[-1].removesuffix("<|im_end|>").strip()
-    return float(answer == str(sample.label))
+    """Only the last answer counts: `sample.answer` is what follows the last `</think>`, without the end token."""
+    return float(sample.answer == str(sample.label))

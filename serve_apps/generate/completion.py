@@ -25,7 +25,7 @@ _STOPS = {Status.COMPLETED: StopReason.STOP, Status.TRUNCATED: StopReason.LENGTH
 
 class Made(msgspec.Struct, frozen=True):
     """What all samples of one rollout share. prompt: int32, as requested. turns: its generations with their prompts.
-    metadata: what the function was given.
+    metadata: what the function was given. tokenizer: the run's.
     """
 
     request: RolloutRequested
@@ -33,6 +33,7 @@ class Made(msgspec.Struct, frozen=True):
     turns: list[tuple[Tokens, Ended]]
     metadata: dict[str, Any]
     engine: str
+    tokenizer: Any
     timings: Timings
 
 
@@ -66,6 +67,7 @@ def _completion(sample: Sample, name: str, made: Made) -> RolloutCompleted:
     spans = _spans(np.where(unknown, made.request.min_version if oldest is None else oldest, versions[cut:]))
     newer = mask_older_versions(spans, len(mask)) if made.request.mask_older else None
     mask = mask if newer is None else mask & newer
+    own = None if np.array_equal(tokens[:cut], made.prompt) else tokens[:cut]
     return RolloutCompleted(
         sample=name,
         group=made.request.group,
@@ -83,13 +85,22 @@ def _completion(sample: Sample, name: str, made: Made) -> RolloutCompleted:
         loss_mask=None if mask.all() else pack(mask, "int8"),
         timings=made.timings,
         rollout="" if name == made.request.sample else made.request.sample,
-        prompt=None if np.array_equal(tokens[:cut], made.prompt) else pack_tokens(tokens[:cut]),
+        prompt=None if own is None else pack_tokens(own),
+        prompt_text="" if own is None else _prompt_text(sample, own.tolist(), made.tokenizer),
         metadata={
             key: plain(value)
             for key, value in sample.metadata.items()
             if key not in made.metadata or made.metadata[key] != value
         },
     )
+
+
+def _prompt_text(sample: Sample, tokens: list[int], tokenizer: Any) -> str:
+    """What the function says of its prompt where that is those tokens, else the text of the tokens."""
+    said = sample.prompt
+    if isinstance(said, str) and list(tokenizer.encode(said, add_special_tokens=False)) == tokens:
+        return said
+    return str(tokenizer.decode(tokens, skip_special_tokens=False, spaces_between_special_tokens=False))
 
 
 def _stop(sample: Sample, name: str, made: Made) -> StopReason:

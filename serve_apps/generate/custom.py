@@ -30,6 +30,7 @@ from slime_events.args_view import ArgsView
 from slime_events.conductor.tokenizer import load_tokenizer
 from slime_events.rewards.outcome import Graded, Outcome, RewardFailure, Value, outcome_event, value_of
 from slime_events.sample import Sample
+from slime_events.sample_view import sample_to_make
 from slime_events.trajectory import Fetch
 from storage.cancellation import check_cancelled
 from storage.log import EventLog
@@ -73,6 +74,7 @@ class CustomGenerate:
             journal.turns,
             prompt.metadata,
             rollout.engine,
+            self._tokenizer,
             Timings(queued=rollout.queued, generating=time.perf_counter() - rollout.begun),
         )
         events = completions(returned, made)
@@ -98,7 +100,7 @@ class CustomGenerate:
         )
         call = self._function(
             self._args,
-            _sample(request, prompt),
+            sample_to_make(request, prompt),
             sampling_params(request.sampling),
             evaluation=request.purpose is Purpose.EVAL,
             session=session,
@@ -156,14 +158,3 @@ async def custom_generate(
         yield custom
     finally:
         custom.close()
-
-
-def _sample(request: RolloutRequested, prompt: PromptSubmitted) -> Sample:
-    """What the function is given."""
-    return Sample(
-        index=request.index,
-        prompt=prompt.text,
-        label=prompt.label,
-        metadata=dict(prompt.metadata),
-        session_id=request.sample,
-    )

@@ -18,7 +18,7 @@ def lineage_text(answer: Lineage) -> str:
     if answer.asked.kind in (Kind.VERSION, Kind.STEP):
         parts = [_version_head(answer), _steps(answer) if len(answer.steps) > 1 else _groups(answer)]
     elif len(answer.samples) == 1:
-        parts = [_sample(answer, answer.samples[0]), _prompt(answer.groups[0])]
+        parts = [_sample(answer, answer.samples[0]), _prompt(answer.groups[0], answer.samples[0].prompt)]
     else:
         parts = [_sources_head(answer), *_groups_and_samples(answer)]
     return "\n\n".join(part for part in (*parts, *answer.notes, _runs(answer)) if part)
@@ -168,7 +168,8 @@ def _sample(answer: Lineage, sample: Sample) -> str:
     ])  # fmt: skip
 
 
-def _prompt(group: Group) -> str:
+def _prompt(group: Group, own: str | None = None) -> str:
+    """own: the text of a sample's own prompt, which it was made of in place of the group's."""
     source = group.source
     where = f"{source.path}:{source.line}, epoch {source.epoch}" if source.line else f"{source.path} {source.key}"
     head = fields([
@@ -176,8 +177,9 @@ def _prompt(group: Group) -> str:
         ("source", where),
         ("label", shorten(group.label, 80) if group.label is not None else None),
         ("figures", figures_text(group.decision.figures) if group.decision else None),
+        ("text", None if own is None else "the sample's own" if own else "the sample's own, which is not in this log"),
     ])  # fmt: skip
-    return f"{head}\n\n{block(group.text)}"
+    return f"{head}\n\n{block(group.text if own is None else own)}"
 
 
 def _runs(answer: Lineage) -> str:

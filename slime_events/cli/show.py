@@ -28,6 +28,7 @@ from slime_events.history import History, read_history
 from slime_events.launch.run_status import RunStatus, is_launched, read_status
 from slime_events.opened_run import OpenedRun, open_run
 from slime_events.progress import Progress
+from slime_events.prompt_text import prompt_decoder, text_decoder
 from slime_events.run_folder import RunFolder
 from slime_events.state.run import RunPhase
 from slime_events.timetravel.difference import difference
@@ -87,20 +88,19 @@ async def answer(
         return Shown(facts, group_text(facts))
     sample = history.find_sample(question.sample or "")
     made = await read_trajectory(log, sample.sample, fetch)
-    facts = sample_facts(history, sample, made, token_decoder(history))
+    decode_prompt = prompt_decoder(_checkpoint(history), fetch)
+    facts = sample_facts(history, sample, made, token_decoder(history), decode_prompt)
     return Shown(facts, sample_text(facts, question.tokens))
 
 
 def token_decoder(history: History) -> Decode | None:
     """Token texts by the run's own tokenizer file; None where it has gone."""
-    folder = (history.settings.get("engine") or {}).get("hf_checkpoint")
-    path = Path(folder or "", "tokenizer.json")
-    if not folder or not path.is_file():
-        return None
-    from tokenizers import Tokenizer
+    decode = text_decoder(_checkpoint(history))
+    return None if decode is None else lambda token: decode([token])
 
-    tokenizer = Tokenizer.from_file(str(path))
-    return lambda token: str(tokenizer.decode([token], skip_special_tokens=False))
+
+def _checkpoint(history: History) -> str | None:
+    return (history.settings.get("engine") or {}).get("hf_checkpoint")
 
 
 async def trace_text(log: Readable, traces: Path | None, group: str) -> str:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from schemas.arrays import Array
 from schemas.turns import TurnRecorded
 from slime_events.cli.line import spans_text
 from slime_events.cli.plain import plain
 from slime_events.cli.show_group import decision_facts, decision_text, fate_text
 from slime_events.cli.text import block, clock, duration, fields, shorten, table
 from slime_events.history import History, SampleHistory
+from slime_events.prompt_text import DecodePrompt, prompt_text
 from slime_events.trajectory import Trajectory
 
 TOKENS = 64
@@ -19,9 +21,15 @@ Decode = Callable[[int], str]
 
 
 def sample_facts(
-    history: History, sample: SampleHistory, made: Trajectory | None, decode: Decode | None = None
+    history: History,
+    sample: SampleHistory,
+    made: Trajectory | None,
+    decode: Decode | None = None,
+    decode_prompt: DecodePrompt | None = None,
 ) -> dict[str, Any]:
-    """Everything about one sample. `made`: its tokens, where any are there; `decode`: their texts, where known."""
+    """Everything about one sample. `made`: its tokens, where any are there; `decode`: the text of one, where known;
+    `decode_prompt`: of a prompt of its own that the log holds no text of.
+    """
     group, done = history.group_of(sample), sample.completed
     prompt = group.prompt.event if group.prompt else None
     return {
@@ -31,7 +39,8 @@ def sample_facts(
         "interruptions": [plain(said.event) for said in sample.interruptions],
         "chunks": sample.chunks,
         "turns": [_turn(said.event) for said in sample.turns],
-        "prompt": prompt.text if prompt else "",
+        "prompt": _prompt(prompt, done, made, decode_prompt) if prompt else "",
+        "prompt_is_own": bool(done and done.event.prompt is not None),
         "label": prompt.label if prompt else None,
         "source": prompt.source.path if prompt else "",
         "text": done.event.text if done else "",
@@ -50,6 +59,13 @@ def sample_facts(
         "version": history.version_of_step(group.step),
         "tokens": _tokens(made, decode) if made else [],
     }
+
+
+def _prompt(asked: Any, done: Any, made: Trajectory | None, decode: DecodePrompt | None) -> str:
+    def text(_: Array) -> str:  # a history's events hold no numbers, the trajectory does
+        return decode(made.prompt) if decode and made else ""
+
+    return prompt_text(asked, done.event if done else None, text)
 
 
 def _request(said: Any) -> dict[str, Any]:
@@ -112,7 +128,7 @@ def sample_text(facts: dict[str, Any], tokens: int = TOKENS) -> str:
     parts = [
         _head(facts),
         _turns_text(facts["turns"]),
-        f"prompt\n{block(facts['prompt'])}",
+        f"{_prompt_title(facts)}\n{block(facts['prompt'])}",
         f"response\n{block(facts['text'])}",
         _token_table(facts["tokens"], tokens),
     ]
@@ -143,6 +159,12 @@ def _head(facts: dict[str, Any]) -> str:
         ("decision", decision_text(facts["decision"])),
         ("trained in", fate_text(facts["step"], facts["version"])),
     ])  # fmt: skip
+
+
+def _prompt_title(facts: dict[str, Any]) -> str:
+    if not facts["prompt_is_own"]:
+        return "prompt"
+    return "prompt of its own" + ("" if facts["prompt"] else ", whose text is not in this log")
 
 
 def _origin(origin: dict[str, Any] | None, source: str) -> str | None:

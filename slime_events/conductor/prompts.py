@@ -20,7 +20,7 @@ from slime_events.data.archived import ArchivedPrompts
 from slime_events.data.buffer_filter import BufferFilter
 from slime_events.data.draws import Draws
 from slime_events.data.prompt import Tokenizer, make_prompt
-from slime_events.data.row import BadRow, Problem, PromptRow
+from slime_events.data.row import BadReason, BadRow, Problem, PromptRow
 from slime_events.data.source import PromptSource, eval_sources
 from slime_events.data.weight_line import WeightLine, read_line
 from storage.log import Readable, Recorded
@@ -117,9 +117,12 @@ class PromptFeed:
 
     def from_inbox(self, prompt: InboxPrompt) -> PromptSubmitted | Problem:
         """An outside producer's prompt; its group id depends on the sender's key alone."""
-        fields = {self._data.input_key: prompt.prompt}
+        fields = {self._data.input_key: prompt.prompt, self._data.tool_key: prompt.tools}
         chat = not isinstance(prompt.prompt, str)
-        made = make_prompt(fields, self._inbox_settings(chat=chat), self._tokenizer, self._max_prompt_len)
+        if chat and prompt.rendered:
+            return Problem(BadReason.WRONG_TYPE, "it is said to be rendered, so it has to be a text, no chat messages")
+        template = chat or (self._data.apply_chat_template and not prompt.rendered)
+        made = make_prompt(fields, self._inbox_settings(template), self._tokenizer, self._max_prompt_len)
         if isinstance(made, Problem):
             return made
         digest = hashlib.blake2b(prompt.key.encode(), digest_size=8).hexdigest()
@@ -133,10 +136,10 @@ class PromptFeed:
             tools=prompt.tools,
         )
 
-    def _inbox_settings(self, *, chat: bool) -> DataSettings:
-        template = self._data.apply_chat_template or chat
+    def _inbox_settings(self, template: bool) -> DataSettings:
         return DataSettings(
             input_key=self._data.input_key,
+            tool_key=self._data.tool_key,
             apply_chat_template=template,
             apply_chat_template_kwargs=self._data.apply_chat_template_kwargs,
         )

@@ -6,9 +6,34 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
+from slime_events.config.base import Settings
+from slime_events.config.data import DataSettings
+from slime_events.config.evaluation import EvalSettings
+from slime_events.config.rollout import RolloutSettings
 from slime_events.config.settings import TrainSettings
 
 LOADED = "rollouts are loaded (load_debug_rollout_data)"
+_GENERATION: dict[str, tuple[str, ...]] = {
+    "data": (
+        "prompt_data",
+        "prompt_sampler",
+        "data_source_path",
+        "archive_prompts",
+        "archive_where",
+        "archive_reuse",
+        "buffer_filter_path",
+    ),
+    "evaluation": ("eval_interval", "eval_prompt_data"),
+    "rollout": (
+        "over_sampling_batch_size",
+        "dynamic_sampling_filter_path",
+        "partial_rollout",
+        "mask_offpolicy_in_partial_rollout",
+        "custom_generate_function_path",
+    ),
+}
+"""By component the settings that have no part in a run of loaded rollouts."""
+_PLAIN: dict[str, Settings] = {"data": DataSettings(), "evaluation": EvalSettings(), "rollout": RolloutSettings()}
 
 
 def derive_debug(settings: TrainSettings) -> tuple[TrainSettings, list[str]]:
@@ -36,22 +61,14 @@ def derive_debug(settings: TrainSettings) -> tuple[TrainSettings, list[str]]:
 
 
 def _without_generation(settings: TrainSettings) -> tuple[TrainSettings, list[str]]:
-    rollout, data, evaluation = settings.rollout, settings.data, settings.evaluation
-    said = {
-        "prompt_data": data.prompt_data,
-        "eval_interval": evaluation.eval_interval,
-        "over_sampling_batch_size": rollout.over_sampling_batch_size,
-        "dynamic_sampling_filter_path": rollout.dynamic_sampling_filter_path,
-        "partial_rollout": rollout.partial_rollout,
-    }
-    rollout = replace(rollout, over_sampling_batch_size=None, dynamic_sampling_filter_path=None, partial_rollout=False)
-    without = replace(
-        settings,
-        rollout=rollout,
-        data=replace(data, prompt_data=None),
-        evaluation=replace(evaluation, eval_interval=None, eval_prompt_data=[]),
-    )
-    return without, [name for name, value in said.items() if value]
+    """What draws, makes or filters rollouts is as if it had not been set."""
+    unused = []
+    for group, names in _GENERATION.items():
+        given = getattr(settings, group)
+        plain = {name: getattr(_PLAIN[group], name) for name in names}
+        unused += [name for name in names if getattr(given, name) != plain[name]]
+        settings = replace(settings, **{group: replace(given, **plain)})
+    return settings, [name for name in unused if name != "eval_prompt_data"]
 
 
 def impossible_debug(settings: TrainSettings) -> Iterator[str]:

@@ -61,7 +61,7 @@ def _group(row: int, archived: ArchivedPrompt) -> list[Sample]:
         Sample(
             group_index=row,
             index=index,
-            prompt=prompt.messages or prompt.text,
+            prompt=prompt.text,
             label=prompt.label,
             reward=reward,
             metadata=dict(prompt.metadata),

@@ -18,6 +18,7 @@ from slime_events.export.sample import ExportedSample, Fate
 from slime_events.export.samples import Samples
 from slime_events.export.writers import DumpWriter, HfWriter, JsonlWriter, ParquetWriter, Rows, Writer
 from slime_events.opened_run import OpenedRun, branched_of, open_parent
+from slime_events.prompt_text import prompt_decoder
 
 
 class Layout(enum.StrEnum):
@@ -77,13 +78,14 @@ async def export(opened: OpenedRun, writer: Writer, fates: Collection[Fate], ste
 async def _samples_of(opened: OpenedRun) -> AsyncGenerator[list[ExportedSample]]:
     """Those that are done with together."""
     branched = await branched_of(opened.log)
+    decode = prompt_decoder(opened.settings.engine.hf_checkpoint, opened.fetch)
     async with contextlib.AsyncExitStack() as stack:
         if branched is not None and branched.follows:
             made_by = await stack.enter_async_context(open_parent(branched))
-            made = Samples(opened.run, made_by.fetch)
+            made = Samples(opened.run, made_by.fetch, decode)
             samples: Samples | FollowedSamples = FollowedSamples(opened.run, made, await _batches_of(opened))
         else:
-            made_by, samples = opened, Samples(opened.run, opened.fetch)
+            made_by, samples = opened, Samples(opened.run, opened.fetch, decode)
         async for recorded in made_by.log.read():
             yield samples.apply(recorded.envelope.event, recorded.position)
 

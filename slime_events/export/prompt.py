@@ -27,7 +27,7 @@ def prompts_of(samples: list[ExportedSample]) -> list[ExportedPrompt]:
         groups.setdefault(sample.group, []).append(sample)
     return [
         ExportedPrompt(
-            input=members[0].messages or members[0].prompt,
+            input=members[0].group_prompt or members[0].messages or members[0].prompt,
             label=members[0].label,
             metadata=members[0].metadata,
             tools=members[0].tools,

@@ -19,10 +19,12 @@ class Fate(enum.StrEnum):
 class ExportedSample(msgspec.Struct, frozen=True, kw_only=True):
     """step: that it was trained in, of a rejected one None, of an evaluation the weight version that it is of.
 
-    prompt: text as the model saw it, messages: the chat it was made from. tokens: ids, prompt_length of them the
-    prompt's, then response_length of the response; log_probs, loss_mask: of the response. spans: (start, end, weight
-    version) over the response. reward: as graded, None where there is none; advantage_input: normalised over its group.
-    rollout: the sample that was asked for, where this is a further one of its rollout. reason: why it was rejected.
+    prompt: text as the model saw it, messages: the chat it was made from. group_prompt: chat or text of the group's
+    prompt, where a generate function gave the sample another; it then has no messages. tokens: ids, prompt_length of
+    them the prompt's, then response_length of the response; log_probs, loss_mask: of the response. spans: (start, end,
+    weight version) over the response. reward: as graded, None where there is none; advantage_input: normalised over its
+    group. rollout: the sample that was asked for, where this is a further one of its rollout. reason: why it was
+    rejected.
     """
 
     run: str
@@ -52,3 +54,4 @@ class ExportedSample(msgspec.Struct, frozen=True, kw_only=True):
     reward_detail: dict[str, Any] | None
     advantage_input: float | None
     reason: str | None
+    group_prompt: str | list[dict[str, Any]] | None = None

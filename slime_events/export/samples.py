@@ -13,19 +13,20 @@ from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted, RolloutRequested
 from schemas.sample_ids import group_of, place_of
 from slime_events.export.sample import ExportedSample, Fate
+from slime_events.prompt_text import DecodePrompt, prompt_text
 from slime_events.trajectory import Fetch, Trajectories, Trajectory
 
 
 class Samples:
-    """fetch: arrays out of events or the blob store."""
+    """fetch: arrays out of events or the blob store. decode: see `prompt_text`."""
 
-    def __init__(self, run: str, fetch: Fetch) -> None:
-        self._run, self._fetch = run, fetch
+    def __init__(self, run: str, fetch: Fetch, decode: DecodePrompt | None = None) -> None:
+        self._run, self._fetch, self._decode = run, fetch, decode
         self._trajectories = Trajectories(fetch)
         self._prompts: dict[str, PromptSubmitted] = {}
         self._samples: dict[str, list[str]] = {}
         self._rewards: dict[str, RewardAssigned] = {}
-        self._more: dict[str, dict[str, object]] = {}
+        self._ends: dict[str, RolloutCompleted] = {}
 
     def apply(self, event: Event, position: int) -> list[ExportedSample]:
         """Take in the next event; the samples that are done with by it, in training order or in that of the group."""
@@ -37,7 +38,7 @@ class Samples:
                 self._join(event.group, event.sample)
             case RolloutCompleted():
                 self._join(event.group, event.sample)
-                self._more[event.sample] = event.metadata
+                self._ends[event.sample] = event
             case RewardAssigned():
                 self._rewards[event.sample] = event
             case GroupRejected():
@@ -83,14 +84,15 @@ class Samples:
             self._prompts.pop(group, None)
             for sample in members:
                 self._rewards.pop(sample, None)
-                self._more.pop(sample, None)
+                self._ends.pop(sample, None)
         return found
 
     def _exported(
         self, fate: Fate, made: Trajectory, step: int | None, normalised: float | None, reason: str | None
     ) -> ExportedSample:
         prompt, reward = self._prompts[group_of(made.sample)], self._rewards.get(made.sample)
-        prompt_tokens = self._fetch(made.prompt)
+        prompt_tokens, end = self._fetch(made.prompt), self._ends[made.sample]
+        is_own = end.prompt is not None
         mask = [1] * made.length if made.loss_mask is None else made.loss_mask.tolist()
         return ExportedSample(
             run=self._run,
@@ -101,11 +103,12 @@ class Samples:
             rollout=made.rollout,
             index=place_of(made.sample)[0],
             dataset=prompt.dataset,
-            prompt=prompt.text,
-            messages=prompt.messages,
+            prompt=prompt_text(prompt, end, self._decode),
+            messages=None if is_own else prompt.messages,
+            group_prompt=(prompt.messages or prompt.text) if is_own else None,
             label=prompt.label,
             tools=prompt.tools,
-            metadata={**prompt.metadata, **self._more.get(made.sample, {})},
+            metadata={**prompt.metadata, **end.metadata},
             source=prompt.source.path,
             line=prompt.source.line,
             tokens=[*prompt_tokens.tolist(), *made.tokens.tolist()],

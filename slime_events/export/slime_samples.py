@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from slime_events.export.sample import ExportedSample, Fate
+from slime_events.export.sample import ExportedSample
 from slime_events.sample import FINISH, Sample, Status
 
 OURS = "slime_events"
@@ -12,17 +12,22 @@ OURS = "slime_events"
 
 
 def as_slime(rows: Sequence[ExportedSample]) -> list[Sample]:
-    """One for each, groups numbered in the order that they come in."""
+    """One for each. Groups are numbered in the order that they come in, and so are rollouts: samples of one rollout
+    share its `rollout_id`, as in slime.
+    """
     groups = {group: place for place, group in enumerate(dict.fromkeys(row.group for row in rows))}
-    return [_sample(row, groups[row.group], place) for place, row in enumerate(rows)]
+    rollouts = {name: place for place, name in enumerate(dict.fromkeys(row.rollout or row.sample for row in rows))}
+    return [
+        _sample(row, groups[row.group], rollouts[row.rollout or row.sample], place) for place, row in enumerate(rows)
+    ]
 
 
-def _sample(row: ExportedSample, group_index: int, index: int) -> Sample:
+def _sample(row: ExportedSample, group_index: int, rollout_id: int, index: int) -> Sample:
     return Sample(
         group_index=group_index,
         index=index,
-        rollout_id=None if row.fate is Fate.REJECTED else row.step,
-        prompt=row.messages or row.prompt,
+        rollout_id=rollout_id,
+        prompt=row.prompt,
         tokens=row.tokens,
         response=row.response,
         response_length=row.response_length,
@@ -37,8 +42,9 @@ def _sample(row: ExportedSample, group_index: int, index: int) -> Sample:
             OURS: {
                 "run": row.run,
                 "sample": row.sample,
+                "rollout": row.rollout or row.sample,
                 "group": row.group,
-                "text": row.prompt,
+                "messages": row.messages,
                 "detail": row.reward_detail,
                 "spans": [list(span) for span in row.spans],
                 "tools": row.tools,

@@ -13,7 +13,7 @@ from slime_events.export.files import open_new, write_file
 from slime_events.export.sample import ExportedSample, Fate
 
 ROWS_IN_SHARD = 20_000
-AS_JSON = ("messages", "tools", "metadata", "reward_detail")
+AS_JSON = ("messages", "group_prompt", "tools", "metadata", "reward_detail")
 """Columns of any shape, which a table holds as JSON text."""
 NO_COLUMN = (
     "a column holds prompts of one kind, texts or chats of nothing but roles and texts, and these are of several: "

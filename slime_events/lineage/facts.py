@@ -175,7 +175,8 @@ class Sample(Fact, frozen=True, kw_only=True):
     spans: [start, end, version] over the response: the weights of `run` that made its tokens; made_by: those versions.
     reward: as graded; normalised: over its group, as its batch has it. step: that trained it, into version
     trained_into; descendants: all versions since, which come of that one. origin: of a recorded rollout of another run,
-    which has the weights that made it; spans are then what these count as here, and made_by names none.
+    which has the weights that made it; spans are then what these count as here, and made_by names none. prompt: its own
+    as text, where a generate function gave it another than its group's (empty where an older log lacks the text).
     """
 
     sample: str
@@ -197,6 +198,7 @@ class Sample(Fact, frozen=True, kw_only=True):
     trained_into: int | None = None
     descendants: tuple[Versions, ...] = ()
     origin: Origin | None = None
+    prompt: str | None = None
 
 
 class Lineage(Fact, frozen=True, kw_only=True):

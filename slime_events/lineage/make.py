@@ -148,6 +148,7 @@ def sample_fact(
         trained_into=trained.into if trained else None,
         descendants=trained.descendants if trained else (),
         origin=done.origin if done else None,
+        prompt=done.prompt_text if done and done.prompt else None,
     )
 
 

@@ -27,7 +27,6 @@ class PromptFields(msgspec.Struct, frozen=True, gc=False):
     purpose: Purpose = Purpose.TRAIN
     dataset: str = "train"
     version: int | None = None
-    messages: list[dict[str, Any]] | None = None
     label: str | None = None
     metadata: dict[str, Any] = {}
 
@@ -43,6 +42,8 @@ class CompletedFields(msgspec.Struct, frozen=True, gc=False):
     spans: tuple[WeightSpan, ...]
     loss_mask: Array | None = None
     rollout: str = ""
+    prompt: Array | None = None
+    prompt_text: str = ""
     metadata: dict[str, Any] = {}
 
 

@@ -18,7 +18,7 @@ from slime_events.rewards.graders import Graders
 from slime_events.rewards.outcome import Graded, Outcome
 from slime_events.rewards.registry import GRADERS
 from slime_events.sample import Sample
-from slime_events.sample_view import sample_to_grade
+from slime_events.sample_view import completed_sample
 
 PROCESSES = 2
 
@@ -80,19 +80,9 @@ class Regrader:
 
     def _tasks(self, group: Group, names: Sequence[str]) -> list[Task]:
         key = reward_key(self._settings, evaluation=group.is_evaluation)
-        prompt = group.prompt
-        shown = prompt.messages or prompt.text
         return [
-            Task(
-                name,
-                key,
-                rollout.place[0],
-                shown,
-                rollout.completed.text,
-                prompt.label,
-                prompt.metadata | rollout.completed.metadata,
-            )
-            for rollout, name in zip(group.rollouts.values(), names, strict=True)
+            Task(name, key, shown.index or 0, str(shown.prompt), shown.response, shown.label, shown.metadata)
+            for shown, name in zip(_shown(group), names, strict=True)
         ]
 
     async def _by_rules(self, tasks: Sequence[Task]) -> list[Given] | None:
@@ -115,18 +105,7 @@ class Regrader:
 
     async def _by_pool(self, group: Group) -> list[Given]:
         pool = await self._graders()
-        prompt = group.prompt
-        samples = [
-            sample_to_grade(
-                rollout.completed,
-                index=rollout.place[0],
-                prompt=prompt.messages or prompt.text,
-                label=prompt.label,
-                metadata=prompt.metadata | rollout.completed.metadata,
-            )
-            for rollout in group.rollouts.values()
-        ]
-        outcomes = await pool.grade_group(samples, evaluation=group.is_evaluation)
+        outcomes = await pool.grade_group(_shown(group), evaluation=group.is_evaluation)
         return [self._given(outcome) for outcome in outcomes]
 
     def _given(self, outcome: Outcome) -> Given:
@@ -141,6 +120,10 @@ class Regrader:
             if self._pool is None:
                 self._pool = await self._parts.enter_async_context(Graders(self._settings, args=self._shown))
         return self._pool
+
+
+def _shown(group: Group) -> list[Sample]:
+    return [completed_sample(rollout.completed, group.prompt) for rollout in group.rollouts.values()]
 
 
 def _is_rule(name: str) -> bool:

@@ -41,7 +41,7 @@ class Task(msgspec.Struct, array_like=True, frozen=True, gc=False):
     grader: str
     key: str | None
     index: int
-    prompt: str | list[dict[str, Any]]
+    prompt: str
     response: str
     label: str | None
     metadata: dict[str, Any]

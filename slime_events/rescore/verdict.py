@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from schemas.arrays import EMPTY_TOKENS
 from schemas.errors import PlugPointError
 from schemas.groups import GroupAccepted, RejectionCause
@@ -68,6 +70,7 @@ def _state(group: Group, rewards: Sequence[float]) -> GroupState:
     for (name, rollout), reward in zip(group.rollouts.items(), rewards, strict=True):
         done = rollout.completed
         state = SampleState(sample=name, length=done.length, stop=done.stop, text=done.text, reward=reward)
+        state.prompt_text = done.prompt_text or msgspec.UNSET
         state.saw(done.spans)
         samples[name] = state
     return GroupState(

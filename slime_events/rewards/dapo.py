@@ -6,7 +6,7 @@ import re
 from typing import Any, TypedDict
 
 from slime_events.rewards.boxed import last_boxed
-from slime_events.sample import Sample
+from slime_events.sample import Sample, without_end
 
 SOLUTION_CHARS = 300
 """Only the end of a response is looked at."""
@@ -47,7 +47,7 @@ class DapoScore(TypedDict):
 
 def reward(response: str, sample: Sample) -> DapoScore:
     """A dict; its entry `score` is trained on unless --reward-key names another."""
-    return compute_score(response, sample.label)
+    return compute_score(without_end(response), sample.label)
 
 
 def compute_score(solution: str, label: Any, strict_box_verify: bool = False) -> DapoScore:

@@ -6,7 +6,7 @@ import re
 import string
 from collections import Counter
 
-from slime_events.sample import Sample
+from slime_events.sample import Sample, without_end
 
 _CLOSED_ANSWERS = ("yes", "no", "noanswer")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -14,7 +14,7 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 def reward(response: str, sample: Sample) -> float:
     """F1, 0 to 1."""
-    return f1_score(response, sample.label or "")[0]
+    return f1_score(without_end(response), sample.label or "")[0]
 
 
 def f1_score(prediction: str | None, label: str) -> tuple[float, float, float]:

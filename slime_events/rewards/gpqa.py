@@ -11,7 +11,7 @@ import string
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from slime_events.sample import Sample
+from slime_events.sample import Sample, without_end
 
 _DEFAULT_LETTERS = tuple(string.ascii_uppercase[:10])
 _NAMED = tuple(
@@ -27,7 +27,7 @@ _STANDALONE = re.compile(r"\b([A-Z])\b")
 
 def reward(response: str, sample: Sample) -> float:
     """1.0 or 0.0."""
-    return compute_gpqa_reward(response, sample.label, sample.metadata)
+    return compute_gpqa_reward(without_end(response), sample.label, sample.metadata)
 
 
 def compute_gpqa_reward(response: str | None, label: Any, metadata: Mapping[str, Any] | None = None) -> float:

@@ -10,8 +10,7 @@ import re
 from typing import Any
 
 from slime_events.rewards.boxed import last_boxed
-from slime_events.rewards.exact import answer_of
-from slime_events.sample import Sample
+from slime_events.sample import Sample, answer_of
 
 _TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 

@@ -84,6 +84,8 @@ def _fold(state: RunState, events: Sequence[Told], first: int) -> None:
                 sample.phase, sample.stop, sample.length = _COMPLETED, event.stop, event.length
                 sample.text, sample.digest = event.text, event.digest
                 sample.saw(event.spans)
+                if event.prompt_text:
+                    sample.prompt_text = event.prompt_text
                 if group.purpose is _TRAIN:
                     completed += 1
                     tokens += event.length

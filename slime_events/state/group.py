@@ -38,7 +38,8 @@ class SamplePhase(enum.StrEnum):
 
 class SampleState(msgspec.Struct, kw_only=True, gc=False):
     """One sample. min_version: the weights that were asked for last. length: response tokens in the log. oldest,
-    newest: weight versions over them. failures, suspensions: how often it failed, and rested.
+    newest: weight versions over them. failures, suspensions: how often it failed, and rested. prompt_text: of one
+    with a prompt of its own; there is no such field in the state of any other, so its digest is as ever.
     """
 
     sample: str
@@ -57,6 +58,7 @@ class SampleState(msgspec.Struct, kw_only=True, gc=False):
     failed_as: FailureKind | None = None
     failure: str = ""
     suspensions: int = 0
+    prompt_text: str | msgspec.UnsetType = msgspec.UNSET
 
     def saw(self, spans: Iterable[WeightSpan]) -> None:
         """Widen the range of weight versions over its tokens."""

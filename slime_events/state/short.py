@@ -60,6 +60,7 @@ class Completed(msgspec.Struct, frozen=True, gc=False, tag_field="type", tag=typ
     spans: tuple[WeightSpan, ...]
     digest: str
     rollout: str = ""
+    prompt_text: str = ""
 
 
 class Rewarded(msgspec.Struct, frozen=True, gc=False, tag_field="type", tag=type_of(RewardAssigned)):

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from schemas.arrays import unpack
 from schemas.batches import BatchSealed
-from schemas.inbox import InboxReply
+from schemas.inbox import InboxPrompt, InboxReply
 from schemas.prompts import PromptSubmitted
 from schemas.steps import StepCommitted
 from serve_apps.engine.scripted_engine import Script
+from slime_events.conductor.prompts import PromptFeed
+from slime_events.config.data import DataSettings
+from slime_events.data.row import Problem
 from slime_events.state.run import RunPhase
+from tests.simulation.parts import Letters
 from tests.simulation.simulation import Simulation, make_plan
 from tests.simulation.test_run import check_run
 
@@ -76,6 +82,40 @@ async def test_every_wrong_field_is_named_and_nothing_is_taken(
         assert [(error.index, error.field) for error in reply.errors] == errors
         assert all(error.message for error in reply.errors)
         assert not sim.events(PromptSubmitted, dataset="inbox")
+
+
+class ToolLetters(Letters):
+    def apply_chat_template(self, conversation: Sequence[Mapping[str, Any]], **kwargs: Any) -> str:
+        return json.dumps(kwargs.get("tools")) + super().apply_chat_template(conversation)
+
+
+def submitted(**prompt: Any) -> PromptSubmitted | Problem:
+    """What becomes of a prompt in a run with a chat template."""
+    feed = PromptFeed(None, {}, DataSettings(apply_chat_template=True), ToolLetters(), 200)
+    return feed.from_inbox(InboxPrompt(key="k", **prompt))
+
+
+def test_a_text_is_a_message_unless_it_is_said_to_be_rendered() -> None:
+    wrapped, rendered = submitted(prompt="<user>2+2"), submitted(prompt="<user>2+2", rendered=True)
+    assert isinstance(wrapped, PromptSubmitted)
+    assert isinstance(rendered, PromptSubmitted)
+    assert (wrapped.text, wrapped.messages) == (
+        "null<user><user>2+2",
+        [{"role": "user", "content": "<user>2+2"}],
+    )
+    assert (rendered.text, rendered.messages) == ("<user>2+2", None)
+    assert unpack(rendered.tokens).tolist() == [ord(letter) for letter in "<user>2+2"]
+
+
+def test_chat_messages_cannot_be_rendered() -> None:
+    assert isinstance(submitted(prompt=[{"role": "user", "content": "2+2"}], rendered=True), Problem)
+
+
+def test_tools_reach_the_chat_template() -> None:
+    tools = [{"name": "add"}]
+    made = submitted(prompt="2+2", tools=tools)
+    assert isinstance(made, PromptSubmitted)
+    assert (made.text, made.tools) == ('[{"name": "add"}]<user>2+2', tools)
 
 
 class Message:

@@ -26,6 +26,26 @@ def test_loaded_rollouts_leave_generation_out() -> None:
     assert parse_train([*nobody_grades, "--load-debug-rollout-data", "/d/0.pt"]).settings.reward.rm_type is None
 
 
+@pytest.mark.parametrize(
+    "drawn",
+    [
+        ["--prompt-sampler", "curriculum"],
+        ["--data-source-path", "mine.py:Mine"],
+        ["--archive-prompts", "a/b", "--archive-where", "SELECT 1", "--buffer-filter-path", "mine.py:choose"],
+        ["--archive-prompts", "a/b", "--archive-reuse", "rollouts", "--use-tis"],
+        ["--custom-generate-function-path", "mine.py:generate"],
+        ["--partial-rollout", "--mask-offpolicy-in-partial-rollout"],
+    ],
+)
+def test_however_prompts_are_drawn_nothing_is_drawn_beside_what_is_loaded(drawn: list[str]) -> None:
+    bare = parse_train([*LINE, "--load-debug-rollout-data", "/d/0.pt"]).settings
+    parsed = parse_train([*LINE, *drawn, "--load-debug-rollout-data", "/d/0.pt"])
+    assert (parsed.settings.data, parsed.settings.rollout) == (bare.data, bare.rollout)
+    (note,) = (note for note in parsed.notes if "load_debug_rollout_data" in note)
+    names = [word.removeprefix("--").replace("-", "_") for word in drawn if word.startswith("--")]
+    assert [name for name in names if name not in note] == [name for name in names if name == "use_tis"]
+
+
 def test_without_a_trainer_weights_are_published_at_both_ends() -> None:
     settings = parse_train([*LINE, "--debug-rollout-only", "--save-interval", "1"]).settings
     assert (settings.trainer.update_weights_interval, settings.trainer.save_interval) == (3, None)

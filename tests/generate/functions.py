@@ -86,6 +86,13 @@ async def fan_out(
     return samples[0] if evaluation else samples
 
 
+async def fan_in(args: Any, sample: Sample, sampling_params: dict[str, Any], *, session: Session) -> list[Sample]:
+    """The same backwards: the sample that was asked for has a prompt of its own, a further one that of the request."""
+    samples = await fan_out(args, sample, sampling_params, evaluation=False, session=session)
+    assert isinstance(samples, list)
+    return samples[::-1]
+
+
 async def graded(args: Any, sample: Sample, sampling_params: dict[str, Any]) -> Sample:
     """Knows its reward itself."""
     session = current_session()

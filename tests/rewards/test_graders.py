@@ -85,6 +85,12 @@ def test_gpqa_by_words_and_without_right_letter() -> None:
         ("<think>8-5=3</think> 4 ", 1.0),
         ("4", 1.0),
         ("4<|im_end|>", 1.0),
+        ("4<end_of_turn>\n", 1.0),
+        ("4<｜end▁of▁sentence｜>", 1.0),
+        ("4<|eot_id|> </s>", 1.0),
+        ("<|4|>", 0.0),
+        ("4<|>", 0.0),
+        ("4<|two words|>", 0.0),
         ("<think>4</think>5", 0.0),
         ("<think>4", 0.0),
         ("", 0.0),
@@ -92,6 +98,29 @@ def test_gpqa_by_words_and_without_right_letter() -> None:
 )
 def test_exact(response: str, value: float) -> None:
     assert exact.reward(response, Sample(label="4")) == value
+
+
+@pytest.mark.parametrize("end", ["", "<|im_end|>", "<eos>", "</s>\n"])
+def test_an_end_token_is_no_part_of_what_a_rule_reads(end: str) -> None:
+    assert f1.reward(f"34{end}", Sample(label="34")) == 1.0
+    assert dapo.reward(f"Answer: 34{end}", Sample(label="34"))["score"] == 1.0
+    assert gpqa.reward(f"Answer: B{end}", Sample(label="B")) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("response", "answer"),
+    [
+        ("<think>8+2=10</think> 10 <|im_end|>\n", "10"),
+        ("no thought<|im_end|>", "no thought"),
+        ("<think>cut short", "<think>cut short"),
+        ("a</think>b</think>c", "c"),
+        ("stop here</answer>", "stop here</answer>"),
+        ("<|im_end|>", ""),
+        ("", ""),
+    ],
+)
+def test_the_answer_of_a_sample(response: str, answer: str) -> None:
+    assert Sample(response=response).answer == answer
 
 
 def test_exact_without_a_label_is_wrong() -> None:

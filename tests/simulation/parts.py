@@ -22,7 +22,7 @@ class Letters:
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
         return [ord(letter) for letter in text]
 
-    def decode(self, tokens: Sequence[int]) -> str:
+    def decode(self, tokens: Sequence[int], **kwargs: Any) -> str:
         return "".join(map(chr, tokens))
 
     def __call__(self, text: str, *, add_special_tokens: bool = True) -> dict[str, list[int]]:

@@ -46,7 +46,8 @@ _SOURCE = f"""(SELECT coalesce(q.run, c.run) AS run, coalesce(q.position, c.posi
             coalesce(q.sample, c.sample) AS sample, coalesce(q."group", c."group") AS "group", q."index",
             coalesce(nullif(c.rollout, ''), c.sample, q.sample) AS rollout, coalesce(q.purpose, 'train') AS purpose,
             q.requested, q.attempts, q.attempt, q.seed, q.prompt AS asked, c."time" AS completed,
-            c.* EXCLUDE (run, position, "time", producer, sample, "group", attempt, rollout, prompt, depth)
+            c.* EXCLUDE (run, position, "time", producer, sample, "group", attempt, rollout, prompt, depth),
+            c.prompt AS own_prompt
         FROM {_REQUESTS} q FULL JOIN log.rollout_completed c ON c.run = q.run AND c.sample = q.sample) t
     LEFT JOIN log.prompt_submitted p ON p.run = t.run AND p."group" = t."group"
     LEFT JOIN {_FAILURES} f ON f.run = t.run AND f.sample = t.sample AND f.attempt = t.attempt
@@ -91,6 +92,13 @@ SAMPLES = Table(
         Column("engine", TEXT, "t.engine", "the worker that completed it"),
         Column("seed", INT, "t.seed", "of sampling"),
         Column("stop", TEXT, "t.stop", "`stop` (it ended), `length` (it was cut), `abort`"),
+        Column(
+            "prompt",
+            TEXT,
+            "CASE WHEN t.own_prompt IS NULL THEN p.text ELSE nullif(t.prompt_text, '') END",
+            "as the model saw it: its group's, or what a generate function made of it (null where an older log holds "
+            "only the tokens of that)",
+        ),
         Column("text", TEXT, "t.text", "the response"),
         Column("prompt_tokens", INT, "coalesce(t.prompt_length, t.asked)", "how many"),
         Column("tokens", INT, "t.length", "of the response, how many"),

@@ -1,0 +1,123 @@
+"""Every function that a page shows does what the page says, on rollouts as a real model writes them."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from schemas.prompts import PromptSubmitted
+from slime_events.args_view import ArgsView
+from slime_events.conductor.own_source import OwnSource
+from slime_events.config.data import DataSettings
+from slime_events.data.archived import read_rows
+from slime_events.data.buffer_filter import BufferFilter
+from slime_events.rescore.change import make_change
+from slime_events.rescore.rescore import rescore
+from tests.docs.pages import DOCS, PAGES, ROOT
+from tests.docs.recorded_run import MIXED, SAMPLES, STEPS, recorded_run
+from tests.simulation.parts import Letters
+
+_FILE = re.compile(r"^```python\n# ([\w.]+\.py)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_TRY = re.compile(r"^```python\n((?:from [^\n]+\n)+\nassert .*?)^```", re.DOTALL | re.MULTILINE)
+SHOWN = {name: code for page in PAGES for name, code in _FILE.findall(page.read_text(encoding="utf-8"))}
+CHECKED = {"rewards.py", "filters.py", "spread.py", "mine.py", "my_source.py"}
+CALCULATOR = DOCS / "snippets" / "calculator.py"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a user would have put them."""
+    for name, code in SHOWN.items():
+        (tmp_path / name).write_text(code)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+async def changes(*flags: str) -> list[dict]:
+    """What rescoring the run with these flags says of its samples and groups."""
+    opened, out = await recorded_run(), io.BytesIO()
+    await rescore(opened, make_change(opened.settings, flags), out)
+    return [json.loads(line) for line in out.getvalue().splitlines()]
+
+
+def test_every_file_that_a_page_shows_is_checked_here() -> None:
+    assert set(SHOWN) == CHECKED
+
+
+async def test_a_reward_tells_right_answers_from_wrong_ones(folder: Path) -> None:
+    said = await changes("--custom-rm-path", f"{folder}/rewards.py:reward_func")
+    found = {one["sample"]: one["reward"] for one in said if "sample" in one}
+    # Right answers keep the whole reward, which they had; each wrong one gets a little instead of nothing.
+    wrong = [f"train-0-{step:06d}-s{index}" for step in range(STEPS) for index in range(SAMPLES) if not MIXED[index]]
+    assert {found[sample] for sample in wrong} == {0.1}
+    assert not [sample for sample in found if sample.startswith("train-1-")]
+    assert set(found.values()) == {0.1}
+
+
+async def test_the_reward_of_the_snippet_is_that_of_the_last_answer(folder: Path) -> None:
+    said = await changes("--custom-rm-path", f"{CALCULATOR}:reward_func")
+    assert not [one for one in said if "sample" in one], "it pays what exact has paid"
+    again = await changes("--custom-rm-path", f"{folder}/rewards.py:reward_func")
+    assert again, "and would have been heard"
+
+
+@pytest.mark.parametrize(
+    ("path", "reason", "keeps_unsolved"),
+    [("filters.py:not_too_easy", "solved_1.0", True), ("spread.py:keep", "the filter gave no reason", False)],
+)
+async def test_a_filter_keeps_some_groups_and_drops_others(
+    folder: Path, path: str, reason: str, *, keeps_unsolved: bool
+) -> None:
+    said = await changes("--dynamic-sampling-filter-path", f"{folder}/{path}")
+    dropped = {one["group"]: one["reason"] for one in said if "group" in one and not one["accept"]}
+    assert dropped == {f"train-1-{step:06d}": reason for step in range(STEPS)}, "and keeps the mixed ones"
+    kept = {one["group"] for one in said if "group" in one and one["accept"]}
+    unsolved = {f"inbox-{step:06d}" for step in range(STEPS)} | {"train-0-000099"}
+    assert kept == (unsolved if keeps_unsolved else set())
+
+
+async def test_a_buffer_filter_chooses_the_hard_ones(folder: Path) -> None:
+    rows = await read_rows(await recorded_run(), 1.0)
+    numbered = list(enumerate(rows))
+    mine = BufferFilter.load(f"{folder}/mine.py:choose", ArgsView({}))
+    chosen = mine.choose(numbered)
+    assert chosen is not None
+    assert sum(rows[chosen].rewards) <= 2
+    easy = [(number, row) for number, row in numbered if sum(row.rewards) > 2]
+    assert easy
+    assert mine.choose(easy) == easy[0][0], "where nothing is hard the first is taken"
+
+
+def test_a_data_source_gives_prompts(folder: Path) -> None:
+    data = DataSettings(data_source_path=f"{folder}/my_source.py:MySource")
+    source = OwnSource(data, ArgsView({"n_samples_per_prompt": 2}), Letters(), 200)
+    taken = source.take({}, 3)
+    prompts = [event for event in taken if isinstance(event, PromptSubmitted)]
+    assert [(event.text, event.label) for event in prompts] == [(f"<user>{n}+{n}", str(2 * n)) for n in range(3)]
+    again = OwnSource(data, ArgsView({"n_samples_per_prompt": 2}), Letters(), 200)
+    assert again.take({data.data_source_path or "": 2}, 1) == taken[2:], "after a restart it goes on"
+
+
+def test_what_a_page_asserts_holds(folder: Path) -> None:
+    tries = [code for page in PAGES for code in _TRY.findall(page.read_text(encoding="utf-8"))]
+    assert tries
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    for code in tries:
+        subprocess.run([sys.executable, "-c", code], check=True, cwd=folder, env=environment, timeout=60)
+
+
+def test_the_page_shows_the_snippet_as_it_is() -> None:
+    page = (DOCS / "writing-a-generate-function.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    source = CALCULATOR.read_text(encoding="utf-8").replace(
+        '    sample.metadata["turns"] = args.max_turns - left\n', ""
+    )
+    assert len(blocks) == 2
+    assert all(block in source for block in blocks)

@@ -1,0 +1,45 @@
+"""Every query on every page is answered with rows, over a recorded run that has something of all that they ask for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from schemas.errors import BadQuery
+from slime_events.query import tables_of
+from tests.docs.commands import commands_of
+from tests.docs.pages import PAGES
+from tests.docs.recorded_run import recorded_run
+
+_FENCED = re.compile(r"^```sql\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_IN_PYTHON = re.compile(r"\.sql\(\s*\"(.*?)\"\s*\)", re.DOTALL)
+_INLINE = re.compile(r"`--(?:archive-where|drop) \"(.*?)\"`", re.DOTALL)
+_IS_SQL = re.compile(r"\s*(?:SELECT|WITH|FROM)\s+(?!\.\.\.)\S")
+WRONG = "SELECT avg(rewards) FROM samples"
+"""What docs/querying.md shows the message of."""
+
+
+def queries(page: Path) -> Iterator[str]:
+    """Of blocks, of commands, and of flags that take a query."""
+    text = page.read_text(encoding="utf-8")
+    yield from _FENCED.findall(text)
+    yield from _IN_PYTHON.findall(text)
+    yield from _INLINE.findall(text)
+    for command in commands_of(page):
+        yield from (word for word in command.words if _IS_SQL.match(word))
+
+
+async def test_every_query_is_answered_with_rows(tmp_path: Path) -> None:
+    asked = [(page.name, sql) for page in PAGES for sql in queries(page) if sql != WRONG and "{" not in sql]
+    assert {page for page, _ in asked} >= {"querying.md", "sampling-from-the-archive.md", "unlearning.md"}
+    empty = []
+    async with tables_of(await recorded_run(), cache=tmp_path) as tables:
+        for page, sql in asked:
+            try:
+                rows = (await tables.sql(sql)).rows()
+            except BadQuery as error:
+                raise AssertionError(f"{page}: {sql}\n{error}") from error
+            if not rows:
+                empty.append(f"{page}: {sql}")
+    assert not empty, "\n".join(empty)
