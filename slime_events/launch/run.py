@@ -31,6 +31,7 @@ from slime_events.launch.cluster import Cluster
 from slime_events.launch.first_word import say_resumed, say_started
 from slime_events.launch.log_server import LogServer
 from slime_events.launch.presence import check_absent, present
+from slime_events.launch.role_end import error_of
 from slime_events.launch.roles import CONDUCTOR, Roles
 from slime_events.launch.run_lock import holding
 from slime_events.launch.standing import Standing
@@ -134,12 +135,12 @@ class Launch:
 
     @contextlib.asynccontextmanager
     async def _running_cluster(self) -> Any:
+        # Ray's processes end with the thread that has started them: one of asyncio's stays.
         starting = asyncio.create_task(asyncio.to_thread(self._timed, "ray", self._cluster.start))
         try:
             yield starting
         finally:
-            with contextlib.suppress(Exception):
-                await starting
+            starting.add_done_callback(lambda task: error_of(task))  # it is no news any more
             if not await ended_within(STOP_DEADLINE_S, self._cluster.stop):
                 self._view.note(f"Ray did not stop within {STOP_DEADLINE_S:.0f} s: end what is left of it by hand")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -70,3 +71,31 @@ def test_deaths_count_while_the_run_does_not_move_on() -> None:
     restarts = Restarts(most=3)
     assert [restarts.allows("grader", moved) for moved in (7, 7, 9, 9, 9)] == [True, True, True, True, False]
     assert restarts.allows("trainer", 9)
+
+
+def test_a_run_that_fails_while_its_engines_are_deployed_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray then ends the call that deploys them with SystemExit(0)."""
+    ended, begun, stop = threading.Event(), threading.Event(), LocalCluster.stop
+
+    def deploy(*_: object) -> None:
+        begun.set()
+        ended.wait(60.0)
+        raise SystemExit(0)
+
+    def end(self: LocalCluster) -> None:
+        ended.set()
+        stop(self)
+
+    async def fails(*_: object) -> None:
+        assert await asyncio.to_thread(begun.wait, 60.0)
+        raise TrainerError("rank 0 lost its device")
+
+    monkeypatch.setattr(LocalCluster, "serve", deploy)
+    monkeypatch.setattr(LocalCluster, "stop", end)
+    monkeypatch.setattr(CountingRanks, "reset", fails)
+    with cheap_parts(Parts()), pytest.raises(TrainerError, match="rank 0 lost its device"):
+        asyncio.run(run_with(tiny(tmp_path, "doomed")))
+    (failed,) = of(events_of(tmp_path / "runs" / "doomed"), RunFailed)
+    assert failed.role == "trainer"
