@@ -37,13 +37,18 @@ def main(argv: Sequence[str] = ()) -> int:
     return 0
 
 
-def resolve(parsed: ParsedTrain) -> TrainSettings:
-    """Settings that can start: every note said, every file there, the number of steps known."""
+def resolve(parsed: ParsedTrain, *, new: bool = True) -> TrainSettings:
+    """Settings that can start: every note said, everything tried that can be, the number of steps known.
+
+    new: see `check_start`.
+    """
     from slime_events.cli.epochs import resolve_epochs
+    from slime_events.launch.before_start import check_start
 
     for note in parsed.notes:
         say(f"note: {note}")
     require_paths(parsed.settings)
+    check_start(parsed.settings, new=new)
     settings, counted = resolve_epochs(parsed.settings)
     if counted:
         say(f"note: {counted}")
