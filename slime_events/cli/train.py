@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from schemas.errors import ConfigError, SlimeEventsError
+from slime_events.cli.watched import say_how_to_go_on
 from slime_events.config.flags import ParsedTrain, parse_train
 from slime_events.config.paths import require_paths
 from slime_events.config.settings import TrainSettings
@@ -69,6 +70,7 @@ def run_to_end(
     """
     # A taken name is said before anything heavy starts.
     folder = folder or RunFolder.create(settings.run.runs_dir, settings.run.run)
+    say_how_to_go_on(goes_on(folder))
     from slime_events.launch.live_view import make_view
     from slime_events.launch.run import launch
 
