@@ -60,6 +60,21 @@ def load_function(
     return _callable_in(module, name, path, _shadowed(module, place, folder))
 
 
+def check_call(function: Callable[..., Any], takes: str, count: int, names: Iterable[str] = ()) -> None:
+    """Raises PlugPointError where a function cannot be called with `count` arguments in their order and these names.
+
+    takes: the arguments as they are written down for people. One without a signature, such as of C, is taken as it is.
+    """
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*[None] * count, **dict.fromkeys(names))
+    except TypeError as error:
+        raise PlugPointError(f"{name_of(function)}{signature} is called with {takes}: {error}") from None
+
+
 def digest_of(function: Callable[..., Any]) -> str:
     """sha256 (hex) of the source file that holds `function`, and its name in it.
 
@@ -120,7 +135,7 @@ def _load_file(file: Path) -> ModuleType:
     sys.modules[alias] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[alias]
         raise _import_failed(str(file), error) from error
     return module
@@ -140,7 +155,7 @@ def _import_module(place: str, path: str, folder: Path) -> ModuleType:
         raise PlugPointMissing(
             f"no module {error.name!r} for {path!r}: looked in what is installed and in {folder}{near}"
         ) from None
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _import_failed(place, error) from error
 
 
@@ -194,7 +209,7 @@ def _name_taken(place: Path) -> NameTaken:
     )
 
 
-def _import_failed(place: str, error: Exception) -> PlugPointError:
+def _import_failed(place: str, error: BaseException) -> PlugPointError:
     hint = ""
     if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] == "slime":
         here = sorted(name for name, members in SLIME_MODULES.items() if members)

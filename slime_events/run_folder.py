@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 import tomllib
 from pathlib import Path
 
@@ -10,6 +12,11 @@ from schemas.subjects import check_token
 
 RUNS_DIR = "slime-runs"
 """Where runs are kept if nobody says otherwise."""
+PARTS = (
+    *("nats", "blobs", "archive", "weights", "checkpoints", "snapshots", "seek", "logs", "traces"),
+    *("nats-url", "address.json", "run.lock", "settings.toml", "summary.json"),
+)
+"""What a run keeps in its folder."""
 
 
 class RunFolder:
@@ -32,6 +39,8 @@ class RunFolder:
     def __init__(self, runs_dir: str | Path, run: str) -> None:
         self.run = check_token(run, "run name")
         self.path = Path(runs_dir).absolute() / run
+        self.is_ours = False
+        """Whether all that is in it of a run has come there since `create`."""
 
     @classmethod
     def create(cls, runs_dir: str | Path, run: str) -> RunFolder:
@@ -41,6 +50,7 @@ class RunFolder:
             raise ConfigError(
                 f"{folder.path} holds a run already: choose another name with --run, or remove the folder"
             )
+        folder.is_ours = not any((folder.path / name).exists() for name in PARTS)
         for part in (folder.nats, folder.logs, folder.traces, folder.weights):
             part.mkdir(parents=True, exist_ok=True)
         return folder
@@ -53,6 +63,17 @@ class RunFolder:
             there = sorted(p.parent.name for p in Path(runs_dir).glob("*/settings.toml"))
             raise RunNotFound(f"no run {run!r} in {Path(runs_dir).absolute()}; there is: {', '.join(there) or 'none'}")
         return folder
+
+    def remove(self) -> None:
+        """Everything of the run, and the folder itself where nothing else lies in it."""
+        for name in PARTS:
+            part = self.path / name
+            if part.is_dir():
+                shutil.rmtree(part)
+            else:
+                part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # it is not empty
+            self.path.rmdir()
 
     def log_name(self) -> str:
         """The name that the run was started with: that of its log, also where the folder was copied under another.

@@ -38,6 +38,8 @@ KNOWN_SUBJECTS = 65536
 _REFUSED = {10070, 10071, 10164, 10201}
 """A fence that does not hold (on one server, in a cluster), an id that is stored already."""
 
+REMOVE_S = 10.0
+
 
 class JetStreamLog:
     """See the module, and `storage/log.py` for what each call promises."""
@@ -191,6 +193,10 @@ class JetStreamLog:
     async def position(self) -> int:
         """The last position, 0 for an empty log."""
         return await self._stream.end()
+
+    async def remove(self) -> None:
+        """Take the whole log off its server: for who has made it, and knows that nobody else reads it."""
+        await self.connection.api(f"STREAM.DELETE.{self._stream.name}", deadline_s=REMOVE_S)
 
     async def consume(self, name: str, subject: str, *, lease_s: float = 30.0, start: int = 1) -> JetStreamConsumer:
         """A taker of the queue `name`, which begins at position `start`; the queue stays on the server."""

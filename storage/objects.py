@@ -149,6 +149,11 @@ class ObjectFolder:
             names = (str(entry["name"]).rstrip("/").rsplit("/", 1)[-1] for entry in entries if entry["type"] != "file")
             return sorted(names)
 
+    def remove(self) -> None:
+        """All of it. Raises StoreUnavailable."""
+        with store_errors(self.url), contextlib.suppress(FileNotFoundError):
+            self._fs.rm(self._root, recursive=True)
+
     def _path(self, name: str) -> str:
         return f"{self._root.rstrip('/')}/{name}"
 

@@ -10,7 +10,7 @@ from typing import Any
 from schemas.errors import PlugPointError
 from serve_apps.generate.session import CURRENT, Session
 from slime_events.args_view import ArgsView
-from slime_events.plug_points import digest_of, load_function, name_of
+from slime_events.plug_points import check_call, digest_of, load_function, name_of
 from slime_events.sample import Sample
 
 DEFAULT_NAMES = ("generate",)
@@ -27,6 +27,10 @@ class GenerateFunction:
             raise PlugPointError(f"{self.name} has to be `async def`: it awaits its turns")
         names = inspect.signature(self._function).parameters
         self._optional = {name for name in ("evaluation", "session") if name in names}
+
+    def check(self) -> None:
+        """Raises PlugPointError where it cannot be called as it will be."""
+        check_call(self._function, "(args, sample, sampling_params)", 3, self._optional)
 
     async def __call__(
         self, view: ArgsView, sample: Sample, sampling_params: dict[str, Any], *, evaluation: bool, session: Session

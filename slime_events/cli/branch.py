@@ -72,7 +72,7 @@ async def _look(said: _Said) -> tuple[TrainSettings, Branched]:
         parsed = branch_settings(parent.settings, said.runs_dir or beside, said.flags)
         fresh = not branched.optimizer_digest
         check_branch(parent.settings, parsed.settings, said.version, fresh_optimizer=fresh)
-        settings = resolve(parsed)
+        settings = await asyncio.to_thread(resolve, parsed)  # it has an event loop of its own
         return settings, await with_draws(branched, parent.log, settings.data)
 
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 import sys
+import tempfile
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from slime_events.cli.train import INTERRUPTED, is_interrupted, resolve, run_to_
 from slime_events.cli.words import read_words
 from slime_events.config.flags import ParsedTrain, parse_train
 from slime_events.config.nearest import did_you_mean
+from slime_events.config.paths import require_paths
 from slime_events.config.settings import TrainSettings
 from slime_events.config.toml import to_toml
 from slime_events.run_folder import RunFolder
@@ -91,18 +93,33 @@ def read_options(argv: Sequence[str]) -> DemoOptions:
 def prepare(options: DemoOptions) -> ParsedTrain:
     """The settings of the demo under the flags, with its questions and its checkpoint in place.
 
-    Raises ConfigError where another run has the name, MissingPart where the pretrained model is not installed.
+    An earlier demo goes only once these settings have been tried with questions elsewhere. Raises ConfigError where
+    they cannot start or another run has the name, MissingPart where the pretrained model is not installed.
     """
-    from slime_events.demo.settings import demo_settings, prepare_demo, prepare_smollm2, smollm2_settings
+    from slime_events.cli.epochs import resolve_epochs
+    from slime_events.demo.settings import demo_settings, smollm2_settings
+    from slime_events.launch.before_start import check_start
 
     nowhere = Path(DATA)
     tiny = options.model == TINY
     draft = _with_flags(demo_settings(nowhere) if tiny else smollm2_settings(nowhere, nowhere), options.flags)
     run = draft.settings.run
     folder = RunFolder(run.runs_dir, run.run)
+    check_room(folder, force=options.force)
+    with tempfile.TemporaryDirectory() as elsewhere:
+        trial = _made(options, Path(elsewhere), folder).settings
+        require_paths(trial)
+        check_start(trial)
+        resolve_epochs(trial)
     make_room(folder, force=options.force)
-    data = folder.path / DATA
-    if tiny:
+    return _made(options, folder.path / DATA, folder)
+
+
+def _made(options: DemoOptions, data: Path, folder: RunFolder) -> ParsedTrain:
+    """The settings, with the demo's questions written into `data`."""
+    from slime_events.demo.settings import prepare_demo, prepare_smollm2
+
+    if options.model == TINY:
         return _with_flags(prepare_demo(data), options.flags)
     checkpoint = folder.path.parent / ".models" / SMOLLM2
     return _with_flags(prepare_smollm2(data, checkpoint), options.flags)
@@ -115,10 +132,10 @@ def _with_flags(base: TrainSettings, flags: Sequence[str]) -> ParsedTrain:
     return parse_train(["--config", "the demo's settings", *flags], read=lambda _: text)
 
 
-def make_room(folder: RunFolder, *, force: bool) -> None:
-    """Remove an earlier demo of the same name. Raises ConfigError where it may not go."""
+def check_room(folder: RunFolder, *, force: bool) -> bool:
+    """Whether an earlier demo of the same name is to be removed. Raises ConfigError where it may not go."""
     if not folder.settings.exists():
-        return
+        return False
     other = f"choose another name with --run, or remove {folder.path}"
     if not _is_demo(folder):
         raise ConfigError(f"{folder.path} holds a run that is no demo: {other}")
@@ -127,7 +144,18 @@ def make_room(folder: RunFolder, *, force: bool) -> None:
         raise ConfigError(
             f"{folder.path} holds an earlier demo: --force replaces it, or choose another name with --run"
         )
+    return True
+
+
+def make_room(folder: RunFolder, *, force: bool) -> None:
+    """Remove an earlier demo, with the server that a killed launcher of it left. Raises as `check_room`."""
+    from storage.nats_server import NatsServer
+
+    if not check_room(folder, force=force):
+        return
     say(f"note: the earlier demo in {folder.path} is replaced.")
+    if (server := NatsServer.attach(folder.nats)) is not None:
+        asyncio.run(server.stop())
     shutil.rmtree(folder.path)
 
 
@@ -142,7 +170,7 @@ def _is_demo(folder: RunFolder) -> bool:
 
 
 def _check_unused(folder: RunFolder, other: str, *, force: bool) -> None:
-    """Raises ConfigError where the run is on or is read; a server that a killed launcher left is stopped by force."""
+    """Raises ConfigError where the run is on or is read, or where its launcher was killed and nobody forces."""
     from slime_events.launch.run_lock import is_held
     from storage.nats_server import NatsServer
 
@@ -158,7 +186,6 @@ def _check_unused(folder: RunFolder, other: str, *, force: bool) -> None:
             f"run {folder.run} was killed, and its NATS server {server.pid} lives: `slime-events resume` goes on with "
             f"it, --force replaces it, or {other}"
         )
-    asyncio.run(server.stop())
 
 
 def facts(summary: dict[str, Any], settings: TrainSettings, model: str) -> dict[str, Any]:

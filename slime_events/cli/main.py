@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import select
 import sys
 from collections.abc import Sequence
 
@@ -31,11 +32,13 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "produce": ("slime_events.cli.produce", "send prompts from a file to a run that is on"),
     "doctor": ("slime_events.cli.doctor", "is everything here that a run needs, and how to mend what is not"),
 }
+LAUNCHERS = ("demo", "train", "resume", "branch")
+"""Those that have Ray in their process, which may end it."""
 INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; its exit code."""
+    """Run one command; its exit code. Without argv those of this process, which then may get a child."""
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or words[0] in ("-h", "--help", "help"):
         sys.stdout.write(usage())
@@ -51,7 +54,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _error(
             f"there is no command {words[0]!r}.{did_you_mean(words[0], COMMANDS)} See slime-events --help.", 2
         )
-    return _run(COMMANDS[words[0]][0], words[1:])
+    module, rest = COMMANDS[words[0]][0], words[1:]
+    if argv is None and words[0] in LAUNCHERS and not {"-h", "--help"} & set(rest):
+        from slime_events.cli.watched import watched
+
+        return watched(lambda: _run(module, rest))
+    return _run(module, rest)
 
 
 def usage() -> str:
@@ -79,10 +87,19 @@ def _run(module: str, words: list[str]) -> int:
         return _error(str(error), 1)
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:
+    except BrokenPipeError as error:
+        if not _reader_has_gone():
+            return _error(f"a connection broke, and nobody expected it: {error}", 1)
         # Whoever read has gone (`| head`). Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _reader_has_gone() -> bool:
+    """Whether nobody reads what is printed."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return bool(poll.poll(0))
 
 
 def _error(message: str, code: int) -> int:

@@ -67,7 +67,7 @@ def _go_on(folder: RunFolder, flags: Sequence[str]) -> int:
 
         return go_on(folder, branched.where)
     before = standing.settings
-    settings = resolve(with_flags(before, flags))
+    settings = resolve(with_flags(before, flags), new=False)
     check_changes(changes(before, settings), standing.steps)
     steps = settings.rollout.num_rollout or 0
     if standing.has_finished and standing.steps >= steps:

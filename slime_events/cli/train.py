@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from schemas.errors import ConfigError, SlimeEventsError
+from slime_events.cli.watched import say_how_to_go_on
 from slime_events.config.flags import ParsedTrain, parse_train
 from slime_events.config.paths import require_paths
 from slime_events.config.settings import TrainSettings
@@ -37,13 +38,18 @@ def main(argv: Sequence[str] = ()) -> int:
     return 0
 
 
-def resolve(parsed: ParsedTrain) -> TrainSettings:
-    """Settings that can start: every note said, every file there, the number of steps known."""
+def resolve(parsed: ParsedTrain, *, new: bool = True) -> TrainSettings:
+    """Settings that can start: every note said, everything tried that can be, the number of steps known.
+
+    new: see `check_start`.
+    """
     from slime_events.cli.epochs import resolve_epochs
+    from slime_events.launch.before_start import check_start
 
     for note in parsed.notes:
         say(f"note: {note}")
     require_paths(parsed.settings)
+    check_start(parsed.settings, new=new)
     settings, counted = resolve_epochs(parsed.settings)
     if counted:
         say(f"note: {counted}")
@@ -64,6 +70,7 @@ def run_to_end(
     """
     # A taken name is said before anything heavy starts.
     folder = folder or RunFolder.create(settings.run.runs_dir, settings.run.run)
+    say_how_to_go_on(goes_on(folder))
     from slime_events.launch.live_view import make_view
     from slime_events.launch.run import launch
 

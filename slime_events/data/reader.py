@@ -43,10 +43,15 @@ def open_reader(file: DataFile, *, stop: int | None = None, max_bad_lines: int =
 
     stop: rows that are needed at most, where it is known. Raises TooManyBadLines, DataError or MissingPart.
     """
-    if file.name.endswith(".parquet"):
+    if is_parquet(file):
         return ParquetReader(file)
-    if file.name.endswith((".jsonl", ".ndjson", ".json")):
-        return JsonlReader(file, stop=stop, max_bad_lines=max_bad_lines)
+    return JsonlReader(file, stop=stop, max_bad_lines=max_bad_lines)
+
+
+def is_parquet(file: DataFile) -> bool:
+    """By its ending; else it is JSON lines. Raises DataError for any other ending."""
+    if file.name.endswith((".parquet", ".jsonl", ".ndjson", ".json")):
+        return file.name.endswith(".parquet")
     raise DataError(f"{file.url}: the ending says nothing; use .jsonl, .jsonl.gz, .jsonl.zst or .parquet")
 
 
@@ -57,10 +62,10 @@ class JsonlReader(Reader):
         self._file = file
         starts, sizes, skipped = array("q"), array("I"), array("q")
         bad: list[BadRow] = []
-        for number, start, line in _lines(file):
+        for number, start, line in lines_of(file):
             if stop is not None and len(starts) >= stop:
                 break
-            problem = _problem(line) if line.strip() else None
+            problem = bad_line(line) if line.strip() else None
             if problem is not None:
                 bad.append(BadRow(file=file.url, line=number + 1, reason=problem[0], message=problem[1]))
                 if len(bad) > max_bad_lines:
@@ -141,7 +146,7 @@ def too_many(bad: Sequence[BadRow], limit: int) -> TooManyBadLines:
     return TooManyBadLines(f"{len(bad)} unusable prompt lines, --max-bad-lines is {limit}:\n  " + "\n  ".join(shown))
 
 
-def _lines(file: DataFile) -> Iterator[tuple[int, int, bytes]]:
+def lines_of(file: DataFile) -> Iterator[tuple[int, int, bytes]]:
     """(0-based number, byte offset, content) of every line; holds one block and one line."""
     with file.open() as opened:
         number, start, rest = 0, 0, b""
@@ -156,7 +161,8 @@ def _lines(file: DataFile) -> Iterator[tuple[int, int, bytes]]:
             yield number, start, rest
 
 
-def _problem(line: bytes) -> tuple[BadReason, str] | None:
+def bad_line(line: bytes) -> tuple[BadReason, str] | None:
+    """Why a line is no JSON object; None where it is one."""
     try:
         _fields.decode(line)
     except msgspec.ValidationError:

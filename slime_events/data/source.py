@@ -177,12 +177,13 @@ def eval_sources(
     if len(set(names)) < len(names):
         raise InvalidValue(f"--eval-prompt-data names a set twice: {', '.join(names)}")
     return [
-        (name, PromptSource(_eval_data(evaluation, data, path), tokenizer=tokenizer, max_prompt_len=max_prompt_len))
+        (name, PromptSource(eval_data(evaluation, data, path), tokenizer=tokenizer, max_prompt_len=max_prompt_len))
         for name, path in zip(names, paths, strict=True)
     ]
 
 
-def _eval_data(evaluation: EvalSettings, data: DataSettings, path: str) -> DataSettings:
+def eval_data(evaluation: EvalSettings, data: DataSettings, path: str) -> DataSettings:
+    """How one evaluation set is read."""
     return msgspec.structs.replace(
         data,
         prompt_data=path,

@@ -1,37 +1,63 @@
-"""`ended_within`: a blocking call in a thread that nobody has to wait for."""
+"""A blocking call in a thread that nobody has to wait for.
+
+No thread of asyncio's: the loop waits for those when it ends, and the process with it. And what such a call raises is
+an `Exception`, always: Ray ends a call that it interrupts with `SystemExit(0)`, which asyncio passes on through a task
+to whoever runs the loop. A failing launcher would end in the middle of what it says, with exit code 0.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
-import time
 from collections.abc import Callable
 
-_LOOK_S = 0.02
+from schemas.errors import EngineError
+
+
+def in_thread(call: Callable[[], None]) -> asyncio.Future[None]:
+    """What `call` comes to, in a thread that is left behind where it hangs."""
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[None] = loop.create_future()
+
+    def settle(error: Exception | None) -> None:
+        if result.done():
+            return
+        if error is None:
+            result.set_result(None)
+        else:
+            result.set_exception(error)
+
+    def run() -> None:
+        error: Exception | None = None
+        try:
+            call()
+        except Exception as raised:
+            error = raised
+        except BaseException as raised:
+            error = EngineError(f"Ray interrupted a call ({type(raised).__name__}: {raised}): it ends, or has ended")
+        with contextlib.suppress(RuntimeError):  # nobody runs the loop any more
+            loop.call_soon_threadsafe(settle, error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return result
 
 
 async def ended_within(seconds: float, call: Callable[[], None]) -> bool:
     """Whether `call` has ended by then. Raises what it raised.
 
-    One that hangs is left behind: a thread of asyncio's would keep the loop, and the process, from ending. Whoever is
-    cancelled meanwhile waits all the same, as what is half done is nobody's to go on with.
+    One that hangs is left behind. Whoever is cancelled meanwhile waits all the same, as what is half done is nobody's
+    to go on with.
     """
-    raised: list[BaseException] = []
-
-    def run() -> None:
+    loop, cancelled = asyncio.get_running_loop(), False
+    result, end = in_thread(call), loop.time() + seconds
+    while not result.done() and loop.time() < end:
         try:
-            call()
-        except Exception as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    end = time.monotonic() + seconds
-    while thread.is_alive() and time.monotonic() < end:
-        try:
-            await asyncio.sleep(_LOOK_S)
-        except asyncio.CancelledError as error:
-            raised.append(error)
-    if raised:
-        raise raised[0]
-    return not thread.is_alive()
+            await asyncio.wait([result], timeout=max(0.0, end - loop.time()))
+        except asyncio.CancelledError:
+            cancelled = True
+    if result.done():
+        result.result()
+    if cancelled:
+        raise asyncio.CancelledError
+    return result.done()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +35,8 @@ core.
 log = logging.getLogger(__name__)
 
 OBJECT_STORE_BYTES = 256 * 1024 * 1024
+LEAVE_S, LEAVE_LOOK_S = 10.0, 0.05
+"""How long a deployment under way has to give up before Ray ends under it."""
 
 
 class Cluster:
@@ -40,11 +45,19 @@ class Cluster:
     def __init__(self, address: str | None, logs: Path) -> None:
         self._address, self._logs = address, logs
         self._apps: list[str] = []
+        self._starting = threading.Lock()
+        self._ended = self._deploying = False
         self.has_gpus = False
 
     def start(self) -> None:
         """Blocks for some seconds: call it in a thread. Raises MissingPart where Ray is not installed, DeadlineExceeded
-        where it does not start or answer."""
+        where it does not start or answer, or is to stop already."""
+        with self._starting:
+            if self._ended:
+                raise DeadlineExceeded("Ray was not started: the run ends")
+            self._start()
+
+    def _start(self) -> None:
         try:
             import ray
         except ImportError as error:
@@ -70,7 +83,7 @@ class Cluster:
                 logging_level="ERROR",
                 **({} if self._address else own),
             )
-        except Exception as error:  # Ray has many, and all of them mean this
+        except (Exception, SystemExit) as error:  # Ray has many, and all of them mean this
             where = f"at {self._address}" if self._address else "here"
             raise DeadlineExceeded(f"Ray {where} did not start or answer: {type(error).__name__}: {error}") from error
         # Else a call that comes after `stop`, such as one of a deployment under way, would start or join another Ray.
@@ -101,14 +114,25 @@ class Cluster:
         from ray import serve
 
         logging.getLogger("ray.serve").setLevel(logging.WARNING)
-        serve.start(http_options={"location": "NoServer"}, logging_config={"log_level": "WARNING"})
-        self._apps.append(name)
-        serve.run(app, name=name, route_prefix=None)
+        self._deploying = True
+        try:
+            serve.start(http_options={"location": "NoServer"}, logging_config={"log_level": "WARNING"})
+            self._apps.append(name)
+            serve.run(app, name=name, route_prefix=None)
+        finally:
+            self._deploying = False
 
     def stop(self) -> None:
-        """Take the engines down; of a Ray that was started here, everything."""
-        import ray
+        """Take the engines down; of a Ray that was started here, everything. What is being started is waited for."""
+        self._ended = True
+        with self._starting:
+            self._stop()
 
+    def _stop(self) -> None:
+        try:
+            import ray
+        except ImportError:
+            return
         if not ray.is_initialized():
             return
         if self._address:
@@ -116,7 +140,20 @@ class Cluster:
 
             for app in self._apps:
                 serve.delete(app)
+        else:
+            self._end_deployment()
         ray.shutdown()
+
+    def _end_deployment(self) -> None:
+        """Have whoever deploys leave Ray before it ends: a thread that is in Ray then can take the process with it."""
+        import ray
+        from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
+
+        until = time.monotonic() + LEAVE_S
+        while self._deploying and time.monotonic() < until:
+            with contextlib.suppress(Exception):  # it may not be there yet
+                ray.kill(ray.get_actor(SERVE_CONTROLLER_NAME, namespace=SERVE_NAMESPACE))
+            time.sleep(LEAVE_LOOK_S)
 
 
 def _yield_to_others(_: object, nice: int) -> None:

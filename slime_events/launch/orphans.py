@@ -16,12 +16,15 @@ END_S = 10.0
 _STEP_S = 0.05
 
 
-def end_orphans(mark: str, spare: Collection[int] = ()) -> int:
+def end_orphans(mark: str, spare: Collection[int] = (), *, variable: str = MARK) -> int:
     """Kill what carries the mark; how many processes that were. spare: pids that are of use (the log's server).
+    variable: of the environment, that has the mark.
 
     Nothing is told by its name or pid alone. Raises DeadlineExceeded naming what does not end.
     """
-    found = [process for process in psutil.process_iter() if _carries(process, mark) and process.pid not in spare]
+    found = [
+        process for process in psutil.process_iter() if _carries(process, variable, mark) and process.pid not in spare
+    ]
     for process in found:
         with contextlib.suppress(psutil.Error):  # psutil compares start times, so that no other process is hit
             process.kill()
@@ -34,9 +37,9 @@ def end_orphans(mark: str, spare: Collection[int] = ()) -> int:
     return len(found)
 
 
-def _carries(process: psutil.Process, mark: str) -> bool:
+def _carries(process: psutil.Process, variable: str, mark: str) -> bool:
     try:
-        return process.pid != os.getpid() and bool(process.environ().get(MARK) == mark)
+        return process.pid != os.getpid() and bool(process.environ().get(variable) == mark)
     except (psutil.Error, OSError):
         return False  # it has just ended, or is somebody else's
 

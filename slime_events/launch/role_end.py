@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from schemas.errors import RankLost, SlimeEventsError
 
@@ -28,7 +29,7 @@ def reason_of(error: BaseException | None) -> str:
     return f"{type(cause).__name__}: {str(cause).strip().splitlines()[-1] if str(cause).strip() else ''}"
 
 
-def error_of(task: asyncio.Future[object]) -> BaseException | None:
+def error_of(task: asyncio.Future[Any]) -> BaseException | None:
     """What ended a role badly; None where it runs, or has ended well."""
     if not task.done():
         return None

@@ -12,6 +12,7 @@ from serve_apps.deployment import rollout_app
 from serve_apps.generate.setup import generate_setup
 from slime_events.address import RunAddress
 from slime_events.config.settings import TrainSettings
+from slime_events.launch.abandonable import in_thread
 from slime_events.launch.cluster import Cluster
 from slime_events.launch.role_end import error_of
 from slime_events.process_environment import IN_NO_HURRY, TRAINS
@@ -61,7 +62,7 @@ class Roles:
             self._cluster.kill(actor)
         self._starts[role] = self._starts.get(role, 0) + 1
         if role == ENGINES:
-            self.tasks[role] = asyncio.create_task(asyncio.to_thread(self._serve))
+            self.tasks[role] = in_thread(self._serve)
             return
         self.tasks[role] = asyncio.wrap_future(self._starters[role]().future())
         if role in self._stopping:

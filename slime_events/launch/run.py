@@ -27,10 +27,12 @@ from slime_events.config.settings import TrainSettings
 from slime_events.incarnation import Incarnation
 from slime_events.launch.abandonable import ended_within
 from slime_events.launch.beginning import put_beginning
+from slime_events.launch.came_to_nothing import came_to_nothing, clear, discard
 from slime_events.launch.cluster import Cluster
 from slime_events.launch.first_word import say_resumed, say_started
 from slime_events.launch.log_server import LogServer
 from slime_events.launch.presence import check_absent, present
+from slime_events.launch.role_end import error_of
 from slime_events.launch.roles import CONDUCTOR, Roles
 from slime_events.launch.run_lock import holding
 from slime_events.launch.standing import Standing
@@ -75,6 +77,7 @@ class Launch:
         self._begun = time.perf_counter()
         self._seconds: dict[str, float] = {}
         self._interrupts = 0
+        self._is_begun = self._left_nothing = False
 
     async def run(self) -> dict[str, Any]:
         """Run to the end; the summary. Raises a SlimeEventsError with the one sentence that says what ended it."""
@@ -86,12 +89,30 @@ class Launch:
                 # Nothing heavy starts before the log answers.
                 async with self._server.running(before) as url, self._open(url) as log:
                     self._seconds["nats"] = time.perf_counter() - self._begun
-                    await self._launch(log, url)
+                    try:
+                        await self._launch(log, url)
+                    except SlimeEventsError:
+                        await self._look_back(log)
+                        raise
             except SlimeEventsError as error:
-                if self._folder.settings.exists() and not isinstance(error, ConfigError):
+                if self._left_nothing or (self._folder.is_ours and not self._folder.settings.exists()):
+                    self._discard(error)
+                elif self._folder.settings.exists() and not isinstance(error, ConfigError):
                     self._summarise(failure=str(error))
                 raise
             return self._summarise()
+
+    async def _look_back(self, log: JetStreamLog) -> None:
+        """At a new run that has failed, once nobody writes to its log any more."""
+        self._left_nothing = self._is_begun and self._folder.is_ours and await came_to_nothing(log)
+        if self._left_nothing:
+            await clear(log, self._settings)
+
+    def _discard(self, error: SlimeEventsError) -> None:
+        """A run that came to nothing. The error says where its process logs lie now."""
+        kept = discard(self._folder)
+        there = f" (logs in {kept})" if kept else ""
+        error.args = (str(error).replace(f" (logs in {self._folder.logs})", there), *error.args[1:])
 
     async def _put_beginning(self) -> None:
         """Before anything of the run is there: a branch that cannot begin leaves nothing behind."""
@@ -105,6 +126,7 @@ class Launch:
             await check_absent(log)
         async with present(log), self._running_cluster() as starting:
             life = await self._begin(log)
+            self._is_begun = True
             await asyncio.shield(starting)  # what is being started can be stopped only once it is there
             check_cancelled()
             self._roles = Roles(self._cluster, self._settings, self._address(url, life))
@@ -134,12 +156,12 @@ class Launch:
 
     @contextlib.asynccontextmanager
     async def _running_cluster(self) -> Any:
+        # Ray's processes end with the thread that has started them: one of asyncio's stays.
         starting = asyncio.create_task(asyncio.to_thread(self._timed, "ray", self._cluster.start))
         try:
             yield starting
         finally:
-            with contextlib.suppress(Exception):
-                await starting
+            starting.add_done_callback(lambda task: error_of(task))  # it is no news any more
             if not await ended_within(STOP_DEADLINE_S, self._cluster.stop):
                 self._view.note(f"Ray did not stop within {STOP_DEADLINE_S:.0f} s: end what is left of it by hand")
 

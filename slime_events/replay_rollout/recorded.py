@@ -50,7 +50,10 @@ class RecordedRollout:
 
 async def read_rollout(opened: OpenedRun, sample: str) -> RecordedRollout:
     """The rollout of a sample of the run, or of one that it goes on from. Raises RunNotFound, BlobMissing."""
-    asked_for = sample_id(group_of(sample), place_of(sample)[0])
+    try:
+        asked_for = sample_id(group_of(sample), place_of(sample)[0])
+    except ValueError:
+        raise RunNotFound(f"{sample!r} is no id of a sample: it ends in -s and a number (train-0-000003-s1)") from None
     async with Past(opened) as past:
         part = await _origin(past, asked_for)
         log = part.opened.log

@@ -124,6 +124,18 @@ def test_an_earlier_demo_makes_room_only_where_it_may(tmp_path: Path) -> None:
     assert not own.path.exists()
 
 
+@pytest.mark.parametrize("flags", [["--custom-rm-path", "nowhere.py"], ["--prompt-data", "nowhere.jsonl"]])
+def test_an_earlier_demo_stays_where_the_new_one_cannot_start(tmp_path: Path, flags: list[str]) -> None:
+    folder = _demo(tmp_path, "mine")
+    before = sorted(folder.path.rglob("*"))
+    with pytest.raises(ConfigError, match="nowhere"):
+        prepare(read_options(["--force", "--run", "mine", "--runs-dir", str(tmp_path), *flags]))
+    assert sorted(folder.path.rglob("*")) == before
+    with pytest.raises(ConfigError, match="nowhere"):
+        prepare(read_options(["--runs-dir", str(tmp_path), *flags]))
+    assert not (tmp_path / "demo").exists()
+
+
 def test_a_run_that_is_no_demo_is_never_removed(tmp_path: Path) -> None:
     folder = _demo(tmp_path, "demo")
     folder.settings.write_text('[data]\nprompt_data = "/elsewhere/train.jsonl"\n')

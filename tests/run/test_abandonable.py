@@ -7,7 +7,8 @@ import threading
 
 import pytest
 
-from slime_events.launch.abandonable import ended_within
+from schemas.errors import EngineError
+from slime_events.launch.abandonable import ended_within, in_thread
 
 
 def test_a_call_that_hangs_is_left_behind() -> None:
@@ -48,3 +49,15 @@ async def test_whoever_is_cancelled_waits_for_its_end_all_the_same() -> None:
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert ended.is_set()
+
+
+async def test_a_call_that_ray_interrupts_ends_nobody_but_itself() -> None:
+    """Ray raises SystemExit(0) in a call that is under way when it ends. Out of a task, that would end the loop."""
+
+    def interrupted() -> None:
+        raise SystemExit(0)
+
+    with pytest.raises(EngineError, match="SystemExit"):
+        await ended_within(60.0, interrupted)
+    with pytest.raises(EngineError, match="SystemExit"):
+        await in_thread(interrupted)

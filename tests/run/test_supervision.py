@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ray.exceptions import RayActorError
@@ -12,9 +14,10 @@ from ray.exceptions import RayActorError
 from schemas.errors import TrainerError
 from schemas.runs import RunFailed
 from schemas.workers import WorkerJoined, WorkerLost
+from slime_events.batch import TrainBatch
 from slime_events.launch.restarts import Restarts
 from tests.chaos.settings import OWN_REWARD
-from tests.run.cheap import CountingRanks, LocalCluster, Parts, cheap_parts, lose
+from tests.run.cheap import Counted, CountingRanks, LocalCluster, Parts, cheap_parts, lose
 from tests.run.tiny import Watching, events_of, of, run_with, tiny
 
 STEPS = 3
@@ -49,7 +52,7 @@ def test_a_lost_role_is_started_again(tmp_path: Path, clusters: list[LocalCluste
 class Crashing(CountingRanks):
     """Takes its process with it."""
 
-    async def reset(self) -> None:
+    async def train(self, batch: TrainBatch) -> Counted:
         raise RayActorError
 
 
@@ -70,3 +73,30 @@ def test_deaths_count_while_the_run_does_not_move_on() -> None:
     restarts = Restarts(most=3)
     assert [restarts.allows("grader", moved) for moved in (7, 7, 9, 9, 9)] == [True, True, True, True, False]
     assert restarts.allows("trainer", 9)
+
+
+def test_a_run_that_fails_while_its_engines_are_deployed_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray then ends the call that deploys them with SystemExit(0)."""
+    ended, begun, stop = threading.Event(), threading.Event(), LocalCluster.stop
+
+    def deploy(self: LocalCluster, app: Any, name: str) -> None:
+        app.close()
+        begun.set()
+        ended.wait(60.0)
+        raise SystemExit(0)
+
+    def end(self: LocalCluster) -> None:
+        ended.set()
+        stop(self)
+
+    async def fails(*_: object) -> None:
+        assert await asyncio.to_thread(begun.wait, 60.0)
+        raise TrainerError("rank 0 lost its device")
+
+    monkeypatch.setattr(LocalCluster, "serve", deploy)
+    monkeypatch.setattr(LocalCluster, "stop", end)
+    monkeypatch.setattr(CountingRanks, "reset", fails)
+    with cheap_parts(Parts()), pytest.raises(TrainerError, match="rank 0 lost its device"):
+        asyncio.run(run_with(tiny(tmp_path, "doomed")))

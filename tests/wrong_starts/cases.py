@@ -1,0 +1,216 @@
+"""Runs that cannot start: every plug point, data file, archive, key, port and folder, each wrong in some way."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from schemas.runs import RunStarted
+from slime_events.config.derivations import derive
+from slime_events.config.settings import TrainSettings
+from slime_events.config.toml import to_toml
+from slime_events.demo.settings import BASE, prepare_demo
+from storage.archive import ArchiveWriter
+from tests.cli.small_run import RUN, events, finished, recorded
+
+TRAIN = ("train", "--config", "good.toml", "--runs-dir", "runs", "--run", "y", "--plain")
+DEMO = ("demo", "--runs-dir", "runs", "--plain")
+ARCHIVE = ("--archive-prompts", f"archives/{RUN}")
+DEAD = "127.0.0.1:9"
+"""Nobody listens there: it is the port of a service that nobody runs."""
+OWN = """
+import asyncio
+
+
+async def reward(args, sample): ...
+async def reward_of_one(sample): ...
+def filter_of_three(args, samples, extra): ...
+def buffer_of_two(args, buffer): ...
+def generate(args, sample, sampling_params): ...
+async def generate_of_one(sample): ...
+
+
+class Source:
+    def __init__(self, args): ...
+
+
+class SourceOfTwo:
+    def __init__(self, args, more): ...
+    def get_samples(self, num_samples): ...
+
+
+number = 7
+"""
+FILES = {
+    "own.py": OWN,
+    "raises.py": "1 / 0\n",
+    "exits.py": "import sys\nsys.exit(0)\n",
+    "grammar.py": "def reward(:\n",
+    "needs.py": "import no_such_package_anywhere\n",
+    "empty.jsonl": "",
+    "blank.jsonl": "\n\n\n",
+    "broken.jsonl": '{"messages": [\n',
+    "list.jsonl": "[1, 2]\n",
+    "other.jsonl": '{"question": "1+1", "label": "2"}\n',
+    "seven.jsonl": '{"messages": 7, "label": "2"}\n',
+    "unlabelled.jsonl": '{"messages": [{"role": "user", "content": "1+1"}]}\n',
+    "text.txt": "1+1\n",
+    "false.parquet": "PAR0",
+    "bad.toml": "[run\n",
+    "unknown.toml": '[run]\nnmae = "y"\n',
+    "a-file": "in the way",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """words: of the command line, in a folder made by `prepare`. names: what its sentence has to name."""
+
+    name: str
+    words: tuple[str, ...]
+    names: str
+
+    @classmethod
+    def train(cls, name: str, *flags: str, names: str = "") -> Case:
+        return cls(name, (*TRAIN, *flags), names or flags[0])
+
+
+def prepare(folder: Path) -> None:
+    """What the cases name: good settings with their data, a recorded run, and files that are wrong."""
+    settings = prepare_demo(folder / "data")
+    (folder / "good.toml").write_text(to_toml(settings))
+    for name, text in FILES.items():
+        (folder / name).write_text(text)
+    shutil.copytree(BASE, folder / "no-weights", ignore=shutil.ignore_patterns("*.safetensors"))
+    shutil.copytree(BASE, folder / "no-tokenizer", ignore=shutil.ignore_patterns("token*"))
+    shutil.copytree(BASE, folder / "no-family", ignore=shutil.ignore_patterns("*.safetensors"))
+    config = json.loads((BASE / "config.json").read_text())
+    (folder / "no-family" / "config.json").write_text(json.dumps(config | {"architectures": ["NoSuchModel"]}))
+    (folder / "empty").mkdir()
+    for run in (RUN, "y"):
+        _archive(folder / "archives", run, settings)
+
+
+def _archive(folder: Path, run: str, settings: TrainSettings) -> None:
+    """A recorded run: what was said in `small_run`, under these settings."""
+    started = RunStarted(settings=msgspec.to_builtins(derive(settings)[0]), code_version="0.1.0")
+    writer = ArchiveWriter(str(folder), run)
+    for one in recorded(finished([started, *events()[1:]])):
+        writer.add(one)
+    writer.close()
+
+
+REWARDS = [
+    Case.train("reward: no such function", "--custom-rm-path", "own.py:nofunc"),
+    Case.train("reward: no such file", "--custom-rm-path", "nowhere.py:reward"),
+    Case.train("reward: no such module", "--custom-rm-path", "no_such_module.reward"),
+    Case.train("reward: no function of the usual name", "--custom-rm-path", "own.py"),
+    Case.train("reward: its file raises", "--custom-rm-path", "raises.py:reward"),
+    Case.train("reward: its file exits", "--custom-rm-path", "exits.py:reward"),
+    Case.train("reward: its file is no Python", "--custom-rm-path", "grammar.py:reward"),
+    Case.train("reward: a package is missing", "--custom-rm-path", "needs.py:reward"),
+    Case.train("reward: no function", "--custom-rm-path", "own.py:number"),
+    Case.train("reward: other arguments", "--custom-rm-path", "own.py:reward_of_one"),
+    Case.train("reward: no such grader", "--rm-type", "mahts"),
+    Case.train(
+        "reward: nobody at its address", "--rm-type", "remote_rm", "--rm-url", f"http://{DEAD}/", names="--rm-url"
+    ),
+    Case.train("reward: no address", "--rm-type", "remote_rm", "--rm-url", "judge", names="rm_url"),
+]
+PLUG_POINTS = [
+    Case.train("filter: no such file", "--dynamic-sampling-filter-path", "nowhere.py:keep"),
+    Case.train("filter: no such function", "--dynamic-sampling-filter-path", "own.py:keep"),
+    Case.train("filter: other arguments", "--dynamic-sampling-filter-path", "own.py:filter_of_three"),
+    Case.train("filter: its file exits", "--dynamic-sampling-filter-path", "exits.py:keep"),
+    Case.train("generate: no such function", "--custom-generate-function-path", "own.py:nofunc"),
+    Case.train("generate: not async", "--custom-generate-function-path", "own.py:generate"),
+    Case.train("generate: other arguments", "--custom-generate-function-path", "own.py:generate_of_one"),
+    Case.train("data source: no such class", "--data-source-path", "own.py:Nothing"),
+    Case.train("data source: no get_samples", "--data-source-path", "own.py:Source"),
+    Case.train("data source: other arguments", "--data-source-path", "own.py:SourceOfTwo"),
+    Case.train(
+        "buffer filter: no such file", *ARCHIVE, "--buffer-filter-path", "nowhere.py:f", names="--buffer-filter"
+    ),
+    Case.train(
+        "buffer filter: other arguments",
+        *ARCHIVE,
+        "--buffer-filter-path",
+        "own.py:buffer_of_two",
+        names="buffer_of_two",
+    ),
+]
+DATA = [
+    Case.train("prompts: no such file", "--prompt-data", "nowhere.jsonl", names="nowhere.jsonl"),
+    Case.train("prompts: a folder", "--prompt-data", "empty"),
+    Case.train("prompts: empty", "--prompt-data", "empty.jsonl"),
+    Case.train("prompts: blank lines", "--prompt-data", "blank.jsonl"),
+    Case.train("prompts: no JSON", "--prompt-data", "broken.jsonl"),
+    Case.train("prompts: no object", "--prompt-data", "list.jsonl"),
+    Case.train("prompts: no such key", "--prompt-data", "other.jsonl", names="messages"),
+    Case.train("prompts: of another type", "--prompt-data", "seven.jsonl", names="messages"),
+    Case.train("prompts: no label", "--prompt-data", "unlabelled.jsonl", names="label"),
+    Case.train("prompts: another key asked for", "--input-key", "question", names="question"),
+    Case.train("prompts: an empty slice", "--prompt-data", "data/train.jsonl@[5:5]", names="data/train.jsonl"),
+    Case.train("prompts: an unknown ending", "--prompt-data", "text.txt"),
+    Case.train("prompts: no Parquet", "--prompt-data", "false.parquet"),
+    Case.train("prompts: an unknown store", "--prompt-data", "nostore://bucket/x.jsonl"),
+    Case.train("evaluation: no such file", "--eval-prompt-data", "a", "nowhere.jsonl", names="nowhere.jsonl"),
+    Case.train("evaluation: empty", "--eval-prompt-data", "a", "empty.jsonl"),
+    Case.train("evaluation: no such key", "--eval-input-key", "question", names="question"),
+    Case.train("evaluation: a path without a name", "--eval-prompt-data", "data/eval.jsonl", names="eval_prompt_data"),
+    Case.train("dumps: not there", "--load-debug-rollout-data", "dumps/{rollout_id}.pt"),
+]
+ARCHIVES = [
+    Case.train("archive: no such run", "--archive-prompts", "nosuch"),
+    Case.train("archive: no such folder", "--archive-prompts", "nowhere/small", names="nowhere/small"),
+    Case.train("archive: an empty store", "--archive-prompts", "file:///nowhere/small"),
+    Case.train("archive: a query that is no SQL", *ARCHIVE, "--archive-where", "selec", names="--archive-prompts"),
+    Case.train("archive: no such column", *ARCHIVE, "--archive-where", "select nosuch from groups", names="nosuch"),
+    Case.train("archive: nothing chosen", *ARCHIVE, "--archive-min-pass-rate", "0.9", names="pass rate"),
+]
+PLACES = [
+    Case.train("archive URL: an unknown store", "--archive-url", "nostore://bucket"),
+    Case.train("archive URL: a file is in the way", "--archive-url", "a-file/archive"),
+    Case.train("archive URL: another run of that name", "--archive-url", "archives"),
+    Case.train("blob URL: a file is in the way", "--blob-url", "a-file"),
+    Case.train("checkpoints: a file is in the way", "--save", "a-file"),
+    Case.train("checkpoints: nothing to begin with", "--load", "nowhere"),
+    Case.train("checkpoints: an empty folder", "--load", "empty"),
+    Case.train("runs: a file is in the way", "--runs-dir", "a-file"),
+    Case.train("runs: no name for a run", "--run", "a.b", names="run is 'a.b'"),
+    Case.train("model: no such folder", "--hf-checkpoint", "nowhere", names="hf_checkpoint"),
+    Case.train("model: an empty folder", "--hf-checkpoint", "empty", names="hf_checkpoint"),
+    Case.train("model: no weights", "--hf-checkpoint", "no-weights"),
+    Case.train("model: no tokenizer", "--hf-checkpoint", "no-tokenizer"),
+    Case.train("model: another family", "--hf-checkpoint", "no-family"),
+    Case.train("model: other layers", "--num-layers", "36"),
+    Case.train("port: nobody at NATS", "--nats-url", f"nats://{DEAD}"),
+    Case.train("port: no port of NATS", "--nats-url", "nats://127.0.0.1:99999"),
+    Case.train("port: nobody at Ray", "--ray-address", DEAD),
+]
+RECORDED, RUNS = f"archives/{RUN}", ("--run", "z", "--runs-dir", "runs")
+COMMANDS = [
+    Case.train("flags: unknown", "--no-such-flag", "1"),
+    Case.train("flags: no number", "--num-rollout", "two"),
+    Case.train("flags: below zero", "--num-rollout", "-1", names="num_rollout"),
+    Case("settings: no such file", ("train", "--config", "nowhere.toml"), "nowhere.toml"),
+    Case("settings: no TOML", ("train", "--config", "bad.toml"), "bad.toml"),
+    Case("settings: an unknown name", ("train", "--config", "unknown.toml"), "nmae"),
+    Case("demo: no such function", (*DEMO, "--custom-rm-path", "own.py:nofunc"), "nofunc"),
+    Case("demo: no such model", (*DEMO, "--model", "smolm"), "smolm"),
+    Case("resume: no such run", ("resume", "nobody", *RUNS[2:]), "nobody"),
+    Case("branch: no such run", ("branch", "nobody", "--from", "1", *RUNS), "nobody"),
+    Case("branch: no such version", ("branch", RECORDED, "--from", "9", *RUNS), "9"),
+    Case("learn: no such run", ("learn", "nobody", *RUNS), "nobody"),
+    Case("learn: no such version", ("learn", RECORDED, "--from", "9", *RUNS), "9"),
+    Case("learn: no such changes", ("learn", RECORDED, "--changes", "nowhere", *RUNS),
+         "nowhere"),
+    Case("retrain: no such run", ("retrain", "nobody", *RUNS[2:]), "nobody"),
+    Case("replay-rollout: no such sample", ("replay-rollout", RECORDED, "nosample"), "nosample"),
+    Case("restore: no such archive", ("restore", "nobody", "empty", *RUNS[2:]), "empty"),
+]  # fmt: skip
+CASES = [*REWARDS, *PLUG_POINTS, *DATA, *ARCHIVES, *PLACES, *COMMANDS]
