@@ -10,7 +10,8 @@ class EvalCompleted(Event, frozen=True, kw_only=True, tag="eval.completed"):
 
     dataset: its name, as --eval-prompt-data gives it. mean: of the rewards, failed samples count 0. samples, failed:
     how many. mean_length: response tokens.
-    oldest_version, newest_version: the weights that truly made the tokens (the loop is not held for an evaluation).
+    oldest_version, newest_version: the weights that made the tokens: `version` alone, but with --eval-on latest and in
+    runs of before there was a choice.
     """
 
     dataset: str
@@ -21,6 +22,13 @@ class EvalCompleted(Event, frozen=True, kw_only=True, tag="eval.completed"):
     mean_length: float
     oldest_version: int
     newest_version: int
+
+    @property
+    def other_versions(self) -> str:
+        """Which made its answers, as `v20 to v21`, where they are not its own alone; else nothing."""
+        if self.oldest_version == self.newest_version == self.version:
+            return ""
+        return f"v{self.oldest_version} to v{self.newest_version}"
 
     def entity(self) -> str:
         return f"{self.dataset}-v{self.version}"

@@ -20,6 +20,7 @@ from slime_events.working_time import WorkingTime
 from storage.log import Recorded
 
 NANO = 1e-9
+EVAL_FIELDS = ("dataset", "version", "mean", "samples", "failed", "oldest_version", "newest_version")
 
 
 class StepLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,7 +87,8 @@ class Progress:
         elif isinstance(event, EvalCompleted):
             self.evals.append(event)
         elif isinstance(event, WeightsActivated):
-            self.activation_lags.append(event.lag)
+            if not event.returns:
+                self.activation_lags.append(event.lag)
         elif isinstance(event, WorkerJoined):
             self.workers.append(event)
         return None
@@ -168,10 +170,8 @@ class Progress:
             "eval_first": self.evals[0].mean if self.evals else None,
             "eval_last": self.evals[-1].mean if self.evals else None,
             "eval_last_failed": self.evals[-1].failed if self.evals else None,
-            "evals": [
-                {"dataset": e.dataset, "version": e.version, "mean": e.mean, "samples": e.samples, "failed": e.failed}
-                for e in self.evals
-            ],
+            "eval_last_by": self.evals[-1].other_versions if self.evals else "",
+            "evals": [{name: getattr(done, name) for name in EVAL_FIELDS} for done in self.evals],
             "rewards": [round(reward, 4) for reward in rewards],
             "events": self.state.events,
             "seconds": self.time.on * NANO,

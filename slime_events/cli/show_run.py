@@ -7,7 +7,7 @@ from typing import Any
 from schemas.groups import GroupRejected
 from schemas.runs import RunFailed, RunFinished, RunResumed, RunStarted
 from slime_events.cli.plain import plain
-from slime_events.cli.text import block, cell_text, duration, fields, moment, table
+from slime_events.cli.text import block, cell_text, duration, fields, moment, table, versions_text
 from slime_events.conductor.plan import Plan, make_plan
 from slime_events.history import History
 from slime_events.launch.run_status import MEANINGS, RunStatus, status_of
@@ -184,8 +184,11 @@ def _steps(facts: dict[str, Any]) -> str:
 def _evals(facts: dict[str, Any]) -> str:
     if not facts["evals"]:
         return ""
-    rows = [(e["dataset"], e["version"], f"{e['mean']:.3f}", e["samples"], e["failed"]) for e in facts["evals"]]
-    return table(("eval", "version", "mean", "samples", "failed"), rows)
+    rows = [
+        (e["dataset"], e["version"], f"{e['mean']:.3f}", e["samples"], e["failed"], versions_text(e))
+        for e in facts["evals"]
+    ]
+    return table(("eval", "version", "mean", "samples", "failed", "answers by"), rows)
 
 
 def _refused(facts: dict[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from slime_events.cli.plain import plain
-from slime_events.cli.text import clock, fields, table
+from slime_events.cli.text import clock, fields, table, versions_text
 from slime_events.history import History, VersionHistory
 
 
@@ -49,11 +49,11 @@ def version_text(facts: dict[str, Any]) -> str:
                 f"{e['mean']:.3f}",
                 e["samples"],
                 e["failed"],
-                f"v{e['oldest_version']}..v{e['newest_version']}",
+                versions_text(e),
             )
             for e in facts["evals"]
         ]
-        parts.append(table(("eval", "mean", "samples", "failed", "tokens made by"), scores))
+        parts.append(table(("eval", "mean", "samples", "failed", "answers by"), scores))
     return "\n\n".join(parts)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -55,6 +56,12 @@ def duration(seconds: float) -> str:
         return f"{seconds:.3f} s" if seconds < 1 else f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def versions_text(facts: Mapping[str, Any]) -> str:
+    """`v20`, or `v20..v21`: the weights that made the answers of an evaluation."""
+    oldest, newest = facts["oldest_version"], facts["newest_version"]
+    return f"v{oldest}" if oldest == newest else f"v{oldest}..v{newest}"
 
 
 def shorten(text: str, width: int) -> str:

@@ -125,8 +125,9 @@ def reached(summary: dict[str, Any]) -> str:
     line += f", reward {first:.3f} -> {last:.3f}" if first is not None else ""
     if summary.get("eval_last") is None:
         return line
-    failed = summary.get("eval_last_failed")
-    return f"{line}, eval {summary['eval_last']:.3f}" + (f" ({failed} samples of it failed)" if failed else "")
+    failed, made_by = summary.get("eval_last_failed"), summary.get("eval_last_by")
+    line += f", eval {summary['eval_last']:.3f}" + (f" (answers by {made_by})" if made_by else "")
+    return line + (f" ({failed} samples of it failed)" if failed else "")
 
 
 def where(folder: RunFolder, first: int = 0) -> str:

@@ -57,7 +57,9 @@ def _reached(summary: Mapping[str, Any]) -> str:
     lines = [f"reward            {_reward(summary['rewards'], summary)}"]
     if "eval_last" in summary:
         first = f"{summary['eval_first']:.2f} -> " if "eval_first" in summary else ""
-        lines.append(f"held-out          {first}{summary['eval_last']:.2f}  (greedy, questions never trained on)")
+        made_by = f", answers by {summary['eval_last_by']}" if summary.get("eval_last_by") else ""
+        how = f"greedy, questions never trained on{made_by}"
+        lines.append(f"held-out          {first}{summary['eval_last']:.2f}  ({how})")
     if len(summary["rewards"]) > 1 and {"response_tokens_first", "response_tokens_last"} <= summary.keys():
         first, last = summary["response_tokens_first"], summary["response_tokens_last"]
         lines.append(f"answer length     {first:.0f} -> {last:.0f} tokens")

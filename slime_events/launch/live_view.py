@@ -98,7 +98,8 @@ def screen(progress: Progress, steps: int, *, seconds: float, waits_for: WaitsFo
 
 def _eval(done: EvalCompleted) -> str:
     failed = f" ({done.failed} of {done.samples} failed)" if done.failed else ""
-    return f"{done.dataset} v{done.version} {done.mean:.3f}{failed}"
+    made_by = f" by {done.other_versions}" if done.other_versions else ""
+    return f"{done.dataset} v{done.version}{made_by} {done.mean:.3f}{failed}"
 
 
 def _figures(progress: Progress) -> Table:

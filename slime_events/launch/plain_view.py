@@ -40,10 +40,10 @@ class PlainView:
     def tick(self, progress: Progress, steps: int) -> None:
         """A line per evaluation."""
         for done in progress.evals[self._evals :]:
+            made_by = f" (answers by {done.other_versions})" if done.other_versions else ""
             failed = f", {done.failed} failed" if done.failed else ""
-            self.note(
-                f"eval {done.dataset} of version {done.version}: {done.mean:.3f} over {done.samples} samples{failed}"
-            )
+            what = f"eval {done.dataset} of version {done.version}{made_by}"
+            self.note(f"{what}: {done.mean:.3f} over {done.samples} samples{failed}")
         self._evals = len(progress.evals)
 
     def close(self) -> None:

@@ -49,6 +49,23 @@ def test_the_figures() -> None:
     assert "waits for samples for step 2" in shown
 
 
+def test_the_weights_that_answered_stand_beside_the_mean_where_they_are_others() -> None:
+    for newest, expected in ((2, ""), (3, "v2 to v3")):
+        changes = {"oldest_version": 2, "newest_version": newest}
+        said = [
+            msgspec.structs.replace(event, **changes) if isinstance(event, EvalCompleted) else event
+            for event in events()
+        ]
+        progress, out = Progress(RUN), io.StringIO()
+        view = PlainView(out)
+        for one in recorded(said):
+            progress.apply(one)
+        view.tick(progress, 3)
+        assert progress.evals[-1].other_versions == expected
+        for text in (_shown(progress), out.getvalue(), reached(progress.summary())):
+            assert ("v2 to v3" in text) == bool(expected)
+
+
 def test_what_of_an_evaluation_failed_is_said_beside_its_mean() -> None:
     said = [
         msgspec.structs.replace(event, failed=63, samples=128) if isinstance(event, EvalCompleted) else event
