@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from schemas.event import Event
+from schemas.rollouts import RolloutCompleted, RolloutProgressed
 from schemas.runs import RunFailed, RunResumed, RunStarted
 from schemas.steps import StepClaimed, StepCommitted
 from schemas.weights import WeightsActivated, WeightsPublished
 from schemas.workers import WorkerJoined
-
-TRAINER, LOADER = "trainer", "loader"
-"""Roles, as they join: who trains, and who plays dumps in place of engines."""
 
 
 class WorkingTime:
@@ -37,10 +35,9 @@ class WorkingTime:
         # Before a failure a run may have stood still up to its deadline, whether its launcher was there or not.
         if self.startup is not None and not isinstance(event, RunFailed):
             self.worked += passed
-        self._generates |= isinstance(event, WeightsActivated) or _is(event, LOADER)
-        self._trains |= isinstance(event, WeightsPublished | StepClaimed) or _is(event, TRAINER)
-        could = isinstance(event, StepCommitted) or (self._generates and self._trains)
-        if could and self.startup is None:
+        self._generates |= isinstance(event, WeightsActivated | RolloutProgressed | RolloutCompleted)
+        self._trains |= isinstance(event, WeightsPublished | StepClaimed | StepCommitted) or _is_trainer(event)
+        if self._generates and self._trains and self.startup is None:
             self.startup = self.last - self._since
 
     def _begin(self, event: RunStarted | RunResumed, at: int) -> None:
@@ -51,5 +48,5 @@ class WorkingTime:
         self.lives += 1
 
 
-def _is(event: Event, role: str) -> bool:
-    return isinstance(event, WorkerJoined) and event.role == role
+def _is_trainer(event: Event) -> bool:
+    return isinstance(event, WorkerJoined) and event.role == "trainer"

