@@ -206,7 +206,7 @@ COMMANDS = [
     Case("branch: no such run", ("branch", "nobody", "--from", "1", *RUNS), "nobody"),
     Case("branch: no such version", ("branch", RECORDED, "--from", "9", *RUNS), "9"),
     Case("branch: no such reward", ("branch", RECORDED, "--from", "1", *RUNS, "--custom-rm-path", "own.py:no"), "no'"),
-    Case("learn: no such filter", ("learn", RECORDED, *RUNS, "--dynamic-sampling-filter-path", "nowhere.py:f"), "nowhere"),
+    Case("learn: no such filter", ("learn", RECORDED, *RUNS, "--dynamic-sampling-filter-path", "own.py:f"), "own.py"),
     Case("learn: no such layers", ("learn", RECORDED, *RUNS, "--num-layers", "36"), "num-layers"),
     Case("learn: no such run", ("learn", "nobody", *RUNS), "nobody"),
     Case("learn: no such version", ("learn", RECORDED, "--from", "9", *RUNS), "9"),
