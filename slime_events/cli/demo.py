@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import sys
@@ -15,7 +16,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from schemas.errors import ConfigError, InvalidValue
+from schemas.errors import ConfigError, InvalidValue, SlimeEventsError
 from slime_events.cli.train import INTERRUPTED, is_interrupted, resolve, run_to_end, say
 from slime_events.cli.words import read_words
 from slime_events.config.flags import ParsedTrain, parse_train
@@ -61,7 +62,11 @@ def main(argv: Sequence[str] = ()) -> int:
         return 0
     options = read_options(argv)
     settings = resolve(prepare(options))
-    summary = run_to_end(settings)
+    try:
+        summary = run_to_end(settings)
+    except SlimeEventsError:
+        _clear(RunFolder(settings.run.runs_dir, settings.run.run))
+        raise
     if summary is None or is_interrupted(summary, settings):
         return INTERRUPTED
     from slime_events.demo.words import closing_words
@@ -130,6 +135,14 @@ def _with_flags(base: TrainSettings, flags: Sequence[str]) -> ParsedTrain:
     trainer = replace(base.trainer, global_batch_size=None, num_steps_per_rollout=None)
     text = to_toml(replace(base, trainer=trainer))
     return parse_train(["--config", "the demo's settings", *flags], read=lambda _: text)
+
+
+def _clear(folder: RunFolder) -> None:
+    """Of a run that came to nothing, and left no settings: its questions."""
+    if not folder.settings.exists():
+        shutil.rmtree(folder.path / DATA, ignore_errors=True)
+        with contextlib.suppress(OSError):  # it is not empty
+            folder.path.rmdir()
 
 
 def check_room(folder: RunFolder, *, force: bool) -> bool:

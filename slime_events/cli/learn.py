@@ -77,6 +77,7 @@ def go_on(folder: RunFolder, parent: str) -> int:
 
 
 async def _learn(run: str, asked: Asked, *, first: bool) -> int:
+    from slime_events.launch.before_start import check_learner
     from slime_events.launch.learn import Learn
     from slime_events.launch.learning import begin, look, runs_dir
     from slime_events.opened_run import branched_of, open_run
@@ -96,6 +97,7 @@ async def _learn(run: str, asked: Asked, *, first: bool) -> int:
             _say_prospect(parent, prospect)
             if prospect.version is None:
                 return 0
+            check_learner(prospect.parsed.settings)
             beginning = await begin(parent, prospect, RunFolder.create(runs_dir(parent, asked), asked.name))
     told = _Told(parent)
     version = await Learn(parent, folder, beginning, see=told.see, note=say).run()

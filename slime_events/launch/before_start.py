@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -26,7 +26,16 @@ def check_start(settings: TrainSettings, *, new: bool = True) -> None:
     """Raises InvalidValue with the flag, what is wrong with it and where. new: not a run that is there and goes on,
     whose folder and archive are its own, and whose servers may be away for a while.
     """
-    for flag, check in _checks(settings, new=new):
+    _try(_checks(settings, new=new))
+
+
+def check_learner(settings: TrainSettings) -> None:
+    """The same of a new learner, which makes no rollouts. A model that is gone is found in its parent's weights."""
+    _try(_checks_of_learner(settings))
+
+
+def _try(checks: Iterable[tuple[str, Check]]) -> None:
+    for flag, check in checks:
         try:
             check()
         except ConfigError as error:
@@ -55,12 +64,19 @@ def _checks(settings: TrainSettings, *, new: bool) -> Iterator[tuple[str, Check]
         yield "--archive-prompts", lambda: _check_archive(settings)
 
 
+def _checks_of_learner(settings: TrainSettings) -> Iterator[tuple[str, Check]]:
+    yield from check_folders(settings)
+    if Path(settings.trainer.hf_checkpoint, "config.json").is_file():
+        yield "--hf-checkpoint", lambda: _check_model(settings)
+    yield from _filter(settings)
+
+
 def _check_model(settings: TrainSettings) -> None:
     from actors.megatron.architecture import Architecture
 
     trainer = settings.trainer
     Architecture.read(trainer.hf_checkpoint).check_flags(trainer.megatron)
-    for folder in {settings.engine.hf_checkpoint, trainer.hf_checkpoint}:
+    for folder in filter(None, {settings.engine.hf_checkpoint, trainer.hf_checkpoint}):
         files = [path.name for path in Path(folder).iterdir()]
         if not any(name.endswith((".safetensors", ".bin", ".pt", ".gguf")) for name in files):
             raise InvalidValue(f"{folder} holds no weights (*.safetensors): give the folder of a whole checkpoint")
@@ -78,8 +94,7 @@ def _plug_points(settings: TrainSettings) -> Iterator[tuple[str, Check]]:
             "--buffer-filter-path",
             lambda: check_call(load_function(data.buffer_filter_path or ""), "(args, None, buffer, num_samples)", 4),
         )
-    if path := rollout.dynamic_sampling_filter_path:
-        yield "--dynamic-sampling-filter-path", lambda: check_call(load_function(path), "(args, samples)", 2)
+    yield from _filter(settings)
     if settings.debug.debug_train_only:
         return
     if reward.custom_rm_path:
@@ -88,6 +103,11 @@ def _plug_points(settings: TrainSettings) -> Iterator[tuple[str, Check]]:
         yield "--rm-type", lambda: _check_grader(settings)
     if rollout.custom_generate_function_path:
         yield "--custom-generate-function-path", lambda: _check_generate(rollout.custom_generate_function_path or "")
+
+
+def _filter(settings: TrainSettings) -> Iterator[tuple[str, Check]]:
+    if path := settings.rollout.dynamic_sampling_filter_path:
+        yield "--dynamic-sampling-filter-path", lambda: check_call(load_function(path), "(args, samples)", 2)
 
 
 def _check_reward(settings: TrainSettings) -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from schemas.errors import ConfigError, DataError
+from schemas.errors import ConfigError, DataError, TrainerError
 from slime_events.cli import show
+from slime_events.cli.demo import main as demo
 from slime_events.cli.demo import make_room, prepare, read_options
 from slime_events.cli.epochs import resolve_epochs
 from slime_events.cli.main import COMMANDS, main
@@ -133,6 +134,17 @@ def test_an_earlier_demo_stays_where_the_new_one_cannot_start(tmp_path: Path, fl
     assert sorted(folder.path.rglob("*")) == before
     with pytest.raises(ConfigError, match="nowhere"):
         prepare(read_options(["--runs-dir", str(tmp_path), *flags]))
+    assert not (tmp_path / "demo").exists()
+
+
+def test_a_demo_that_came_to_nothing_leaves_no_questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        assert (tmp_path / "demo" / "data" / "train.jsonl").is_file()
+        raise TrainerError("no device")
+
+    monkeypatch.setattr("slime_events.cli.demo.run_to_end", fail)
+    with pytest.raises(TrainerError):
+        demo(["--runs-dir", str(tmp_path)])
     assert not (tmp_path / "demo").exists()
 
 
