@@ -9,9 +9,14 @@ import pytest
 
 from schemas.arrays import unpack
 from schemas.errors import RunNotFound
+from schemas.runs import RunResumed
 from slime_events.cli.show import Question, Shown, answer, trace_text
+from slime_events.cli.show_run import run_facts
+from slime_events.history import History, apply
+from slime_events.progress import Progress
 from slime_events.telemetry.event_spans import spans_of_log
 from slime_events.telemetry.span import to_otlp_json
+from tests.cli import small_run as run
 from tests.cli.small_run import REJECTED, small_run
 
 
@@ -124,3 +129,15 @@ async def test_a_trace_leads_from_submit_to_activate(tmp_path: Path) -> None:
     ]
     assert rebuilt.startswith(exported)
     assert "rebuilt from the log" in rebuilt
+
+
+def test_the_steps_and_the_bound_are_those_of_the_newest_resumption() -> None:
+    changed = {"rollout": {"num_rollout": 9, "max_staleness": 2, "over_sampling_batch_size": 32}}
+    said = [*run.events(), RunResumed(incarnation=1, code_version="", settings=changed)]
+    history, progress = History(run.RUN), Progress(run.RUN)
+    for recorded in run.recorded(said):
+        apply(history, recorded)
+        progress.apply(recorded)
+    facts = run_facts(history, progress, launched=True)
+    assert (facts["steps_wanted"], facts["phase"], facts["lives"]) == (9, "running", 2)
+    assert facts["staleness"] == {"most": 1, "bound": 4}
