@@ -165,7 +165,18 @@ row = partial(Doctoring, "recalled", log="recalling")
 RECALLING = (
     row("asked of an engine", also(change(RECALLS, recalls=""), RECALLED)),
     row("another one asked for", also(change(RECALLS, recalls="x-s0"), RECALLED), names=("x-s0",)),
-    row("made by an engine", change(RECALLED, origin=None)),
+    row("made by an engine", change(RECALLED, origin=None), names=("engine",)),
+    row("asked for without a prompt", again(RECALLS, group="x", sample="x-s0"), names=("[]",)),
+    row("asked of an engine beside them", again(RECALLS, index=9, sample="again-000000-s9", recalls=""), ()),
+    row("more than the prompt has", again(RECALLS, index=9, sample="again-000000-s9"), names=("draw-000003-s0",)),
+    row(
+        "a batch with others beside them",
+        both(
+            *(again(AGAIN, group=group, recalled=None) for group in "xy"),
+            change(SEALED, groups=lambda groups: [*groups, "x", "y", "z"]),
+        ),
+        (),
+    ),
     row(
         "made by an engine, as asked",
         both(change(RECALLS, recalls=""), change(RECALLED, origin=None)),
