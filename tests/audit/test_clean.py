@@ -19,6 +19,7 @@ from slime_events.audit.audit import Audit, audit
 from slime_events.audit.recalled import recorded_ends
 from slime_events.audit.report import Report, report_text
 from slime_events.audit.rules import Rules, rules_of
+from slime_events.audit.verdicts import figures
 from slime_events.config.rollout import RolloutSettings
 from slime_events.config.settings import TrainSettings
 from storage.archive import ArchiveWriter
@@ -154,6 +155,12 @@ async def test_without_settings_what_depends_on_them_is_counted(synchronous: Run
     assert report.clean
     assert counts(report, "batches")["rewards not renormalised"] == counts(report, "batches")["samples"]
     assert counts(report, "staleness")["allowed"] is None
+
+
+def test_one_reward_has_no_spread() -> None:
+    assert figures([]) == {}
+    assert figures([0.5]) == {"count": 1.0, "mean": 0.5, "min": 0.5, "max": 0.5}
+    assert figures([0.0, 1.0])["std"] == pytest.approx(0.5**0.5)
 
 
 def test_the_rules_are_in_the_settings() -> None:
