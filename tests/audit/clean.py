@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,13 +36,15 @@ STEP = Script(chunk=8, seconds_per_chunk=0.002)
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run: its log and what bound it. parent, recorded: what other runs' logs have of its rollouts."""
+    """A finished run: its log and what bound it. parent, recorded: what other runs' logs have of its rollouts,
+    others: the records there of those that it recalls."""
 
     plan: Plan | None
     records: list[Recorded]
     folder: Path
     parent: Ledger | None = None
     recorded: RecordedEnds | None = None
+    others: Sequence[Recorded] = ()
     name: str = "sim"
 
     def auditor(self, **changes: object) -> Audit:
@@ -108,7 +110,7 @@ async def _recalling(folder: Path) -> Run:
     first = await first_run(folder, steps=2)
     feed = await recalling(folder / "second", archive_of(first), replace(HALF, archive_share=1.0, prompt_rest=0))
     sim = await run_recalling(folder / "second", feed, recorded=archive_of(first), plan={"steps": 2})
-    return Run(sim.plan, sim.log.records, folder, recorded=ends_in(first.log))
+    return Run(sim.plan, sim.log.records, folder, recorded=ends_in(first.log), others=first.log.records)
 
 
 async def _turns(folder: Path) -> Run:

@@ -16,10 +16,13 @@ from schemas.codec import decode
 from schemas.errors import BlobMissing
 from slime_events.audit import weight_files
 from slime_events.audit.audit import Audit, audit
+from slime_events.audit.recalled import recorded_ends
 from slime_events.audit.report import Report, report_text
 from slime_events.audit.rules import Rules, rules_of
+from slime_events.audit.verdicts import figures
 from slime_events.config.rollout import RolloutSettings
 from slime_events.config.settings import TrainSettings
+from storage.archive import ArchiveWriter
 from storage.log import Recorded
 from storage.memory_log import MemoryLog
 from tests.audit.clean import CleanLogs, Run
@@ -90,6 +93,32 @@ async def test_a_learner_with_the_log_that_it_followed_and_without(clean: CleanL
     assert counts(report, "followed") == expected | {"of them not looked up": 0, "graded otherwise": 1}
 
 
+async def test_recorded_rollouts_with_the_log_that_has_them_and_without(clean: CleanLogs) -> None:
+    recalling = clean["recalling"]
+    for changes, unseen in ({}, 0), ({"recorded": None}, 12):
+        report = await recalling.doctored().audit(recalling.auditor(files=False, **changes))
+        assert report.clean, report_text(report, 0)
+        assert counts(report, "recalled") == {"groups": 4, "rollouts": 12, "of them not looked up": unseen}
+
+
+async def test_recorded_rollouts_are_looked_up_where_their_prompts_say(clean: CleanLogs, tmp_path: Path) -> None:
+    recalling = clean["recalling"]
+    writer = ArchiveWriter(str(tmp_path), "sim")
+    for recorded in recalling.others:
+        writer.add(recorded)
+    writer.close()
+    doctored, log = recalling.doctored(), MemoryLog("sim")
+    for number, record in enumerate(one for one in doctored.records if one.type == "prompt.submitted"):
+        record.event["source"]["path"] = f"{tmp_path}/{'sim' if number < 3 else 'gone'}"
+    log.records = list(doctored.recorded())
+    assert recalling.recorded is not None
+    assert await recorded_ends(log) == {f"{tmp_path}/sim": recalling.recorded["archive/first"]}
+    for record in doctored.records:
+        record.event.pop("recalled", None)
+    log.records = list(doctored.recorded())
+    assert await recorded_ends(log) == {}
+
+
 async def test_a_tighter_bound_is_broken(asynchronous: Run) -> None:
     tight = msgspec.structs.replace(asynchronous.plan, max_staleness=0, draw=None)
     report = await asynchronous.doctored().audit(asynchronous.auditor(rules=Rules(tight), files=False))
@@ -126,6 +155,12 @@ async def test_without_settings_what_depends_on_them_is_counted(synchronous: Run
     assert report.clean
     assert counts(report, "batches")["rewards not renormalised"] == counts(report, "batches")["samples"]
     assert counts(report, "staleness")["allowed"] is None
+
+
+def test_one_reward_has_no_spread() -> None:
+    assert figures([]) == {}
+    assert figures([0.5]) == {"count": 1.0, "mean": 0.5, "min": 0.5, "max": 0.5}
+    assert figures([0.0, 1.0])["std"] == pytest.approx(0.5**0.5)
 
 
 def test_the_rules_are_in_the_settings() -> None:

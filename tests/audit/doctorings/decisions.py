@@ -13,6 +13,7 @@ from tests.audit.doctoring import (
     both,
     change,
     drop,
+    every,
     following,
     move,
     position,
@@ -27,11 +28,35 @@ SEALED = the("batch.sealed", step=0)
 SECOND = the("batch.sealed", step=1)
 MEAN = the("eval.completed")
 
+OF_SAMPLE = "rollout.requested", "rollout.progressed", "rollout.completed", "reward.assigned"
 row = partial(Doctoring, "verdicts")
 VERDICTS = (
     row("of no group", again(ACCEPTED, group="x")),
     row("of an evaluation", again(ACCEPTED, group="eval-held-v0-000000")),
     row("decided twice", again(ACCEPTED), names=(position(ACCEPTED),)),
+    row("decided twice and otherwise", again(ACCEPTED, rewards=[], samples=[])),
+    row(
+        "a group of two",
+        both(
+            drop(*(every(kind, sample=S) for kind in OF_SAMPLE)),
+            change(ACCEPTED, samples=lambda s: s[1:], rewards=lambda r: r[1:], figures=lambda figures: {}),
+        ),
+        (ACCEPTED,),
+        (2, 3),
+    ),
+    row(
+        "rejected by a rollout that had failed, on other rewards",
+        both(
+            say(failed(sample="train-0-000000-s0"), OF_REJECTED),
+            change(REJECTED, cause="rollout_failed", rewards=[9.0] * 3, figures=lambda figures: {}),
+        ),
+        (REJECTED,),
+    ),
+    row(
+        "rejected by a reward that did not come",
+        both(drop(OF_REJECTED), change(REJECTED, cause="reward_failed", rewards=[], figures=lambda figures: {})),
+        (REJECTED,),
+    ),
     row("a sample left out", change(ACCEPTED, samples=lambda s: s[:-1]), names=(2, 3)),
     row("samples in another order", change(ACCEPTED, samples=lambda s: s[::-1])),
     row("rejected with a sample left out", change(REJECTED, samples=lambda s: s[:-1])),

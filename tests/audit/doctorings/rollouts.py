@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from schemas.rewards import RewardFailed, RewardFailureKind
@@ -11,16 +12,18 @@ from schemas.rollouts import FailureKind, RolloutFailed, RolloutSuspended, Suspe
 from tests.audit.doctored import Doctored
 from tests.audit.doctoring import Doctor, Doctoring, Select, again, also, both, change, drop, move, position, say, the
 
-S = "train-0-000004-s0"
+S, OTHER_S = "train-0-000004-s0", "train-0-000004-s9"
 ASKED = the("rollout.requested", sample=S)
+OF_SET = the("rollout.requested", group="eval-held-v5-000000")
 CHUNKS = the("rollout.progressed", 0, sample=S), the("rollout.progressed", 1, sample=S)
 DONE = the("rollout.completed", sample=S)
 REWARD = the("reward.assigned", sample=S)
 EVAL = "eval-held-v0-000000-s0"
 EVALUATED = the("rollout.completed", sample=EVAL)
 ACCEPTED = the("group.accepted", group="train-0-000004")
-TURN = the("turn.recorded")
-TURN_CHUNK = the("rollout.progressed", turn=...)
+TURN = the("turn.recorded", sample="train-0-000000-s0", index=0)
+TURN_CHUNK = the("rollout.progressed", sample="train-0-000000-s0", turn=0)
+SOLVED = the("rollout.completed", sample="train-0-000000-s0-1")
 JUDGED = the("rollout.completed", metadata={"role": "judge"})
 FURTHER = the("rollout.completed", rollout=...)
 
@@ -34,15 +37,14 @@ def rests(length: int = 0, sample: str = S, attempt: int = 0) -> RolloutSuspende
     return RolloutSuspended(sample=sample, attempt=attempt, length=length, reason=SuspendReason.SHUTDOWN, engine="x")
 
 
-def attempts(end: Any) -> Doctor:
-    """A further sample of the group that is asked for three times, after each end once more."""
-    other = f"{S[:-1]}9"
-    asked = the("rollout.requested", sample=other)
+def attempts(end: Any, *numbers: int) -> Doctor:
+    """A further sample of the group that is asked for, and once more after each end, with these attempts."""
+    asked = the("rollout.requested", sample=OTHER_S)
 
     def doctor(log: Doctored) -> list[Any]:
-        made = again(ASKED, sample=other)(log)
-        for attempt in (1, 2):
-            ended = say(end(sample=other, attempt=attempt - 1), lambda _, last=made[0]: last)(log)
+        made = again(ASKED, sample=OTHER_S)(log)
+        for before, attempt in pairwise((0, *numbers)):
+            ended = say(end(sample=OTHER_S, attempt=before), lambda _, last=made[0]: last)(log)
             made = again(asked, after=lambda _, last=ended[0]: last, attempt=attempt)(log)
         return made
 
@@ -62,7 +64,7 @@ ROLLOUTS = (
     row("of no prompt", again(ASKED, sample="x-s0", group="x"), names=("x",)),
     row(
         "asked for after the verdict",
-        again(ASKED, after=ACCEPTED, sample=f"{S[:-1]}9"),
+        again(ASKED, after=ACCEPTED, sample=OTHER_S),
         names=(position(ACCEPTED),),
     ),
     row("asked for twice", again(ASKED), names=(0,)),
@@ -76,8 +78,11 @@ ROLLOUTS = (
         names=("running",),
     ),
     row("asked for again when it was done", again(ASKED, after=DONE, attempt=1), names=("completed",)),
-    row("asked for again when it had failed", attempts(failed), ()),
-    row("asked for again when it rested", attempts(rests), ()),
+    row("asked for again when it had failed", attempts(failed, 1, 2), ()),
+    row("asked for again when it rested", attempts(rests, 1, 2), ()),
+    row("asked for twice, and it had failed between", attempts(failed, 0), names=(0,)),
+    row("never made", again(ASKED, sample=OTHER_S), (), counts={"rejected with their group": 1, "completed": 58}),
+    row("still to be made", again(OF_SET, sample="held-s9"), (), counts={"waiting for an engine": 1, "samples": 59}),
     row("of a sample that is nobody's", again(CHUNKS[0], sample="x-s0")),
     row("a chunk after the end", again(CHUNKS[1], after=DONE), names=(position(DONE),)),
     row("ended twice", again(DONE), names=(position(DONE),)),
@@ -111,7 +116,7 @@ def other_byte(data: bytes) -> bytes:
 row = partial(Doctoring, "tokens")
 TOKENS = (
     row("a chunk taken out", drop(CHUNKS[0]), (CHUNKS[1], DONE, DONE), (8, 0)),
-    row("a chunk twice", also(again(CHUNKS[1]), DONE, DONE), names=(8, 16)),
+    row("a chunk twice", also(again(CHUNKS[1]), DONE, DONE), names=(8, 16, "twice")),
     row("the last chunk taken out", drop(CHUNKS[1]), (DONE, DONE), (16, 8)),
     row("fewer log-probs", also(change(CHUNKS[0], log_probs={"n": 7, "data": lambda d: d[:-4]}), DONE), names=(8, 7)),
     row("bytes lost", also(change(CHUNKS[0], tokens={"data": lambda d: d[:-1]}), DONE), names=(8, 31)),
@@ -135,6 +140,7 @@ TOKENS = (
     row("another length", change(DONE, length=25, spans=[[0, 25, 0]]), names=(25, 24)),
     row("another prompt", change(DONE, prompt_length=3), names=(3, 2)),
     row("a prompt of its own", change(DONE, prompt_length=1, prompt={"dtype": "int32", "n": 1, "data": b"\0" * 4}), ()),
+    row("a further sample of another prompt", change(SOLVED, prompt_length=3), names=(3, 8), log="turns"),
     row("another length than its own prompt's", change(JUDGED, prompt_length=3), log="turns"),
     row("a mask that is too short", change(DONE, loss_mask=mask(n=23)), names=(23, 24)),
     row("a mask", change(DONE, loss_mask=mask(3)), ()),
@@ -154,7 +160,7 @@ REWARDS = (
     row("before its rollout", move(REWARD, before=DONE)),
     row("of a sample that is nobody's", again(REWARD, sample="x-s0")),
     row("graded twice", again(REWARD, value=0.5), names=(position(REWARD),)),
-    row("failed and assigned", no_reward(REWARD), names=(position(REWARD),)),
+    row("failed and assigned", no_reward(REWARD), names=(position(REWARD),), counts={"assigned": 58, "failed": 1}),
     row("failed before its rollout", also(no_reward(ASKED), REWARD)),
     row("of another group", change(REWARD, group="train-0-000009"), names=("train-0-000009", "train-0-000004")),
 )
@@ -170,7 +176,18 @@ row = partial(Doctoring, "recalled", log="recalling")
 RECALLING = (
     row("asked of an engine", also(change(RECALLS, recalls=""), RECALLED)),
     row("another one asked for", also(change(RECALLS, recalls="x-s0"), RECALLED), names=("x-s0",)),
-    row("made by an engine", change(RECALLED, origin=None)),
+    row("made by an engine", change(RECALLED, origin=None), names=("engine",)),
+    row("asked for without a prompt", again(RECALLS, group="x", sample="x-s0"), names=("[]",)),
+    row("asked of an engine beside them", again(RECALLS, index=9, sample="again-000000-s9", recalls=""), ()),
+    row("more than the prompt has", again(RECALLS, index=9, sample="again-000000-s9"), names=("draw-000003-s0",)),
+    row(
+        "a batch with others beside them",
+        both(
+            *(again(AGAIN, group=group, recalled=None) for group in "xy"),
+            change(SEALED, groups=lambda groups: [*groups, "x", "y", "z"]),
+        ),
+        (),
+    ),
     row(
         "made by an engine, as asked",
         both(change(RECALLS, recalls=""), change(RECALLED, origin=None)),

@@ -42,6 +42,7 @@ def activated(version: int) -> Several:
 row = partial(Doctoring, "steps")
 STEPS = (
     row("of a trainer that was replaced", change(step(2), record={"producer": "late"}), names=("late", 0)),
+    row("without a claim", drop(the("step.claimed")), (), counts={"trainers": 0}),
     row("committed twice", again(step(2)), names=(2,)),
     row("taken out", drop(step(1)), (step(2), step(3), step(4)), (2, 1)),
     row("from another version", change(step(2), parent_version=1), names=("v3", "v1", "v2")),
@@ -54,20 +55,30 @@ STEPS = (
 )
 
 row = partial(Doctoring, "training")
+LAST = the("batch.sealed", step=4)
 TRAINING = (
+    row("not yet committed", drop(step(4)), (), counts={"trained": 24, "waiting for step 4 to be committed": 6}),
+    row("not yet sealed", drop(LAST, step(4)), (), counts={"trained": 24, "waiting for the batch of step 4": 6}),
+    row(
+        "left over",
+        change(the("group.rejected"), type="group.accepted"),
+        (),
+        counts={"left over after the last step": 3},
+    ),
     row("samples trained twice", sealed_again, (step(1),) * 6, (position(step(0)),)),
     row("samples that were not accepted", drop(ACCEPTED), (step(0),) * 3, ("train-0-000004-s0",)),
     row("a sample that is nobody's", change(SEALED, samples=lambda s: ["x", *s]), (step(0),), ("x",)),
 )
 
 
-def made_by(version: int, sample: str = "train-1-000002-s0") -> Doctor:
-    """Every token of a sample of step 2 was made by a version."""
+def made_by(version: int | None, sample: str = "train-1-000002-s0") -> Doctor:
+    """Every token of a sample of step 2 was made by a version, or by none that is known."""
 
     def doctor(log: Doctored) -> list[Record]:
         for record in log.records:
             if record.type in ("rollout.progressed", "rollout.completed") and record.event["sample"] == sample:
-                record.event["spans"] = [[start, end, version] for start, end, _ in record.event["spans"]]
+                spans = record.event["spans"]
+                record.event["spans"] = [] if version is None else [[start, end, version] for start, end, _ in spans]
         return [step(2)(log)]
 
     return doctor
@@ -76,6 +87,8 @@ def made_by(version: int, sample: str = "train-1-000002-s0") -> Doctor:
 row = partial(Doctoring, "staleness")
 STALENESS = (
     row("older than is allowed", made_by(1), names=("train-1-000002-s0", "v1", "v2", 1, 0)),
+    row("of no version", made_by(None), (), counts={"samples by versions behind": {"0": 29}}),
+    row("a sample that is nobody's", change(SEALED, samples=lambda s: ["x", *s]), (), counts={"at worst": 0}),
     row("newer than what it trained", made_by(3), names=("v3", "v2", -1)),
 )
 
