@@ -134,6 +134,21 @@ def test_dropping_may_be_waived_only_by_what_the_step_still_lacks() -> None:
     )
 
 
+def test_what_is_dropped_in_a_turn_no_longer_counts_for_the_next_group_of_it() -> None:
+    """Three are left for a step of two. Two dull ones end in one turn: without the first, the second is needed."""
+
+    def judge(group: GroupState) -> FilterDecision:
+        output = DynamicFilterOutput(keep=False, reason="dull", keep_when_insufficient=True)
+        return run_filter(lambda *_: output, None, group_samples(group))
+
+    driver = Driver(make_plan(groups=2, samples=1, draw=3), judge)
+    for group in ("g0000", "g0001"):
+        driver.finish_group(group)
+    driver.settle()
+    assert [event.group for event in driver.events(GroupRejected)] == ["g0000"]
+    assert driver.state.accepted == ["g0001"]
+
+
 @pytest.mark.parametrize("staleness", [0, 2])
 def test_outside_prompts_go_first_and_wait_for_room(staleness: int) -> None:
     driver = Driver(make_plan(max_staleness=staleness))

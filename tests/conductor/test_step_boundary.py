@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import pytest
+
 from schemas.groups import GroupRejected, RejectionCause
+from schemas.rollouts import RolloutRequested
 from schemas.steps import StepCommitted
-from slime_events.conductor.decide import prompts_to_draw
+from slime_events.conductor.boundary import may_decide
+from slime_events.conductor.decide import decide, prompts_to_draw
 from slime_events.state.apply import apply
-from slime_events.state.run import RunState
-from tests.conductor.driver import Driver, make_plan
+from slime_events.state.run import RunPhase, RunState
+from tests.conductor.driver import Driver, keep_all, make_plan
 
 
 def resting_driver() -> Driver:
@@ -63,12 +69,43 @@ def test_between_the_halves_of_a_commit_nothing_is_decided() -> None:
     driver = Driver(make_plan(groups=1, samples=1))
     driver.finish_group("g0000")
     driver.settle()
+    assert driver.state.waiting == ["g0001"], "drawn while the trainer works"
     position = len(driver.log)
     driver.commit()
     state = RunState(run="drive")
     for recorded in driver.log[: position + 1]:
         apply(state, recorded)
     assert isinstance(driver.log[position].envelope.event, StepCommitted)
+    assert decide(state, driver.plan, keep_all, as_they_are) == []
     assert prompts_to_draw(state, driver.plan) == 0
     apply(state, driver.log[position + 1])
-    assert prompts_to_draw(state, driver.plan) + len(state.waiting) > 0
+    (asked,) = decide(state, driver.plan, keep_all, as_they_are)
+    assert isinstance(asked, RolloutRequested)
+    assert (asked.group, asked.min_version) == ("g0001", 1)
+
+
+@pytest.mark.parametrize(
+    ("version", "published", "decides"),
+    [
+        (1, 0, True),
+        (2, 0, False),
+        (2, 2, True),
+        (3, 2, True),
+        (4, 2, False),
+        (5, 4, False),
+        (5, 5, True),
+        (0, -1, False),
+    ],
+)
+def test_only_a_commit_that_publishes_is_waited_for(version: int, published: int, decides: bool) -> None:
+    """Every second one of five does, and the last."""
+    plan = make_plan(steps=5, publish_every=2, max_staleness=1)
+    state = RunState(run="drive", phase=RunPhase.RUNNING, version=version, published=published)
+    assert may_decide(state, plan) is decides
+    for phase in set(RunPhase) - {RunPhase.RUNNING}:
+        state.phase = phase
+        assert not may_decide(state, plan)
+
+
+def as_they_are(rewards: Sequence[float], sizes: Sequence[int]) -> list[float]:
+    return list(rewards)

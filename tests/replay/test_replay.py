@@ -16,6 +16,9 @@ from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutRequested
 from schemas.runs import Branched, RunFinished, RunResumed, RunStarted
+from schemas.weights import WeightsPublished
+from slime_events.conductor.plan import make_plan as plan_of
+from slime_events.config.toml import settings_from
 from slime_events.filters.figures import group_std
 from slime_events.replay.difference import Kind
 from slime_events.replay.same import is_decision
@@ -114,16 +117,31 @@ def test_another_normalisation_changes_batches_alone() -> None:
 
 
 def test_settings_that_a_resumption_changes_are_decided_by_from_there_on() -> None:
-    plan, more = make_plan(steps=2), make_plan(steps=4)
+    values = {
+        "rollout": {
+            "num_rollout": 4, "rollout_batch_size": 3, "n_samples_per_prompt": 2, "rollout_max_response_len": 8,
+            "rollout_temperature": 0.5,
+        },
+        "algorithm": {"rewards_normalization": False},
+    }  # fmt: skip
+    settings = settings_from(values)
+    plan, more = make_plan(steps=2), plan_of(settings.rollout, settings.evaluation, settings.trainer)
     driver = Driver(plan)
     driver.play(random.Random(1))
-    end = max(r.position for r in driver.log if r.envelope.type == "weights.published")
-    del driver.log[end:]
-    settings = {"rollout": {"num_rollout": 4, "rollout_batch_size": 3, "n_samples_per_prompt": 2}}
+    assert isinstance(driver.log[-1].envelope.event, WeightsPublished), "nothing is said after the last commit"
+    before = len(driver.log)
     driver.plan = more
-    driver.say(RunResumed(incarnation=1, code_version="", settings=settings))
+    driver.say(RunResumed(incarnation=1, code_version="", settings=values))
+    driver.settle()
+    driver.play(random.Random(2))
+    asked = [r.envelope.event for r in driver.log[before:] if isinstance(r.envelope.event, RolloutRequested)]
+    assert {request.sampling.temperature for request in asked} == {0.5}
     report = replayed(driver.log, decider(plan, normalised=as_it_is))
     assert report.is_equal, report.differences[0]
+    assert report.compared == sum(is_decision(record.envelope.event) for record in driver.log)
+    found = replayed(driver.log, decider(plan, normalised=as_it_is), {"rollout": {"rollout_temperature": 1.0}})
+    assert {(type(one.recorded), one.fields) for one in found.differences} == {(RolloutRequested, ("sampling",))}
+    assert found.differences[0].position > before, "what is tried instead goes over what was resumed with"
 
 
 def test_a_run_does_not_end_before_its_last_step() -> None:

@@ -1,0 +1,189 @@
+"""Single rules of the fold: what one event changes, and what it leaves as it was."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from schemas.arrays import pack_log_probs, pack_tokens
+from schemas.event import Purpose
+from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
+from schemas.prompts import PromptRejected, PromptSubmitted, Source
+from schemas.rollouts import RolloutCompleted, RolloutProgressed, StopReason, WeightSpan
+from schemas.runs import RunResumed
+from schemas.weights import WeightsActivated
+from schemas.workers import WorkerLost
+from slime_events.state.group import GroupState, SampleState
+from tests.conductor.driver import Driver, make_plan
+
+
+@dataclasses.dataclass
+class Told:
+    """A driver of one group of two samples, which are g0000-s0 and g0000-s1."""
+
+    driver: Driver
+
+    @property
+    def group(self) -> GroupState:
+        return self.driver.state.groups["g0000"]
+
+    @property
+    def first(self) -> SampleState:
+        return self.group.samples["g0000-s0"]
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told(Driver(make_plan(groups=1, samples=2)))
+
+
+def test_a_cursor_never_goes_back(told: Told) -> None:
+    """A line that is no row has no place in the order of draws, and is said when the file is opened again."""
+    driver = told.driver
+    assert driver.state.cursors == {"f": 1}
+    driver.say(PromptRejected(source=Source(path="f", line=9), reason="not_json"))
+    assert driver.state.cursors == {"f": 1}
+    driver.say(PromptSubmitted(group="a", text="", tokens=pack_tokens([1]), source=Source(path="f", offset=0)))
+    assert driver.state.cursors == {"f": 1}
+
+
+def test_nobody_has_activated_anything_in_a_new_life(told: Told) -> None:
+    driver = told.driver
+    for engine in ("one", "other"):
+        driver.say(WeightsActivated(version=0, engine=engine, digest="d0", seconds=0.0))
+    driver.say(WorkerLost(worker="one", role="engine", reason="killed"))
+    assert driver.state.activated == {"other": 0}
+    driver.say(RunResumed(incarnation=1, code_version=""))
+    assert driver.state.activated == {}
+
+
+def test_what_is_asked_for_again_is_asked_for_newer_weights() -> None:
+    driver = Driver(make_plan(groups=2, samples=1, draw=3, in_prompt_order=False, partial_rollout=True))
+    for group in ("g0000", "g0001"):
+        driver.finish_group(group)
+    driver.settle()
+    driver.rest("g0002-s0")
+    driver.commit()
+    driver.settle()
+    (sample,) = driver.state.groups["g0002"].samples.values()
+    assert (sample.min_version, sample.attempt) == (1, 1)
+    assert driver.state.groups["g0002"].version == 0, "of the first request"
+    assert driver.state.groups["g0002"].oldest == 1, "it has no token of version 0"
+
+
+def test_a_sample_without_tokens_may_still_get_the_oldest_weights(told: Told) -> None:
+    told.first.min_version = told.group.samples["g0000-s1"].min_version = 1
+    told.first.saw([WeightSpan(0, 1, 3)])
+    assert told.group.oldest == 1
+    told.group.samples["g0000-s1"].saw([WeightSpan(0, 1, 2)])
+    assert told.group.oldest == 2
+
+
+@pytest.mark.parametrize(
+    ("versions", "oldest", "newest"),
+    [((3, 1), 1, 3), ((1, 3), 1, 3), ((2, 3, 1, 2), 1, 3), ((2,), 2, 2), ((), None, None)],
+)
+def test_an_heir_with_older_weights_widens_the_range(
+    told: Told, versions: tuple[int, ...], oldest: int | None, newest: int | None
+) -> None:
+    for version in versions:
+        told.driver.begin("g0000-s0", version)
+    assert (told.first.oldest, told.first.newest, told.first.length) == (oldest, newest, len(versions))
+
+
+def test_a_chunk_ends_where_its_tokens_do(told: Told) -> None:
+    for start in (0, 2):
+        chunk = RolloutProgressed(
+            sample="g0000-s0",
+            attempt=0,
+            start=start,
+            tokens=pack_tokens([1, 2]),
+            log_probs=pack_log_probs([0.0, 0.0]),
+            spans=(WeightSpan(start, start + 2, 0),),
+            engine="e",
+        )
+        told.driver.say(chunk)
+        assert told.first.length == start + 2
+
+
+def rejected(cause: RejectionCause, group: str) -> GroupRejected:
+    return GroupRejected(group=group, cause=cause, reason="r")
+
+
+@pytest.mark.parametrize("cause", RejectionCause)
+def test_groups_broken_in_a_row(cause: RejectionCause) -> None:
+    """A rejection by the filter and an acceptance end a row; a verdict on a group that is not there says nothing."""
+    driver = Driver(make_plan(groups=4, samples=1))
+    state = driver.state
+    driver.say(rejected(RejectionCause.REWARD_FAILED, "g0000"))
+    driver.say(rejected(cause, "g0001"))
+    assert state.broken_in_a_row == (0 if cause is RejectionCause.FILTER else 2)
+    row, counted = state.broken_in_a_row, dict(state.rejections)
+    driver.say(rejected(RejectionCause.REWARD_FAILED, "nobody"))
+    driver.say(GroupAccepted(group="nobody", samples=(), rewards=()))
+    assert (state.broken_in_a_row, state.rejections) == (row, counted)
+    assert sum(counted.values()) == state.counts.groups_rejected == 2
+    driver.say(GroupAccepted(group="g0002", samples=("g0002-s0",), rewards=(1.0,)))
+    assert (state.broken_in_a_row, state.counts.groups_accepted, state.accepted) == (0, 1, ["g0002"])
+
+
+def eval_prompt(version: int | None, index: int = 0) -> PromptSubmitted:
+    return PromptSubmitted(
+        group=f"eval-{version}-{index}",
+        text="",
+        tokens=pack_tokens([1]),
+        source=Source(path="held", offset=index),
+        purpose=Purpose.EVAL,
+        dataset="held",
+        version=version,
+    )
+
+
+def test_an_evaluation_is_of_its_version_and_begun_once(told: Told) -> None:
+    driver = told.driver
+    state = driver.state
+    before = (dict(state.cursors), list(state.waiting), state.counts.prompts_submitted)
+    for prompt in (eval_prompt(2), eval_prompt(2, 1), eval_prompt(1), eval_prompt(None)):
+        driver.say(prompt)
+    assert {key: one.groups for key, one in state.evals.items()} == {
+        "held-v2": ["eval-2-0", "eval-2-1"],
+        "held-v1": ["eval-1-0"],
+        "held-v0": ["eval-None-0"],
+    }
+    assert state.groups["eval-None-0"].version == 0, "the published one, where an old log does not say it"
+    assert state.evals_begun == {"held": 2}, "one of an older version begins no newer one"
+    assert (dict(state.cursors), list(state.waiting), state.counts.prompts_submitted) == before
+
+
+def sibling(number: int, **changes: Any) -> RolloutCompleted:
+    fields: dict[str, Any] = {
+        "sample": f"g0000-s0-{number}",
+        "group": "g0000",
+        "attempt": 2,
+        "start": 0,
+        "length": 3,
+        "prompt_length": 1,
+        "stop": StopReason.STOP,
+        "text": "t",
+        "spans": (WeightSpan(0, 3, 4),),
+        "digest": "d",
+        "engine": "e",
+        "rollout": "g0000-s0",
+    }
+    return RolloutCompleted(**(fields | changes))
+
+
+def test_further_samples_of_a_rollout_join_at_their_place(told: Told) -> None:
+    told.first.min_version = 4
+    driver = told.driver
+    driver.say(sibling(2))
+    driver.say(sibling(1))
+    assert list(told.group.samples) == ["g0000-s0", "g0000-s0-1", "g0000-s0-2", "g0000-s1"]
+    joined = told.group.samples["g0000-s0-1"]
+    assert (joined.attempt, joined.min_version, joined.oldest, joined.length) == (2, 4, 4, 3)
+    assert driver.state.counts.samples_completed == 2
+    assert driver.state.counts.response_tokens == 6
+    driver.say(sibling(1, sample="nobody-s0-1", group="nobody", rollout="nobody-s0"))
+    assert driver.state.counts.samples_completed == 2
