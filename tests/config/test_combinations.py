@@ -125,6 +125,20 @@ def test_what_follows_from_what_was_set() -> None:
     assert derive(settings) == (settings, ())
 
 
+def test_an_evaluation_is_as_training_where_it_was_not_told_otherwise() -> None:
+    given = "--rollout-temperature 0.7 --rollout-top-p 0.8 --rollout-top-k 5 --rollout-max-response-len 9 "
+    given += "--input-key question --label-key answer"
+    names = ("temperature", "top_p", "top_k", "max_response_len", "input_key", "label_key")
+
+    def evaluated(line: str) -> tuple[object, ...]:
+        evaluation = parse_train(shlex.split(f"{LEAST} {given} {line}")).settings.evaluation
+        return tuple(getattr(evaluation, f"eval_{name}") for name in names)
+
+    assert evaluated("") == (0.7, 0.8, 5, 9, "question", "answer")
+    told = "--eval-temperature 0 --eval-top-p 0.5 --eval-top-k 1 --eval-max-response-len 3 "
+    assert evaluated(told + "--eval-input-key q --eval-label-key a") == (0.0, 0.5, 1, 3, "q", "a")
+
+
 def test_missing_paths_say_what_to_do() -> None:
     settings = parse_train(
         shlex.split(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 
 from schemas.arrays import pack_tokens, unpack
@@ -89,6 +90,33 @@ async def test_turns_side_by_side_say_so() -> None:
         await asyncio.gather(*same)
     turns = [r.envelope.event for r in log.records if isinstance(r.envelope.event, TurnRecorded)]
     assert [turn.overlapping for turn in turns] == [True, True, False]
+
+
+async def test_a_prompt_goes_on_from_the_newest_turn_that_it_holds_whole() -> None:
+    """What it adds is observed; one that rewrites history goes on from nothing, and is observed whole."""
+    log = MemoryLog("r")
+    await Worker(log, "conductor").say([REQUEST])
+    journal = await journal_of(log, "e")
+    prompt = unpack(REQUEST.prompt)
+
+    async def said(asked: Sequence[int]) -> TurnRecorded:
+        await journal.generate(np.array(asked, np.int32), REQUEST.sampling, None)
+        turn = log.records[-1].envelope.event
+        assert isinstance(turn, TurnRecorded)
+        return turn
+
+    def goes_on(turn: TurnRecorded) -> tuple[int | None, list[int]]:
+        return turn.extends, unpack(turn.observed).tolist()
+
+    assert goes_on(await said(prompt)) == (None, prompt.tolist())
+    first = [*prompt, *journal.turns[0][1].tokens]
+    assert goes_on(await said([*first, 1, 2])) == (0, [1, 2])
+    second = [*first, 1, 2, *journal.turns[1][1].tokens]
+    assert goes_on(await said(second)) == (1, [])
+    assert goes_on(await said([*first, 3])) == (0, [3]), "another way on from the first"
+    rewritten = [first[0] + 1, *first[1:], 1, 2]
+    assert goes_on(await said(rewritten)) == (None, rewritten)
+    assert goes_on(await said(first[:-1])) == (None, first[:-1]), "it lacks the turn's last token"
 
 
 async def session_of(log: MemoryLog) -> Session:

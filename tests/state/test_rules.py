@@ -8,14 +8,18 @@ from typing import Any
 import pytest
 
 from schemas.arrays import pack_log_probs, pack_tokens
+from schemas.envelope import enclose
 from schemas.event import Purpose
 from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
 from schemas.rollouts import RolloutCompleted, RolloutProgressed, StopReason, WeightSpan
-from schemas.runs import RunResumed
+from schemas.runs import Branched, FinishReason, RunFailed, RunFinished, RunResumed, RunStarted
 from schemas.weights import WeightsActivated
 from schemas.workers import WorkerLost
+from slime_events.state.apply import apply
 from slime_events.state.group import GroupState, SampleState
+from slime_events.state.run import RunPhase, RunState
+from storage.log import Recorded
 from tests.conductor.driver import Driver, make_plan
 
 
@@ -43,10 +47,13 @@ def test_a_cursor_never_goes_back(told: Told) -> None:
     """A line that is no row has no place in the order of draws, and is said when the file is opened again."""
     driver = told.driver
     assert driver.state.cursors == {"f": 1}
-    driver.say(PromptRejected(source=Source(path="f", line=9), reason="not_json"))
-    assert driver.state.cursors == {"f": 1}
-    driver.say(PromptSubmitted(group="a", text="", tokens=pack_tokens([1]), source=Source(path="f", offset=0)))
-    assert driver.state.cursors == {"f": 1}
+    for offset, cursor in ((5, 6), (2, 6), (-1, 6), (6, 7)):
+        driver.say(PromptRejected(source=Source(path="f", line=9, offset=offset), reason="not_json"))
+        assert driver.state.cursors == {"f": cursor}
+    for offset, cursor in ((3, 7), (7, 8)):
+        source = Source(path="f", offset=offset)
+        driver.say(PromptSubmitted(group=f"of-{offset}", text="", tokens=pack_tokens([1]), source=source))
+        assert driver.state.cursors == {"f": cursor}
 
 
 def test_nobody_has_activated_anything_in_a_new_life(told: Told) -> None:
@@ -106,6 +113,29 @@ def test_a_chunk_ends_where_its_tokens_do(told: Told) -> None:
         )
         told.driver.say(chunk)
         assert told.first.length == start + 2
+
+
+def test_an_end_is_an_end(told: Told) -> None:
+    told.driver.say(RunFailed(role="trainer", reason="no room"))
+    assert (told.driver.state.phase, told.driver.state.failure) == (RunPhase.FAILED, "no room")
+    told.driver.say(RunFinished(reason=FinishReason.INTERRUPTED, steps=0, events=0, state_digest=""))
+    assert told.driver.state.phase is RunPhase.FINISHED
+
+
+BRANCHED = Branched(
+    run="parent", where="w", position=9, version=3, weights_digest="w3", optimizer_digest="o3", cursors={"f": 7}
+)
+
+
+def test_a_branch_begins_where_its_parent_was() -> None:
+    state = RunState(run="drive")
+    envelope = enclose("drive", RunStarted(settings={}, code_version="", branched=BRANCHED), at=1, producer="t")
+    apply(state, Recorded(1, envelope.subject, envelope, b""))
+    assert (state.first, state.version, state.next_step, state.steps, state.published) == (3, 3, 3, 3, -1)
+    assert (state.weights_digest, state.optimizer_digest, state.cursors) == ("w3", "o3", {"f": 7})
+    assert state.branched == BRANCHED
+    state.cursors["f"] = 8
+    assert BRANCHED.cursors == {"f": 7}
 
 
 def rejected(cause: RejectionCause, group: str) -> GroupRejected:
