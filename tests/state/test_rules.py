@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import msgspec
 import pytest
 
 from schemas.arrays import pack_log_probs, pack_tokens
@@ -16,6 +17,7 @@ from schemas.rollouts import RolloutCompleted, RolloutProgressed, StopReason, We
 from schemas.runs import Branched, FinishReason, RunFailed, RunFinished, RunResumed, RunStarted
 from schemas.weights import WeightsActivated
 from schemas.workers import WorkerLost
+from slime_events.data.draws import Draws
 from slime_events.state.apply import apply
 from slime_events.state.group import GroupState, SampleState
 from slime_events.state.run import RunPhase, RunState
@@ -128,12 +130,14 @@ BRANCHED = Branched(
 
 
 def test_a_branch_begins_where_its_parent_was() -> None:
-    state = RunState(run="drive")
-    envelope = enclose("drive", RunStarted(settings={}, code_version="", branched=BRANCHED), at=1, producer="t")
+    state, known = RunState(run="drive"), Draws()
+    known.of("f", 1).times = 2
+    drawn = msgspec.structs.replace(BRANCHED, draws=known.known())
+    envelope = enclose("drive", RunStarted(settings={}, code_version="", branched=drawn), at=1, producer="t")
     apply(state, Recorded(1, envelope.subject, envelope, b""))
     assert (state.first, state.version, state.next_step, state.steps, state.published) == (3, 3, 3, 3, -1)
     assert (state.weights_digest, state.optimizer_digest, state.cursors) == ("w3", "o3", {"f": 7})
-    assert state.branched == BRANCHED
+    assert state.branched == BRANCHED, "what it knows of draws is another fold's"
     state.cursors["f"] = 8
     assert BRANCHED.cursors == {"f": 7}
 
