@@ -134,6 +134,11 @@ def test_settings_that_a_resumption_changes_are_decided_by_from_there_on() -> No
     driver.say(RunResumed(incarnation=1, code_version="", settings=values))
     driver.settle()
     driver.play(random.Random(2))
+    driver.say(RunResumed(incarnation=2, code_version="", settings={"rollout": {"num_rollout": 5}}))
+    driver.plan = msgspec.structs.replace(more, steps=5)
+    driver.settle()
+    driver.play(random.Random(3))
+    assert len(driver.batches) == 5
     asked = [r.envelope.event for r in driver.log[before:] if isinstance(r.envelope.event, RolloutRequested)]
     assert {request.sampling.temperature for request in asked} == {0.5}
     report = replayed(driver.log, decider(plan, normalised=as_it_is))

@@ -7,14 +7,16 @@ import pytest
 
 from schemas.archives import ArchiveSealed
 from schemas.arrays import pack_tokens
+from schemas.batches import BatchSealed
 from schemas.checkpoints import CheckpointSaved
 from schemas.evals import EvalCompleted
+from schemas.groups import GroupAccepted
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
 from schemas.rewards import RewardFailed, RewardFailureKind
 from schemas.rollouts import FailureKind, RolloutRequested, RolloutSuspended, SuspendReason
 from schemas.weights import WeightsActivated
 from slime_events.state.group import GroupPhase, SamplePhase
-from slime_events.state.run import Counts, RunState
+from slime_events.state.run import Counts, RunState, SealedState
 from tests.conductor.driver import SAMPLING, Driver, make_plan
 
 
@@ -153,6 +155,21 @@ def test_an_activation_brings_a_run_on(driver: Driver, engine: str) -> None:
     driver.say(WeightsActivated(version=0, engine=engine, digest="d0", seconds=0.0))
     assert driver.state.moved == len(driver.log)
     assert driver.state.activated == {engine: 0}
+
+
+def test_a_verdict_and_a_batch_in_the_state() -> None:
+    """What an event says counts, wherever the state stood before it."""
+    driver = Driver(make_plan(groups=4, samples=1))
+    for group, reward in (("g0000", 0.5), ("g0002", 0.25), ("g0001", 1.0)):
+        driver.say(GroupAccepted(group=group, samples=(f"{group}-s0",), rewards=(reward,)))
+    state = driver.state
+    assert (state.groups["g0002"].phase, state.groups["g0002"].rewards) == (GroupPhase.ACCEPTED, (0.25,))
+    driver.say(BatchSealed(step=4, groups=("g0001", "g0000"), samples=(), rewards=(), raw_rewards=(), digest="b"))
+    assert (state.next_step, state.accepted) == (5, ["g0002"])
+    assert state.sealed == {4: SealedState(groups=("g0001", "g0000"), digest="b")}
+    assert state.groups["g0001"].phase is state.groups["g0000"].phase is GroupPhase.SEALED
+    assert state.batch_starts == {4: state.groups["g0000"].position}
+    assert (state.open_groups, state.unsealed_groups) == (4, 2)
 
 
 def test_a_run_that_has_no_weights_has_made_no_step() -> None:
