@@ -241,9 +241,33 @@ def test_a_group_that_is_too_old_for_its_place(in_order: bool) -> None:
     assert found.figures == {"oldest_version": 2, "step": 4, "behind": 2, "bound": 1}
 
 
-def test_a_group_without_samples_has_not_ended() -> None:
-    group = GroupState(group="g", prompt=pack_tokens([1]))
-    assert not has_ended(group, make_plan())
+@pytest.mark.parametrize(
+    ("phases", "ended"),
+    [
+        ("", False), ("GRADED GRADED", True), ("GRADED UNGRADED", True), ("GRADED COMPLETED", False),
+        ("UNGRADED COMPLETED", False), ("FAILED COMPLETED", True), ("FAILED GRADED", True), ("FAILED REQUESTED", False),
+        ("FAILED RUNNING", False), ("FAILED SUSPENDED", False), ("FAILED FAILED", True), ("GRADED SUSPENDED", False),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("may_retry", [False, True])
+def test_a_group_has_ended(phases: str, may_retry: bool, ended: bool) -> None:
+    """With the last of its samples, graded or not; what may be tried again has not."""
+    samples = {
+        name: SampleState(sample=name, phase=SamplePhase[phase], failed_as=FailureKind.ENGINE, failures=1)
+        for name, phase in zip(("g-s0", "g-s1"), phases.split(), strict=False)
+    }
+    group = GroupState(group="g", prompt=pack_tokens([1]), samples=samples)
+    plan = make_plan(max_attempts=2 if may_retry else 1)
+    assert has_ended(group, plan) is (ended and not (may_retry and "FAILED" in phases))
+
+
+def test_a_group_that_is_too_old_is_rejected() -> None:
+    driver = Driver(make_plan(groups=1, samples=1))
+    driver.finish_group("g0000")
+    driver.state.next_step = 1
+    (found,) = verdicts(driver.state, driver.plan, keep_all)
+    assert isinstance(found, GroupRejected)
+    assert (found.cause, found.samples, found.rewards) == (RejectionCause.STALE, ("g0000-s0",), (1.0,))
 
 
 def test_a_group_that_is_broken_and_too_old_is_broken() -> None:

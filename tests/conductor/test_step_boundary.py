@@ -9,7 +9,7 @@ import pytest
 from schemas.groups import GroupRejected, RejectionCause
 from schemas.rollouts import RolloutRequested
 from schemas.steps import StepCommitted
-from slime_events.conductor.boundary import may_decide
+from slime_events.conductor.boundary import at_boundary, may_decide, rests
 from slime_events.conductor.decide import decide, prompts_to_draw
 from slime_events.state.apply import apply
 from slime_events.state.run import RunPhase, RunState
@@ -95,6 +95,7 @@ def test_between_the_halves_of_a_commit_nothing_is_decided() -> None:
         (5, 4, False),
         (5, 5, True),
         (0, -1, False),
+        (-1, -1, False),
     ],
 )
 def test_only_a_commit_that_publishes_is_waited_for(version: int, published: int, decides: bool) -> None:
@@ -105,6 +106,16 @@ def test_only_a_commit_that_publishes_is_waited_for(version: int, published: int
     for phase in set(RunPhase) - {RunPhase.RUNNING}:
         state.phase = phase
         assert not may_decide(state, plan)
+
+
+@pytest.mark.parametrize("partial", [False, True])
+@pytest.mark.parametrize(("next_step", "waits"), [(2, False), (3, False), (4, True)])
+def test_a_step_that_waits_for_a_commit(partial: bool, next_step: int, waits: bool) -> None:
+    """At version 2, and with rollouts of one version before."""
+    plan = make_plan(steps=9, max_staleness=1, partial_rollout=partial)
+    state = RunState(run="drive", phase=RunPhase.RUNNING, version=2, published=2)
+    assert at_boundary(next_step, state, plan) is waits
+    assert rests(next_step, state, plan) is (waits and partial)
 
 
 def as_they_are(rewards: Sequence[float], sizes: Sequence[int]) -> list[float]:

@@ -9,9 +9,11 @@ import pytest
 from schemas.errors import ImpossibleCombination, InvalidValue
 from slime_events.config.combinations import impossible
 from slime_events.config.derivations import derive
+from slime_events.config.engine import EngineSettings
 from slime_events.config.flags import parse_train
 from slime_events.config.paths import missing_paths, require_paths
 from slime_events.config.settings import TrainSettings
+from slime_events.config.trainer import TrainerSettings
 
 LEAST = "--hf-checkpoint model --num-rollout 2 --rm-type math"
 
@@ -187,6 +189,19 @@ def test_what_follows_from_what_was_set() -> None:
 def test_what_was_given_stays(line: str, component: str, field: str, value: object) -> None:
     settings = parse_train(shlex.split(f"{LEAST} {line}")).settings
     assert getattr(getattr(settings, component), field) == value
+
+
+def test_engine_and_trainer_may_begin_with_different_folders() -> None:
+    def checkpoints(engine: str, trainer: str) -> tuple[str | None, str | None]:
+        given = TrainSettings(
+            engine=EngineSettings(hf_checkpoint=engine), trainer=TrainerSettings(hf_checkpoint=trainer)
+        )
+        settings, _ = derive(given)
+        return settings.engine.hf_checkpoint, settings.trainer.hf_checkpoint
+
+    assert checkpoints("e", "t") == ("e", "t")
+    assert checkpoints("", "t") == ("t", "t")
+    assert checkpoints("e", "") == ("e", "e")
 
 
 def test_an_evaluation_is_as_training_where_it_was_not_told_otherwise() -> None:

@@ -15,7 +15,7 @@ from schemas.prompts import PromptRejected, PromptSubmitted, Source
 from schemas.rewards import RewardFailed, RewardFailureKind
 from schemas.rollouts import FailureKind, RolloutRequested, RolloutSuspended, SuspendReason
 from schemas.weights import WeightsActivated
-from slime_events.state.group import GroupPhase, SamplePhase
+from slime_events.state.group import GroupPhase, GroupState, SamplePhase, SampleState
 from slime_events.state.run import Counts, RunState, SealedState
 from tests.conductor.driver import SAMPLING, Driver, make_plan
 
@@ -170,6 +170,19 @@ def test_a_verdict_and_a_batch_in_the_state() -> None:
     assert state.groups["g0001"].phase is state.groups["g0000"].phase is GroupPhase.SEALED
     assert state.batch_starts == {4: state.groups["g0000"].position}
     assert (state.open_groups, state.unsealed_groups) == (4, 2)
+
+
+def test_what_a_group_adds_up_to() -> None:
+    def sample(name: str, reward: float | None) -> SampleState:
+        return SampleState(sample=name, reward=reward)
+
+    one = [sample("g-s0", 0.5), sample("g-s0-1", 0.25), sample("g-s1", 1.0), sample("g-s2", None)]
+    group = GroupState(group="g", prompt=pack_tokens([1]), version=3, samples={each.sample: each for each in one})
+    assert group.graded == (0.5, 0.25, 1.0)
+    assert group.rollout_rewards == [0.5, 1.0], "a rollout counts once"
+    assert group.oldest == -1, "of samples that were not asked for any"
+    group.samples = {}
+    assert group.oldest == 3
 
 
 def test_a_run_that_has_no_weights_has_made_no_step() -> None:

@@ -9,18 +9,20 @@ import msgspec
 import pytest
 
 from schemas.arrays import pack_log_probs, pack_tokens
+from schemas.batches import BatchSealed
+from schemas.checkpoints import CheckpointSaved
 from schemas.envelope import enclose
 from schemas.event import Purpose
 from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
 from schemas.rollouts import RolloutCompleted, RolloutProgressed, StopReason, WeightSpan
 from schemas.runs import Branched, FinishReason, RunFailed, RunFinished, RunResumed, RunStarted
-from schemas.weights import WeightsActivated
+from schemas.weights import WeightsActivated, WeightsPublished
 from schemas.workers import WorkerLost
 from slime_events.data.draws import Draws
 from slime_events.state.apply import apply
 from slime_events.state.group import GroupState, SampleState
-from slime_events.state.run import RunPhase, RunState
+from slime_events.state.run import RunPhase, RunState, SealedState
 from storage.log import Recorded
 from tests.conductor.driver import Driver, make_plan
 
@@ -140,6 +142,31 @@ def test_a_branch_begins_where_its_parent_was() -> None:
     assert state.branched == BRANCHED, "what it knows of draws is another fold's"
     state.cursors["f"] = 8
     assert BRANCHED.cursors == {"f": 7}
+
+
+def test_a_follower_s_batches_are_of_groups_that_it_does_not_have() -> None:
+    state = RunState(run="drive", branched=msgspec.structs.replace(BRANCHED, follows=True))
+    sealed = BatchSealed(step=3, groups=("theirs",), samples=("theirs-s0",), rewards=(), raw_rewards=(), digest="b")
+    envelope = enclose("drive", sealed, at=1, producer="t")
+    apply(state, Recorded(1, envelope.subject, envelope, b""))
+    assert state.sealed == {3: SealedState(groups=(), digest="b")}
+    assert (state.next_step, state.batch_starts) == (4, {})
+
+
+def test_weights_that_are_published_again_take_nothing_back(told: Told) -> None:
+    state = told.driver.state
+    assert state.weights_digest == "d0"
+    for version, committed in ((3, 3), (2, 3)):
+        told.driver.say(WeightsPublished(version=version, parent=None, url="", digest=f"p{version}", bytes=0))
+        assert (state.version, state.published, state.weights_digest) == (committed, version, f"p{version}")
+
+
+def test_a_checkpoint_lets_go_of_the_batches_before_it(told: Told) -> None:
+    state = told.driver.state
+    for version, kept in ((4, {4: 10, 5: 20}), (5, {5: 20}), (4, {5: 20}), (6, {})):
+        state.batch_starts = state.batch_starts or {3: 5, 4: 10, 5: 20}
+        told.driver.say(CheckpointSaved(version=version, url="", weights_digest="", optimizer_digest=""))
+        assert state.batch_starts == kept
 
 
 def rejected(cause: RejectionCause, group: str) -> GroupRejected:
