@@ -64,6 +64,25 @@ def test_a_rest_that_is_said_late_ends_at_once() -> None:
     assert driver.requests["g0002-s0"].attempt == 1
 
 
+def test_a_turn_that_seals_asks_for_nothing_that_rests() -> None:
+    """The batch of that very turn is the boundary that it rests at."""
+    driver = Driver(make_plan(groups=2, draw=9, in_prompt_order=False, partial_rollout=True))
+    for groups in (("g0000", "g0001"), ("g0002", "g0003")):
+        for group in groups:
+            driver.finish_group(group)
+        if driver.batches:
+            driver.rest("g0004-s0")
+        driver.settle()
+        if len(driver.batches) == 1:
+            driver.commit()
+            driver.settle()
+    assert [batch.groups for batch in driver.batches] == [("g0000", "g0001"), ("g0002", "g0003")]
+    assert "g0004-s0" not in driver.requests
+    driver.commit()
+    driver.settle()
+    assert driver.requests["g0004-s0"].min_version == 2
+
+
 def test_between_the_halves_of_a_commit_nothing_is_decided() -> None:
     """step.committed and weights.published are one append, and a reader may still get the first of them alone."""
     driver = Driver(make_plan(groups=1, samples=1))
