@@ -54,6 +54,14 @@ def test_the_loop_is_not_held_and_the_end_waits() -> None:
     assert (first.mean, first.oldest_version, first.newest_version) == (0.5, 5, 5)
 
 
+def test_the_end_waits_for_an_evaluation_that_is_still_to_be_begun() -> None:
+    driver = Driver(plan_of())
+    driver.play(random.Random(1))
+    assert is_complete(driver.state, driver.plan)
+    driver.state.evals_begun["held"] = 4
+    assert not is_complete(driver.state, driver.plan)
+
+
 def test_the_end_waits_for_the_checkpoint() -> None:
     driver = Driver(make_plan(steps=1, checkpoint_every=1))
     state = driver.state
