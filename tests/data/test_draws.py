@@ -178,6 +178,14 @@ def test_who_is_drawn_leaves_and_who_is_open_or_rests_waits() -> None:
     assert pool.drawn == 5
 
 
+def test_how_often_a_prompt_was_drawn() -> None:
+    """In the log, and since then by whoever has the pool."""
+    pool = Pool({1: (0.0, 0.0), 2: (0.0, 0.0)}, {1: Drawn(times=3, version=-9)}, version=0, rest=0)
+    for row in (1, 2, 2):
+        pool.remove(row, refused=False)
+    assert (pool.times(1), pool.times(2), pool.times(3), pool.drawn) == (4, 2, 0, 2)
+
+
 def test_where_all_are_refused_there_is_none() -> None:
     pool = Pool({0: (0.0, 0.0)}, {}, version=0, rest=0)
     pool.remove(0, refused=True)

@@ -11,6 +11,7 @@ import pytest
 from schemas.arrays import pack_tokens, unpack
 from schemas.event import Event
 from schemas.prompts import PromptSubmitted, Source
+from schemas.rewards import RewardAssigned, RewardFailed, RewardFailureKind
 from schemas.rollouts import FailureKind, RolloutFailed, RolloutRequested, RolloutSuspended, Sampling, SuspendReason
 from schemas.runs import RunStarted
 from schemas.weights import WeightsActivated, WeightsPublished
@@ -92,6 +93,7 @@ async def test_what_a_group_s_samples_came_to(tables: RunTables) -> None:
         (GROUPS[4], 1, 1, 3.0, 0, 0.0, 1.0, 0.5, 0.5, 1, 2),
         (GROUPS[3], 1, 1, 3.0, 0, 0.0, 1.0, 0.5, 0.5, 1, 2),
     ]
+    assert await rows(tables, "SELECT DISTINCT ungraded, samples FROM groups") == [(0, 2)]
     assert await rows(tables, f"SELECT cut, reward_max FROM groups WHERE group_id = '{GROUPS[0]}'") == [(0, 1.0)]
 
 
@@ -134,6 +136,7 @@ async def test_a_sample_that_was_asked_for_again() -> None:
         said.append(more)
         async with tables_of(await opened(said)) as tables:
             states += await rows(tables, asked)
+            assert await rows(tables, "SELECT samples, completed FROM groups") == [(1, 0)]
     assert states == [
         ("g-s0", 1, 0, "requested", None),
         ("g-s0", 1, 0, "failed", "engine"),
@@ -141,6 +144,19 @@ async def test_a_sample_that_was_asked_for_again() -> None:
         ("g-s0", 2, 1, "suspended", None),
         ("g-s0", 3, 1, "requested", None),
     ]
+
+
+async def test_a_part_of_a_reward_passes_nothing() -> None:
+    """And what could not be graded counts as neither."""
+    grader = {"group": "g", "grader": "t", "grader_digest": ""}
+    said: list[Event] = [
+        PromptSubmitted(group="g", text="", tokens=pack_tokens([1]), source=Source(path="f")),
+        *(RewardAssigned(sample=f"g-s{n}", value=value, **grader) for n, value in enumerate((0.5, 1.0, 0.75, 0.0))),
+        RewardFailed(sample="g-s4", kind=RewardFailureKind.RAISED, message="m", **grader),
+    ]
+    async with tables_of(await opened([RunStarted(settings={}, code_version=""), *said])) as tables:
+        assert await rows(tables, "SELECT pass_rate, reward_mean, ungraded FROM groups") == [(0.25, 0.5625, 1)]
+        assert await rows(tables, "SELECT reward, failure FROM rewards WHERE sample = 'g-s4'") == [(None, "raised")]
 
 
 async def test_tokens_of_chunks_and_completions_join(tables: RunTables) -> None:
