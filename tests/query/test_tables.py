@@ -14,6 +14,7 @@ from schemas.prompts import PromptSubmitted, Source
 from schemas.rewards import RewardAssigned, RewardFailed, RewardFailureKind
 from schemas.rollouts import FailureKind, RolloutFailed, RolloutRequested, RolloutSuspended, Sampling, SuspendReason
 from schemas.runs import RunStarted
+from schemas.steps import StepCommitted
 from schemas.weights import WeightsActivated, WeightsPublished
 from slime_events.config.settings import TrainSettings
 from slime_events.opened_run import OpenedRun
@@ -144,6 +145,27 @@ async def test_a_sample_that_was_asked_for_again() -> None:
         ("g-s0", 2, 1, "suspended", None),
         ("g-s0", 3, 1, "requested", None),
     ]
+
+
+async def test_times_of_a_sample_and_of_a_step() -> None:
+    """A sample is requested when it is first asked for; a step takes as long as all its parts."""
+
+    def request(attempt: int) -> RolloutRequested:
+        return RolloutRequested(
+            sample="g-s0", group="g", index=0, prompt=pack_tokens([1]), sampling=Sampling(max_new_tokens=8), seed=5,
+            attempt=attempt,
+        )  # fmt: skip
+
+    step = StepCommitted(
+        step=0, batch_digest="b", parent_version=0, version=1, weights_digest="d", optimizer_digest="o", samples=1,
+        tokens=1, seconds={"train": 0.5, "save": 0.25},
+    )  # fmt: skip
+    said: list[Event] = [RunStarted(settings={}, code_version=""), request(0), request(1), step]
+    run = OpenedRun(await write(said), TrainSettings(), unpack, None, "here")
+    async with tables_of(run) as tables:
+        assert await rows(tables, "SELECT seconds, parts['save'] FROM steps") == [(0.75, 0.25)]
+        first = await rows(tables, "SELECT min(\"time\") FROM events WHERE type = 'rollout.requested'")
+        assert await rows(tables, "SELECT requested FROM samples") == first
 
 
 async def test_a_part_of_a_reward_passes_nothing() -> None:

@@ -15,13 +15,17 @@ from schemas.groups import GroupAccepted, GroupRejected
 from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutRequested
-from schemas.runs import Branched, RunFinished, RunResumed, RunStarted
+from schemas.runs import Branched, FinishReason, RunFailed, RunFinished, RunResumed, RunStarted
 from schemas.weights import WeightsPublished
+from slime_events.conductor.decide import is_broken
 from slime_events.conductor.plan import make_plan as plan_of
 from slime_events.config.toml import settings_from
+from slime_events.filters.decide import FilterDecision, run_filter
 from slime_events.filters.figures import group_std
 from slime_events.replay.difference import Kind
 from slime_events.replay.same import is_decision
+from slime_events.sample_view import group_samples
+from slime_events.state.group import GroupState
 from tests.conductor.driver import Driver, dropping, make_plan
 from tests.replay.golden import changed, golden
 from tests.replay.replayed import decider, replayed
@@ -155,6 +159,36 @@ def test_a_run_does_not_end_before_its_last_step() -> None:
     (finished,) = (r for r in records if isinstance(r.envelope.event, RunFinished))
     (found,) = replayed([*records[:end], finished]).differences
     assert (found.position, found.kind, found.recorded) == (finished.position, Kind.NOT_NOW, finished.envelope.event)
+
+
+def test_an_end_that_follows_from_no_state_is_no_difference() -> None:
+    """Somebody asked for it, or another role could not go on."""
+    records = golden("synchronous")
+    end = next(i for i, r in enumerate(records) if r.envelope.type == "step.committed")
+    (finished,) = (r for r in records if isinstance(r.envelope.event, RunFinished))
+    interrupted = msgspec.structs.replace(finished.envelope.event, reason=FinishReason.INTERRUPTED)
+    for event in (interrupted, RunFailed(role="conductor", reason="no progress")):
+        envelope = msgspec.structs.replace(finished.envelope, event=event)
+        assert replayed([*records[:end], msgspec.structs.replace(finished, envelope=envelope)]).is_equal
+
+
+def test_why_a_run_could_not_go_on_follows_from_its_groups() -> None:
+    def broken(args: object, samples: object) -> bool:
+        raise KeyError("colour")
+
+    def judge(group: GroupState) -> FilterDecision:
+        return run_filter(broken, None, group_samples(group))
+
+    driver = Driver(make_plan(), judge)
+    driver.play(random.Random(1))
+    reason = is_broken(driver.state, driver.plan)
+    assert reason is not None
+    reason = reason.replace("drive", "sim")  # which is the name that a replay of these tests has
+    by = decider(driver.plan, judge, as_it_is)
+    for role, said, equal in (("conductor", reason, True), ("conductor", "x", False), ("trainer", "x", True)):
+        driver.say(RunFailed(role=role, reason=said))
+        assert replayed(driver.log, by).is_equal is equal, (role, said)
+        driver.log.pop()
 
 
 def test_a_log_that_lacks_an_event_is_damaged() -> None:
