@@ -145,6 +145,9 @@ async def test_a_sample_that_was_asked_for_again() -> None:
         ("g-s0", 2, 1, "suspended", None),
         ("g-s0", 3, 1, "requested", None),
     ]
+    async with tables_of(await opened(said)) as tables:
+        found = await rows(tables, "SELECT attempt, outcome, reason FROM attempts ORDER BY attempt")
+    assert found == [(0, "failed", "engine"), (1, "suspended", "step_boundary"), (2, None, None)]
 
 
 async def test_times_of_a_sample_and_of_a_step() -> None:
