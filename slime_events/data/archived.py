@@ -26,8 +26,8 @@ from slime_events.opened_run import OpenedRun, open_run
 
 @dataclass(slots=True)
 class ArchivedPrompt:
-    """One prompt. position: in its log, of the first time; groups: that were made of it. passed, answers: of these.
-    rewards: of the newest of them that was graded.
+    """One prompt. position: in its log, of the first time; groups: that were made of it, in their verdicts' order.
+    passed, answers: of these. rewards: of the newest of them that was graded.
     """
 
     prompt: PromptSubmitted
@@ -102,15 +102,14 @@ async def read_rows(opened: OpenedRun, pass_reward: float, *, each_group: bool =
             name = event.group.encode() if each_group else _content(event)
             prompt = ArchivedPrompt(_with_tokens(event, opened), recorded.position)
             by_group[event.group] = prompts.setdefault(name, prompt)
-    for kind in ("group.accepted", "group.rejected"):
-        async for recorded in log.read(1, of_type(run, kind)):
-            verdict = recorded.envelope.event
-            if isinstance(verdict, GroupAccepted | GroupRejected) and verdict.group in by_group:
-                row = by_group[verdict.group]
-                row.groups.append(verdict.group)
-                row.passed += sum(reward >= pass_reward for reward in verdict.rewards)
-                row.answers += len(verdict.rewards)
-                row.rewards = verdict.rewards or row.rewards
+    async for recorded in log.read(1, (of_type(run, "group.accepted"), of_type(run, "group.rejected"))):
+        verdict = recorded.envelope.event
+        if isinstance(verdict, GroupAccepted | GroupRejected) and verdict.group in by_group:
+            row = by_group[verdict.group]
+            row.groups.append(verdict.group)
+            row.passed += sum(reward >= pass_reward for reward in verdict.rewards)
+            row.answers += len(verdict.rewards)
+            row.rewards = verdict.rewards or row.rewards
     return list(prompts.values())
 
 

@@ -9,6 +9,7 @@ import pytest
 from schemas.evals import EvalCompleted
 from schemas.rollouts import FailureKind
 from slime_events.conductor.decide import is_complete, waits_for
+from slime_events.conductor.evaluate import evals_completed
 from tests.conductor.driver import Driver, make_plan
 
 
@@ -54,6 +55,14 @@ def test_the_loop_is_not_held_and_the_end_waits() -> None:
     assert (first.mean, first.oldest_version, first.newest_version) == (0.5, 5, 5)
 
 
+def test_the_end_waits_for_an_evaluation_that_is_still_to_be_begun() -> None:
+    driver = Driver(plan_of())
+    driver.play(random.Random(1))
+    assert is_complete(driver.state, driver.plan)
+    driver.state.evals_begun["held"] = 4
+    assert not is_complete(driver.state, driver.plan)
+
+
 def test_the_end_waits_for_the_checkpoint() -> None:
     driver = Driver(make_plan(steps=1, checkpoint_every=1))
     state = driver.state
@@ -78,3 +87,25 @@ def test_what_failed_counts_nothing(how: str) -> None:
     driver.settle()
     (done,) = driver.events(EvalCompleted)
     assert (done.mean, done.samples, done.failed) == (0.5, 2, 1)
+
+
+def test_what_an_evaluation_says() -> None:
+    """Lengths of all samples, failed ones too; versions over all their tokens."""
+    driver = Driver(plan_of(max_attempts=1))
+    driver.state.published = 4
+    for sample, versions in (("eval-held-v0-0-s0", (3, 1)), ("eval-held-v0-1-s0", (2, 5, 3))):
+        for version in versions:
+            driver.begin(sample, version)
+    driver.fail("eval-held-v0-0-s0", FailureKind.TOO_LONG)
+    driver.complete("eval-held-v0-1-s0")
+    driver.grade("eval-held-v0-1-s0", 1.0)
+    (done,) = evals_completed(driver.state, driver.plan)
+    assert (done.mean, done.samples, done.failed, done.mean_length) == (0.5, 2, 1, 3.0)
+    assert (done.oldest_version, done.newest_version) == (1, 5)
+
+
+def test_an_evaluation_is_complete_with_its_last_sample() -> None:
+    driver = Driver(plan_of())
+    driver.complete("eval-held-v0-0-s0")
+    driver.grade("eval-held-v0-0-s0")
+    assert evals_completed(driver.state, driver.plan) == []

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from schemas.arrays import pack_tokens
-from schemas.groups import GroupRejected, RejectionCause
+from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
 from schemas.prompts import PromptSubmitted, Source
 from schemas.rollouts import RolloutRequested
 from slime_events.conductor.decide import is_broken, is_complete
@@ -35,6 +35,18 @@ def test_a_group_that_is_late_holds_the_batch_back() -> None:
         driver.finish_group(group)
         driver.settle()
     assert [batch.groups for batch in driver.batches[:3]] == [("g0002",), ("g0000",), ("g0001",)]
+
+
+@pytest.mark.parametrize(("in_order", "first"), [(True, []), (False, ["g0001"])])
+def test_in_prompt_order_a_group_waits_for_those_before_it(in_order: bool, first: list[str]) -> None:
+    driver = Driver(make_plan(groups=3, samples=1, in_prompt_order=in_order))
+    driver.finish_group("g0001")
+    driver.settle()
+    assert [event.group for event in driver.events(GroupAccepted)] == first
+    driver.finish_group("g0000")
+    driver.settle()
+    said = [event.group for event in driver.events(GroupAccepted)]
+    assert said == (["g0000", "g0001"] if in_order else ["g0001", "g0000"])
 
 
 def test_surplus_goes_into_the_next_step() -> None:
@@ -132,6 +144,21 @@ def test_dropping_may_be_waived_only_by_what_the_step_still_lacks() -> None:
     assert not driver.events(GroupRejected), (
         "2 are left for the next step, which takes 2: a dull one is better than none"
     )
+
+
+def test_what_is_dropped_in_a_turn_no_longer_counts_for_the_next_group_of_it() -> None:
+    """Three are left for a step of two. Two dull ones end in one turn: without the first, the second is needed."""
+
+    def judge(group: GroupState) -> FilterDecision:
+        output = DynamicFilterOutput(keep=False, reason="dull", keep_when_insufficient=True)
+        return run_filter(lambda *_: output, None, group_samples(group))
+
+    driver = Driver(make_plan(groups=2, samples=1, draw=3), judge)
+    for group in ("g0000", "g0001"):
+        driver.finish_group(group)
+    driver.settle()
+    assert [event.group for event in driver.events(GroupRejected)] == ["g0000"]
+    assert driver.state.accepted == ["g0001"]
 
 
 @pytest.mark.parametrize("staleness", [0, 2])

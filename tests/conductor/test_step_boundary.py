@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import pytest
+
 from schemas.groups import GroupRejected, RejectionCause
+from schemas.rollouts import RolloutRequested
 from schemas.steps import StepCommitted
-from slime_events.conductor.decide import prompts_to_draw
+from slime_events.conductor.boundary import at_boundary, may_decide, rests
+from slime_events.conductor.decide import decide, prompts_to_draw
 from slime_events.state.apply import apply
-from slime_events.state.run import RunState
-from tests.conductor.driver import Driver, make_plan
+from slime_events.state.run import RunPhase, RunState
+from tests.conductor.driver import Driver, keep_all, make_plan
 
 
 def resting_driver() -> Driver:
@@ -58,17 +64,78 @@ def test_a_rest_that_is_said_late_ends_at_once() -> None:
     assert driver.requests["g0002-s0"].attempt == 1
 
 
+def test_a_turn_that_seals_asks_for_nothing_that_rests() -> None:
+    """The batch of that very turn is the boundary that it rests at."""
+    driver = Driver(make_plan(groups=2, draw=9, in_prompt_order=False, partial_rollout=True))
+    for groups in (("g0000", "g0001"), ("g0002", "g0003")):
+        for group in groups:
+            driver.finish_group(group)
+        if driver.batches:
+            driver.rest("g0004-s0")
+        driver.settle()
+        if len(driver.batches) == 1:
+            driver.commit()
+            driver.settle()
+    assert [batch.groups for batch in driver.batches] == [("g0000", "g0001"), ("g0002", "g0003")]
+    assert "g0004-s0" not in driver.requests
+    driver.commit()
+    driver.settle()
+    assert driver.requests["g0004-s0"].min_version == 2
+
+
 def test_between_the_halves_of_a_commit_nothing_is_decided() -> None:
     """step.committed and weights.published are one append, and a reader may still get the first of them alone."""
     driver = Driver(make_plan(groups=1, samples=1))
     driver.finish_group("g0000")
     driver.settle()
+    assert driver.state.waiting == ["g0001"], "drawn while the trainer works"
     position = len(driver.log)
     driver.commit()
     state = RunState(run="drive")
     for recorded in driver.log[: position + 1]:
         apply(state, recorded)
     assert isinstance(driver.log[position].envelope.event, StepCommitted)
+    assert decide(state, driver.plan, keep_all, as_they_are) == []
     assert prompts_to_draw(state, driver.plan) == 0
     apply(state, driver.log[position + 1])
-    assert prompts_to_draw(state, driver.plan) + len(state.waiting) > 0
+    (asked,) = decide(state, driver.plan, keep_all, as_they_are)
+    assert isinstance(asked, RolloutRequested)
+    assert (asked.group, asked.min_version) == ("g0001", 1)
+
+
+@pytest.mark.parametrize(
+    ("version", "published", "decides"),
+    [
+        (1, 0, True),
+        (2, 0, False),
+        (2, 2, True),
+        (3, 2, True),
+        (4, 2, False),
+        (5, 4, False),
+        (5, 5, True),
+        (0, -1, False),
+        (-1, -1, False),
+    ],
+)
+def test_only_a_commit_that_publishes_is_waited_for(version: int, published: int, decides: bool) -> None:
+    """Every second one of five does, and the last."""
+    plan = make_plan(steps=5, publish_every=2, max_staleness=1)
+    state = RunState(run="drive", phase=RunPhase.RUNNING, version=version, published=published)
+    assert may_decide(state, plan) is decides
+    for phase in set(RunPhase) - {RunPhase.RUNNING}:
+        state.phase = phase
+        assert not may_decide(state, plan)
+
+
+@pytest.mark.parametrize("partial", [False, True])
+@pytest.mark.parametrize(("next_step", "waits"), [(2, False), (3, False), (4, True)])
+def test_a_step_that_waits_for_a_commit(partial: bool, next_step: int, waits: bool) -> None:
+    """At version 2, and with rollouts of one version before."""
+    plan = make_plan(steps=9, max_staleness=1, partial_rollout=partial)
+    state = RunState(run="drive", phase=RunPhase.RUNNING, version=2, published=2)
+    assert at_boundary(next_step, state, plan) is waits
+    assert rests(next_step, state, plan) is (waits and partial)
+
+
+def as_they_are(rewards: Sequence[float], sizes: Sequence[int]) -> list[float]:
+    return list(rewards)

@@ -32,6 +32,18 @@ def test_without_a_filter_a_broken_group_still_makes_room_at_once() -> None:
     assert len(driver.events(RolloutRequested)) == 3
 
 
+def test_without_a_filter_a_broken_group_fills_no_batch() -> None:
+    driver = Driver(make_plan(groups=2, samples=1, steps=2, verdicts_at_once=False))
+    driver.fail("g0000-s0", FailureKind.INVALID)
+    driver.finish_group("g0001")
+    driver.settle()
+    assert [event.group for event in driver.events(GroupRejected)] == ["g0000"]
+    assert not driver.events(GroupAccepted)
+    driver.finish_group("g0002")
+    driver.settle()
+    assert [event.group for event in driver.events(GroupAccepted)] == ["g0001", "g0002"]
+
+
 def test_the_next_prompts_are_there_before_the_commit_and_the_requests_follow_it() -> None:
     driver = Driver(make_plan(groups=2, samples=1, steps=2))
     for prompt in driver.events(PromptSubmitted):

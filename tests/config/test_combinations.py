@@ -10,9 +10,11 @@ from schemas.errors import ImpossibleCombination, InvalidValue
 from slime_events.conductor.plan import make_plan
 from slime_events.config.combinations import impossible
 from slime_events.config.derivations import derive
+from slime_events.config.engine import EngineSettings
 from slime_events.config.flags import parse_train
 from slime_events.config.paths import missing_paths, require_paths
 from slime_events.config.settings import TrainSettings
+from slime_events.config.trainer import TrainerSettings
 
 LEAST = "--hf-checkpoint model --num-rollout 2 --rm-type math"
 
@@ -69,6 +71,18 @@ LEAST = "--hf-checkpoint model --num-rollout 2 --rm-type math"
             "archive_min_pass_rate 0.8|archive_max_pass_rate 0.2",
         ),
         ("--data-source-path a:B --archive-prompts a/b", "data_source_path|archive_prompts"),
+        ("--rollout-top-p 0", "rollout_top_p is 0"),
+        ("--rollout-top-k 0", "rollout_top_k is 0"),
+        ("--global-batch-size 100 --num-steps-per-rollout 1", "100 x 1"),
+        ("--adam-beta1 1", "adam_beta1 is 1"),
+        ("--adam-beta2 1", "adam_beta2 is 1"),
+        ("--gamma 1.5", "gamma is 1.5"),
+        ("--opsm-delta -0.1", "opsm_delta is -0.1"),
+        ("--weight-decay -1", "weight_decay is -1"),
+        ("--micro-batch-size 0", "micro_batch_size is 0"),
+        ("--archive-seconds 0", "archive_seconds is 0"),
+        ("--data-source-path a:B --prompt-sampler curriculum --prompt-data p", "data_source_path|prompt_sampler"),
+        (f"--run {'x' * 65}", "64"),
         ("--use-tis --prompt-data p --archive-reuse rollouts", "archive_reuse rollouts|archive_prompts"),
         ("--use-tis --archive-prompts a/b --archive-reuse rollouts", "archive_reuse rollouts|prompt_data"),
         ("--prompt-data p --archive-prompts a/b --archive-reuse rollouts", "archive_reuse rollouts|use_tis"),
@@ -81,6 +95,38 @@ def test_one_sentence_names_both_sides(line: str, both: str) -> None:
     assert sentence.endswith(".")
     for part in both.split("|"):
         assert part in sentence
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--rollout-top-p 1",
+        "--rollout-top-k 1",
+        "--over-sampling-batch-size 16",
+        "--use-tis --tis-clip 2 --tis-clip-low 2",
+        "--eps-clip 0 --eps-clip-high 0 --kl-coef 0",
+        "--gamma 0 --lambd 0",
+        "--lr 0 --min-lr 0 --weight-decay 0 --clip-grad 0 --lr-warmup-iters 0",
+        "--lr 1e-6 --min-lr 1e-6",
+        "--adam-beta1 0 --adam-beta2 0",
+        "--rollout-max-context-len 10 --rollout-max-prompt-len 9",
+        "--eval-interval 1 --eval-prompt-data a x.jsonl --eval-temperature 0",
+        "--archive-prompts a/b --archive-min-pass-rate 0.5 --archive-max-pass-rate 0.5 --archive-share 0",
+        "--prompt-data p --curriculum-new 0 --prompt-rest 0",
+        "--data-source-path a:B",
+        "--rollout-num-gpus 4 --rollout-num-gpus-per-engine 2",
+        "--update-weights-interval 3 --max-staleness 2",
+        f"--run {'x' * 64}",
+        "--trace-share 0",
+    ],
+)
+def test_what_lies_at_the_edge_is_possible(line: str) -> None:
+    assert impossible(parse_train(shlex.split(f"{LEAST} {line}")).settings) == []
+
+
+def test_epochs_are_of_a_file() -> None:
+    with pytest.raises(ImpossibleCombination, match="num_epoch 2 needs prompt_data"):
+        parse_train(shlex.split("--hf-checkpoint model --rm-type math --num-epoch 2"))
 
 
 def test_what_every_run_needs() -> None:
@@ -127,6 +173,53 @@ def test_what_follows_from_what_was_set() -> None:
     assert again == settings
     assert [note for note in parsed.notes if note in said] == list(said), "what holds is said again, a change is not"
     assert len(said) < len(parsed.notes)
+
+
+@pytest.mark.parametrize(
+    ("line", "component", "field", "value"),
+    [
+        ("--eps-clip 0.2 --eps-clip-high 0.3", "algorithm", "eps_clip_high", 0.3),
+        ("--n-samples-per-prompt 2", "algorithm", "grpo_std_normalization", True),
+        ("--update-weights-interval 1", "rollout", "max_staleness", 0),
+        ("--update-weights-interval 2 --max-staleness 5", "rollout", "max_staleness", 5),
+        ("--rollout-max-context-len 100 --rollout-max-prompt-len 7", "rollout", "rollout_max_prompt_len", 7),
+        ("--reward-key a --eval-reward-key b", "reward", "eval_reward_key", "b"),
+        ("--lr-decay-style cosine --lr-decay-iters 9", "trainer", "lr_decay_iters", 9),
+        ("--lr-decay-style constant", "trainer", "lr_decay_iters", None),
+        ("", "trainer", "hf_checkpoint", "model"),
+        ("", "engine", "hf_checkpoint", "model"),
+    ],
+)
+def test_what_was_given_stays(line: str, component: str, field: str, value: object) -> None:
+    settings = parse_train(shlex.split(f"{LEAST} {line}")).settings
+    assert getattr(getattr(settings, component), field) == value
+
+
+def test_engine_and_trainer_may_begin_with_different_folders() -> None:
+    def checkpoints(engine: str, trainer: str) -> tuple[str | None, str | None]:
+        given = TrainSettings(
+            engine=EngineSettings(hf_checkpoint=engine), trainer=TrainerSettings(hf_checkpoint=trainer)
+        )
+        settings, _ = derive(given)
+        return settings.engine.hf_checkpoint, settings.trainer.hf_checkpoint
+
+    assert checkpoints("e", "t") == ("e", "t")
+    assert checkpoints("", "t") == ("t", "t")
+    assert checkpoints("e", "") == ("e", "e")
+
+
+def test_an_evaluation_is_as_training_where_it_was_not_told_otherwise() -> None:
+    given = "--rollout-temperature 0.7 --rollout-top-p 0.8 --rollout-top-k 5 --rollout-max-response-len 9 "
+    given += "--input-key question --label-key answer"
+    names = ("temperature", "top_p", "top_k", "max_response_len", "input_key", "label_key")
+
+    def evaluated(line: str) -> tuple[object, ...]:
+        evaluation = parse_train(shlex.split(f"{LEAST} {given} {line}")).settings.evaluation
+        return tuple(getattr(evaluation, f"eval_{name}") for name in names)
+
+    assert evaluated("") == (0.7, 0.8, 5, 9, "question", "answer")
+    told = "--eval-temperature 0 --eval-top-p 0.5 --eval-top-k 1 --eval-max-response-len 3 "
+    assert evaluated(told + "--eval-input-key q --eval-label-key a") == (0.0, 0.5, 1, 3, "q", "a")
 
 
 def test_missing_paths_say_what_to_do() -> None:

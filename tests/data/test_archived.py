@@ -7,12 +7,21 @@ from typing import Any
 
 import pytest
 
-from schemas.errors import DataError, RunNotFound
+from schemas.arrays import pack_tokens
+from schemas.errors import DataError, InvalidValue, RunNotFound
+from schemas.event import Purpose
+from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
+from schemas.prompts import PromptSubmitted, Source
 from schemas.recalled import CommonVersion
+from schemas.rollouts import Origin, RolloutCompleted, StopReason, WeightSpan
+from schemas.runs import RunStarted
+from schemas.sample_ids import group_of
 from slime_events.config.data import DataSettings
-from slime_events.data.archived import archived_prompts
+from slime_events.data.archived import archived_prompts, read_rows
+from slime_events.data.archived_rollouts import archived_rollouts
 from storage.archive import ArchiveWriter
 from tests.cli.small_run import GROUPS, REJECTED, RUN, small_run
+from tests.lineage.opened import opened
 
 
 @pytest.fixture
@@ -65,3 +74,75 @@ async def test_nobody_left_and_no_archive(archive: str, tmp_path: Path) -> None:
     with pytest.raises(RunNotFound):
         await archived_prompts(DataSettings(archive_prompts=f"{tmp_path}/nowhere"))
     assert await archived_prompts(DataSettings()) is None
+
+
+STARTED = RunStarted(settings={}, code_version="")
+
+
+def prompted(group: str, **changes: Any) -> PromptSubmitted:
+    fields: dict[str, Any] = {"text": "?", "tokens": pack_tokens([1]), "source": Source(path="f"), "label": "1"}
+    return PromptSubmitted(group=group, **(fields | changes))
+
+
+def accepted(group: str, *rewards: float) -> GroupAccepted:
+    return GroupAccepted(group=group, samples=(), rewards=rewards)
+
+
+async def test_all_groups_of_a_prompt_are_one_row() -> None:
+    said = [
+        prompted("a"),
+        prompted("b"),
+        prompted("other", label="2"),
+        prompted("evaluated", purpose=Purpose.EVAL),
+        accepted("a", 1.0, 0.5),
+        GroupRejected(group="b", cause=RejectionCause.REWARD_FAILED, reason="r"),
+        accepted("other", 0.0),
+    ]
+    one, other = await read_rows(await opened(said), 0.5)
+    assert (one.groups, one.passed, one.answers, one.rewards, one.pass_rate) == (["a", "b"], 2, 2, (1.0, 0.5), 1.0)
+    assert (other.groups, other.pass_rate) == (["other"], 0.0)
+    more = [*said, prompted("c"), accepted("c", 0.0, 1.0)]
+    again, _ = await read_rows(await opened(more), 0.75)
+    assert (again.groups, again.passed, again.answers, again.rewards) == (["a", "b", "c"], 2, 4, (0.0, 1.0))
+    each = await read_rows(await opened(more), 0.75, each_group=True)
+    assert [row.groups for row in each] == [["a"], ["b"], ["other"], ["c"]]
+
+
+def completed(sample: str, *versions: int, **changes: Any) -> RolloutCompleted:
+    fields: dict[str, Any] = {
+        "attempt": 0, "start": 0, "length": len(versions), "prompt_length": 1, "stop": StopReason.STOP, "text": "",
+        "spans": tuple(WeightSpan(place, place + 1, version) for place, version in enumerate(versions)), "digest": "",
+        "engine": "e",
+    }  # fmt: skip
+    return RolloutCompleted(sample=sample, group=group_of(sample), **(fields | changes))
+
+
+async def test_groups_with_all_their_own_rollouts_alone() -> None:
+    """Further samples of a rollout count with it, and what was recalled itself does not count."""
+    origin = Origin(run="p", sample="x", position=1, spans=())
+    said = [
+        completed("whole-s0", 3, 1),
+        completed("whole-s0-1", 4, rollout="whole-s0"),
+        completed("whole-s1", 2),
+        completed("lacking-s0", 1),
+        completed("lacking-s0-1", 1, rollout="lacking-s0"),
+        completed("recalled-s0", 1, origin=origin),
+        completed("recalled-s1", 1, origin=origin),
+    ]
+    rows = {"whole": 4, "lacking": 2, "recalled": 7}
+    found = await archived_rollouts(await opened([STARTED, *said]), rows, samples=2, bound=3, ahead=3)
+    assert list(found.groups) == [4]
+    group = found.groups[4]
+    assert (group.samples, group.oldest, group.newest) == ({"whole-s0", "whole-s1"}, 1, 4)
+    assert group.number(CommonVersion(9, 4)) == 6
+    assert group.number(CommonVersion(9, 0)) == 5, "of two lines that have parted what is newer is farther"
+    with pytest.raises(InvalidValue):
+        await archived_rollouts(await opened([STARTED, *said]), rows, samples=2, bound=2, ahead=3)
+
+
+async def test_recorded_rollouts_are_in_time_up_to_their_bound() -> None:
+    found = await archived_rollouts(
+        await opened([STARTED, completed("g-s0", 5)]), {"g": 0}, samples=1, bound=4, ahead=2
+    )
+    common = CommonVersion(5, 5)
+    assert [found.in_time(version, common) for version in (6, 7, 8)] == [[0], [0], []]

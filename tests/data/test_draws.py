@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
+import msgspec
 import pytest
 
 from schemas.arrays import pack_tokens
+from schemas.batches import BatchSealed
 from schemas.envelope import enclose
-from schemas.event import Event
+from schemas.event import Event, Purpose
 from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
+from schemas.recalled import CommonVersion, Recalled
+from schemas.runs import Branched, RunStarted
 from schemas.steps import StepCommitted
 from slime_events.data.curriculum import Pool, uniform, weight
 from slime_events.data.draws import Drawn, Draws
@@ -34,6 +39,13 @@ async def log_of(*events: Event) -> MemoryLog:
     log = MemoryLog("r")
     await log.append([Append(enclose("r", event, at=1, producer="test")) for event in events])
     return log
+
+
+async def folded(*events: Event, **settings: Any) -> Draws:
+    draws = Draws(**settings)
+    for recorded in (await log_of(*events)).records:
+        draws.apply(recorded)
+    return draws
 
 
 EVENTS = (
@@ -66,11 +78,62 @@ async def test_what_the_log_says_of_draws() -> None:
 async def test_the_same_from_what_is_read_of_it() -> None:
     log = await log_of(*EVENTS)
     for end in range(len(EVENTS) + 1):
-        read, folded = Draws(), Draws()
+        read, whole = Draws(), Draws()
         await read.read(log, end)
         for recorded in log.records[:end]:
-            folded.apply(recorded)
-        assert read == folded
+            whole.apply(recorded)
+        assert read == whole
+
+
+async def test_what_is_no_draw_leaves_no_trace() -> None:
+    """A prompt or a bad line of a file in its order, and whatever no group of these is about."""
+    bad = PromptRejected(source=Source(path="f", row=9, offset=-1, line=9), reason="not_json")
+    other = GroupAccepted(group="g5", samples=("a",), rewards=(1.0,))
+    assert (await folded(prompt(5, 3, seen=0), bad, other)).by_path == {}
+
+
+async def test_a_reward_of_exactly_the_bar_passes() -> None:
+    rewards = (0.5, 0.49, 0.51, 1.0)
+    draws = await folded(prompt(0, 1), GroupAccepted(group="g0", samples=("a",) * 4, rewards=rewards), pass_reward=0.5)
+    assert draws.of("f", 1) == Drawn(times=1, version=0, passed=3, answers=4)
+
+
+RECALLED = Recalled(run="p", samples=("a",), common=CommonVersion(1, 1), oldest=1, bound=2)
+ACCEPTED = GroupAccepted(group="g0", samples=("a",), rewards=(1.0,))
+
+
+@pytest.mark.parametrize(
+    ("said", "is_open"),
+    [
+        ((), True),
+        ((ACCEPTED,), True),
+        ((ACCEPTED, BatchSealed(step=0, groups=("g0",), samples=(), rewards=(), raw_rewards=(), digest="")), False),
+        ((ACCEPTED, BatchSealed(step=0, groups=("g9",), samples=(), rewards=(), raw_rewards=(), digest="")), True),
+        ((GroupRejected(group="g0", cause=RejectionCause.STALE, reason="old"),), False),
+    ],
+)
+async def test_recorded_rollouts_are_open_until_a_batch_has_them(said: tuple[Event, ...], is_open: bool) -> None:
+    draws = await folded(msgspec.structs.replace(prompt(0, 1), recalled=RECALLED), *said)
+    assert draws.of("f", 1).is_open is is_open
+
+
+async def test_a_branch_knows_what_its_parent_knew() -> None:
+    before = await folded(*EVENTS)
+    branched = Branched(
+        run="p", where="w", position=9, version=6, weights_digest="", optimizer_digest="", draws=before.known()
+    )
+    draws = await folded(RunStarted(settings={}, code_version="", branched=branched), prompt(9, 9, path="other"))
+    known = dict(before.by_path["f"])
+    known[8].is_open = False  # it is the parent's, and comes to no verdict here
+    assert draws.by_path == {"f": known, "other": {9: Drawn(times=1, version=6, is_open=True)}}
+    assert known[9].is_refused
+
+
+async def test_the_draws_of_some_groups_alone() -> None:
+    """Whatever they were drawn by; a group of that name in an evaluation is none of them."""
+    evaluated = msgspec.structs.replace(prompt(1, 8, seen=0), purpose=Purpose.EVAL)
+    draws = await folded(prompt(0, 7, seen=0), evaluated, prompt(2, 9), only={"g0", "g1"})
+    assert draws.by_path == {"f": {7: Drawn(times=1, version=0, is_open=True)}}
 
 
 def test_pass_rates_near_one_half_go_first() -> None:
@@ -80,6 +143,20 @@ def test_pass_rates_near_one_half_go_first() -> None:
     for row, rate in rates.items():
         assert drawn[row] / 2000 == pytest.approx(weight(*rate) / total, abs=0.03)
     assert drawn[1] > 2 * drawn[0] > 0
+
+
+@pytest.mark.parametrize(
+    ("passed", "answers", "chance"),
+    [(0, 0, 0.25), (0, 2, 0.1875), (2, 2, 0.1875), (1, 2, 0.25), (4, 8, 0.25), (0, 8, 0.09)],
+)
+def test_a_prompt_s_chance_is_that_of_its_pass_rate(passed: float, answers: float, chance: float) -> None:
+    """p (1 - p), with one answer of each kind more than there is."""
+    assert weight(passed, answers) == pytest.approx(chance)
+
+
+def test_where_one_row_ends_the_next_begins() -> None:
+    pool = Pool(dict.fromkeys((3, 5), (1.0, 2.0)), {}, version=0, rest=0)
+    assert [pool.draw(at) for at in (0.0, 0.49, 0.5, 0.99)] == [3, 3, 5, 5]
 
 
 def test_who_is_drawn_leaves_and_who_is_open_or_rests_waits() -> None:
@@ -99,6 +176,14 @@ def test_who_is_drawn_leaves_and_who_is_open_or_rests_waits() -> None:
     pool.remove(2, refused=True)
     assert pool.longest_ago() == 0
     assert pool.drawn == 5
+
+
+def test_how_often_a_prompt_was_drawn() -> None:
+    """In the log, and since then by whoever has the pool."""
+    pool = Pool({1: (0.0, 0.0), 2: (0.0, 0.0)}, {1: Drawn(times=3, version=-9)}, version=0, rest=0)
+    for row in (1, 2, 2):
+        pool.remove(row, refused=False)
+    assert (pool.times(1), pool.times(2), pool.times(3), pool.drawn) == (4, 2, 0, 2)
 
 
 def test_where_all_are_refused_there_is_none() -> None:

@@ -178,6 +178,42 @@ def test_too_many_bad_lines_stop(tmp_path: Path) -> None:
         unusable.take(START, 1)
 
 
+def test_a_bad_row_counts_once_however_often_it_is_met(tmp_path: Path) -> None:
+    source = open_source(write(tmp_path / "a.jsonl", [*prompts(2), {"no": 1}, {"no": 2}]), max_bad_lines=2)
+    rows, cursor = source.take(START, 9)
+    assert cursor == Cursor(4, 1)
+    assert sum(isinstance(row, BadRow) for row in rows) == 8
+
+
+def test_a_place_leads_to_the_next(tmp_path: Path) -> None:
+    source = open_source(write(tmp_path / "a.jsonl", prompts(3)))
+    assert [source.cursor_after(position) for position in (-1, 0, 1, 2, 3, 8)] == [
+        START, Cursor(0, 1), Cursor(0, 2), Cursor(0, 3), Cursor(1, 1), Cursor(2, 3),
+    ]  # fmt: skip
+    rows, _ = source.take(source.cursor_after(1), 3)
+    assert [(row.row, row.epoch, row.position) for row in rows] == [(2, 0, 2), (0, 1, 3), (1, 1, 4)]
+
+
+def test_a_file_is_given_up_after_a_whole_epoch_without_a_usable_row(tmp_path: Path) -> None:
+    one = open_source(write(tmp_path / "a.jsonl", [{"no": 1}, {"no": 2}, *prompts(1)]))
+    assert texts(one.take(Cursor(0, 0), 2)[0]) == ["p0", "p0"]
+    with pytest.raises(DataError, match="usable"):
+        open_source(write(tmp_path / "b.jsonl", [{"no": 1}] * 3), max_bad_lines=3).take(START, 1)
+
+
+@pytest.mark.parametrize(("longest", "fits"), [(2, True), (1, False), (None, True)])
+def test_a_prompt_of_just_the_length_fits(longest: int | None, fits: bool) -> None:
+    made = make_prompt({"input": "ab"}, DataSettings(), CharTokenizer(), longest)
+    assert isinstance(made, Problem) is not fits
+
+
+def test_an_evaluation_is_in_the_order_of_its_file(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", prompts(9))
+    data = DataSettings(prompt_data="x", rollout_shuffle=True)
+    ((_, source),) = eval_sources(EvalSettings(eval_prompt_data=["a", str(path)]), data)
+    assert texts(source.take(START, 9)[0]) == [f"p{index}" for index in range(9)]
+
+
 def test_what_cannot_be_a_source(tmp_path: Path) -> None:
     for path, said in (
         (tmp_path / "none.jsonl", "no file"),

@@ -49,7 +49,7 @@ def test_another_base_has_nothing_in_common() -> None:
     assert WeightLine().common(WeightLine({0: "base"})) is None
 
 
-async def branch_of(where: str) -> MemoryLog:
+async def branch_of(where: str, count: int = 3) -> MemoryLog:
     log = MemoryLog("branch")
     branched = Branched(run=RUN, where=where, position=9, version=1, weights_digest="w1", optimizer_digest="o1")
     said = [
@@ -57,7 +57,7 @@ async def branch_of(where: str) -> MemoryLog:
         WeightsPublished(version=1, parent=0, url="weights/1", digest="w1", bytes=1),
         WeightsPublished(version=2, parent=1, url="weights/2", digest="own", bytes=1),
     ]
-    await log.append([Append(enclose("branch", event, at=0, producer="test")) for event in said])
+    await log.append([Append(enclose("branch", event, at=0, producer="test")) for event in said[:count]])
     return log
 
 
@@ -71,5 +71,7 @@ async def test_the_line_of_a_branch_goes_back_to_the_first_run(tmp_path: Path) -
     assert sorted(theirs) == [0, 1, 2]
     line = await read_line(await branch_of(f"{tmp_path}/{RUN}"))
     assert line.digests == {0: theirs[0], 1: "w1", 2: "own"}
+    begun = await read_line(await branch_of(f"{tmp_path}/{RUN}", count=1))
+    assert begun.digests == {0: theirs[0], 1: theirs[1]}, "it has said nothing of its own yet"
     alone = await read_line(await branch_of(f"{tmp_path}/gone/{RUN}"))
     assert alone.digests == {1: "w1", 2: "own"}

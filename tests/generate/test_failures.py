@@ -116,6 +116,26 @@ async def test_a_function_that_changes_its_mind_is_told(tmp_path: Path) -> None:
     assert "no clock, no randomness" in failed.message
 
 
+async def test_a_function_that_asks_for_less_than_before_is_told(tmp_path: Path) -> None:
+    """Run again after a crash, it ends without a turn that the log holds."""
+    file = tmp_path / "brief.py"
+    file.write_text(
+        "asked = []\n"
+        "async def generate(args, sample, sampling_params, *, session):\n"
+        "    asked.append(1)\n"
+        "    sample.tokens = session.tokenize(sample.prompt)\n"
+        "    for _ in range(3 if len(asked) == 1 else 1):\n"
+        "        (await session.generate(sample.tokens, {'max_new_tokens': 8})).add_to(sample)\n"
+        "    return sample\n"
+    )
+    run = a_run(tmp_path / "run", setup(f"{file}:generate"), fate=Fate([Crash(6, Half.AFTER, role="engine0")]))
+    await run.run()
+    (failed,) = events(run, RolloutFailed)
+    assert failed.kind is FailureKind.INVALID
+    assert "ended without asking for turn 1, a generation, which the log holds" in failed.message
+    assert not events(run, RolloutCompleted, sample=failed.sample)
+
+
 @pytest.mark.parametrize(
     ("source", "message"),
     [

@@ -5,18 +5,27 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 
-from schemas.arrays import pack_tokens, unpack
-from schemas.errors import Conflict, PlugPointError, ToolFailed
+from schemas.arrays import pack_log_probs, pack_tokens, unpack
+from schemas.errors import (
+    Conflict,
+    EngineError,
+    GenerateDiffers,
+    PlugPointError,
+    StorageError,
+    ToolFailed,
+    ToolInterrupted,
+)
 from schemas.event import Event
-from schemas.rollouts import RolloutRequested, Sampling
+from schemas.rollouts import RolloutProgressed, RolloutRequested, Sampling, WeightSpan
 from schemas.subjects import everything_about
-from schemas.turns import ToolCall, TurnRecorded
-from serve_apps.engine.scripted_engine import ScriptedEngine
-from serve_apps.generate.desk import Desk
+from schemas.turns import ToolCall, TurnBegun, TurnRecorded, TurnRole
+from serve_apps.engine.scripted_engine import Script, ScriptedEngine
+from serve_apps.generate.desk import Desk, Rests
 from serve_apps.generate.journal import Calling, Journal
-from serve_apps.generate.record import Record
+from serve_apps.generate.record import InFlight, Record
 from serve_apps.generate.session import Session, current_session
 from serve_apps.rollout import ChunkRule, Rollout
 from slime_events.args_view import ArgsView
@@ -32,7 +41,7 @@ REQUEST = RolloutRequested(
 CALL = ToolCall("look_up", {"word": 1}, may_repeat=True)
 
 
-async def journal_of(log: MemoryLog, engine: str) -> Journal:
+async def journal_of(log: MemoryLog, engine: str, script: Script | None = None, *, rests: bool = False) -> Journal:
     """As an engine that has just read what the log holds."""
     worker, known = Worker(log, "engine", engine), Trajectory(REQUEST.sample, REQUEST.prompt)
     record, scope = Record(REQUEST.sample, unpack), everything_about(log.run, REQUEST.sample)
@@ -44,9 +53,9 @@ async def journal_of(log: MemoryLog, engine: str) -> Journal:
         fence = Fence(scope, known.position)
         known.position = (await log.append([Append(worker.enclose(event), fence) for event in events]))[-1]
 
-    scripted = ScriptedEngine()
+    scripted = ScriptedEngine(script)
     await scripted.start(1.0)
-    desk = Desk(scripted, ChunkRule(4, 100.0), "rid", say, lambda: False)
+    desk = Desk(scripted, ChunkRule(4, 100.0), "rid", say, lambda: rests)
     return Journal(Rollout(REQUEST, known, engine), record, desk)
 
 
@@ -89,6 +98,158 @@ async def test_turns_side_by_side_say_so() -> None:
         await asyncio.gather(*same)
     turns = [r.envelope.event for r in log.records if isinstance(r.envelope.event, TurnRecorded)]
     assert [turn.overlapping for turn in turns] == [True, True, False]
+
+
+async def test_a_prompt_goes_on_from_the_newest_turn_that_it_holds_whole() -> None:
+    """What it adds is observed; one that rewrites history goes on from nothing, and is observed whole."""
+    log = MemoryLog("r")
+    await Worker(log, "conductor").say([REQUEST])
+    journal = await journal_of(log, "e")
+    prompt = unpack(REQUEST.prompt)
+
+    async def said(asked: Sequence[int]) -> TurnRecorded:
+        await journal.generate(np.array(asked, np.int32), REQUEST.sampling, None)
+        turn = log.records[-1].envelope.event
+        assert isinstance(turn, TurnRecorded)
+        return turn
+
+    def goes_on(turn: TurnRecorded) -> tuple[int | None, list[int]]:
+        return turn.extends, unpack(turn.observed).tolist()
+
+    assert goes_on(await said(prompt)) == (None, prompt.tolist())
+    first = [*prompt, *journal.turns[0][1].tokens]
+    assert goes_on(await said([*first, 1, 2])) == (0, [1, 2])
+    second = [*first, 1, 2, *journal.turns[1][1].tokens]
+    assert goes_on(await said(second)) == (1, [])
+    assert goes_on(await said([*first, 3])) == (0, [3]), "another way on from the first"
+    rewritten = [first[0] + 1, *first[1:], 1, 2]
+    assert goes_on(await said(rewritten)) == (None, rewritten)
+    assert goes_on(await said(first[:-1])) == (None, first[:-1]), "it lacks the turn's last token"
+
+
+async def begun_log() -> MemoryLog:
+    log = MemoryLog("r")
+    await Worker(log, "conductor").say([REQUEST])
+    return log
+
+
+async def test_seeds_are_the_sample_s_and_others_where_the_same_is_asked_again() -> None:
+    journal = await journal_of(await begun_log(), "e")
+    prompt = unpack(REQUEST.prompt)
+    made = [(await journal.generate(prompt, REQUEST.sampling, seed)).tokens.tolist() for seed in (None, None, None, 3)]
+    assert made[0] == [ScriptedEngine().token(REQUEST.seed, 1 + place) for place in range(8)]
+    assert made[3] == [ScriptedEngine().token(3, 1 + place) for place in range(8)]
+    assert len({tuple(tokens) for tokens in made}) == 4
+
+
+async def test_what_an_heir_finds_is_counted_and_answers_once() -> None:
+    log = await begun_log()
+    prompt = unpack(REQUEST.prompt)
+    first = await journal_of(log, "e", Script(chunk=2))
+    live = await first.generate(prompt, REQUEST.sampling, None)
+    assert first._record.generated == 8
+    heir = await journal_of(log, "heir")
+    assert heir._record.generated == 8
+    other = Sampling(max_new_tokens=8, temperature=0.5)
+    with pytest.raises(GenerateDiffers):
+        await heir.generate(prompt, other, None)
+    third = await journal_of(log, "third")
+    again = await third.generate(prompt, REQUEST.sampling, None)
+    assert again.tokens.tolist() == live.tokens.tolist()
+    fresh = await third.generate(prompt, REQUEST.sampling, None)
+    assert fresh.event.index == 1
+
+
+async def test_a_rollout_that_is_to_rest_begins_nothing() -> None:
+    log = await begun_log()
+    journal = await journal_of(log, "e", rests=True)
+    with pytest.raises(Rests):
+        await journal.generate(unpack(REQUEST.prompt), REQUEST.sampling, None)
+    with pytest.raises(Rests):
+        await (await journal_of(log, "e", rests=True)).begin_call(CALL)
+    assert len(log.records) == 1
+
+
+async def test_the_first_failure_is_that_of_all_that_follows() -> None:
+    log = await begun_log()
+    journal = await journal_of(log, "e", Script(refused={"rid": "no room"}))
+    with pytest.raises(EngineError):
+        await journal.generate(unpack(REQUEST.prompt), REQUEST.sampling, None)
+    with pytest.raises(EngineError):
+        await journal.begin_call(CALL)
+    failure = journal.failure
+    journal.close()
+    assert isinstance(failure, EngineError)
+    assert journal.failure is failure
+    assert len(log.records) == 1
+    ended = await journal_of(log, "e")
+    ended.close()
+    with pytest.raises(PlugPointError):
+        await ended.begin_call(CALL)
+
+
+@pytest.mark.parametrize(("before", "now", "again"), [(True, True, True), (True, False, False), (False, True, False)])
+async def test_a_call_that_was_in_flight_is_repeated_where_both_say_that_it_may_be(
+    before: bool, now: bool, again: bool
+) -> None:
+    log = await begun_log()
+    await (await journal_of(log, "lost")).begin_call(ToolCall("look_up", {"word": 1}, may_repeat=before))
+    heir = await journal_of(log, "heir")
+    call = ToolCall("look_up", {"word": 1}, may_repeat=now)
+    if again:
+        assert isinstance(await heir.begin_call(call), Calling)
+        return
+    with pytest.raises(ToolInterrupted):
+        await heir.begin_call(call)
+
+
+def begun(index: int, *, overlapping: bool = False) -> TurnBegun:
+    return TurnBegun(
+        sample="g-s0", index=index, role=TurnRole.ASSISTANT, asked="same", engine="e", overlapping=overlapping
+    )
+
+
+def chunk(turn: int, start: int, *tokens: int) -> RolloutProgressed:
+    return RolloutProgressed(
+        sample="g-s0",
+        attempt=0,
+        start=start,
+        tokens=pack_tokens(tokens),
+        log_probs=pack_log_probs([0.0] * len(tokens)),
+        spans=(WeightSpan(start, start + len(tokens), 0),),
+        engine="e",
+        turn=turn,
+    )
+
+
+def test_of_a_turn_that_was_begun_again_the_last_is_gone_on_with() -> None:
+    record = Record("g-s0", unpack)
+    for event in (begun(0), chunk(0, 0, 1, 2), begun(1), chunk(1, 0, 3), chunk(1, 1, 4)):
+        record.apply(event)
+    assert (record.generated, record.next_index) == (4, 2)
+    found = record.claim("same", "a generation")
+    assert isinstance(found, InFlight)
+    assert (found.index, found.draft.tokens.tolist()) == (1, [3, 4])
+    assert record.claim("same", "a generation") is None
+
+
+def test_tokens_of_a_turn_lie_end_to_end() -> None:
+    record = Record("g-s0", unpack)
+    record.apply(chunk(0, 0, 1, 2))
+    for start in (0, 1, 3):
+        with pytest.raises(StorageError):
+            record.apply(chunk(0, start, 5))
+
+
+@pytest.mark.parametrize("overlapping", [True, False])
+def test_turns_that_overlapped_may_come_in_another_order(overlapping: bool) -> None:
+    record = Record("g-s0", unpack)
+    record.apply(begun(0, overlapping=overlapping))
+    if overlapping:
+        assert record.claim("other", "a generation") is None
+    else:
+        with pytest.raises(GenerateDiffers):
+            record.claim("other", "a generation")
 
 
 async def session_of(log: MemoryLog) -> Session:

@@ -30,6 +30,7 @@ async def test_they_go_on_after_their_last_turn_with_all_their_samples(tmp_path:
     check_log(run)
     assert not events(run, RolloutFailed)
     rested = {event.sample for event in events(run, RolloutSuspended)}
+    assert any(event.length for event in events(run, RolloutSuspended)), "with the tokens that it has"
     done = {event.sample: event for event in events(run, RolloutCompleted)}
     continued = rested & done.keys()
     assert continued

@@ -72,6 +72,9 @@ async def test_both_ways_agree(run: OpenedRun) -> None:
     everything = await _of(run, Kind.VERSION, NEWEST, depth=0)
     assert [step.step for step in everything.steps] == [1, 0]
     assert {sample.sample for sample in everything.samples} == await samples_in_lineage(run, 2)
+    first = {f"{group}-s{index}" for group in BATCHES[0] for index in range(2)}
+    assert await samples_in_lineage(run, 1) == first
+    assert await samples_in_lineage(run, 0) == set()
 
 
 async def test_what_was_refused_is_in_no_version(run: OpenedRun) -> None:

@@ -123,6 +123,18 @@ def test_only_the_last_bundle_changes_as_an_archive_grows() -> None:
     assert len(set(whole)) == 3
 
 
+def test_a_bundle_is_named_by_all_its_segments() -> None:
+    """Of two archives that differ in an earlier segment alone, one is not answered with what is kept of the other."""
+    some = [_segment(number, 1) for number in range(1, 5)]
+    (whole,) = kept.bundles(some)
+    named = {whole.digest}
+    for place in range(len(some)):
+        other = msgspec.structs.replace(some[place], sha256="f" * 64)
+        (bundle,) = kept.bundles([*some[:place], other, *some[place + 1 :]])
+        named.add(bundle.digest)
+    assert len(named) == 1 + len(some)
+
+
 def _segment(number: int, raw_bytes: int) -> SegmentManifest:
     return SegmentManifest(
         segment=number, first=number, last=number, count=1, bytes=1, raw_bytes=raw_bytes, sha256=f"{number:064d}",

@@ -8,11 +8,21 @@ from typing import Any
 
 import pytest
 
+from schemas.arrays import pack_tokens, unpack
+from schemas.event import Event
+from schemas.prompts import PromptSubmitted, Source
+from schemas.rewards import RewardAssigned, RewardFailed, RewardFailureKind
+from schemas.rollouts import FailureKind, RolloutFailed, RolloutRequested, RolloutSuspended, Sampling, SuspendReason
+from schemas.runs import RunStarted
+from schemas.steps import StepCommitted
+from schemas.weights import WeightsActivated, WeightsPublished
+from slime_events.config.settings import TrainSettings
+from slime_events.opened_run import OpenedRun
 from slime_events.query import RunTables, tables_of
 from slime_events.query.document import tables_page
 from slime_events.query.tables import TABLES
-from tests.cli.small_run import GROUPS, REJECTED, RUN
-from tests.lineage.opened import small
+from tests.cli.small_run import GROUPS, REJECTED, RUN, write
+from tests.lineage.opened import opened, small
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -61,10 +71,117 @@ async def test_what_the_filter_refused_and_why(tables: RunTables) -> None:
 
 
 async def test_steps_and_the_versions_that_they_made(tables: RunTables) -> None:
-    steps = await rows(tables, "SELECT step, version, groups, samples, reward, staleness, metrics['loss'] FROM steps")
-    assert sorted(steps) == [(0, 1, 2, 4, 0.5, 0, 0.5), (1, 2, 2, 4, 0.5, 1, 0.5)]
+    steps = await rows(
+        tables,
+        "SELECT step, version, groups, samples, reward, staleness, metrics['loss'], batch_digest, weights_digest, "
+        "optimizer_digest FROM steps",
+    )
+    assert sorted(steps) == [
+        (0, 1, 2, 4, 0.5, 0, 0.5, "b0", "d1", "o1"),
+        (1, 2, 2, 4, 0.5, 1, 0.5, "b1", "d2", "o2"),
+    ]
     versions = await rows(tables, "SELECT version, parent, step, engines, lag FROM versions ORDER BY version")
     assert versions == [(0, None, None, 1, 0.2), (1, 0, 0, 1, 0.2), (2, 1, 1, 1, 0.2)]
+
+
+async def test_what_a_group_s_samples_came_to(tables: RunTables) -> None:
+    found = await rows(
+        tables,
+        "SELECT group_id, cut, answers, tokens, oldest_version, reward_min, reward_max, reward_std, pass_rate, step, "
+        f"version FROM groups WHERE group_id IN ('{GROUPS[3]}', '{GROUPS[4]}') ORDER BY group_id DESC",
+    )
+    assert found == [
+        (GROUPS[4], 1, 1, 3.0, 0, 0.0, 1.0, 0.5, 0.5, 1, 2),
+        (GROUPS[3], 1, 1, 3.0, 0, 0.0, 1.0, 0.5, 0.5, 1, 2),
+    ]
+    assert await rows(tables, "SELECT DISTINCT ungraded, samples FROM groups") == [(0, 2)]
+    assert await rows(tables, f"SELECT cut, reward_max FROM groups WHERE group_id = '{GROUPS[0]}'") == [(0, 1.0)]
+
+
+async def test_a_version_is_active_once_the_first_engine_runs_it() -> None:
+    said: list[Event] = [
+        RunStarted(settings={}, code_version=""),
+        WeightsPublished(version=0, parent=None, url="", digest="d0", bytes=1),
+        WeightsActivated(version=0, engine="one", digest="d0", seconds=0.5, lag=2.0),
+        WeightsActivated(version=0, engine="other", digest="d0", seconds=0.25, lag=3.0),
+    ]
+    run = OpenedRun(
+        await write(said), TrainSettings(), unpack, None, "here"
+    )  # a tenth of a second from one to the next
+    async with tables_of(run) as tables:
+        times = await rows(tables, 'SELECT version, min("time"), max("time") FROM activations GROUP BY version')
+        found = await rows(tables, "SELECT version, activated, engines, lag, held FROM versions")
+    ((_, first, last),) = times
+    assert first < last
+    assert found == [(0, first, 2, 3.0, 0.5)]
+
+
+async def test_a_sample_that_was_asked_for_again() -> None:
+    """At once after a failure, and after a rest."""
+    said: list[Event] = [
+        RunStarted(settings={}, code_version=""),
+        PromptSubmitted(group="g", text="", tokens=pack_tokens([1]), source=Source(path="f")),
+    ]
+
+    def request(attempt: int, sample: str) -> RolloutRequested:
+        return RolloutRequested(
+            sample=sample, group="g", index=0, prompt=pack_tokens([1]), sampling=Sampling(max_new_tokens=8), seed=5,
+            attempt=attempt,
+        )  # fmt: skip
+
+    failed = RolloutFailed(sample="g-s0", group="g", attempt=0, kind=FailureKind.ENGINE, message="gone", engine="e")
+    rest = RolloutSuspended(sample="g-s0", attempt=1, length=0, reason=SuspendReason.STEP_BOUNDARY, engine="e")
+    asked = "SELECT sample, attempts, rests, status, failure FROM samples ORDER BY sample"
+    states = []
+    for more in (request(0, "g-s0"), failed, request(1, "g-s0"), rest, request(2, "g-s0")):
+        said.append(more)
+        async with tables_of(await opened(said)) as tables:
+            states += await rows(tables, asked)
+            assert await rows(tables, "SELECT samples, completed FROM groups") == [(1, 0)]
+    assert states == [
+        ("g-s0", 1, 0, "requested", None),
+        ("g-s0", 1, 0, "failed", "engine"),
+        ("g-s0", 2, 0, "requested", None),
+        ("g-s0", 2, 1, "suspended", None),
+        ("g-s0", 3, 1, "requested", None),
+    ]
+    async with tables_of(await opened(said)) as tables:
+        found = await rows(tables, "SELECT attempt, outcome, reason FROM attempts ORDER BY attempt")
+    assert found == [(0, "failed", "engine"), (1, "suspended", "step_boundary"), (2, None, None)]
+
+
+async def test_times_of_a_sample_and_of_a_step() -> None:
+    """A sample is requested when it is first asked for; a step takes as long as all its parts."""
+
+    def request(attempt: int) -> RolloutRequested:
+        return RolloutRequested(
+            sample="g-s0", group="g", index=0, prompt=pack_tokens([1]), sampling=Sampling(max_new_tokens=8), seed=5,
+            attempt=attempt,
+        )  # fmt: skip
+
+    step = StepCommitted(
+        step=0, batch_digest="b", parent_version=0, version=1, weights_digest="d", optimizer_digest="o", samples=1,
+        tokens=1, seconds={"train": 0.5, "save": 0.25},
+    )  # fmt: skip
+    said: list[Event] = [RunStarted(settings={}, code_version=""), request(0), request(1), step]
+    run = OpenedRun(await write(said), TrainSettings(), unpack, None, "here")
+    async with tables_of(run) as tables:
+        assert await rows(tables, "SELECT seconds, parts['save'] FROM steps") == [(0.75, 0.25)]
+        first = await rows(tables, "SELECT min(\"time\") FROM events WHERE type = 'rollout.requested'")
+        assert await rows(tables, "SELECT requested FROM samples") == first
+
+
+async def test_a_part_of_a_reward_passes_nothing() -> None:
+    """And what could not be graded counts as neither."""
+    grader = {"group": "g", "grader": "t", "grader_digest": ""}
+    said: list[Event] = [
+        PromptSubmitted(group="g", text="", tokens=pack_tokens([1]), source=Source(path="f")),
+        *(RewardAssigned(sample=f"g-s{n}", value=value, **grader) for n, value in enumerate((0.5, 1.0, 0.75, 0.0))),
+        RewardFailed(sample="g-s4", kind=RewardFailureKind.RAISED, message="m", **grader),
+    ]
+    async with tables_of(await opened([RunStarted(settings={}, code_version=""), *said])) as tables:
+        assert await rows(tables, "SELECT pass_rate, reward_mean, ungraded FROM groups") == [(0.25, 0.5625, 1)]
+        assert await rows(tables, "SELECT reward, failure FROM rewards WHERE sample = 'g-s4'") == [(None, "raised")]
 
 
 async def test_tokens_of_chunks_and_completions_join(tables: RunTables) -> None:

@@ -15,7 +15,10 @@ import slime_events.conductor.seal
 import slime_events.filters.dynamic_sampling
 from schemas.groups import GroupRejected, RejectionCause
 from schemas.rollouts import RolloutRequested
+from schemas.runs import RunFinished
 from slime_events.cli.replay_text import difference_text
+from slime_events.verify import verify
+from storage.memory_log import MemoryLog
 from tests.golden.make_decisions import RECIPES
 from tests.golden.make_decisions import main as make_golden
 from tests.replay.golden import LOGS, golden, recorded_of
@@ -27,6 +30,16 @@ def test_a_golden_run_is_decided_the_same_again(path: Path) -> None:
     report = replayed(recorded_of(path), every=False)
     assert report.is_equal, difference_text(report.differences[0])
     assert report.compared > 50
+
+
+@pytest.mark.parametrize("path", LOGS, ids=lambda path: path.stem)
+async def test_a_golden_run_folds_to_the_state_that_it_ended_with(path: Path) -> None:
+    """run.finished says the digest of the state that the version which wrote it had come to."""
+    log = MemoryLog("sim")
+    log.records = recorded_of(path)
+    (end,) = (record.position for record in log.records if isinstance(record.envelope.event, RunFinished))
+    found = await verify(log)
+    assert (found.position, found.events, found.steps) == (len(log.records), end - 1, 4)
 
 
 def test_golden_runs_hold_every_kind_of_decision() -> None:

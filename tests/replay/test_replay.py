@@ -15,10 +15,17 @@ from schemas.groups import GroupAccepted, GroupRejected
 from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutRequested
-from schemas.runs import Branched, RunFinished, RunResumed, RunStarted
+from schemas.runs import Branched, FinishReason, RunFailed, RunFinished, RunResumed, RunStarted
+from schemas.weights import WeightsPublished
+from slime_events.conductor.decide import is_broken
+from slime_events.conductor.plan import make_plan as plan_of
+from slime_events.config.toml import settings_from
+from slime_events.filters.decide import FilterDecision, run_filter
 from slime_events.filters.figures import group_std
 from slime_events.replay.difference import Kind
 from slime_events.replay.same import is_decision
+from slime_events.sample_view import group_samples
+from slime_events.state.group import GroupState
 from tests.conductor.driver import Driver, dropping, make_plan
 from tests.replay.golden import changed, golden
 from tests.replay.replayed import decider, replayed
@@ -114,16 +121,36 @@ def test_another_normalisation_changes_batches_alone() -> None:
 
 
 def test_settings_that_a_resumption_changes_are_decided_by_from_there_on() -> None:
-    plan, more = make_plan(steps=2), make_plan(steps=4)
+    values = {
+        "rollout": {
+            "num_rollout": 4, "rollout_batch_size": 3, "n_samples_per_prompt": 2, "rollout_max_response_len": 8,
+            "rollout_temperature": 0.5,
+        },
+        "algorithm": {"rewards_normalization": False},
+    }  # fmt: skip
+    settings = settings_from(values)
+    plan, more = make_plan(steps=2), plan_of(settings.rollout, settings.evaluation, settings.trainer)
     driver = Driver(plan)
     driver.play(random.Random(1))
-    end = max(r.position for r in driver.log if r.envelope.type == "weights.published")
-    del driver.log[end:]
-    settings = {"rollout": {"num_rollout": 4, "rollout_batch_size": 3, "n_samples_per_prompt": 2}}
+    assert isinstance(driver.log[-1].envelope.event, WeightsPublished), "nothing is said after the last commit"
+    before = len(driver.log)
     driver.plan = more
-    driver.say(RunResumed(incarnation=1, code_version="", settings=settings))
+    driver.say(RunResumed(incarnation=1, code_version="", settings=values))
+    driver.settle()
+    driver.play(random.Random(2))
+    driver.say(RunResumed(incarnation=2, code_version="", settings={"rollout": {"num_rollout": 5}}))
+    driver.plan = msgspec.structs.replace(more, steps=5)
+    driver.settle()
+    driver.play(random.Random(3))
+    assert len(driver.batches) == 5
+    asked = [r.envelope.event for r in driver.log[before:] if isinstance(r.envelope.event, RolloutRequested)]
+    assert {request.sampling.temperature for request in asked} == {0.5}
     report = replayed(driver.log, decider(plan, normalised=as_it_is))
     assert report.is_equal, report.differences[0]
+    assert report.compared == sum(is_decision(record.envelope.event) for record in driver.log)
+    found = replayed(driver.log, decider(plan, normalised=as_it_is), {"rollout": {"rollout_temperature": 1.0}})
+    assert {(type(one.recorded), one.fields) for one in found.differences} == {(RolloutRequested, ("sampling",))}
+    assert found.differences[0].position > before, "what is tried instead goes over what was resumed with"
 
 
 def test_a_run_does_not_end_before_its_last_step() -> None:
@@ -132,6 +159,36 @@ def test_a_run_does_not_end_before_its_last_step() -> None:
     (finished,) = (r for r in records if isinstance(r.envelope.event, RunFinished))
     (found,) = replayed([*records[:end], finished]).differences
     assert (found.position, found.kind, found.recorded) == (finished.position, Kind.NOT_NOW, finished.envelope.event)
+
+
+def test_an_end_that_follows_from_no_state_is_no_difference() -> None:
+    """Somebody asked for it, or another role could not go on."""
+    records = golden("synchronous")
+    end = next(i for i, r in enumerate(records) if r.envelope.type == "step.committed")
+    (finished,) = (r for r in records if isinstance(r.envelope.event, RunFinished))
+    interrupted = msgspec.structs.replace(finished.envelope.event, reason=FinishReason.INTERRUPTED)
+    for event in (interrupted, RunFailed(role="conductor", reason="no progress")):
+        envelope = msgspec.structs.replace(finished.envelope, event=event)
+        assert replayed([*records[:end], msgspec.structs.replace(finished, envelope=envelope)]).is_equal
+
+
+def test_why_a_run_could_not_go_on_follows_from_its_groups() -> None:
+    def broken(args: object, samples: object) -> bool:
+        raise KeyError("colour")
+
+    def judge(group: GroupState) -> FilterDecision:
+        return run_filter(broken, None, group_samples(group))
+
+    driver = Driver(make_plan(), judge)
+    driver.play(random.Random(1))
+    reason = is_broken(driver.state, driver.plan)
+    assert reason is not None
+    reason = reason.replace("drive", "sim")  # which is the name that a replay of these tests has
+    by = decider(driver.plan, judge, as_it_is)
+    for role, said, equal in (("conductor", reason, True), ("conductor", "x", False), ("trainer", "x", True)):
+        driver.say(RunFailed(role=role, reason=said))
+        assert replayed(driver.log, by).is_equal is equal, (role, said)
+        driver.log.pop()
 
 
 def test_a_log_that_lacks_an_event_is_damaged() -> None:

@@ -13,8 +13,8 @@ from schemas.envelope import enclose
 from schemas.prompts import PromptSubmitted, Source
 from slime_events.state import snapshot as snapshot_module
 from slime_events.state.apply import apply
-from slime_events.state.group import GroupPhase
-from slime_events.state.run import RunState, state_digest
+from slime_events.state.group import GroupPhase, GroupState
+from slime_events.state.run import RunState, SealedState, state_digest
 from slime_events.state.snapshot import Snapshot, Unusable, low_water, pack, take, training_start, unpack
 from slime_events.state.snapshots import KEPT, Snapshots
 from storage.log import Recorded
@@ -156,6 +156,20 @@ def test_where_a_trainer_begins(driver: Driver) -> None:
     assert 1 < start <= min(needed)
     assert training_start(state, 3) == 1, "before the newest checkpoint the state has forgotten"
     assert training_start(state, 5) >= start
+
+
+def test_what_is_needed_of_a_log() -> None:
+    """From the batches since a version on, and from groups without a verdict or a batch, wherever they lie."""
+    state = RunState(run="r", events=50, next_step=6, batch_starts={4: 20, 5: 30})
+    assert [training_start(state, version) for version in (3, 4, 5, 6)] == [1, 20, 30, 51]
+    assert low_water(state) == 51
+    for name, position in (("accepted", 10), ("sealed", 20), ("open", 40)):
+        state.groups[name] = GroupState(group=name, prompt=pack_tokens([1]), position=position)
+    state.accepted, state.sealed = ["accepted"], {4: SealedState(groups=("sealed",), digest="")}
+    assert low_water(state) == 40
+    assert [training_start(state, version) for version in (3, 4, 5, 6)] == [1, 10, 10, 10]
+    state.batch_starts, state.next_step = {}, 0
+    assert training_start(state, 0) == 10
 
 
 def test_a_state_without_anything_open() -> None:

@@ -13,6 +13,9 @@ from schemas.codec import decode, encode
 from schemas.event import Purpose
 from schemas.prompts import PromptRejected, Source
 from schemas.runs import RunFailed, RunFinished, RunResumed
+from schemas.turns import TurnBegun, TurnRecorded, TurnRole
+from schemas.weights import WeightsActivated
+from schemas.workers import WorkerJoined
 from slime_events.state.apply import apply
 from slime_events.state.run import RunPhase, RunState, state_digest
 from slime_events.worker import is_over
@@ -132,6 +135,31 @@ def test_what_brings_a_run_on() -> None:
     driver.begin("g0000-s0")
     assert driver.state.moved == len(driver.log)
     assert {group.purpose for group in driver.state.groups.values()} == {Purpose.TRAIN}
+
+
+MOVING = {
+    "rollout.progressed", "rollout.completed", "rollout.failed", "reward.assigned", "reward.failed", "group.accepted",
+    "group.rejected", "batch.sealed", "step.committed", "weights.published", "weights.activated", "eval.completed",
+    "checkpoint.saved", "turn.begun", "turn.recorded",
+}  # fmt: skip
+
+
+def test_which_events_bring_a_run_on() -> None:
+    """All but those that may pile up while nobody works, and those that only say who is there."""
+    driver = Driver(make_plan(steps=2, eval_every=1, eval_names=("held",), checkpoint_every=1, max_attempts=2))
+    driver.play(random.Random(3), engine_fails=0.2, ungraded=0.1)
+    turn = TurnBegun(sample="s", index=0, role=TurnRole.ASSISTANT, asked="a", engine="e")
+    driver.say(turn)
+    driver.say(TurnRecorded(sample="s", index=0, role=TurnRole.ASSISTANT, asked="a", engine="e"))
+    driver.say(WeightsActivated(version=0, engine="e", digest="d0", seconds=0.0))
+    driver.say(WorkerJoined(worker="e", role="engine", pid=1))
+    driver.say(RunResumed(incarnation=1, code_version=""))
+    state, seen = RunState(run="drive"), dict[str, set[bool]]()
+    for recorded in driver.log:
+        apply(state, recorded)
+        seen.setdefault(recorded.envelope.type, set()).add(state.moved == recorded.position)
+    assert {kind for kind, moves in seen.items() if moves == {True}} == MOVING
+    assert {kind for kind, moves in seen.items() if moves == {False}} == seen.keys() - MOVING
 
 
 def test_ends_and_resumptions() -> None:

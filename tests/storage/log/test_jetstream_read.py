@@ -91,14 +91,14 @@ async def test_a_follower_that_ends_before_it_has_begun_leaves_nothing_behind(
 
 async def test_many_followers_leave_nothing_behind(stream: JetStreamLog) -> None:
     await stream.append([reward(stream, "a")])
-
-    async def first(log: JetStreamLog) -> None:
-        reader = log.read(2, follow=True)
-        waiting = asyncio.ensure_future(anext(reader))
-        await asyncio.sleep(0.1)
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
+    readers = [stream.read(2, follow=True) for _ in range(5)]
+    waiting = [asyncio.ensure_future(anext(reader)) for reader in readers]
+    async with asyncio.timeout(60.0):
+        while len(await _consumers(stream)) < len(readers):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    for reader in readers:
         await reader.aclose()  # type: ignore[attr-defined]
-
-    await asyncio.gather(*(first(stream) for _ in range(5)))
     await _no_consumers(stream)

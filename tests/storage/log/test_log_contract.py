@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 
 import pytest
 
 from schemas.errors import Conflict, EventTooLarge, LogUnavailable
 from schemas.rewards import RewardFailed, RewardFailureKind
 from schemas.subjects import about, every_event, everything_about, of_type
-from storage.log import MAX_BATCH, Append, Consumer, EventLog, Fence, append_all, once
+from storage.log import MAX_BATCH, Append, Consumer, Delivery, EventLog, Fence, append_all, once
 from storage.memory_log import MemoryLog
 from tests.storage.log.conftest import Open
 from tests.storage.log.said import chunk, everything, failure, reward, said
@@ -373,11 +372,10 @@ async def test_a_lease_may_be_changed(opened: Open) -> None:
 
 async def test_take_returns_as_soon_as_there_is_one(log: EventLog) -> None:
     taker = await log.consume("q", every_event(log.run))
-    begin = time.monotonic()
     assert await taker.take(5, 0.2) == []
-    assert time.monotonic() - begin > 0.15
     waiting = asyncio.create_task(taker.take(5, 60))
     await asyncio.sleep(0.05)
+    assert not waiting.done()
     await log.append([reward(log, "a")])
     assert len(await asyncio.wait_for(waiting, 15)) == 1
     await taker.close()
@@ -406,27 +404,36 @@ async def _keeps_it(one: Consumer, two: Consumer) -> bool:
 
 
 async def test_what_is_not_done_when_its_lease_ends_comes_again(log: EventLog) -> None:
+    """And whose lease is over has nothing to give back. A pause of the machine may end a lease too early for that."""
     await log.append([reward(log, "a")])
     one, two = [await log.consume("q", every_event(log.run), lease_s=LEASE_S) for _ in range(2)]
-    begin = time.monotonic()
-    (held,) = await one.take(1, 20)
-    await asyncio.sleep(LEASE_S)
-    (again,) = await two.take(1, 20)
-    await held.working()
-    await held.release()  # of a lease that is over: it changes nothing
-    (last,) = await one.take(1, 20)
-    assert time.monotonic() - begin > 1.9 * LEASE_S
-    assert held.recorded == again.recorded == last.recorded
-    assert held.attempt < again.attempt < last.attempt
+    async with asyncio.timeout(60):
+        while not (last := await _stays_with_its_heir(one, two)):
+            pass
     await last.done()
     await done_up_to(log, "q")
     assert await two.take(1, 1.5 * LEASE_S) == []
+
+
+async def _stays_with_its_heir(one: Consumer, two: Consumer) -> Delivery | None:
+    """A third delivery, where the second was left alone although the first was given back late."""
+    (held,) = await one.take(1, 20)
+    (again,) = await two.take(1, 20)
+    await held.working()
+    await held.release()
+    if await one.take(1, LEASE_S / 3):
+        return None
+    (last,) = await one.take(1, 20)
+    assert held.recorded == again.recorded == last.recorded
+    assert held.attempt < again.attempt < last.attempt
+    return last
 
 
 async def test_a_released_event_comes_again_at_once(log: EventLog) -> None:
     await log.append([reward(log, "a")])
     taker = await log.consume("q", every_event(log.run), lease_s=60)
     (first,) = await taker.take(1, 20)
+    assert await taker.take(1, 0.1) == []
     await first.release()
     (second,) = await taker.take(1, 20)
     assert second.attempt == 2

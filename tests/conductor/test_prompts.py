@@ -1,0 +1,159 @@
+"""Where prompts come from: files epoch after epoch, a user's own source, and what is drawn by the log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas.arrays import pack_tokens
+from schemas.prompts import PromptRejected, PromptSubmitted, Source
+from slime_events.args_view import ArgsView
+from slime_events.conductor import own_source, prompts
+from slime_events.conductor.own_source import OwnSource
+from slime_events.conductor.prompts import PromptFeed
+from slime_events.conductor.sampled import SampledPrompts, sampled_prompts
+from slime_events.config.data import DataSettings
+from slime_events.config.evaluation import EvalSettings
+from slime_events.config.rollout import RolloutSettings
+from slime_events.data.archived import ArchivedPrompt, ArchivedPrompts
+from slime_events.data.curriculum import uniform
+from slime_events.data.draws import Drawn, Draws
+from slime_events.data.source import PromptSource
+from slime_events.sample import Sample
+from tests.conductor.driver import Driver, make_plan
+from tests.simulation.parts import Letters
+from tests.simulation.roles import make_feed
+
+
+def test_a_file_epoch_after_epoch(tmp_path: Path) -> None:
+    feed = make_feed(tmp_path, ["a", "b"], {"held": ["x", {"input": 7}, "y"]})
+    url = (tmp_path / "train.jsonl").as_posix()
+    drawn = feed.take({}, 5)
+    assert [(one.source.offset, one.source.epoch, one.source.row) for one in drawn] == [
+        (0, 0, 0), (1, 0, 1), (2, 1, 0), (3, 1, 1), (4, 2, 0),
+    ]  # fmt: skip
+    assert [one.group for one in drawn if isinstance(one, PromptSubmitted)][2] == "train-1-000000"
+    assert feed.take({drawn[0].source.path: 3}, 2) == drawn[3:]
+    assert drawn[0].source.path.endswith(url)
+    for _ in range(2):
+        assert [type(one) for one in feed.evaluation("held", 3)] == [PromptSubmitted, PromptRejected, PromptSubmitted]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "fits"),
+    [({"rollout_max_context_len": 3}, "ab"), ({"rollout_max_prompt_len": 3}, "abc"),
+     ({"rollout_max_context_len": 3, "rollout_max_prompt_len": 1}, "a")],
+)  # fmt: skip
+def test_a_prompt_leaves_room_for_an_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lengths: dict[str, int], fits: str
+) -> None:
+    (tmp_path / "p.jsonl").write_text("".join(f'{{"input": "{"abcd"[:n]}"}}\n' for n in (1, 2, 3, 4)))
+    monkeypatch.setattr(prompts, "load_tokenizer", lambda folder: Letters())
+    feed = PromptFeed.open(
+        DataSettings(prompt_data=str(tmp_path / "p.jsonl")), EvalSettings(), RolloutSettings(**lengths), ""
+    )
+    first = feed.take({}, len(fits) + 1)
+    texts = [one.text for one in first if isinstance(one, PromptSubmitted) and one.source.epoch == 0]
+    assert texts[-1] == fits
+
+
+class Mine:
+    """Three groups at a time; every prompt that is a multiple of three is too long."""
+
+    def __init__(self, args: Any) -> None:
+        self.given = 0
+
+    def get_samples(self, count: int) -> list[list[Sample]]:
+        if self.given >= 6:
+            return []
+        self.given += 3
+        return [[Sample(prompt="x" * (9 if n % 3 == 0 else 1))] for n in range(self.given - 3, self.given)]
+
+
+@pytest.fixture
+def mine(monkeypatch: pytest.MonkeyPatch) -> OwnSource:
+    monkeypatch.setattr(own_source, "load_function", lambda path: Mine)
+    return OwnSource(DataSettings(data_source_path="m:Mine"), ArgsView({}), Letters(), 5)
+
+
+def test_a_user_s_source_is_drawn_from_in_its_order(mine: OwnSource) -> None:
+    """Refused prompts do not count; what it gave at once and was not drawn is kept."""
+    first = mine.take({}, 1)
+    assert [(type(one), one.source.offset) for one in first] == [(PromptRejected, 0), (PromptSubmitted, 1)]
+    assert {one.source.seen for one in first} == {1}, "also at the log's beginning it says that it follows from it"
+    mine.position = 9
+    second = mine.take({"m:Mine": 2}, 2)
+    assert [(one.source.offset, one.source.seen) for one in second] == [(2, 9), (3, 9), (4, 9)]
+    assert [one.source.offset for one in mine.take({"m:Mine": 5}, 9)] == [5], "it has no more"
+
+
+def test_a_feed_tells_the_source_how_far_the_log_was_read(tmp_path: Path, mine: OwnSource) -> None:
+    feed = PromptFeed(None, {}, DataSettings(), Letters(), 5, None, mine)
+    last = Driver(make_plan()).log[-1]
+    feed.hear(last)
+    assert {one.source.seen for one in feed.take({}, 1)} == {last.position}
+
+
+def rows_of(tmp_path: Path, count: int) -> PromptSource:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(f'{{"input": "p{n}"}}\n' for n in range(count)))
+    return PromptSource(DataSettings(prompt_data=str(path)), 0, Letters(), None)
+
+
+def archive_of(*rates: tuple[int, int], **prompt: Any) -> ArchivedPrompts:
+    """A prompt for each (passed, answers)."""
+    fields: dict[str, Any] = {"group": "g", "text": "?", "tokens": pack_tokens([1]), "source": Source(path="there")}
+    rows = [
+        ArchivedPrompt(PromptSubmitted(**(fields | prompt)), position=1, groups=[f"g{n}"], passed=p, answers=a)
+        for n, (p, a) in enumerate(rates)
+    ]
+    return ArchivedPrompts("arch", 9, rows, list(range(len(rows))))
+
+
+def sampler(source: PromptSource | None, archive: ArchivedPrompts | None, seed: int = 1, **data: Any) -> SampledPrompts:
+    return SampledPrompts(DataSettings(**data), seed, source, archive, Letters(), None, Draws())
+
+
+def test_new_rows_are_those_that_were_never_drawn(tmp_path: Path) -> None:
+    source = rows_of(tmp_path, 4)
+    drawn = sampler(source, None, prompt_sampler="curriculum", curriculum_new=1.0)
+    assert [one.source.row for one in drawn.take({}, 5)] == [0, 1, 2, 3, 0]
+    drawn.draws.of(source.url, 1).times = 1
+    assert drawn.take({}, 1)[0].source.row == 2
+
+
+def test_what_was_drawn_here_and_not_answered_yet_keeps_its_rate_of_there() -> None:
+    seed = next(seed for seed in range(99) if 0.3 < uniform(seed, "again", 0) < 0.45)
+    drawn = sampler(None, archive_of((8, 8), (1, 2)), seed)
+    drawn.draws.by_path["arch"] = {0: Drawn(times=1, version=-9)}
+    assert drawn.take({}, 1)[0].source.row == 1, "the other is hardly worth a draw"
+
+
+def test_what_rests_is_not_drawn_until_nothing_else_is_left() -> None:
+    drawn = sampler(None, archive_of((1, 2), (1, 2)), prompt_rest=3)
+    drawn.draws.version = 5
+    drawn.draws.by_path["arch"] = {0: Drawn(times=1, version=4, passed=1, answers=2)}
+    for offset in range(20):
+        assert drawn.take({"arch": offset}, 1)[0].source.row == 1
+    drawn.draws.by_path["arch"][1] = Drawn(times=1, version=5, is_open=True)
+    assert drawn.take({}, 1)[0].source.row == 0, "which was drawn longest ago"
+
+
+def test_a_chat_of_an_archive_is_rendered() -> None:
+    (drawn,) = sampler(None, archive_of((1, 2), messages=[{"role": "user", "content": "hi"}])).take({}, 1)
+    assert isinstance(drawn, PromptSubmitted)
+    assert (drawn.text, drawn.source.key, drawn.source.seen) == ("<user>hi", "g0", 1)
+
+
+def test_a_file_in_its_order_needs_no_sampler(tmp_path: Path) -> None:
+    source = rows_of(tmp_path, 1)
+    for sampler_name, archive, there in (
+        ("file", None, False),
+        ("curriculum", None, True),
+        ("file", archive_of(), True),
+    ):
+        data = DataSettings(prompt_sampler=sampler_name)  # type: ignore[arg-type]
+        assert (sampled_prompts(data, 1, source, archive, Letters(), None) is not None) is there
+    assert sampled_prompts(DataSettings(), 1, None, None, Letters(), None) is None

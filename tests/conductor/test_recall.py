@@ -1,0 +1,57 @@
+"""Groups of recorded rollouts: what is asked for, what is to be read, and how long they may wait."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from schemas.arrays import pack_tokens
+from schemas.prompts import PromptSubmitted, Source
+from schemas.recalled import CommonVersion, Recalled
+from schemas.rollouts import RolloutRequested
+from slime_events.conductor.recall import recalls_due
+from slime_events.conductor.staleness import bound_of, last_step
+from tests.conductor.driver import Driver, make_plan
+
+RECALLED = Recalled(run="p", samples=("x-s0", "x-s1"), common=CommonVersion(5, 5), oldest=-2, bound=7)
+
+
+@pytest.fixture
+def driver() -> Driver:
+    """An outside prompt that is answered by what is recorded, and one that is not."""
+    driver = Driver(make_plan(groups=3, samples=2, steps=1))
+    driver.state.groups.clear()
+    driver.requests.clear()
+    driver.state.counts = type(driver.state.counts)()
+    for group, recalled in (("mine", RECALLED), ("fresh", None)):
+        driver.say(
+            PromptSubmitted(
+                group=group, text="", tokens=pack_tokens([1]), source=Source(path="a", key="k"), recalled=recalled
+            )
+        )
+    driver.settle()
+    return driver
+
+
+def test_each_request_names_the_recorded_sample_that_answers_it(driver: Driver) -> None:
+    asked = {one.sample: (one.recalls, one.min_version) for one in driver.events(RolloutRequested)}
+    assert (asked["mine-s0"], asked["mine-s1"]) == (("x-s0", -2), ("x-s1", -2))
+    assert asked["fresh-s0"][1] == 0
+    assert not asked["fresh-s0"][0]
+
+
+def test_what_is_to_be_read_is_what_was_asked_for_and_has_not_come(driver: Driver) -> None:
+    assert [(one.sample.sample, one.recorded) for one in recalls_due(driver.state)] == [
+        ("mine-s0", "x-s0"),
+        ("mine-s1", "x-s1"),
+    ]
+    driver.complete("mine-s0")
+    (left,) = recalls_due(driver.state)
+    assert (left.group.group, left.sample.sample, left.recorded, left.recalled) == ("mine", "mine-s1", "x-s1", RECALLED)
+
+
+def test_recorded_rollouts_have_a_bound_of_their_own(driver: Driver) -> None:
+    plan = msgspec.structs.replace(driver.plan, max_staleness=1)
+    mine, fresh = driver.state.groups["mine"], driver.state.groups["fresh"]
+    assert (bound_of(mine, plan), bound_of(fresh, plan)) == (7, 1)
+    assert (mine.oldest, last_step(mine, plan), last_step(fresh, plan)) == (-2, 5, 1)

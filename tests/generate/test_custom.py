@@ -1,0 +1,134 @@
+"""`CustomGenerate` by itself: what it reads of a rollout, and the rewards that a function gave."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas.arrays import pack_tokens, unpack
+from schemas.errors import Conflict, PlugPointError
+from schemas.event import Event, Purpose
+from schemas.rewards import RewardAssigned
+from schemas.rollouts import (
+    FailureKind,
+    RolloutCompleted,
+    RolloutFailed,
+    RolloutRequested,
+    Sampling,
+    StopReason,
+)
+from schemas.turns import TurnBegun, TurnRole
+from serve_apps.engine.scripted_engine import Script
+from serve_apps.generate.custom import CustomGenerate
+from serve_apps.generate.session import CURRENT
+from serve_apps.generate.slime_face import get_model_url, post
+from serve_apps.rollout import Rollout
+from slime_events.args_view import ArgsView
+from slime_events.sample import Sample
+from slime_events.trajectory import Trajectory
+from slime_events.worker import Worker
+from storage.memory_log import MemoryLog
+from tests.generate.scene import a_run, events, run_until, setup
+from tests.generate.test_journal import session_of
+from tests.simulation.parts import Letters
+
+REQUEST = RolloutRequested(
+    sample="g-s0", group="g", index=0, prompt=pack_tokens([65]), sampling=Sampling(max_new_tokens=8), seed=7
+)
+
+
+def custom(log: MemoryLog, **args: Any) -> CustomGenerate:
+    return CustomGenerate(setup("graded", **args), Letters(), log, unpack, 1)
+
+
+def completed(sample: str) -> RolloutCompleted:
+    return RolloutCompleted(
+        sample=sample, group="g", attempt=0, start=0, length=1, prompt_length=1, stop=StopReason.STOP, text="",
+        spans=(), digest="", engine="e",
+    )  # fmt: skip
+
+
+def rewards(samples: list[Sample], purpose: Purpose = Purpose.TRAIN, **args: Any) -> dict[str, float]:
+    """Of the samples of one rollout, by their names."""
+    making = custom(MemoryLog("r"), **args)
+    names = [f"g-s0-{number}" if number else "g-s0" for number in range(len(samples))]
+    said = [completed(name) for name in (*names[1:], names[0])]
+    request = RolloutRequested(
+        sample="g-s0", group="g", index=0, prompt=REQUEST.prompt, sampling=REQUEST.sampling, seed=7, purpose=purpose
+    )
+    try:
+        given: list[Event] = making._rewards(samples if len(samples) > 1 else samples[0], said, request)
+    finally:
+        making.close()
+    return {event.sample: event.value for event in given if isinstance(event, RewardAssigned)}
+
+
+def graded(**reward: float) -> Sample:
+    return Sample(reward=reward)
+
+
+def test_each_sample_has_its_own_reward_and_0_is_one() -> None:
+    given = [graded(score=0.0), graded(score=1.0), Sample(), graded(score=0.5)]
+    assert rewards(given) == {"g-s0": 0.0, "g-s0-1": 1.0, "g-s0-3": 0.5}
+    assert rewards([Sample(reward=0.0)], reward_key=None) == {"g-s0": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("purpose", "key", "value"), [(Purpose.TRAIN, "acc", 1.0), (Purpose.EVAL, "acc", 0.25), (Purpose.EVAL, None, 1.0)]
+)
+def test_an_evaluation_has_a_key_of_its_own(purpose: Purpose, key: str | None, value: float) -> None:
+    assert rewards([graded(score=1.0, acc=0.25)], purpose, eval_reward_key=key) == {"g-s0": value}
+
+
+def test_a_grader_of_groups_goes_over_a_function_s_head() -> None:
+    assert rewards([graded(score=1.0)], group_rm=True) == {}
+
+
+async def test_it_reads_up_to_the_last_that_was_said_and_stops_where_it_has_ended() -> None:
+    log = MemoryLog("r")
+    worker = Worker(log, "conductor")
+    making = custom(log)
+    rollout = Rollout(REQUEST, Trajectory(REQUEST.sample, REQUEST.prompt), "e")
+    try:
+        await worker.say([REQUEST])
+        await worker.say([TurnBegun(sample="g-s0", index=0, role=TurnRole.ASSISTANT, asked="a", engine="lost")])
+        record = await making._read(rollout)
+        assert (rollout.known.position, record.next_index) == (2, 1)
+        await worker.say([completed("g-s0")])
+        with pytest.raises(Conflict):
+            await making._read(rollout)
+    finally:
+        making.close()
+
+
+async def test_a_failure_that_a_function_hides_fails_its_rollout(tmp_path: Path) -> None:
+    file = tmp_path / "hides.py"
+    file.write_text(
+        "async def generate(args, sample, sampling_params, *, session):\n"
+        "    sample.tokens = session.tokenize(sample.prompt)\n"
+        "    try:\n"
+        "        (await session.generate(sample.tokens)).add_to(sample)\n"
+        "    except Exception:\n"
+        "        sample.append_response_tokens(tokens=[1], text='x', trainable=False)\n"
+        "    return sample\n"
+    )
+    refused = Script(refused={"train-0-000000-s0-0-1": "no room"})
+    run = a_run(tmp_path / "run", setup(f"{file}:generate"), scripts=(refused,))
+    await run_until(run, RolloutFailed)
+    (failed,) = events(run, RolloutFailed, attempt=0)
+    assert failed.kind is FailureKind.ENGINE
+    assert not events(run, RolloutCompleted, attempt=0)
+
+
+async def test_the_engine_answers_one_path_alone() -> None:
+    token = CURRENT.set(await session_of(MemoryLog("r")))
+    try:
+        args = ArgsView({"sglang_router_ip": "127.0.0.1", "sglang_router_port": 0})
+        found = await post(get_model_url(args, "m"), {"text": "A", "sampling_params": {"max_new_tokens": 2}})
+        assert len(found["output_ids"]) == 2
+        with pytest.raises(PlugPointError):
+            await post(get_model_url(args, "m", "/flush_cache"), {"text": "A"})
+    finally:
+        CURRENT.reset(token)

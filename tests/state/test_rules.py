@@ -1,0 +1,250 @@
+"""Single rules of the fold: what one event changes, and what it leaves as it was."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import msgspec
+import pytest
+
+from schemas.arrays import pack_log_probs, pack_tokens
+from schemas.batches import BatchSealed
+from schemas.checkpoints import CheckpointSaved
+from schemas.envelope import enclose
+from schemas.event import Purpose
+from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
+from schemas.prompts import PromptRejected, PromptSubmitted, Source
+from schemas.rollouts import RolloutCompleted, RolloutProgressed, StopReason, WeightSpan
+from schemas.runs import Branched, FinishReason, RunFailed, RunFinished, RunResumed, RunStarted
+from schemas.weights import WeightsActivated, WeightsPublished
+from schemas.workers import WorkerLost
+from slime_events.data.draws import Draws
+from slime_events.state.apply import apply
+from slime_events.state.group import GroupState, SampleState
+from slime_events.state.run import RunPhase, RunState, SealedState
+from storage.log import Recorded
+from tests.conductor.driver import Driver, make_plan
+
+
+@dataclasses.dataclass
+class Told:
+    """A driver of one group of two samples, which are g0000-s0 and g0000-s1."""
+
+    driver: Driver
+
+    @property
+    def group(self) -> GroupState:
+        return self.driver.state.groups["g0000"]
+
+    @property
+    def first(self) -> SampleState:
+        return self.group.samples["g0000-s0"]
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told(Driver(make_plan(groups=1, samples=2)))
+
+
+def test_a_cursor_never_goes_back(told: Told) -> None:
+    """A line that is no row has no place in the order of draws, and is said when the file is opened again."""
+    driver = told.driver
+    assert driver.state.cursors == {"f": 1}
+    for offset, cursor in ((5, 6), (2, 6), (-1, 6), (6, 7)):
+        driver.say(PromptRejected(source=Source(path="f", line=9, offset=offset), reason="not_json"))
+        assert driver.state.cursors == {"f": cursor}
+    for offset, cursor in ((3, 7), (7, 8)):
+        source = Source(path="f", offset=offset)
+        driver.say(PromptSubmitted(group=f"of-{offset}", text="", tokens=pack_tokens([1]), source=source))
+        assert driver.state.cursors == {"f": cursor}
+
+
+def test_nobody_has_activated_anything_in_a_new_life(told: Told) -> None:
+    driver = told.driver
+    for engine in ("one", "other"):
+        driver.say(WeightsActivated(version=0, engine=engine, digest="d0", seconds=0.0))
+    driver.say(WorkerLost(worker="one", role="engine", reason="killed"))
+    assert driver.state.activated == {"other": 0}
+    driver.say(RunResumed(incarnation=1, code_version=""))
+    assert driver.state.activated == {}
+
+
+def test_what_is_asked_for_again_is_asked_for_newer_weights() -> None:
+    driver = Driver(make_plan(groups=2, samples=1, draw=3, in_prompt_order=False, partial_rollout=True))
+    for group in ("g0000", "g0001"):
+        driver.finish_group(group)
+    driver.settle()
+    driver.rest("g0002-s0")
+    driver.commit()
+    driver.settle()
+    (sample,) = driver.state.groups["g0002"].samples.values()
+    assert (sample.min_version, sample.attempt) == (1, 1)
+    assert driver.state.groups["g0002"].version == 0, "of the first request"
+    assert driver.state.groups["g0002"].oldest == 1, "it has no token of version 0"
+
+
+def test_a_sample_without_tokens_may_still_get_the_oldest_weights(told: Told) -> None:
+    told.first.min_version = told.group.samples["g0000-s1"].min_version = 1
+    told.first.saw([WeightSpan(0, 1, 3)])
+    assert told.group.oldest == 1
+    told.group.samples["g0000-s1"].saw([WeightSpan(0, 1, 2)])
+    assert told.group.oldest == 2
+
+
+@pytest.mark.parametrize(
+    ("versions", "oldest", "newest"),
+    [((3, 1), 1, 3), ((1, 3), 1, 3), ((2, 3, 1, 2), 1, 3), ((2,), 2, 2), ((), None, None)],
+)
+def test_an_heir_with_older_weights_widens_the_range(
+    told: Told, versions: tuple[int, ...], oldest: int | None, newest: int | None
+) -> None:
+    for version in versions:
+        told.driver.begin("g0000-s0", version)
+    assert (told.first.oldest, told.first.newest, told.first.length) == (oldest, newest, len(versions))
+
+
+def test_a_chunk_ends_where_its_tokens_do(told: Told) -> None:
+    for start in (0, 2):
+        chunk = RolloutProgressed(
+            sample="g0000-s0",
+            attempt=0,
+            start=start,
+            tokens=pack_tokens([1, 2]),
+            log_probs=pack_log_probs([0.0, 0.0]),
+            spans=(WeightSpan(start, start + 2, 0),),
+            engine="e",
+        )
+        told.driver.say(chunk)
+        assert told.first.length == start + 2
+
+
+def test_an_end_is_an_end(told: Told) -> None:
+    told.driver.say(RunFailed(role="trainer", reason="no room"))
+    assert (told.driver.state.phase, told.driver.state.failure) == (RunPhase.FAILED, "no room")
+    told.driver.say(RunFinished(reason=FinishReason.INTERRUPTED, steps=0, events=0, state_digest=""))
+    assert told.driver.state.phase is RunPhase.FINISHED
+
+
+BRANCHED = Branched(
+    run="parent", where="w", position=9, version=3, weights_digest="w3", optimizer_digest="o3", cursors={"f": 7}
+)
+
+
+def test_a_branch_begins_where_its_parent_was() -> None:
+    state, known = RunState(run="drive"), Draws()
+    known.of("f", 1).times = 2
+    drawn = msgspec.structs.replace(BRANCHED, draws=known.known())
+    envelope = enclose("drive", RunStarted(settings={}, code_version="", branched=drawn), at=1, producer="t")
+    apply(state, Recorded(1, envelope.subject, envelope, b""))
+    assert (state.first, state.version, state.next_step, state.steps, state.published) == (3, 3, 3, 3, -1)
+    assert (state.weights_digest, state.optimizer_digest, state.cursors) == ("w3", "o3", {"f": 7})
+    assert state.branched == BRANCHED, "what it knows of draws is another fold's"
+    state.cursors["f"] = 8
+    assert BRANCHED.cursors == {"f": 7}
+
+
+def test_a_follower_s_batches_are_of_groups_that_it_does_not_have() -> None:
+    state = RunState(run="drive", branched=msgspec.structs.replace(BRANCHED, follows=True))
+    sealed = BatchSealed(step=3, groups=("theirs",), samples=("theirs-s0",), rewards=(), raw_rewards=(), digest="b")
+    envelope = enclose("drive", sealed, at=1, producer="t")
+    apply(state, Recorded(1, envelope.subject, envelope, b""))
+    assert state.sealed == {3: SealedState(groups=(), digest="b")}
+    assert (state.next_step, state.batch_starts) == (4, {})
+
+
+def test_weights_that_are_published_again_take_nothing_back(told: Told) -> None:
+    state = told.driver.state
+    assert state.weights_digest == "d0"
+    for version, committed in ((3, 3), (2, 3)):
+        told.driver.say(WeightsPublished(version=version, parent=None, url="", digest=f"p{version}", bytes=0))
+        assert (state.version, state.published, state.weights_digest) == (committed, version, f"p{version}")
+
+
+def test_a_checkpoint_lets_go_of_the_batches_before_it(told: Told) -> None:
+    state = told.driver.state
+    for version, kept in ((4, {4: 10, 5: 20}), (5, {5: 20}), (4, {5: 20}), (6, {})):
+        state.batch_starts = state.batch_starts or {3: 5, 4: 10, 5: 20}
+        told.driver.say(CheckpointSaved(version=version, url="", weights_digest="", optimizer_digest=""))
+        assert state.batch_starts == kept
+
+
+def rejected(cause: RejectionCause, group: str) -> GroupRejected:
+    return GroupRejected(group=group, cause=cause, reason="r")
+
+
+@pytest.mark.parametrize("cause", RejectionCause)
+def test_groups_broken_in_a_row(cause: RejectionCause) -> None:
+    """A rejection by the filter and an acceptance end a row; a verdict on a group that is not there says nothing."""
+    driver = Driver(make_plan(groups=4, samples=1))
+    state = driver.state
+    driver.say(rejected(RejectionCause.REWARD_FAILED, "g0000"))
+    driver.say(rejected(cause, "g0001"))
+    assert state.broken_in_a_row == (0 if cause is RejectionCause.FILTER else 2)
+    row, counted = state.broken_in_a_row, dict(state.rejections)
+    driver.say(rejected(RejectionCause.REWARD_FAILED, "nobody"))
+    driver.say(GroupAccepted(group="nobody", samples=(), rewards=()))
+    assert (state.broken_in_a_row, state.rejections) == (row, counted)
+    assert sum(counted.values()) == state.counts.groups_rejected == 2
+    driver.say(GroupAccepted(group="g0002", samples=("g0002-s0",), rewards=(1.0,)))
+    assert (state.broken_in_a_row, state.counts.groups_accepted, state.accepted) == (0, 1, ["g0002"])
+
+
+def eval_prompt(version: int | None, index: int = 0) -> PromptSubmitted:
+    return PromptSubmitted(
+        group=f"eval-{version}-{index}",
+        text="",
+        tokens=pack_tokens([1]),
+        source=Source(path="held", offset=index),
+        purpose=Purpose.EVAL,
+        dataset="held",
+        version=version,
+    )
+
+
+def test_an_evaluation_is_of_its_version_and_begun_once(told: Told) -> None:
+    driver = told.driver
+    state = driver.state
+    before = (dict(state.cursors), list(state.waiting), state.counts.prompts_submitted)
+    for prompt in (eval_prompt(2), eval_prompt(2, 1), eval_prompt(1), eval_prompt(None)):
+        driver.say(prompt)
+    assert {key: one.groups for key, one in state.evals.items()} == {
+        "held-v2": ["eval-2-0", "eval-2-1"],
+        "held-v1": ["eval-1-0"],
+        "held-v0": ["eval-None-0"],
+    }
+    assert state.groups["eval-None-0"].version == 0, "the published one, where an old log does not say it"
+    assert state.evals_begun == {"held": 2}, "one of an older version begins no newer one"
+    assert (dict(state.cursors), list(state.waiting), state.counts.prompts_submitted) == before
+
+
+def sibling(number: int, **changes: Any) -> RolloutCompleted:
+    fields: dict[str, Any] = {
+        "sample": f"g0000-s0-{number}",
+        "group": "g0000",
+        "attempt": 2,
+        "start": 0,
+        "length": 3,
+        "prompt_length": 1,
+        "stop": StopReason.STOP,
+        "text": "t",
+        "spans": (WeightSpan(0, 3, 4),),
+        "digest": "d",
+        "engine": "e",
+        "rollout": "g0000-s0",
+    }
+    return RolloutCompleted(**(fields | changes))
+
+
+def test_further_samples_of_a_rollout_join_at_their_place(told: Told) -> None:
+    told.first.min_version = 4
+    driver = told.driver
+    driver.say(sibling(2))
+    driver.say(sibling(1))
+    assert list(told.group.samples) == ["g0000-s0", "g0000-s0-1", "g0000-s0-2", "g0000-s1"]
+    joined = told.group.samples["g0000-s0-1"]
+    assert (joined.attempt, joined.min_version, joined.oldest, joined.length) == (2, 4, 4, 3)
+    assert driver.state.counts.samples_completed == 2
+    assert driver.state.counts.response_tokens == 6
+    driver.say(sibling(1, sample="nobody-s0-1", group="nobody", rollout="nobody-s0"))
+    assert driver.state.counts.samples_completed == 2
