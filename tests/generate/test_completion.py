@@ -15,6 +15,7 @@ from schemas.turns import TurnRecorded, TurnRole
 from serve_apps.generate.completion import Made, completions
 from serve_apps.generate.record import Ended
 from slime_events.sample import Sample, Status
+from tests.simulation.parts import Letters
 
 PROMPT = [1, 2]
 REQUEST = RolloutRequested(
@@ -38,7 +39,7 @@ WHOLE = [1, 2, 3, 4, 9, 7]
 def made(turns: list[Any] | None = None, **request: Any) -> Made:
     asked = msgspec.structs.replace(REQUEST, **request)
     given = TURNS if turns is None else turns
-    return Made(asked, np.array(PROMPT, np.int32), given, {"given": [1]}, "e", Timings())
+    return Made(asked, np.array(PROMPT, np.int32), given, {"given": [1]}, "e", Letters(), Timings())
 
 
 def sample_of(**fields: Any) -> Sample:

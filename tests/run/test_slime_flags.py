@@ -85,7 +85,7 @@ def test_slimes_grpo_example_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_model_flags_of_another_model_end_it_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*words(tmp_path), "--num-layers", "36"]) == 1
+    assert main([*words(tmp_path), "--num-layers", "36"]) == 2
     (error,) = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("note: ")]
     assert error.startswith("error: ")
     assert "--num-layers 36 (the checkpoint says 2)" in error
