@@ -17,6 +17,7 @@ from actors.megatron.attention import GRID_SHARE, _lay_out
 from actors.megatron.digest import digest_tensors
 from actors.megatron.micro_batches import default_tokens, first_fit, micro_batches
 from actors.megatron.share import optimizer_steps, rank_of, rollout_denominators
+from actors.megatron.tally import AGREEMENT, DIFFERENCE, Tally
 from actors.megatron.vocab_parallel import log_probs_and_entropy
 from schemas.errors import TrainerError
 from slime_events.config.trainer import TrainerSettings
@@ -87,6 +88,29 @@ def test_optimizer_steps_count_rollouts_and_keep_siblings_together() -> None:
         optimizer_steps(samples, TrainerSettings(global_batch_size=8))
 
 
+def test_steps_of_a_batch_that_does_not_divide_are_as_many_as_were_asked_for() -> None:
+    samples = make_batch(groups=1, samples=5).samples
+    steps = optimizer_steps(samples, TrainerSettings(num_steps_per_rollout=3))
+    assert [step.indices for step in steps] == [(0,), (1,), (2,)]
+    assert [step.rollouts for step in steps] == [1, 1, 1]
+
+
+def test_agreement_is_the_maximum_over_fresh_tokens_that_are_trained() -> None:
+    """[trained and fresh, masked and fresh, trained and stale]"""
+    tally, alone = Tally(), _as_group(_Alone())
+    trainer = torch.tensor([-1.0, -9.0, -3.0])
+    mask, same = torch.tensor([1, 0, 1]), torch.tensor([True, True, False])
+    tally.add_difference(trainer, torch.tensor([-1.25, 0.0, -1.0]), mask, same)
+    means = tally.means(1.0, alone)
+    assert means[AGREEMENT] == 0.25
+    assert means[f"{DIFFERENCE}_max"] == 2.0
+    assert means[DIFFERENCE] == pytest.approx(2.25 / 2)
+    tally.add_difference(trainer, torch.tensor([-1.5, 0.0, -3.0]), mask, ~same)
+    tally.add_difference(trainer, torch.tensor([-1.125, 0.0, -3.0]), mask, same)
+    means = tally.means(1.0, alone)
+    assert (means[AGREEMENT], means[f"{DIFFERENCE}_max"]) == (0.25, 2.0)
+
+
 def test_weights_digest_sees_everything_but_the_order() -> None:
     tensors = {"a": torch.arange(6.0).view(2, 3), "b": torch.ones(2, dtype=torch.bfloat16)}
     base = weights_digest(digest_tensors(tensors.items()))
@@ -96,7 +120,7 @@ def test_weights_digest_sees_everything_but_the_order() -> None:
 
 
 class _Alone:
-    """A process group of one, as far as `log_probs_and_entropy` looks."""
+    """A process group of one, as far as anybody here looks."""
 
     def size(self) -> int:
         return 1
@@ -105,11 +129,15 @@ class _Alone:
         return 0
 
 
+def _as_group(group: _Alone) -> dist.ProcessGroup:
+    return group  # type: ignore[return-value]
+
+
 def test_log_probs_and_entropy_match_torch_with_gradients() -> None:
     torch.manual_seed(random.Random(0).randrange(1000))
     logits = torch.randn(7, 11, dtype=torch.float32, requires_grad=True)
     targets = torch.randint(0, 11, (7,))
-    group: dist.ProcessGroup = _Alone()  # type: ignore[assignment]
+    group = _as_group(_Alone())
     weights = torch.randn(2, 7)
     ours = log_probs_and_entropy(logits * 3, targets, group, entropy_gradient=True)
     (gradient,) = torch.autograd.grad((torch.stack(ours) * weights).sum(), logits)

@@ -43,6 +43,12 @@ def test_last_boxed_passes_over_a_box_without_braces_where_told() -> None:
         ("1/2", "2/4", False),
         ("(1, 2)", "(1,2)", True),
         ("(1, 2)", "[1, 2]", False),
+        ("(1,2)", "(1,3)", False),
+        ("(1,2)", "(3,2)", False),
+        ("(1, x+1)", "(1, 1+x)", True),
+        ("2+2", "4", False),
+        ("4", "2+2", False),
+        ("2^{11}*y", "2048*y", False),
         ("import os", "4", False),
         (r"\sqrt", r"\sqrt{2}", False),
         (r"\frac", "1", False),
@@ -50,6 +56,12 @@ def test_last_boxed_passes_over_a_box_without_braces_where_told() -> None:
 )
 def test_math_equality(given: str, truth: str, right: bool) -> None:
     assert math.grade_answer(rf"so \boxed{{{given}}}", truth) is right
+
+
+@pytest.mark.parametrize("label", ["", None])
+def test_without_a_label_an_empty_box_is_not_right(label: str | None) -> None:
+    assert math.grade_answer(r"so \boxed{}", label) is False
+    assert math.reward(r"so \boxed{}", Sample(label=label)) == 0
 
 
 @given(st.text(alphabet="0123456789abfrct\\{}()[],./^$% =-sqx", max_size=24))
@@ -64,7 +76,18 @@ def test_deepscaler_needs_a_usable_label() -> None:
 
 
 def test_dapo_reads_the_end_only() -> None:
-    assert dapo.compute_score("Answer: 42" + "x" * 300, "42")["acc"] is False
+    """An answer that begins with the last 300 characters counts, one character more and it does not."""
+    answer = "Answer: 42"
+    for behind, right in ((0, True), (dapo.SOLUTION_CHARS - len(answer), True), (dapo.SOLUTION_CHARS, False)):
+        assert dapo.compute_score(answer + "\n" * behind, "42")["acc"] is right
+    assert dapo.compute_score(answer + "\n" * 291, "42")["pred"] == dapo.INVALID
+    assert dapo.SOLUTION_CHARS == 300
+
+
+@pytest.mark.parametrize(("behind", "pred"), [(90, "42"), (91, None)])
+def test_strict_dapo_reads_the_last_hundred_characters(behind: int, pred: str | None) -> None:
+    score = dapo.compute_score(r"\boxed{42}" + "x" * behind, "42", strict_box_verify=True)
+    assert score == dapo.DapoScore(score=1.0 if pred else -1.0, acc=pred is not None, pred=pred)
 
 
 def test_f1_closed_answers() -> None:

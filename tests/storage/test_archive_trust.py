@@ -1,0 +1,105 @@
+"""What an archive takes nobody's word for: a segment's bytes, a store's answer, who spoke last."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from actors.archivist import ArchiveOutcome, SealPolicy, archive_run
+from schemas.archives import ArchiveSealed
+from schemas.arrays import pack_tokens
+from schemas.envelope import enclose
+from schemas.errors import ArchiveDamaged
+from schemas.event import Event
+from schemas.prompts import PromptSubmitted, Source
+from schemas.runs import FinishReason, RunFinished
+from storage.archive import ArchiveWriter
+from storage.archive_reader import ArchiveReader
+from storage.log import Append, Recorded
+from storage.memory_log import MemoryLog
+from storage.objects import ObjectFolder
+
+RUN = "r"
+END = RunFinished(reason=FinishReason.ALL_STEPS, steps=0, events=1, state_digest="d")
+
+
+def prompt(number: int, text: str = "what?") -> PromptSubmitted:
+    return PromptSubmitted(group=f"g{number}", text=text, tokens=pack_tokens([1]), source=Source("f", row=number))
+
+
+async def say(log: MemoryLog, *events: Event) -> None:
+    await log.append([Append(enclose(RUN, event, at=1, producer="test")) for event in events])
+
+
+async def recorded(count: int, text: str = "what?") -> list[Recorded]:
+    log = MemoryLog(RUN)
+    await say(log, *(prompt(number, text) for number in range(count)))
+    return log.records
+
+
+def written(folder: Path, records: list[Recorded]) -> ArchiveWriter:
+    writer = ArchiveWriter(str(folder), RUN)
+    for record in records:
+        writer.add(record)
+    writer.seal()
+    return writer
+
+
+async def test_a_good_segment_of_the_same_size_in_another_s_place_is_found(tmp_path: Path) -> None:
+    """Every check within it holds; only its digest is not the manifest's."""
+    (ours,) = written(tmp_path / "ours", await recorded(3)).segments
+    for number in range(200):
+        other = tmp_path / f"other-{number}"
+        (theirs,) = written(other, await recorded(3, f"{random.Random(number).randrange(36**5):05d}")).segments
+        if theirs.bytes == ours.bytes:
+            break
+    assert (theirs.bytes, theirs.count) == (ours.bytes, ours.count)
+    assert theirs.sha256 != ours.sha256
+    (tmp_path / "ours" / RUN / ours.name).write_bytes((other / RUN / theirs.name).read_bytes())
+    reader = ArchiveReader(str(tmp_path / "ours"), RUN)
+    with pytest.raises(ArchiveDamaged, match="its manifest says"):
+        list(reader.read())
+    assert reader.damaged() == [ours]
+
+
+async def test_a_store_that_cuts_what_it_is_given_is_found_before_the_manifest_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answers that all is well. What it kept is put right once; a store that keeps nothing whole is refused."""
+    create = ObjectFolder.create
+    records = await recorded(3)
+
+    def cutting(self: ObjectFolder, name: str, data: bytes) -> bool:
+        return create(self, name, data[:-1] if name.startswith("segments") else data)
+
+    monkeypatch.setattr(ObjectFolder, "create", cutting)
+    written(tmp_path / "once", records)
+    assert list(ArchiveReader(str(tmp_path / "once"), RUN).read()) == records
+    monkeypatch.setattr(ObjectFolder, "replace", cutting)
+    with pytest.raises(ArchiveDamaged, match="reads back differently"):
+        written(tmp_path / "always", records)
+    assert not ArchiveReader(str(tmp_path / "always"), RUN).segments
+
+
+class EndsMeanwhile(MemoryLog):
+    """The run's end is stored between an archivist's look and its word."""
+
+    async def append(self, appends: Sequence[Append]) -> list[int]:
+        over = any(isinstance(record.envelope.event, RunFinished) for record in self.records)
+        if isinstance(appends[0].envelope.event, ArchiveSealed) and not over:
+            await super().append([Append(enclose(RUN, END, at=1, producer="conductor"))])
+        return await super().append(appends)
+
+
+async def test_an_end_that_comes_between_an_archivist_s_look_and_its_word_stays_the_last(tmp_path: Path) -> None:
+    log = EndsMeanwhile(RUN)
+    await say(log, prompt(0))
+    policy = SealPolicy(max_age_s=0.02, look_s=0.01)
+    running = archive_run(log, ArchiveWriter(str(tmp_path), RUN), "archivist", policy=policy)
+    assert await asyncio.wait_for(running, 60) is ArchiveOutcome.FINISHED
+    assert [type(record.envelope.event) for record in log.records] == [PromptSubmitted, RunFinished]
+    assert list(ArchiveReader(str(tmp_path), RUN).read()) == log.records
