@@ -11,6 +11,7 @@ from actors.trainer import Trainer
 from schemas.arrays import unpack
 from schemas.errors import Conflict, TrainerError
 from schemas.steps import StepClaimed, StepCommitted
+from schemas.weights import WeightsPublished
 from serve_apps.engine.scripted_engine import Script
 from slime_events.batch import TrainBatch
 from slime_events.state.run import RunPhase
@@ -88,3 +89,11 @@ async def test_a_late_trainer_ends_where_another_has_taken_over(
     heir = sim.events(StepClaimed)[1].trainer
     committed = [r.envelope for r in sim.log.records if isinstance(r.envelope.event, StepCommitted)]
     assert [one.producer for one in committed] == [heir, heir]
+
+
+async def test_the_last_version_is_published_where_its_turn_has_not_come(tmp_path: Path) -> None:
+    async with Simulation(tmp_path, make_plan(steps=3, publish_every=2)) as sim:
+        sim.start_engine(Script(chunk=8))
+        assert await sim.finish() is RunPhase.FINISHED
+    assert [event.version for event in sim.events(WeightsPublished)] == [0, 2, 3]
+    assert sim.events(WeightsPublished)[-1].digest == sim.events(StepCommitted)[-1].weights_digest
