@@ -153,6 +153,7 @@ def test_the_gradient_is_added_up_over_data_parallel_ranks(
                     tensor += 1.0
                 return reduce(tensor, *args, **kwargs)
 
+            rank.train(make_batch(1))  # Megatron overlaps nothing before it has seen a batch
             with monkeypatch.context() as patched:
                 if peer:
                     patched.setattr(torch.distributed, "all_reduce", all_reduce)

@@ -58,6 +58,45 @@ def test_math_equality(given: str, truth: str, right: bool) -> None:
     assert math.grade_answer(rf"so \boxed{{{given}}}", truth) is right
 
 
+@pytest.mark.parametrize(
+    ("given", "truth", "right"),
+    [
+        ("(1,2)", "(1,2,3)", False),
+        ("[1, 2)", "[1, 2]", False),
+        ("((1,2),x)", "((1,2),x)", True),
+        ("((1)+x,2)", "(x+1,2)", False),
+        ("1/2", "0.5", True),
+        ("2.5 million", "2.5*10^6", True),
+        ("7 billion", "7*10^9", True),
+        ("5 cm", "5", True),
+        ("12 inches", "12", True),
+        ("9 feet^2", "9", True),
+        (r"45^ \circ", "45", True),
+        ("7 3/4", "31/4", True),
+        ("X+1", "x+1", True),
+        ("2.005", "2", False),
+        ("2.000000001", "2", True),
+        ("a*b*c", "c*b*a", False),
+        ("a*b", "b*a", True),
+        ("(x+1)^2", "x^2+2*x+1", True),
+        ("1 or 2", "1, 2", True),
+        ("1 and 2", "1, 2", True),
+        ("", "x", False),
+        ("x", "", False),
+    ],
+)
+def test_equality_in_sympy_s_eyes(given: str, truth: str, right: bool) -> None:
+    """By rules that the comparison of spellings does not have."""
+    assert math.grade_answer_sympy(given, truth) is right
+
+
+@pytest.mark.parametrize(
+    ("label", "right"), [(r"\boxed{4}", True), (r"so \boxed{5}", False), (r"\boxed 4", False), ("4", True)]
+)
+def test_a_boxed_label_is_taken_out_of_its_box(label: str, right: bool) -> None:
+    assert math.grade_answer(r"\boxed{4}", label) is right
+
+
 @pytest.mark.parametrize("label", ["", None])
 def test_without_a_label_an_empty_box_is_not_right(label: str | None) -> None:
     assert math.grade_answer(r"so \boxed{}", label) is False

@@ -6,19 +6,23 @@ import asyncio
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from actors.archivist import ArchiveOutcome, SealPolicy, archive_run
 from schemas.archives import ArchiveSealed
 from schemas.arrays import pack_tokens
 from schemas.envelope import enclose
-from schemas.errors import ArchiveDamaged
+from schemas.errors import ArchiveDamaged, StoreUnavailable
 from schemas.event import Event
 from schemas.prompts import PromptSubmitted, Source
 from schemas.runs import FinishReason, RunFinished
 from storage.archive import ArchiveWriter
+from storage.archive_manifest import SegmentManifest, digest_of, manifest_name, to_json
 from storage.archive_reader import ArchiveReader
+from storage.archive_segment import compress
 from storage.log import Append, Recorded
 from storage.memory_log import MemoryLog
 from storage.objects import ObjectFolder
@@ -83,6 +87,64 @@ async def test_a_store_that_cuts_what_it_is_given_is_found_before_the_manifest_i
     with pytest.raises(ArchiveDamaged, match="reads back differently"):
         written(tmp_path / "always", records)
     assert not ArchiveReader(str(tmp_path / "always"), RUN).segments
+
+
+def forged(folder: Path, manifest: SegmentManifest, **changes: Any) -> ArchiveReader:
+    """The archive with its only manifest changed."""
+    path = folder / RUN / manifest_name(manifest.segment)
+    path.write_bytes(to_json(msgspec.structs.replace(manifest, **changes)))
+    return ArchiveReader(str(folder), RUN)
+
+
+@pytest.mark.parametrize("count", [2, 4])
+async def test_a_segment_with_another_number_of_events_than_its_manifest_says_is_found(
+    tmp_path: Path, count: int
+) -> None:
+    (manifest,) = written(tmp_path, await recorded(3)).segments
+    reader = forged(tmp_path, manifest, count=count, last=count)
+    with pytest.raises(ArchiveDamaged, match="it ends at position 3"):
+        list(reader.read())
+    assert len(reader.damaged()) == 1
+
+
+@pytest.mark.parametrize("link", ["before", "chain"])
+async def test_each_link_of_a_manifest_is_made_anew_by_who_verifies(tmp_path: Path, link: str) -> None:
+    (manifest,) = written(tmp_path, await recorded(3)).segments
+    with pytest.raises(ArchiveDamaged, match="have another chain"):
+        forged(tmp_path, manifest, **{link: "0" * 64}).verify()
+
+
+async def test_a_segment_whose_subjects_are_not_those_of_its_events_is_damaged(tmp_path: Path) -> None:
+    """Its digest is the manifest's: it was so when it was written."""
+    (manifest,) = written(tmp_path, await recorded(1)).segments
+    data = compress(msgspec.msgpack.encode((b"\1\0\0\0", ["a", "b"], b"x")))
+    name = f"segments/{manifest.segment:08d}-other.zst"
+    (tmp_path / RUN / name).write_bytes(data)
+    reader = forged(tmp_path, manifest, name=name, bytes=len(data), sha256=digest_of(data))
+    assert [one.segment for one in reader.damaged()] == [1]
+
+
+async def test_what_was_added_after_a_failed_seal_counts_for_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = await recorded(3)
+    writer = ArchiveWriter(str(tmp_path), RUN)
+    sizes = []
+    for record in records[:2]:
+        writer.add(record)
+        sizes.append(writer.pending_bytes - sum(sizes))
+    with monkeypatch.context() as patch:
+        patch.setattr(ObjectFolder, "read", _away)
+        with pytest.raises(StoreUnavailable):
+            writer.seal()
+    writer.add(records[2])
+    whole = writer.pending_bytes
+    writer.seal()
+    assert writer.pending_bytes == whole - sum(sizes) > 0
+
+
+def _away(self: ObjectFolder, name: str) -> bytes:
+    raise StoreUnavailable("away")
 
 
 class EndsMeanwhile(MemoryLog):

@@ -48,6 +48,8 @@ def test_missing_and_damaged_are_named(store: StoreUrl) -> None:
     with pytest.raises(BlobMissing, match="ab/cd"):
         blobs.get(BlobRef(sha256="abcd" * 16, size=3))
     ref = blobs.put(b"payload")
+    with pytest.raises(BlobDamaged):
+        blobs.get(BlobRef(sha256=ref.sha256, size=ref.size + 1))
     ObjectFolder(store.url, store.options).replace(f"{ref.sha256[:2]}/{ref.sha256[2:]}", b"pAyload")
     with pytest.raises(BlobDamaged, match=ref.sha256[2:]):
         blobs.get(ref)
