@@ -43,6 +43,7 @@ def test_spelling(given: str, truth: str, right: bool) -> None:
         ("((1,2),x)", "((1,2),x)", True),
         ("((1)+x,2)", "(x+1,2)", False),
         ("1/2", "0.5", True),
+        ("1/2", "2/4", False),
         ("2.5 million", "2.5*10^6", True),
         ("7 billion", "7*10^9", True),
         ("5 cm", "5", True),
