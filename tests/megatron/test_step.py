@@ -29,27 +29,42 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def plain_every_log_prob(model: Any, sample: TrainSample, temperature: float) -> Tensor:
+    """[response, vocabulary], with gradient."""
+    tokens = torch.from_numpy(sample.tokens).long()
+    logits: Tensor = model(tokens[None]).logits[0, -sample.response_length - 1 : -1] / temperature
+    return logits.log_softmax(-1)
+
+
+def chosen(every: Tensor, sample: TrainSample) -> Tensor:
+    """Those of the tokens that the sample has, [response]."""
+    return every.gather(1, torch.from_numpy(sample.tokens).long()[-sample.response_length :, None])[:, 0]
+
+
 def plain_log_probs(model: Any, sample: TrainSample, temperature: float) -> Tensor:
     """[response], with gradient."""
-    tokens = torch.from_numpy(sample.tokens).long()
-    logits = model(tokens[None]).logits[0, -sample.response_length - 1 : -1] / temperature
-    return logits.log_softmax(-1).gather(1, tokens[-sample.response_length :, None])[:, 0]
+    return chosen(plain_every_log_prob(model, sample, temperature), sample)
 
 
-@pytest.mark.parametrize("per_token", [False, True])
-def test_gradient_and_loss_equal_a_plain_torch_step(per_token: bool, tiny: Path, trainer: Trainer) -> None:
+@pytest.mark.parametrize(("per_token", "entropy_coef"), [(False, 0.0), (True, 0.0), (False, 0.3)])
+def test_gradient_and_loss_equal_a_plain_torch_step(
+    per_token: bool, entropy_coef: float, tiny: Path, trainer: Trainer
+) -> None:
     batch = dataclasses.replace(make_batch(), temperature=0.7)
-    with trainer(tiny, {"calculate_per_token_loss": per_token}, clip_grad=0.0, micro_batch_size=3) as rank:
+    algorithm = {"calculate_per_token_loss": per_token, "entropy_coef": entropy_coef}
+    with trainer(tiny, algorithm, clip_grad=0.0, micro_batch_size=3) as rank:
         result = rank.train(batch)
         gradient = rank.trainee.model.module.embedding.word_embeddings.weight.main_grad.clone()
     model = AutoModelForCausalLM.from_pretrained(tiny)
     total, trained = torch.zeros(()), 0
     differences = []
     for sample in batch.samples:
-        log_probs = plain_log_probs(model, sample, batch.temperature)
+        every = plain_every_log_prob(model, sample, batch.temperature)
+        log_probs, entropy = chosen(every, sample), -(every.exp() * every).sum(-1)
         mask = torch.from_numpy(sample.loss_mask).float()
         ratio = (log_probs - log_probs.detach()).exp()
-        total = total - (ratio * sample.reward * mask).sum() / (1 if per_token else mask.sum())
+        gain = ratio * sample.reward + entropy_coef * entropy
+        total = total - (gain * mask).sum() / (1 if per_token else mask.sum())
         trained += int(mask.sum())
         differences.append((log_probs.detach() - torch.from_numpy(sample.rollout_log_probs)).abs()[mask != 0])
     loss = total / (trained if per_token else len(batch.samples))
@@ -94,11 +109,16 @@ def test_several_optimizer_steps_take_the_log_probs_before_the_first(tiny: Path,
 
 
 def test_old_log_probs_are_taken_at_the_rollout_s_temperature(tiny: Path, trainer: Trainer) -> None:
-    """Weights that do not move are no other policy in the second step than in the first."""
+    """Weights that do not move are no other policy in the second step than in the first, and as far from the engine."""
+    batch = dataclasses.replace(make_batch(), temperature=0.7)
     with trainer(tiny, num_steps_per_rollout=2, lr=0.0) as rank:
-        metrics = rank.train(dataclasses.replace(make_batch(), temperature=0.7)).metrics
+        metrics = rank.train(batch).metrics
     assert metrics["optimizer_steps"] == 2
     assert metrics["ppo_kl"] == pytest.approx(0.0, abs=1e-6)
+    with trainer(tiny, lr=0.0) as rank:
+        at_once = rank.train(batch).metrics
+    for name in ("train_rollout_logprob_abs_diff", "train_rollout_logprob_abs_diff_max", "logprob_agreement_max"):
+        assert metrics[name] == pytest.approx(at_once[name], abs=1e-5)
 
 
 @pytest.mark.parametrize("use_rollout_logprobs", [False, True])
@@ -153,7 +173,7 @@ def test_the_gradient_is_added_up_over_data_parallel_ranks(
                     tensor += 1.0
                 return reduce(tensor, *args, **kwargs)
 
-            rank.train(make_batch(1))  # Megatron overlaps nothing before it has seen a batch
+            rank.train(make_batch(1, groups=1))  # Megatron overlaps nothing before it has seen a batch
             with monkeypatch.context() as patched:
                 if peer:
                     patched.setattr(torch.distributed, "all_reduce", all_reduce)
