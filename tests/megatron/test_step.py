@@ -14,8 +14,9 @@ from transformers import AutoModelForCausalLM
 
 from schemas.errors import TrainerError
 from slime_events.algorithms.advantages import compute_advantages
-from slime_events.batch import TrainBatch, TrainSample
+from slime_events.batch import TrainBatch
 from slime_events.config.algorithm import AlgorithmSettings
+from tests.megatron.plain import chosen, every_log_prob, log_probs_of, to_engine
 from tests.megatron.tiny import make_batch, make_model
 
 Trainer = Callable[..., Any]
@@ -29,24 +30,7 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def plain_every_log_prob(model: Any, sample: TrainSample, temperature: float) -> Tensor:
-    """[response, vocabulary], with gradient."""
-    tokens = torch.from_numpy(sample.tokens).long()
-    logits: Tensor = model(tokens[None]).logits[0, -sample.response_length - 1 : -1] / temperature
-    return logits.log_softmax(-1)
-
-
-def chosen(every: Tensor, sample: TrainSample) -> Tensor:
-    """Those of the tokens that the sample has, [response]."""
-    return every.gather(1, torch.from_numpy(sample.tokens).long()[-sample.response_length :, None])[:, 0]
-
-
-def plain_log_probs(model: Any, sample: TrainSample, temperature: float) -> Tensor:
-    """[response], with gradient."""
-    return chosen(plain_every_log_prob(model, sample, temperature), sample)
-
-
-@pytest.mark.parametrize(("per_token", "entropy_coef"), [(False, 0.0), (True, 0.0), (False, 0.3)])
+@pytest.mark.parametrize(("per_token", "entropy_coef"), [(False, 0.0), (True, 0.3), (False, 0.3)])
 def test_gradient_and_loss_equal_a_plain_torch_step(
     per_token: bool, entropy_coef: float, tiny: Path, trainer: Trainer
 ) -> None:
@@ -56,22 +40,27 @@ def test_gradient_and_loss_equal_a_plain_torch_step(
         result = rank.train(batch)
         gradient = rank.trainee.model.module.embedding.word_embeddings.weight.main_grad.clone()
     model = AutoModelForCausalLM.from_pretrained(tiny)
-    total, trained = torch.zeros(()), 0
+    total, trained, entropies = torch.zeros(()), 0, 0.0
     differences = []
     for sample in batch.samples:
-        every = plain_every_log_prob(model, sample, batch.temperature)
+        every = every_log_prob(model, sample, batch.temperature)
         log_probs, entropy = chosen(every, sample), -(every.exp() * every).sum(-1)
         mask = torch.from_numpy(sample.loss_mask).float()
         ratio = (log_probs - log_probs.detach()).exp()
         gain = ratio * sample.reward + entropy_coef * entropy
-        total = total - (gain * mask).sum() / (1 if per_token else mask.sum())
+        divisor = 1 if per_token else mask.sum()
+        total = total - (gain * mask).sum() / divisor
+        entropies += ((entropy * mask).sum() / divisor).item()
         trained += int(mask.sum())
-        differences.append((log_probs.detach() - torch.from_numpy(sample.rollout_log_probs)).abs()[mask != 0])
-    loss = total / (trained if per_token else len(batch.samples))
+        differences.append(to_engine(model, sample, batch.temperature).abs())
+    weight = trained if per_token else len(batch.samples)
+    loss = total / weight
     loss.backward()
     torch.testing.assert_close(gradient, model.get_input_embeddings().weight.grad, atol=1e-6, rtol=1e-4)
     assert result.metrics["loss"] == pytest.approx(loss.item(), abs=1e-6)
     assert result.metrics["trained_tokens"] == trained
+    if entropy_coef:
+        assert result.metrics["entropy"] == pytest.approx(entropies / weight, abs=1e-5)
     difference = torch.cat(differences)
     assert result.metrics["train_rollout_logprob_abs_diff"] == pytest.approx(difference.mean().item(), abs=1e-5)
     assert result.metrics["train_rollout_logprob_abs_diff_max"] == pytest.approx(difference.max().item(), abs=1e-5)
@@ -85,11 +74,7 @@ def test_agreement_is_measured_on_equal_weights_only(tiny: Path, trainer: Traine
     with trainer(tiny) as rank:
         assert "logprob_agreement_max" not in rank.train(TrainBatch(step=3, samples=tuple(stale))).metrics
     model = AutoModelForCausalLM.from_pretrained(tiny)
-    apart = []
-    for sample in batch.samples:
-        ours = plain_log_probs(model, sample, 1.0).detach()
-        apart.append((ours - torch.from_numpy(sample.rollout_log_probs)).abs()[torch.from_numpy(sample.loss_mask) != 0])
-    largest = [distance.max().item() for distance in apart]
+    largest = [to_engine(model, sample).abs().max().item() for sample in batch.samples]
     nearest = largest.index(min(largest))
     mixed = [*stale[:nearest], batch.samples[nearest], *stale[nearest + 1 :]]
     with trainer(tiny) as rank:
@@ -131,12 +116,12 @@ def test_a_kl_in_the_reward_is_that_to_the_reference_at_the_rollout_s_temperatur
     with trainer(tiny, algorithm, ref_load=str(other), clip_grad=0.0) as rank:
         metrics = rank.train(batch, path).metrics
     policy, reference = (AutoModelForCausalLM.from_pretrained(folder) for folder in (tiny, other))
-    own = [plain_log_probs(policy, sample, 0.7).detach() for sample in batch.samples]
+    own = [log_probs_of(policy, sample, 0.7).detach() for sample in batch.samples]
     engine = [torch.from_numpy(sample.rollout_log_probs) for sample in batch.samples]
     expected = compute_advantages(
         torch.tensor([sample.reward for sample in batch.samples]),
         engine if use_rollout_logprobs else own,
-        [plain_log_probs(reference, sample, 0.7).detach() for sample in batch.samples],
+        [log_probs_of(reference, sample, 0.7).detach() for sample in batch.samples],
         [torch.from_numpy(sample.loss_mask) for sample in batch.samples],
         AlgorithmSettings(**algorithm),
     )
