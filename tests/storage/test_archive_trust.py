@@ -20,8 +20,9 @@ from schemas.event import Event
 from schemas.prompts import PromptSubmitted, Source
 from schemas.runs import FinishReason, RunFinished
 from storage.archive import ArchiveWriter
-from storage.archive_manifest import SegmentManifest, digest_of, manifest_name, to_json
+from storage.archive_manifest import ManifestChain, SegmentManifest, digest_of, manifest_name, to_json
 from storage.archive_reader import ArchiveReader
+from storage.archive_repair import repair_archive
 from storage.archive_segment import compress
 from storage.log import Append, Recorded
 from storage.memory_log import MemoryLog
@@ -57,8 +58,9 @@ async def test_a_good_segment_of_the_same_size_in_another_s_place_is_found(tmp_p
     """Every check within it holds; only its digest is not the manifest's."""
     (ours,) = written(tmp_path / "ours", await recorded(3)).segments
     for number in range(200):
-        other = tmp_path / f"other-{number}"
-        (theirs,) = written(other, await recorded(3, f"{random.Random(number).randrange(36**5):05d}")).segments
+        other, log = tmp_path / f"other-{number}", MemoryLog(RUN)
+        await log.restore(await recorded(3, f"{random.Random(number).randrange(36**5):05d}"))
+        (theirs,) = written(other, log.records).segments
         if theirs.bytes == ours.bytes:
             break
     assert (theirs.bytes, theirs.count) == (ours.bytes, ours.count)
@@ -68,6 +70,8 @@ async def test_a_good_segment_of_the_same_size_in_another_s_place_is_found(tmp_p
     with pytest.raises(ArchiveDamaged, match="its manifest says"):
         list(reader.read())
     assert reader.damaged() == [ours]
+    with pytest.raises(ArchiveDamaged, match="archive of another log"):
+        await repair_archive(log, str(tmp_path / "ours"), RUN)
 
 
 async def test_a_store_that_cuts_what_it_is_given_is_found_before_the_manifest_is_written(
@@ -94,6 +98,29 @@ def forged(folder: Path, manifest: SegmentManifest, **changes: Any) -> ArchiveRe
     path = folder / RUN / manifest_name(manifest.segment)
     path.write_bytes(to_json(msgspec.structs.replace(manifest, **changes)))
     return ArchiveReader(str(folder), RUN)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"segment": 7}, {"parent": "0" * 64}, {"first": 2, "last": 4}, {"count": 2}, {"last": 4}]
+)
+async def test_a_manifest_that_does_not_follow_the_one_before_it_is_found(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    (manifest,) = written(tmp_path, await recorded(3)).segments
+    path = tmp_path / RUN / manifest_name(1)
+    path.write_bytes(to_json(msgspec.structs.replace(manifest, **changes)))
+    with pytest.raises(ArchiveDamaged):
+        ArchiveReader(str(tmp_path), RUN)
+
+
+async def test_manifests_are_read_once_however_often_is_looked(tmp_path: Path) -> None:
+    records = await recorded(4)
+    writer = written(tmp_path, records[:2])
+    chain = ManifestChain(ObjectFolder(str(tmp_path / RUN))).load()
+    writer.add(records[2])
+    writer.seal()
+    assert [manifest.segment for manifest in chain.load().load().manifests] == [1, 2]
+    assert (chain.last, chain.manifests) == (3, writer.segments)
 
 
 @pytest.mark.parametrize("count", [2, 4])
