@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from slime_events.state.run import RunPhase
 from slime_events.worker import Worker
 from storage.log import Recorded
 from storage.memory_log import MemoryLog
+from storage.weights_retention import Retention
 from storage.weights_store import WeightStore
 from tests.simulation.parts import ScriptedRanks, StepResult
 from tests.simulation.simulation import Simulation, make_plan
@@ -100,6 +102,35 @@ async def test_the_last_version_is_published_where_its_turn_has_not_come(tmp_pat
         assert await sim.finish() is RunPhase.FINISHED
     assert [event.version for event in sim.events(WeightsPublished)] == [0, 2, 3]
     assert sim.events(WeightsPublished)[-1].digest == sim.events(StepCommitted)[-1].weights_digest
+
+
+async def test_the_version_that_engines_load_is_kept_until_the_next_one_is_published(tmp_path: Path) -> None:
+    sim = Simulation(tmp_path, make_plan(steps=5, publish_every=3))
+    removed: list[list[int]] = []
+
+    class Told(WeightStore):
+        def remove(self, versions: Collection[int]) -> None:
+            removed.append(list(versions))
+            super().remove(versions)
+
+    store = Told(str(tmp_path / "weights"), durable=False)
+    sim.trainer = Trainer(
+        Worker(sim.log, "trainer"),
+        sim.ranks,
+        store,
+        unpack,
+        temperature=1.0,
+        publish_every=3,
+        checkpoint_every=None,
+        checkpoints="",
+        steps=5,
+        retention=Retention(newest=1),
+    )
+    async with sim:
+        sim.start_engine(Script(chunk=8))
+        assert await sim.finish() is RunPhase.FINISHED
+    assert removed == [[], [1], [0, 2], [], [3, 4]]
+    assert store.versions() == [5]
 
 
 async def test_of_two_trainers_that_claim_at_the_same_moment_one_is_refused(
