@@ -75,6 +75,11 @@ def test_balanced_ranks_differ_by_at_most_one_sample(lengths: list[int], ranks: 
     assert max(load) - min(load) <= max(lengths)
 
 
+@pytest.mark.parametrize(("balance", "ranks"), [(True, [0, 1, 1, 0]), (False, [0, 1, 0, 1])])
+def test_the_longest_go_first_to_the_rank_with_the_fewest_tokens(balance: bool, ranks: list[int]) -> None:
+    assert rank_of([5, 3, 3, 1], 2, balance=balance) == ranks
+
+
 def test_optimizer_steps_count_rollouts_and_keep_siblings_together() -> None:
     samples = list(make_batch(groups=2, samples=4).samples)
     samples[5] = dataclasses.replace(samples[5], rollout=samples[1].rollout)  # 7 rollouts, one of two samples
@@ -111,14 +116,6 @@ def test_agreement_is_the_maximum_over_fresh_tokens_that_are_trained() -> None:
     assert (means[AGREEMENT], means[f"{DIFFERENCE}_max"]) == (0.25, 2.0)
 
 
-def test_weights_digest_sees_everything_but_the_order() -> None:
-    tensors = {"a": torch.arange(6.0).view(2, 3), "b": torch.ones(2, dtype=torch.bfloat16)}
-    base = weights_digest(digest_tensors(tensors.items()))
-    assert weights_digest(digest_tensors(reversed(tensors.items()))) == base
-    for changed in ({"a": tensors["a"].view(3, 2)}, {"b": tensors["b"].half()}, {"a": tensors["a"] + 1e-6}):
-        assert weights_digest(digest_tensors({**tensors, **changed}.items())) != base
-
-
 class _Alone:
     """A process group of one, as far as anybody here looks."""
 
@@ -131,6 +128,41 @@ class _Alone:
 
 def _as_group(group: _Alone) -> dist.ProcessGroup:
     return group  # type: ignore[return-value]
+
+
+class _OfTwo(_Alone):
+    def size(self) -> int:
+        return 2
+
+
+def test_figures_of_all_ranks_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums over ranks by what they are means over; the largest difference and the slowest rank's seconds."""
+    said: list[object] = []
+
+    def gather(everyone: list[object], mine: object, group: object) -> None:
+        said.append(mine)
+        everyone[:] = [*said, *said][:2]
+
+    monkeypatch.setattr(dist, "all_gather_object", gather)
+    for loss, kl, weight, apart, seconds in ((4.0, 3.0, 1.0, 2.0, 3.0), (2.0, 6.0, 2.0, 0.5, 1.0)):
+        tally = Tally()
+        tally.add({"loss": torch.tensor(loss), "kl_loss": torch.tensor(kl)}, weight)
+        one, fresh = torch.ones(1, dtype=torch.int8), torch.ones(1, dtype=torch.bool)
+        tally.add_difference(torch.tensor([apart]), torch.zeros(1), one, fresh)
+        tally.counts["samples_passed"] = weight
+        tally.seconds["gradients"] = seconds
+        means = tally.means(6.0, _as_group(_OfTwo()))
+    assert (means["loss"], means["kl_loss"]) == (1.0, 3.0)
+    assert (means[DIFFERENCE], means[f"{DIFFERENCE}_max"], means[AGREEMENT]) == (1.25, 2.0, 2.0)
+    assert (means["samples_passed"], means["seconds_gradients"]) == (3.0, 3.0)
+
+
+def test_weights_digest_sees_everything_but_the_order() -> None:
+    tensors = {"a": torch.arange(6.0).view(2, 3), "b": torch.ones(2, dtype=torch.bfloat16)}
+    base = weights_digest(digest_tensors(tensors.items()))
+    assert weights_digest(digest_tensors(reversed(tensors.items()))) == base
+    for changed in ({"a": tensors["a"].view(3, 2)}, {"b": tensors["b"].half()}, {"a": tensors["a"] + 1e-6}):
+        assert weights_digest(digest_tensors({**tensors, **changed}.items())) != base
 
 
 def test_log_probs_and_entropy_match_torch_with_gradients() -> None:

@@ -18,7 +18,7 @@ from schemas.envelope import enclose
 from schemas.errors import ArchiveDamaged, StoreUnavailable
 from schemas.event import Event
 from schemas.prompts import PromptSubmitted, Source
-from schemas.runs import FinishReason, RunFinished
+from schemas.runs import FinishReason, RunFinished, RunResumed
 from storage.archive import ArchiveWriter
 from storage.archive_manifest import ManifestChain, SegmentManifest, digest_of, manifest_name, to_json
 from storage.archive_reader import ArchiveReader
@@ -192,3 +192,22 @@ async def test_an_end_that_comes_between_an_archivist_s_look_and_its_word_stays_
     assert await asyncio.wait_for(running, 60) is ArchiveOutcome.FINISHED
     assert [type(record.envelope.event) for record in log.records] == [PromptSubmitted, RunFinished]
     assert list(ArchiveReader(str(tmp_path), RUN).read()) == log.records
+
+
+class ResumedMeanwhile(MemoryLog):
+    """Another event of the run itself is stored between an archivist's look and its word."""
+
+    async def append(self, appends: Sequence[Append]) -> list[int]:
+        if isinstance(appends[0].envelope.event, ArchiveSealed):
+            again = RunResumed(incarnation=1, code_version="0")
+            await super().append([Append(enclose(RUN, again, at=1, producer="launcher"))])
+        return await super().append(appends)
+
+
+async def test_a_segment_is_told_of_whatever_else_comes_between(tmp_path: Path) -> None:
+    log, stop = ResumedMeanwhile(RUN), asyncio.Event()
+    await say(log, prompt(0))
+    stop.set()
+    running = archive_run(log, ArchiveWriter(str(tmp_path), RUN), "archivist", stop=stop)
+    assert await asyncio.wait_for(running, 60) is ArchiveOutcome.STOPPED
+    assert [type(record.envelope.event) for record in log.records] == [PromptSubmitted, RunResumed, ArchiveSealed]
