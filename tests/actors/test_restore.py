@@ -9,6 +9,7 @@ import pytest
 from actors.checkpoint_folders import CheckpointFolders
 from actors.restore import restore
 from schemas.checkpoints import CheckpointSaved
+from schemas.weights import WeightsPublished
 from slime_events.trained import Digests, Trained
 from storage.weights_store import digest_of
 from tests.simulation.parts import ScriptedRanks
@@ -45,3 +46,13 @@ def test_a_checkpoint_is_found_where_it_was_saved_or_where_the_run_s_folder_is_n
     assert folders.find(there) == folders.of(1)
     (tmp_path / "there").mkdir()
     assert folders.find(there) == there.url
+
+
+def test_the_version_reached_is_the_newest_that_was_committed_or_said() -> None:
+    published = {
+        version: WeightsPublished(version=version, parent=None, url="", digest="", bytes=0) for version in (0, 2)
+    }
+    assert Trained(committed={1: SAID, 2: SAID, 3: SAID}, published=published).version == 3
+    assert Trained(committed={1: SAID, 2: SAID, 3: SAID}, published=published).newest_published == 2
+    assert Trained(published=published).version == 2
+    assert (Trained().version, Trained().newest_published) == (-1, -1)

@@ -16,7 +16,7 @@ from schemas.errors import BlobDamaged, BlobMissing, DamagedEvent, NoSpace, Stor
 from schemas.rollouts import RolloutProgressed, WeightSpan
 from storage.blobs import BlobStore
 from storage.objects import ObjectFolder
-from storage.payloads import fetch, needs_offload, offload, offload_async
+from storage.payloads import blob_refs, fetch, needs_offload, offload, offload_async
 from tests.schemas.strategies import envelopes
 from tests.storage.stores import StoreUrl
 
@@ -125,3 +125,9 @@ def test_s3_that_is_not_there_is_store_unavailable() -> None:
     blobs = BlobStore("s3://slime/blobs", options)
     with pytest.raises(StoreUnavailable, match="s3://slime/blobs"):
         blobs.put(b"payload")
+
+
+def test_every_payload_of_an_event_is_named() -> None:
+    refs = [BlobRef(sha256=digit * 64, size=4) for digit in "abc"]
+    arrays = tuple(Array(dtype="int32", n=1, blob=ref) for ref in refs)
+    assert list(blob_refs((*arrays[:2], (arrays[2],), pack_tokens([1])))) == refs
