@@ -16,10 +16,12 @@ from actors.megatron.architecture import Architecture
 from actors.megatron.attention import GRID_SHARE, _lay_out
 from actors.megatron.digest import digest_tensors
 from actors.megatron.micro_batches import default_tokens, first_fit, micro_batches
+from actors.megatron.off_policy import OffPolicy
 from actors.megatron.share import optimizer_steps, rank_of, rollout_denominators
 from actors.megatron.tally import AGREEMENT, DIFFERENCE, Tally
 from actors.megatron.vocab_parallel import log_probs_and_entropy
 from schemas.errors import TrainerError
+from slime_events.algorithms.tis import truncated
 from slime_events.config.trainer import TrainerSettings
 from storage.digests import weights_digest
 from tests.megatron.tiny import make_batch
@@ -51,6 +53,10 @@ def test_first_fit_keeps_the_limit_and_every_sample(lengths: list[int], limit: i
     bins = first_fit(lengths, limit)
     assert sorted(index for members in bins for index in members) == list(range(len(lengths)))
     assert all(len(members) == 1 or sum(lengths[i] for i in members) <= limit for members in bins)
+
+
+def test_what_just_fits_is_taken() -> None:
+    assert first_fit([5, 6, 5, 4], 10) == [[0, 2], [1, 3]]
 
 
 def test_micro_batches_follow_the_settings() -> None:
@@ -179,3 +185,21 @@ def test_log_probs_and_entropy_match_torch_with_gradients() -> None:
     torch.testing.assert_close(torch.stack(ours), torch.stack(plain), atol=1e-5, rtol=0)
     torch.testing.assert_close(gradient, expected, atol=1e-5, rtol=0)
     assert not log_probs_and_entropy(logits, targets, group)[1].requires_grad
+
+
+def test_large_logits_do_not_overflow() -> None:
+    logits, targets = torch.tensor([[1000.0, 0.0, 999.0], [-2000.0, -2001.0, -2000.0]]), torch.tensor([2, 0])
+    log_probs, entropy = log_probs_and_entropy(logits, targets, _as_group(_Alone()))
+    plain = logits.log_softmax(-1)
+    torch.testing.assert_close(log_probs, plain.gather(1, targets[:, None])[:, 0])
+    torch.testing.assert_close(entropy, -(plain.exp() * plain).sum(-1))
+
+
+def test_weights_of_recorded_rollouts_add_up_over_micro_batches() -> None:
+    off_policy = OffPolicy(torch.device("cpu"))
+    for ratios in ([3.0, 0.5], [1.0, 1.5]):
+        correction = truncated(torch.tensor(ratios).log(), torch.zeros(2), 0.0, 2.0)
+        off_policy.add(correction, torch.tensor([True, ratios[1] > 1]))
+    assert off_policy.figures(_as_group(_Alone())) == pytest.approx(
+        {"recalled_tis": 4.5 / 3, "recalled_tis_max": 2.0, "recalled_tis_clipfrac": 1 / 3}
+    )

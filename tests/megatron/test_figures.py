@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from schemas.errors import TrainerError
+from schemas.errors import InvalidValue, TrainerError
 from slime_events.batch import TrainBatch, TrainSample
 from tests.megatron.plain import every_log_prob, log_probs_of, to_engine
 from tests.megatron.tiny import VOCAB, make_batch
@@ -147,3 +147,21 @@ def test_log_probs_are_those_of_the_sample_s_own_tokens(tiny: Path, tmp_path: Pa
     model = AutoModelForCausalLM.from_pretrained(tiny)
     for dumped, sample in zip(torch.load(tmp_path / "0.pt", weights_only=True)["samples"], batch.samples, strict=True):
         torch.testing.assert_close(dumped["log_probs"], log_probs_of(model, sample, 0.7).detach(), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"lr_warmup_iters": 10, "lr_decay_iters": 10}, {"lr": 1e-3, "min_lr": 2e-3}], ids=["warm-up", "floor"]
+)
+def test_a_schedule_that_cannot_be_is_refused(settings: dict[str, Any], tiny: Path, trainer: Trainer) -> None:
+    with pytest.raises(InvalidValue), trainer(tiny, **settings):
+        pass
+
+
+@pytest.mark.parametrize("clip", [0.0, 0.5])
+def test_a_gradient_is_clipped_to_its_norm(clip: float, tiny: Path, trainer: Trainer) -> None:
+    with trainer(tiny, optimizer="sgd", lr=1e-2, clip_grad=clip, weight_decay=0.0) as rank:
+        before = {name: tensor.clone() for name, tensor in rank.export_weights()}
+        norm = rank.train(make_batch()).metrics["grad_norm"]
+        moved = torch.cat([(tensor - before[name]).flatten() for name, tensor in rank.export_weights()])
+    assert norm > 1.0
+    assert moved.norm().item() == pytest.approx(1e-2 * (clip or norm), rel=1e-2)

@@ -73,6 +73,7 @@ def test_only_arrays_above_the_limit_are_offloaded(tmp_path: Path, size: int) ->
     values = np.arange(size, dtype=np.int32)
     event = chunk(pack_tokens(values))
     kept = offload(event, blobs)
+    assert needs_offload(event) == (size * 4 > INLINE_LIMIT)
     assert (kept is event) == (size * 4 <= INLINE_LIMIT)
     assert (kept.tokens.blob is not None) == (size * 4 > INLINE_LIMIT)
     np.testing.assert_array_equal(fetch(kept.tokens, blobs), values)

@@ -7,6 +7,7 @@ import json
 import os
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -18,6 +19,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from schemas.errors import CheckpointMismatch, InvalidValue, NoSpace, WeightsDamaged
 from storage.digests import tensor_digests, weights_digest
 from storage.weights_files import INDEX, SINGLE, open_checkpoint
+from storage.weights_manifest import write_manifest
 from storage.weights_retention import Retention
 from storage.weights_store import TensorBytes, WeightStore, read, verify
 
@@ -109,6 +111,22 @@ def test_no_bytes_make_the_reader_raise_anything_else(tmp_path_factory: pytest.T
     (folder / SINGLE).write_bytes(data)
     with pytest.raises(WeightsDamaged):
         open_checkpoint(folder)
+
+
+@pytest.mark.parametrize("only_in_manifest", [False, True])
+def test_a_tensor_that_either_files_or_manifest_have_alone_is_found(tmp_path: Path, only_in_manifest: bool) -> None:
+    store = WeightStore(str(tmp_path))
+    manifest = store.write(1, tensors(), parent=0)
+    listed = dict(manifest.tensors)
+    if only_in_manifest:
+        listed["more"] = listed["scale"]
+    else:
+        del listed["scale"]
+    changed = msgspec.structs.replace(manifest, tensors=listed)
+    folder = Path(store.folder(1))
+    write_manifest(folder, msgspec.structs.replace(changed, digest=changed.digest_of_tensors()))
+    with pytest.raises(WeightsDamaged, match="only in one of files and manifest"):
+        verify(folder)
 
 
 def test_writing_again_and_by_a_replaced_writer(tmp_path: Path) -> None:
