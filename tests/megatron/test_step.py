@@ -137,10 +137,9 @@ def test_a_gradient_that_is_not_finite_ends_the_step(tiny: Path, trainer: Traine
         rank.train(TrainBatch(step=0, samples=huge))
 
 
-@pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("silent", [False, True])
 def test_the_gradient_is_added_up_over_data_parallel_ranks(
-    overlap: bool, silent: bool, tiny: Path, trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+    silent: bool, tiny: Path, trainer: Trainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A peer that adds 1 to what it is sent; also where this rank has no sample that moves the weights."""
     reduce, batch = torch.distributed.all_reduce, make_batch()
@@ -148,7 +147,7 @@ def test_the_gradient_is_added_up_over_data_parallel_ranks(
         batch = TrainBatch(step=0, samples=tuple(dataclasses.replace(one, reward=0.0) for one in batch.samples))
     gradients = []
     for peer in (False, True):
-        with trainer(tiny, clip_grad=0.0, micro_batch_size=5, megatron={"overlap_grad_reduce": overlap}) as rank:
+        with trainer(tiny, clip_grad=0.0, micro_batch_size=5) as rank:
             buckets = {
                 bucket.grad_data.data_ptr() for buffer in rank.trainee.model.buffers for bucket in buffer.buckets
             }
@@ -158,7 +157,6 @@ def test_the_gradient_is_added_up_over_data_parallel_ranks(
                     tensor += 1.0
                 return reduce(tensor, *args, **kwargs)
 
-            rank.train(make_batch(1, groups=1))  # Megatron overlaps nothing before it has seen a batch
             with monkeypatch.context() as patched:
                 if peer:
                     patched.setattr(torch.distributed, "all_reduce", all_reduce)

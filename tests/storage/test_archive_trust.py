@@ -19,11 +19,13 @@ from schemas.errors import ArchiveDamaged, StoreUnavailable
 from schemas.event import Event
 from schemas.prompts import PromptSubmitted, Source
 from schemas.runs import FinishReason, RunFinished, RunResumed
+from schemas.subjects import about
 from storage.archive import ArchiveWriter
 from storage.archive_manifest import ManifestChain, SegmentManifest, digest_of, manifest_name, to_json
 from storage.archive_reader import ArchiveReader
 from storage.archive_repair import repair_archive
 from storage.archive_segment import compress
+from storage.archived_log import ArchivedLog
 from storage.log import Append, Recorded
 from storage.memory_log import MemoryLog
 from storage.objects import ObjectFolder
@@ -172,6 +174,14 @@ async def test_what_was_added_after_a_failed_seal_counts_for_the_next_one(
 
 def _away(self: ObjectFolder, name: str) -> bytes:
     raise StoreUnavailable("away")
+
+
+async def test_of_all_that_is_said_of_a_run_the_last_event_is_the_last(tmp_path: Path) -> None:
+    log = MemoryLog(RUN)
+    await say(log, RunResumed(incarnation=1, code_version="0"), prompt(0), END)
+    written(tmp_path, log.records)
+    archived = ArchivedLog(ArchiveReader(str(tmp_path), RUN), RUN)
+    assert await archived.last(about(RUN, "run", "run")) == log.records[2]
 
 
 class EndsMeanwhile(MemoryLog):

@@ -129,6 +129,39 @@ def test_a_tensor_that_either_files_or_manifest_have_alone_is_found(tmp_path: Pa
         verify(folder)
 
 
+def test_a_manifest_of_another_dtype_or_shape_is_found(tmp_path: Path) -> None:
+    store = WeightStore(str(tmp_path))
+    manifest = store.write(1, tensors(), parent=0)
+    folder = Path(store.folder(1))
+    for change in ({"dtype": "I32"}, {"shape": (1,)}):
+        listed = manifest.tensors | {"scale": msgspec.structs.replace(manifest.tensors["scale"], **change)}
+        changed = msgspec.structs.replace(manifest, tensors=listed)
+        write_manifest(folder, msgspec.structs.replace(changed, digest=changed.digest_of_tensors()))
+        with pytest.raises(WeightsDamaged, match="'scale'"):
+            verify(folder)
+    with pytest.raises(WeightsDamaged, match="other weights than its name"):
+        store.write(1, tensors(), parent=0)
+
+
+def test_a_configuration_that_is_gone_is_named(tmp_path: Path) -> None:
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "config.json").write_text("{}")
+    store = WeightStore(str(tmp_path / "w"), base=tmp_path / "base")
+    store.write(1, tensors(), parent=0)
+    (Path(store.folder(1)) / "config.json").unlink()
+    with pytest.raises(WeightsDamaged, match="missing"):
+        verify(store.folder(1))
+
+
+def test_no_shard_is_larger_than_its_limit(tmp_path: Path) -> None:
+    manifest = WeightStore(str(tmp_path), max_shard_bytes=60).write(1, tensors(), parent=0)
+    sizes: dict[str, int] = {}
+    for name, _, _, data in tensors():
+        file = manifest.tensors[name].file
+        sizes[file] = sizes.get(file, 0) + memoryview(data).nbytes
+    assert sorted(sizes.values()) == [52, 58]
+
+
 def test_writing_again_and_by_a_replaced_writer(tmp_path: Path) -> None:
     store, zombie = WeightStore(str(tmp_path)), WeightStore(str(tmp_path))
     manifest = store.write(1, tensors(), parent=0)
