@@ -14,7 +14,13 @@ from slime_events.open_batches import OpenBatches
 
 def asked(purpose: Purpose = Purpose.TRAIN) -> RolloutRequested:
     return RolloutRequested(
-        sample="s", group="g", index=0, prompt=pack_tokens([1]), sampling=Sampling(), seed=1, purpose=purpose
+        sample="s",
+        group="g",
+        index=0,
+        prompt=pack_tokens([1]),
+        sampling=Sampling(max_new_tokens=1),
+        seed=1,
+        purpose=purpose,
     )
 
 
