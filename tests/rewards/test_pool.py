@@ -97,6 +97,7 @@ async def pass_limit(clock: Clock, pool: GraderPool, unit: int) -> None:
 
 async def test_built_in() -> None:
     async with GraderPool(RewardSettings(rm_type="exact")) as pool:
+        assert [os.getsid(pid) for pid in pool.pids] == pool.pids, "each leads a session of its own"
         first = await pool.grade(samples(*["ok", "no"] * 64))
         assert kinds(first) == [1.0, 0.0] * 64
         assert isinstance(first[0], Graded)

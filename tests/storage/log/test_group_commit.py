@@ -10,7 +10,7 @@ import pytest
 from schemas.errors import Conflict, EventTooLarge, LogUnavailable, SchemaError
 from schemas.subjects import about, every_event
 from storage.group_commit import GroupCommit
-from storage.log import Append, EventLog, Fence
+from storage.log import Append, EventLog, Fence, once
 from storage.memory_log import MemoryLog
 from tests.storage.log.said import chunk, everything, failure, reward
 from tests.storage.waiting import until
@@ -198,3 +198,11 @@ async def test_a_caller_who_gave_up_before_the_batch_is_left_out() -> None:
         await first
         assert await commit.append([reward(log, "c")]) == [2]
     assert await log.position() == 2
+
+
+async def test_what_may_be_said_once_is_refused_the_second_time() -> None:
+    log = MemoryLog("r")
+    async with GroupCommit(log) as commit:
+        assert await commit.append([once(chunk(log, "a", 0).envelope)]) == [1]
+        with pytest.raises(Conflict):
+            await commit.append([once(chunk(log, "a", 4).envelope)])
