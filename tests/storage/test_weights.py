@@ -153,6 +153,16 @@ def test_a_configuration_that_is_gone_is_named(tmp_path: Path) -> None:
         verify(store.folder(1))
 
 
+def test_an_edit_of_the_base_reaches_no_version_of_the_run(tmp_path: Path) -> None:
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "config.json").write_text("{}")
+    for version in (1, 2):
+        store = WeightStore(str(tmp_path / "w"), base=tmp_path / "base")
+        store.write(version, tensors(), parent=version - 1)
+        (tmp_path / "base" / "config.json").write_text("[]")
+    assert [(Path(store.folder(version)) / "config.json").read_text() for version in (1, 2)] == ["{}", "{}"]
+
+
 def test_no_shard_is_larger_than_its_limit(tmp_path: Path) -> None:
     manifest = WeightStore(str(tmp_path), max_shard_bytes=60).write(1, tensors(), parent=0)
     sizes: dict[str, int] = {}
