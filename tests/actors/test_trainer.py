@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
 
 from actors.trainer import Trainer
 from schemas.arrays import unpack
+from schemas.checkpoints import CheckpointSaved
 from schemas.errors import Conflict, TrainerError
 from schemas.steps import StepClaimed, StepCommitted
+from schemas.subjects import about
+from schemas.weights import WeightsPublished
 from serve_apps.engine.scripted_engine import Script
 from slime_events.batch import TrainBatch
 from slime_events.state.run import RunPhase
 from slime_events.worker import Worker
+from storage.log import Recorded
 from storage.memory_log import MemoryLog
+from storage.weights_retention import Retention
 from storage.weights_store import WeightStore
 from tests.simulation.parts import ScriptedRanks, StepResult
 from tests.simulation.simulation import Simulation, make_plan
@@ -88,3 +94,88 @@ async def test_a_late_trainer_ends_where_another_has_taken_over(
     heir = sim.events(StepClaimed)[1].trainer
     committed = [r.envelope for r in sim.log.records if isinstance(r.envelope.event, StepCommitted)]
     assert [one.producer for one in committed] == [heir, heir]
+
+
+async def test_the_last_version_is_published_where_its_turn_has_not_come(tmp_path: Path) -> None:
+    async with Simulation(tmp_path, make_plan(steps=3, publish_every=2)) as sim:
+        sim.start_engine(Script(chunk=8))
+        assert await sim.finish() is RunPhase.FINISHED
+    assert [event.version for event in sim.events(WeightsPublished)] == [0, 2, 3]
+    assert sim.events(WeightsPublished)[-1].digest == sim.events(StepCommitted)[-1].weights_digest
+
+
+async def test_the_version_that_engines_load_is_kept_until_the_next_one_is_published(tmp_path: Path) -> None:
+    sim = Simulation(tmp_path, make_plan(steps=5, publish_every=3))
+    removed: list[list[int]] = []
+
+    class Told(WeightStore):
+        def remove(self, versions: Collection[int]) -> None:
+            removed.append(list(versions))
+            super().remove(versions)
+
+    store = Told(str(tmp_path / "weights"), durable=False)
+    sim.trainer = Trainer(
+        Worker(sim.log, "trainer"),
+        sim.ranks,
+        store,
+        unpack,
+        temperature=1.0,
+        publish_every=3,
+        checkpoint_every=None,
+        checkpoints="",
+        steps=5,
+        retention=Retention(newest=1),
+    )
+    async with sim:
+        sim.start_engine(Script(chunk=8))
+        assert await sim.finish() is RunPhase.FINISHED
+    assert removed == [[], [1], [0, 2], [], [3, 4]]
+    assert store.versions() == [5]
+
+
+async def test_of_two_trainers_that_claim_at_the_same_moment_one_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sim = Simulation(tmp_path, make_plan(steps=1))
+    last, other = sim.log.last, StepClaimed(step=0, trainer="trainer-other")
+
+    async def last_and_then_a_claim(subject: str) -> Recorded | None:
+        found = await last(subject)
+        if subject == about("sim", "step", "0") and not sim.events(StepClaimed):
+            await Worker(sim.log, "trainer", "trainer-other").say([other])
+        return found
+
+    monkeypatch.setattr(sim.log, "last", last_and_then_a_claim)
+    async with sim:
+        late = sim.disown_trainer()
+        sim.start_engine(Script(chunk=8))
+        with pytest.raises(Conflict):
+            await asyncio.wait_for(late, 60)
+    assert sim.events(StepClaimed) == [other]
+
+
+class OnDisk(ScriptedRanks):
+    """Whose checkpoints are folders, which are never written over."""
+
+    async def save_checkpoint(self, folder: str) -> None:
+        Path(folder).mkdir(parents=True)
+        await super().save_checkpoint(folder)
+
+
+async def test_what_lies_where_a_checkpoint_belongs_is_set_aside(tmp_path: Path) -> None:
+    refused = tmp_path / "checkpoints" / "v000001"
+    refused.mkdir(parents=True)
+    (refused / "torn").touch()
+    async with Simulation(tmp_path, make_plan(steps=3, checkpoint_every=2), ranks=OnDisk()) as sim:
+        sim.start_engine(Script(chunk=8))
+        assert await sim.finish() is RunPhase.FINISHED
+    assert [event.version for event in sim.events(CheckpointSaved)] == [2]
+    assert (refused / "torn").exists(), "no checkpoint of version 1 was due"
+    (tmp_path / "again").mkdir()
+    refused.parent.rename(tmp_path / "again" / "checkpoints")
+    async with Simulation(tmp_path / "again", make_plan(steps=1, checkpoint_every=1), ranks=OnDisk()) as sim:
+        sim.start_engine(Script(chunk=8))
+        assert await sim.finish() is RunPhase.FINISHED
+    folder = tmp_path / "again" / "checkpoints"
+    assert sorted(path.name for path in folder.glob("*1*")) == [".v000001.aside", "v000001"]
+    assert (folder / ".v000001.aside" / "torn").exists()

@@ -51,6 +51,20 @@ def test_equal_rewards_give_exact_zeros(value, size):
     assert normalize_rewards([value] * size, [size], AlgorithmSettings()) == [0.0] * size
 
 
+@pytest.mark.parametrize(
+    ("estimator", "std", "expected"),
+    [
+        ("grpo", True, [-(0.5**0.5), 0.5**0.5]),
+        ("grpo", False, [-2.0, 2.0]),
+        ("reinforce_plus_plus_baseline", True, [-2.0, 2.0]),
+        ("reinforce_plus_plus", True, [1.0, 5.0]),
+    ],
+)
+def test_what_is_centred_and_what_is_scaled(estimator, std, expected):
+    settings = AlgorithmSettings(advantage_estimator=estimator, grpo_std_normalization=std)
+    assert normalize_rewards([1.0, 5.0], [2], settings) == pytest.approx(expected, abs=1e-5)
+
+
 def test_reinforce_plus_plus_takes_rewards_as_they_are():
     settings = AlgorithmSettings(advantage_estimator="reinforce_plus_plus")
     assert normalize_rewards([1, 0], [2], settings) == [1.0, 0.0]

@@ -16,9 +16,12 @@ from actors.megatron.architecture import Architecture
 from actors.megatron.attention import GRID_SHARE, _lay_out
 from actors.megatron.digest import digest_tensors
 from actors.megatron.micro_batches import default_tokens, first_fit, micro_batches
+from actors.megatron.off_policy import OffPolicy
 from actors.megatron.share import optimizer_steps, rank_of, rollout_denominators
+from actors.megatron.tally import AGREEMENT, DIFFERENCE, Tally
 from actors.megatron.vocab_parallel import log_probs_and_entropy
 from schemas.errors import TrainerError
+from slime_events.algorithms.tis import truncated
 from slime_events.config.trainer import TrainerSettings
 from storage.digests import weights_digest
 from tests.megatron.tiny import make_batch
@@ -52,6 +55,10 @@ def test_first_fit_keeps_the_limit_and_every_sample(lengths: list[int], limit: i
     assert all(len(members) == 1 or sum(lengths[i] for i in members) <= limit for members in bins)
 
 
+def test_what_just_fits_is_taken() -> None:
+    assert first_fit([5, 6, 5, 4], 10) == [[0, 2], [1, 3]]
+
+
 def test_micro_batches_follow_the_settings() -> None:
     lengths = [10] * 6
     assert micro_batches(lengths, TrainerSettings(), SMALL, cpu=True) == [[0, 1, 2, 3, 4, 5]]
@@ -74,6 +81,11 @@ def test_balanced_ranks_differ_by_at_most_one_sample(lengths: list[int], ranks: 
     assert max(load) - min(load) <= max(lengths)
 
 
+@pytest.mark.parametrize(("balance", "ranks"), [(True, [0, 1, 1, 0]), (False, [0, 1, 0, 1])])
+def test_the_longest_go_first_to_the_rank_with_the_fewest_tokens(balance: bool, ranks: list[int]) -> None:
+    assert rank_of([5, 3, 3, 1], 2, balance=balance) == ranks
+
+
 def test_optimizer_steps_count_rollouts_and_keep_siblings_together() -> None:
     samples = list(make_batch(groups=2, samples=4).samples)
     samples[5] = dataclasses.replace(samples[5], rollout=samples[1].rollout)  # 7 rollouts, one of two samples
@@ -87,16 +99,31 @@ def test_optimizer_steps_count_rollouts_and_keep_siblings_together() -> None:
         optimizer_steps(samples, TrainerSettings(global_batch_size=8))
 
 
-def test_weights_digest_sees_everything_but_the_order() -> None:
-    tensors = {"a": torch.arange(6.0).view(2, 3), "b": torch.ones(2, dtype=torch.bfloat16)}
-    base = weights_digest(digest_tensors(tensors.items()))
-    assert weights_digest(digest_tensors(reversed(tensors.items()))) == base
-    for changed in ({"a": tensors["a"].view(3, 2)}, {"b": tensors["b"].half()}, {"a": tensors["a"] + 1e-6}):
-        assert weights_digest(digest_tensors({**tensors, **changed}.items())) != base
+def test_steps_of_a_batch_that_does_not_divide_are_as_many_as_were_asked_for() -> None:
+    samples = make_batch(groups=1, samples=5).samples
+    steps = optimizer_steps(samples, TrainerSettings(num_steps_per_rollout=3))
+    assert [step.indices for step in steps] == [(0,), (1,), (2,)]
+    assert [step.rollouts for step in steps] == [1, 1, 1]
+
+
+def test_agreement_is_the_maximum_over_fresh_tokens_that_are_trained() -> None:
+    """[trained and fresh, masked and fresh, trained and stale]"""
+    tally, alone = Tally(), _as_group(_Alone())
+    trainer = torch.tensor([-1.0, -9.0, -3.0])
+    mask, same = torch.tensor([1, 0, 1]), torch.tensor([True, True, False])
+    tally.add_difference(trainer, torch.tensor([-1.25, 0.0, -1.0]), mask, same)
+    means = tally.means(1.0, alone)
+    assert means[AGREEMENT] == 0.25
+    assert means[f"{DIFFERENCE}_max"] == 2.0
+    assert means[DIFFERENCE] == pytest.approx(2.25 / 2)
+    tally.add_difference(trainer, torch.tensor([-1.5, 0.0, -3.0]), mask, ~same)
+    tally.add_difference(trainer, torch.tensor([-1.125, 0.0, -3.0]), mask, same)
+    means = tally.means(1.0, alone)
+    assert (means[AGREEMENT], means[f"{DIFFERENCE}_max"]) == (0.25, 2.0)
 
 
 class _Alone:
-    """A process group of one, as far as `log_probs_and_entropy` looks."""
+    """A process group of one, as far as anybody here looks."""
 
     def size(self) -> int:
         return 1
@@ -105,11 +132,50 @@ class _Alone:
         return 0
 
 
+def _as_group(group: _Alone) -> dist.ProcessGroup:
+    return group  # type: ignore[return-value]
+
+
+class _OfTwo(_Alone):
+    def size(self) -> int:
+        return 2
+
+
+def test_figures_of_all_ranks_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums over ranks by what they are means over; the largest difference and the slowest rank's seconds."""
+    said: list[object] = []
+
+    def gather(everyone: list[object], mine: object, group: object) -> None:
+        said.append(mine)
+        everyone[:] = [*said, *said][:2]
+
+    monkeypatch.setattr(dist, "all_gather_object", gather)
+    for loss, kl, weight, apart, seconds in ((4.0, 3.0, 1.0, 2.0, 3.0), (2.0, 6.0, 2.0, 0.5, 1.0)):
+        tally = Tally()
+        tally.add({"loss": torch.tensor(loss), "kl_loss": torch.tensor(kl)}, weight)
+        one, fresh = torch.ones(1, dtype=torch.int8), torch.ones(1, dtype=torch.bool)
+        tally.add_difference(torch.tensor([apart]), torch.zeros(1), one, fresh)
+        tally.counts["samples_passed"] = weight
+        tally.seconds["gradients"] = seconds
+        means = tally.means(6.0, _as_group(_OfTwo()))
+    assert (means["loss"], means["kl_loss"]) == (1.0, 3.0)
+    assert (means[DIFFERENCE], means[f"{DIFFERENCE}_max"], means[AGREEMENT]) == (1.25, 2.0, 2.0)
+    assert (means["samples_passed"], means["seconds_gradients"]) == (3.0, 3.0)
+
+
+def test_weights_digest_sees_everything_but_the_order() -> None:
+    tensors = {"a": torch.arange(6.0).view(2, 3), "b": torch.ones(2, dtype=torch.bfloat16)}
+    base = weights_digest(digest_tensors(tensors.items()))
+    assert weights_digest(digest_tensors(reversed(tensors.items()))) == base
+    for changed in ({"a": tensors["a"].view(3, 2)}, {"b": tensors["b"].half()}, {"a": tensors["a"] + 1e-6}):
+        assert weights_digest(digest_tensors({**tensors, **changed}.items())) != base
+
+
 def test_log_probs_and_entropy_match_torch_with_gradients() -> None:
     torch.manual_seed(random.Random(0).randrange(1000))
     logits = torch.randn(7, 11, dtype=torch.float32, requires_grad=True)
     targets = torch.randint(0, 11, (7,))
-    group: dist.ProcessGroup = _Alone()  # type: ignore[assignment]
+    group = _as_group(_Alone())
     weights = torch.randn(2, 7)
     ours = log_probs_and_entropy(logits * 3, targets, group, entropy_gradient=True)
     (gradient,) = torch.autograd.grad((torch.stack(ours) * weights).sum(), logits)
@@ -119,3 +185,21 @@ def test_log_probs_and_entropy_match_torch_with_gradients() -> None:
     torch.testing.assert_close(torch.stack(ours), torch.stack(plain), atol=1e-5, rtol=0)
     torch.testing.assert_close(gradient, expected, atol=1e-5, rtol=0)
     assert not log_probs_and_entropy(logits, targets, group)[1].requires_grad
+
+
+def test_large_logits_do_not_overflow() -> None:
+    logits, targets = torch.tensor([[1000.0, 0.0, 999.0], [-2000.0, -2001.0, -2000.0]]), torch.tensor([2, 0])
+    log_probs, entropy = log_probs_and_entropy(logits, targets, _as_group(_Alone()))
+    plain = logits.log_softmax(-1)
+    torch.testing.assert_close(log_probs, plain.gather(1, targets[:, None])[:, 0])
+    torch.testing.assert_close(entropy, -(plain.exp() * plain).sum(-1))
+
+
+def test_weights_of_recorded_rollouts_add_up_over_micro_batches() -> None:
+    off_policy = OffPolicy(torch.device("cpu"))
+    for ratios in ([3.0, 0.5], [1.0, 1.5]):
+        correction = truncated(torch.tensor(ratios).log(), torch.zeros(2), 0.0, 2.0)
+        off_policy.add(correction, torch.tensor([True, ratios[1] > 1]))
+    assert off_policy.figures(_as_group(_Alone())) == pytest.approx(
+        {"recalled_tis": 4.5 / 3, "recalled_tis_max": 2.0, "recalled_tis_clipfrac": 1 / 3}
+    )

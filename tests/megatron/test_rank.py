@@ -136,55 +136,6 @@ def test_a_step_without_any_signal_still_steps(tiny: Path, trainer: Trainer) -> 
     assert result.metrics["loss"] == 0.0
 
 
-def test_gradient_and_loss_equal_a_plain_torch_step(tiny: Path, trainer: Trainer) -> None:
-    batch = dataclasses.replace(make_batch(), temperature=0.7)
-    with trainer(tiny, clip_grad=0.0, micro_batch_size=3) as rank:
-        result = rank.train(batch)
-        gradient = rank.trainee.model.module.embedding.word_embeddings.weight.main_grad.clone()
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(tiny)
-    total = torch.zeros(())
-    differences = []
-    for sample in batch.samples:
-        tokens = torch.from_numpy(sample.tokens).long()
-        logits = model(tokens[None]).logits[0, -sample.response_length - 1 : -1] / batch.temperature
-        targets = tokens[-sample.response_length :, None]
-        log_probs = logits.log_softmax(-1).gather(1, targets)[:, 0]
-        mask = torch.from_numpy(sample.loss_mask).float()
-        ratio = (log_probs - log_probs.detach()).exp()
-        total = total - (ratio * sample.reward * mask).sum() / mask.sum()
-        differences.append((log_probs.detach() - torch.from_numpy(sample.rollout_log_probs)).abs()[mask != 0])
-    loss = total / len(batch.samples)
-    loss.backward()
-    torch.testing.assert_close(gradient, model.get_input_embeddings().weight.grad, atol=1e-6, rtol=1e-4)
-    assert result.metrics["loss"] == pytest.approx(loss.item(), abs=1e-6)
-    difference = torch.cat(differences)
-    assert result.metrics["train_rollout_logprob_abs_diff"] == pytest.approx(difference.mean().item(), abs=1e-5)
-    assert result.metrics["train_rollout_logprob_abs_diff_max"] == pytest.approx(difference.max().item(), abs=1e-5)
-    assert result.metrics["logprob_agreement_max"] == result.metrics["train_rollout_logprob_abs_diff_max"]
-
-
-def test_agreement_is_measured_on_equal_weights_only(tiny: Path, trainer: Trainer) -> None:
-    batch = make_batch(step=3)
-    exact = [dataclasses.replace(sample, oldest_version=2) for sample in batch.samples]
-    mixed = [batch.samples[0], *exact[1:]]
-    with trainer(tiny) as rank:
-        assert "logprob_agreement_max" not in rank.train(TrainBatch(step=3, samples=tuple(exact))).metrics
-    with trainer(tiny) as rank:
-        metrics = rank.train(TrainBatch(step=3, samples=tuple(mixed))).metrics
-    assert 0 < metrics["logprob_agreement_max"] <= metrics["train_rollout_logprob_abs_diff_max"]
-
-
-def test_several_optimizer_steps_take_the_log_probs_before_the_first(tiny: Path, trainer: Trainer) -> None:
-    with trainer(tiny, num_steps_per_rollout=2, lr=1e-2) as rank:
-        metrics = rank.train(make_batch()).metrics
-    assert metrics["optimizer_steps"] == 2
-    assert abs(metrics["ppo_kl"]) > 1e-4  # the second step's ratio is not 1
-    with trainer(tiny, global_batch_size=16, lr=1e-2) as rank:
-        assert rank.train(make_batch()).metrics["ppo_kl"] == 0.0
-
-
 def test_a_reference_model_stays_where_it_was(tiny: Path, trainer: Trainer) -> None:
     algorithm = {"use_kl_loss": True, "kl_loss_coef": 0.1, "kl_loss_type": "low_var_kl", "entropy_coef": 0.001}
     with trainer(tiny, algorithm, lr=1e-2) as rank:
@@ -192,13 +143,6 @@ def test_a_reference_model_stays_where_it_was(tiny: Path, trainer: Trainer) -> N
     assert first["kl_loss"] == pytest.approx(0.0, abs=1e-6)
     assert second["kl_loss"] > 1e-4
     assert first["entropy"] > 0
-
-
-def test_a_kl_in_the_reward_needs_no_extra_setting(tiny: Path, trainer: Trainer) -> None:
-    algorithm = {"advantage_estimator": "reinforce_plus_plus", "kl_coef": 0.1, "normalize_advantages": True}
-    with trainer(tiny, algorithm, lr=1e-2) as rank:
-        norms = [rank.train(make_batch(step)).metrics["grad_norm"] for step in range(2)]
-    assert all(norm > 0 for norm in norms)
 
 
 @pytest.mark.parametrize(

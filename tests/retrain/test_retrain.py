@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
 from actors.ranks_at import ranks_at
 from actors.retrainer import Retrainer, SameDigests
+from actors.trainer_ranks import Result
 from schemas.arrays import unpack
 from schemas.batches import BatchSealed
 from schemas.errors import RunNotFound, TrainerError
 from slime_events.batch import TrainBatch
 from slime_events.opened_run import OpenedRun
 from slime_events.retrain.chain import read_chain
-from slime_events.retrain.difference import Compared
-from slime_events.retrain.recorded_steps import recorded_steps
+from slime_events.retrain.difference import Compared, Difference
+from slime_events.retrain.recorded_steps import RecordedStep, recorded_steps
 from slime_events.retrain.retrained import Retrained
+from storage.weights_store import TensorBytes
 from tests.retrain.changed import Care, as_log, flip_reward
 from tests.retrain.conftest import STEPS, Recorded
 from tests.simulation.parts import ScriptedRanks, StepResult
@@ -93,6 +96,36 @@ async def test_another_base_is_named(recorded: Recorded) -> None:
     ranks.weights = b"1" * 32
     with pytest.raises(TrainerError, match="but the base checkpoint has"):
         await ranks_at(recorded.opened(), 1, ranks)
+
+
+class InPlace(ScriptedRanks):
+    """Weights that every step changes where they lie, as a rank of this very process does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._buffer = bytearray(32)
+        self.steps_begun = [threading.Event() for _ in range(STEPS)]
+
+    async def train(self, batch: TrainBatch) -> StepResult:
+        result = await super().train(batch)
+        self._buffer[:] = self.weights
+        self.steps_begun[batch.step].set()
+        return result
+
+    async def export_weights(self) -> list[TensorBytes]:
+        return [("w", "F32", (8,), memoryview(self._buffer))]
+
+
+async def test_a_step_is_judged_by_its_own_weights_while_the_next_one_changes_them(recorded: Recorded) -> None:
+    ranks = InPlace()
+
+    def judge(step: RecordedStep, result: Result, tensors: list[TensorBytes]) -> tuple[tuple[Difference, ...], None]:
+        if step.committed.version < STEPS:
+            assert ranks.steps_begun[step.committed.version].wait(60)
+        return SameDigests()(step, result, tensors)[0], None
+
+    steps = recorded_steps(recorded.log, unpack, range(STEPS), temperature=1.0)
+    assert await Retrainer(ranks, judge).run(steps) is None  # type: ignore[arg-type]
 
 
 async def test_a_version_that_was_not_made_is_named(recorded: Recorded) -> None:

@@ -42,7 +42,9 @@ async def test_a_sample_that_names_another_grader_gets_a_process() -> None:
     async with Graders(RewardSettings(rm_type="exact", rm_workers=1)) as graders:
         named = Sample(response=r"\boxed{3}", label="3", metadata={"rm_type": "boxed_exact"})
         outcomes = await graders.grade([*SAMPLES[:2], named])
-        assert len(graders.pids) == 1
+        (pid,) = graders.pids
+        assert await graders.grade([named]) != []
+        assert graders.pids == [pid], "it is the same one the next time"
     assert [outcome.value for outcome in outcomes if isinstance(outcome, Graded)] == [1.0, 0.0, 1.0]
 
 

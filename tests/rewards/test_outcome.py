@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from schemas.rewards import RewardAssigned, RewardFailed
 from schemas.rewards import RewardFailureKind as Kind
-from slime_events.rewards.outcome import NoValue, Value, plain, value_of
+from slime_events.rewards.outcome import Graded, NoValue, RewardFailure, Value, outcome_event, plain, value_of
 
 
 @pytest.mark.parametrize(
@@ -55,3 +56,12 @@ def test_plain_holds_whatever_a_user_returns() -> None:
     loop: list[Any] = []
     loop.append(loop)
     assert plain(loop)
+
+
+def test_all_of_an_outcome_is_said() -> None:
+    by = {"grader": "g", "grader_digest": "d", "seconds": 0.5}
+    about = {"sample": "s", "group": "p", **by}
+    graded = Graded(value=2.0, detail={"acc": True}, **by)  # type: ignore[arg-type]
+    assert outcome_event("s", "p", graded) == RewardAssigned(value=2.0, detail={"acc": True}, **about)  # type: ignore[arg-type]
+    failure = RewardFailure(kind=Kind.TIMEOUT, message="late", **by)  # type: ignore[arg-type]
+    assert outcome_event("s", "p", failure) == RewardFailed(kind=Kind.TIMEOUT, message="late", **about)  # type: ignore[arg-type]

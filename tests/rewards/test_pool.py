@@ -1,8 +1,10 @@
 """The grader pool with real processes: limits that hold, deaths that stay with their sample, nothing left behind."""
 
 import asyncio
+import contextlib
 import errno
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,7 @@ LIMIT_S = 60.0
 """Of a grading. It has passed when a test puts the clock forward."""
 
 OWN = """
-import asyncio, ctypes, os, signal, time
+import asyncio, ctypes, os, pathlib, signal, subprocess, time
 from slime.utils.types import Sample
 
 def reward_func(args, sample: Sample, **kwargs):
@@ -52,6 +54,12 @@ async def meet(args, sample):
     if len(met) == 50: all_met.set()
     await all_met.wait()
     return 1.0
+
+def starts(args, sample):
+    child = subprocess.Popen(["sleep", "600"])
+    pathlib.Path("partial").write_text(str(child.pid))
+    os.rename("partial", "child")
+    time.sleep(600)
 
 def group(args, samples):
     if samples[0].response == "short": return [1.0]
@@ -89,6 +97,7 @@ async def pass_limit(clock: Clock, pool: GraderPool, unit: int) -> None:
 
 async def test_built_in() -> None:
     async with GraderPool(RewardSettings(rm_type="exact")) as pool:
+        assert [os.getsid(pid) for pid in pool.pids] == pool.pids, "each leads a session of its own"
         first = await pool.grade(samples(*["ok", "no"] * 64))
         assert kinds(first) == [1.0, 0.0] * 64
         assert isinstance(first[0], Graded)
@@ -105,6 +114,32 @@ async def test_a_stuck_sample_fails_alone_within_its_limit(folder: Path, clock: 
         assert kinds(await grading) == [1.0, 0.0, Kind.TIMEOUT, 1.0, 0.0]
     if how == "sleep":
         assert "reward_func" in (folder / "grader.log").read_text(), "the stack of a stuck grader is in the log"
+
+
+async def test_what_a_stuck_grader_has_started_ends_with_it(folder: Path, clock: Clock) -> None:
+    async with own(folder, "own.py:starts") as pool:
+        grading = asyncio.create_task(pool.grade(samples("ok")))
+        async with asyncio.timeout(60):
+            while not (folder / "child").exists():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        child = int((folder / "child").read_text())
+        clock.forward(LIMIT_S + 1.0)
+        assert kinds(await grading) == [Kind.TIMEOUT]
+    try:
+        assert await ended(child, within_s=20.0)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+
+
+async def ended(pid: int, within_s: float) -> bool:
+    """Whether a process is gone, or waits to be reaped, in time: it was told to end before."""
+    stat = Path(f"/proc/{pid}/stat")
+    for _ in range(int(within_s / 0.01)):
+        if not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z":
+            return True
+        await asyncio.sleep(0.01)
+    return False
 
 
 async def test_a_sympy_bomb_ends(clock: Clock) -> None:

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import signal
 import socket
+import sys
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,6 +18,7 @@ from slime_events.rewards import wire
 from slime_events.rewards.outcome import Graded
 from slime_events.rewards.process import GraderProcess
 from tests.clock import Clock
+from tests.rewards.test_pool import ended
 
 UNITS = [msgspec.Raw(wire.encode(wire.Unit([]))) for _ in range(2)]
 DONE = [wire.Done(number, [Graded(value=float(number))]) for number in range(2)]
@@ -40,3 +46,59 @@ async def test_an_answer_that_is_there_counts_however_late_it_is_looked_for(cloc
         clock.forward(61.0)
         with pytest.raises(TimeoutError):
             await unanswered
+
+
+async def test_who_is_to_blame_is_read_in_the_shared_page() -> None:
+    ours, theirs = socket.socketpair()
+    child: Any = None
+    page = os.memfd_create("mark")
+    process = GraderProcess(child, *await asyncio.open_connection(sock=ours), mark=page)
+    try:
+        for number, unit in ((0, 0), (3, 3), (wire.IDLE, None)):
+            os.pwrite(page, wire.MARK.pack(number), 0)
+            assert process.current() == unit
+    finally:
+        os.close(page)
+        theirs.close()
+        process._writer.close()
+
+
+STUCK = """
+import pathlib, time
+def reward_func(args, sample, **kwargs):
+    pathlib.Path("began").touch()
+    time.sleep(600)
+"""
+OWNER = """
+import asyncio, pathlib, sys
+from slime_events.config.reward import RewardSettings
+from slime_events.rewards.pool import GraderPool
+from slime_events.sample import Sample
+
+async def main():
+    pool = GraderPool(RewardSettings(custom_rm_path="stuck.py", rm_timeout=600.0), user_dir=pathlib.Path(sys.argv[1]))
+    await pool.start()
+    print(pool.pids[0], flush=True)
+    await pool.grade([Sample()])
+
+asyncio.run(main())
+"""
+
+
+async def test_a_stuck_grader_dies_with_who_started_it(tmp_path: Path) -> None:
+    (tmp_path / "stuck.py").write_text(STUCK)
+    owner = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", OWNER, str(tmp_path), stdout=asyncio.subprocess.PIPE
+    )
+    assert owner.stdout is not None
+    grader = int(await asyncio.wait_for(owner.stdout.readline(), 60))
+    try:
+        async with asyncio.timeout(60):
+            while not (tmp_path / "began").exists():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        owner.kill()
+        await owner.wait()
+        assert await ended(grader, within_s=20.0)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(grader, signal.SIGKILL)

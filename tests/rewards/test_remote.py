@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -96,8 +97,9 @@ async def test_a_dict_needs_the_reward_s_key(judge: Judge) -> None:
 
 async def test_only_the_box_is_sent_where_the_name_says_so(judge: Judge) -> None:
     async with graders(judge.url, rm_type="boxed_remote_rm") as asked:
-        await asked.grade([sample("so it is \\boxed{4}.")])
-    assert judge.asked[0]["response"] == "4"
+        await asked.grade([sample("so it is \\boxed{4}."), dataclasses.replace(sample("4"), label={"answer": 4})])
+    assert sorted(question["response"] for question in judge.asked) == ["", "4"]
+    assert [question["label"] for question in judge.asked if not question["response"]] == [{"answer": 4}]
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])

@@ -1,54 +1,132 @@
-"""A grader process's work by itself: what a user's function sees, and what becomes of what it returns."""
+"""What a grader process does with its units, in this very process."""
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from schemas.rewards import RewardFailureKind as Kind
 from slime_events.config.reward import RewardSettings
 from slime_events.rewards import wire
-from slime_events.rewards.outcome import Graded, Outcome
+from slime_events.rewards.dispatch import resolve, resolve_group, reward_key
+from slime_events.rewards.limited import OverLimit, limited
+from slime_events.rewards.outcome import Graded, Outcome, RewardFailure
+from slime_events.rewards.unit import Unit, slim
 from slime_events.rewards.worker import Worker
 from slime_events.sample import Sample
 
 OWN = """
-def whole(args, sample):
-    return {"acc": 0.25, "score": 0.75, "seen": args.reward_key}
+def by_key(args, sample, **kwargs):
+    return {"train": 1.0, "eval": 2.0, "seen": args.reward_key}
 
-async def waits(args, sample):
-    return whole(args, sample)
+def other(args, sample, **kwargs):
+    return 3.0
 
-def group(args, samples):
-    return [whole(args, sample) for sample in samples]
+def group(args, samples, **kwargs):
+    return [1.0] * (len(samples) + 1)
+
+def chatty(args, sample, **kwargs):
+    raise ValueError("x" * 5000)
+
+def changes(args, sample, **kwargs):
+    sample.metadata["known"] = "new"
+    sample.metadata["more"] = 1
+    return 0.0
+
+async def late(args, sample, **kwargs):
+    raise TimeoutError("its own")
 """
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "own.py").write_text(OWN)
+    (tmp_path / "mine.py").write_text(OWN)
     return tmp_path
 
 
-def outcome(folder: Path, function: str, *, evaluation: bool, **settings: Any) -> Outcome:
-    """Of one unit."""
-    given = RewardSettings(custom_rm_path=f"own.py:{function}", group_rm=function == "group", **settings)
-    worker = Worker(wire.Setup(given, {}, str(folder)), lambda unit: None)
-    done: list[wire.Done] = []
-    worker.grade([wire.Unit([Sample(index=0)], group=function == "group", evaluation=evaluation)], done.append)
-    ((found,),) = [one.outcomes for one in done]
-    return found
+def graded(folder: Path, function: str, unit: wire.Unit, **settings: Any) -> tuple[list[Outcome], list[int]]:
+    """The outcomes of one unit, and what was written into the shared page meanwhile."""
+    marks: list[int] = []
+    outcomes: list[Outcome] = []
+    given = RewardSettings(custom_rm_path=f"mine.py:{function}", **settings)
+    worker = Worker(wire.Setup(given, {}, str(folder)), marks.append)
+    worker.grade([unit], lambda done: outcomes.extend(done.outcomes))
+    return outcomes, marks
 
 
-@pytest.mark.parametrize("function", ["whole", "waits", "group"])
-@pytest.mark.parametrize(
-    ("evaluation", "eval_key", "key", "value"),
-    [(False, "score", "acc", 0.25), (True, "score", "score", 0.75), (True, None, "acc", 0.25)],
-)
-def test_a_function_sees_the_key_that_its_answer_is_read_by(
-    folder: Path, function: str, evaluation: bool, eval_key: str | None, key: str, value: float
-) -> None:
-    found = outcome(folder, function, evaluation=evaluation, reward_key="acc", eval_reward_key=eval_key)
-    assert isinstance(found, Graded)
-    assert (found.value, found.detail["seen"]) == (value, key)
+@pytest.mark.parametrize(("evaluation", "value", "seen"), [(False, 1.0, "train"), (True, 2.0, "eval")])
+def test_an_evaluation_has_a_reward_key_of_its_own(folder: Path, evaluation: bool, value: float, seen: str) -> None:
+    """It is what counts, and what the function sees as its args' reward key."""
+    keys = {"reward_key": "train", "eval_reward_key": "eval"}
+    unit = wire.Unit([Sample()], False, evaluation)
+    ((outcome,), _) = graded(folder, "by_key", unit, **keys)
+    assert isinstance(outcome, Graded)
+    assert (outcome.value, outcome.detail["seen"]) == (value, seen)
+    assert reward_key(RewardSettings(**keys), evaluation=evaluation) == seen
+    assert reward_key(RewardSettings(reward_key="train"), evaluation=True) == "train"
+
+
+def test_a_sample_s_own_grader_goes_before_the_run_s(folder: Path) -> None:
+    settings = RewardSettings(custom_rm_path="mine.py:by_key", rm_type="exact")
+    theirs = Sample(custom_rm_path="mine.py:other", metadata={"rm_type": "math"})
+    assert resolve(settings, theirs, user_dir=folder).name.endswith(":other")
+    assert resolve(settings, Sample(), user_dir=folder).name.endswith(":by_key")
+    assert resolve(RewardSettings(rm_type="exact"), Sample(metadata={"rm_type": "math"})).name == "math"
+
+
+def test_only_a_group_grader_is_given_groups(folder: Path) -> None:
+    path = "mine.py:group"
+    assert resolve_group(RewardSettings(custom_rm_path=path), user_dir=folder) is None
+    assert resolve_group(RewardSettings(rm_type="exact", group_rm=True), user_dir=folder) is None
+    found = resolve_group(RewardSettings(custom_rm_path=path, group_rm=True), user_dir=folder)
+    assert found is not None
+    assert found.name.endswith(":group")
+
+
+def test_a_group_grader_gives_as_many_values_as_there_are_samples(folder: Path) -> None:
+    outcomes, _ = graded(folder, "group", wire.Unit([Sample(), Sample()], True), group_rm=True)
+    assert [isinstance(one, RewardFailure) and one.kind for one in outcomes] == [Kind.WRONG_TYPE] * 2
+
+
+def test_a_message_is_cut(folder: Path) -> None:
+    ((outcome,), marks) = graded(folder, "chatty", wire.Unit([Sample()]))
+    assert isinstance(outcome, RewardFailure)
+    assert (outcome.kind, len(outcome.message)) == (Kind.RAISED, 2000)
+    assert marks == [0, wire.IDLE]
+
+
+def test_what_a_grader_changed_or_added_in_the_metadata_is_kept(folder: Path) -> None:
+    sample = Sample(metadata={"known": "old", "left": 1})
+    ((outcome,), _) = graded(folder, "changes", wire.Unit([sample]))
+    assert isinstance(outcome, Graded)
+    assert outcome.detail == {"metadata": {"known": "new", "more": 1}}
+
+
+def test_a_grader_s_own_timeout_is_not_over_the_limit(folder: Path) -> None:
+    ((outcome,), marks) = graded(folder, "late", wire.Unit([Sample()]))
+    assert isinstance(outcome, RewardFailure)
+    assert outcome.kind is Kind.RAISED
+    assert marks == [0, wire.IDLE]
+
+
+async def test_over_the_limit_is_said_as_such() -> None:
+    with pytest.raises(OverLimit):
+        await limited(asyncio.sleep(60), 0.0)
+
+
+def test_only_own_graders_are_sent_the_arrays() -> None:
+    sample = Sample(tokens=[1, 2], loss_mask=[1])
+    built_in, own = RewardSettings(rm_type="exact"), RewardSettings(custom_rm_path="mine.py")
+    assert slim(sample, built_in).tokens == []
+    assert slim(sample, own) is sample
+    theirs = Sample(tokens=[1, 2], custom_rm_path="mine.py:other")
+    assert slim(theirs, built_in) is theirs
+
+
+async def test_a_group_that_fails_has_an_outcome_for_each_sample() -> None:
+    unit = Unit(b"", 3)
+    unit.fail(Kind.WORKER_DIED, "gone", wire.Ready("g", "d", False))
+    assert [isinstance(one, RewardFailure) and one.grader for one in await unit.future] == ["g"] * 3

@@ -114,6 +114,13 @@ def test_parts_that_do_not_fit_each_other(parts: tuple[bytes, list[str], bytes])
         _ = archive_segment.unpack_segment(1, compress(msgspec.msgpack.encode(parts))).subjects
 
 
+def test_a_record_that_is_shorter_than_its_length_says_is_found() -> None:
+    raw = archive_segment.decompress(archive_layout_1.pack_segment([SegmentRecord(1, "a", b"x")]))
+    longer = (int.from_bytes(raw[:4], "little") + 1).to_bytes(4, "little") + raw[4:]
+    with pytest.raises(ArchiveDamaged):
+        archive_layout_1.unpack_segment(1, compress(longer))
+
+
 def test_a_record_at_another_position_is_found() -> None:
     data = archive_layout_1.pack_segment([SegmentRecord(1, "a", b""), SegmentRecord(3, "a", b"")])
     with pytest.raises(ArchiveDamaged, match="position 3 stands where 2 should"):

@@ -58,6 +58,7 @@ async def test_it_ends_where_the_log_ended(archived: ArchivedLog, was: MemoryLog
     assert await archived.last(of_type("r", "step.committed")) is None
     assert await archived.last(about("r", "prompt", "g7")) == await was.last(about("r", "prompt", "g7")) is not None
     assert await archived.last(about("r", "prompt", "nobody")) is None
+    assert await archived.last("slime.r.run.*.run") == was.records[12]
 
 
 async def test_many_subjects_are_looked_up_at_once(archived: ArchivedLog, was: MemoryLog) -> None:

@@ -16,7 +16,7 @@ from schemas.errors import BlobDamaged, BlobMissing, DamagedEvent, NoSpace, Stor
 from schemas.rollouts import RolloutProgressed, WeightSpan
 from storage.blobs import BlobStore
 from storage.objects import ObjectFolder
-from storage.payloads import fetch, needs_offload, offload, offload_async
+from storage.payloads import blob_refs, fetch, needs_offload, offload, offload_async
 from tests.schemas.strategies import envelopes
 from tests.storage.stores import StoreUrl
 
@@ -48,6 +48,8 @@ def test_missing_and_damaged_are_named(store: StoreUrl) -> None:
     with pytest.raises(BlobMissing, match="ab/cd"):
         blobs.get(BlobRef(sha256="abcd" * 16, size=3))
     ref = blobs.put(b"payload")
+    with pytest.raises(BlobDamaged):
+        blobs.get(BlobRef(sha256=ref.sha256, size=ref.size + 1))
     ObjectFolder(store.url, store.options).replace(f"{ref.sha256[:2]}/{ref.sha256[2:]}", b"pAyload")
     with pytest.raises(BlobDamaged, match=ref.sha256[2:]):
         blobs.get(ref)
@@ -71,6 +73,7 @@ def test_only_arrays_above_the_limit_are_offloaded(tmp_path: Path, size: int) ->
     values = np.arange(size, dtype=np.int32)
     event = chunk(pack_tokens(values))
     kept = offload(event, blobs)
+    assert needs_offload(event) == (size * 4 > INLINE_LIMIT)
     assert (kept is event) == (size * 4 <= INLINE_LIMIT)
     assert (kept.tokens.blob is not None) == (size * 4 > INLINE_LIMIT)
     np.testing.assert_array_equal(fetch(kept.tokens, blobs), values)
@@ -123,3 +126,9 @@ def test_s3_that_is_not_there_is_store_unavailable() -> None:
     blobs = BlobStore("s3://slime/blobs", options)
     with pytest.raises(StoreUnavailable, match="s3://slime/blobs"):
         blobs.put(b"payload")
+
+
+def test_every_payload_of_an_event_is_named() -> None:
+    refs = [BlobRef(sha256=digit * 64, size=4) for digit in "abc"]
+    arrays = tuple(Array(dtype="int32", n=1, blob=ref) for ref in refs)
+    assert list(blob_refs((*arrays[:2], (arrays[2],), pack_tokens([1])))) == refs

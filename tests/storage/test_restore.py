@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.errors import ArchiveDamaged, BlobMissing, Conflict, StorageError
+from schemas.errors import ArchiveDamaged, BlobMissing, Conflict, LogDamaged, StorageError
 from serve_apps.engine.scripted_engine import Script
 from slime_events.state.apply import apply
 from slime_events.state.run import RunState, state_digest
@@ -110,6 +110,17 @@ async def test_nothing_is_restored_over_another_log() -> None:
             await restore_log(ArchiveReader(store.url, "r"), other, blobs)
     with pytest.raises(StorageError, match="nothing to restore"):
         await restored(fresh(), blobs)
+
+
+async def test_a_log_that_does_not_keep_all_it_is_given_is_damaged() -> None:
+    class Forgetful(MemoryLog):
+        async def position(self) -> int:
+            return max(0, await super().position() - 1)
+
+    store, blobs = fresh(), BlobStore(fresh().url)
+    await archive_log(await a_log(blobs, [5] * 3), ArchiveWriter(store.url, "r"))
+    with pytest.raises(LogDamaged):
+        await restore_log(ArchiveReader(store.url, "r"), Forgetful("r"), blobs)
 
 
 async def test_a_blob_that_is_nowhere_is_named() -> None:

@@ -7,6 +7,7 @@ import json
 import os
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -18,6 +19,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from schemas.errors import CheckpointMismatch, InvalidValue, NoSpace, WeightsDamaged
 from storage.digests import tensor_digests, weights_digest
 from storage.weights_files import INDEX, SINGLE, open_checkpoint
+from storage.weights_manifest import write_manifest
 from storage.weights_retention import Retention
 from storage.weights_store import TensorBytes, WeightStore, read, verify
 
@@ -109,6 +111,65 @@ def test_no_bytes_make_the_reader_raise_anything_else(tmp_path_factory: pytest.T
     (folder / SINGLE).write_bytes(data)
     with pytest.raises(WeightsDamaged):
         open_checkpoint(folder)
+
+
+@pytest.mark.parametrize("only_in_manifest", [False, True])
+def test_a_tensor_that_either_files_or_manifest_have_alone_is_found(tmp_path: Path, only_in_manifest: bool) -> None:
+    store = WeightStore(str(tmp_path))
+    manifest = store.write(1, tensors(), parent=0)
+    listed = dict(manifest.tensors)
+    if only_in_manifest:
+        listed["more"] = listed["scale"]
+    else:
+        del listed["scale"]
+    changed = msgspec.structs.replace(manifest, tensors=listed)
+    folder = Path(store.folder(1))
+    write_manifest(folder, msgspec.structs.replace(changed, digest=changed.digest_of_tensors()))
+    with pytest.raises(WeightsDamaged, match="only in one of files and manifest"):
+        verify(folder)
+
+
+def test_a_manifest_of_another_dtype_or_shape_is_found(tmp_path: Path) -> None:
+    store = WeightStore(str(tmp_path))
+    manifest = store.write(1, tensors(), parent=0)
+    folder = Path(store.folder(1))
+    for change in ({"dtype": "I32"}, {"shape": (1,)}):
+        listed = manifest.tensors | {"scale": msgspec.structs.replace(manifest.tensors["scale"], **change)}
+        changed = msgspec.structs.replace(manifest, tensors=listed)
+        write_manifest(folder, msgspec.structs.replace(changed, digest=changed.digest_of_tensors()))
+        with pytest.raises(WeightsDamaged, match="'scale'"):
+            verify(folder)
+    with pytest.raises(WeightsDamaged, match="other weights than its name"):
+        store.write(1, tensors(), parent=0)
+
+
+def test_a_configuration_that_is_gone_is_named(tmp_path: Path) -> None:
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "config.json").write_text("{}")
+    store = WeightStore(str(tmp_path / "w"), base=tmp_path / "base")
+    store.write(1, tensors(), parent=0)
+    (Path(store.folder(1)) / "config.json").unlink()
+    with pytest.raises(WeightsDamaged, match="missing"):
+        verify(store.folder(1))
+
+
+def test_an_edit_of_the_base_reaches_no_version_of_the_run(tmp_path: Path) -> None:
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "config.json").write_text("{}")
+    for version in (1, 2):
+        store = WeightStore(str(tmp_path / "w"), base=tmp_path / "base")
+        store.write(version, tensors(), parent=version - 1)
+        (tmp_path / "base" / "config.json").write_text("[]")
+    assert [(Path(store.folder(version)) / "config.json").read_text() for version in (1, 2)] == ["{}", "{}"]
+
+
+def test_no_shard_is_larger_than_its_limit(tmp_path: Path) -> None:
+    manifest = WeightStore(str(tmp_path), max_shard_bytes=60).write(1, tensors(), parent=0)
+    sizes: dict[str, int] = {}
+    for name, _, _, data in tensors():
+        file = manifest.tensors[name].file
+        sizes[file] = sizes.get(file, 0) + memoryview(data).nbytes
+    assert sorted(sizes.values()) == [52, 58]
 
 
 def test_writing_again_and_by_a_replaced_writer(tmp_path: Path) -> None:

@@ -59,3 +59,17 @@ async def test_what_ended_the_reading_is_raised_after_what_came_before_it() -> N
         assert [recorded.position for recorded in await follower.next(wait_s=20.0)] == [1, 2]
         with pytest.raises(LogDamaged):
             await follower.next(wait_s=20.0)
+
+
+async def test_it_has_caught_up_at_the_last_event_of_all_its_subjects_that_was_there() -> None:
+    log = MemoryLog("r")
+    await log.append([reward(log, "a"), chunk(log, "x", 0)])
+    subjects = (of_type("r", "reward.assigned"), of_type("r", "rollout.progressed"))
+    async with asyncio.timeout(60), Follower(log, subject=subjects, read_ahead=1) as follower:
+        await log.append([reward(log, "b")])
+        (first,) = await follower.next(wait_s=20.0)
+        assert not follower.caught_up
+        (second,) = await follower.next(wait_s=20.0)
+        assert follower.caught_up
+        (third,) = await follower.next(wait_s=20.0)
+    assert [follower.is_history(one) for one in (first, second, third)] == [True, True, False]

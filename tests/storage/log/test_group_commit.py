@@ -10,7 +10,7 @@ import pytest
 from schemas.errors import Conflict, EventTooLarge, LogUnavailable, SchemaError
 from schemas.subjects import about, every_event
 from storage.group_commit import GroupCommit
-from storage.log import Append, EventLog, Fence
+from storage.log import Append, EventLog, Fence, once
 from storage.memory_log import MemoryLog
 from tests.storage.log.said import chunk, everything, failure, reward
 from tests.storage.waiting import until
@@ -68,6 +68,29 @@ async def test_batches_are_bounded() -> None:
     assert log.batches == [2, 2, 1]
 
 
+async def test_a_call_above_a_batch_s_bounds_is_a_batch_of_its_own() -> None:
+    log = SlowLog()
+    async with GroupCommit(log, at_most=2, max_bytes=10_000) as commit:
+        calls = [[reward(log, f"{i}-{j}") for j in range(size)] for i, size in enumerate((1, 3, 1))]
+        calls.append([chunk(log, "large", 0, tokens=2500)])
+        await asyncio.wait_for(asyncio.gather(*map(commit.append, calls)), 60)
+    assert log.batches == [1, 3, 1, 1]
+
+
+async def test_a_batch_that_is_too_large_for_the_log_alone_is_tried_call_by_call() -> None:
+    class Narrow(SlowLog):
+        async def append(self, appends: Sequence[Append]) -> list[int]:
+            if any(append.envelope.event.entity() == "large" for append in appends):
+                raise EventTooLarge("more than this server takes")
+            return await super().append(appends)
+
+    log = Narrow()
+    async with GroupCommit(log) as commit:
+        calls = (commit.append([reward(log, name)]) for name in ("a", "large", "b"))
+        results = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 60)
+    assert [isinstance(result, EventTooLarge) for result in results] == [False, True, False]
+
+
 async def test_a_lost_fence_is_the_loss_of_its_caller_alone(log: EventLog) -> None:
     await log.append([chunk(log, "taken", 0)])
     fence = Fence(about(log.run, "rollout", "taken"), 0)
@@ -88,11 +111,12 @@ async def test_the_others_of_a_refused_batch_stay_a_batch() -> None:
     log = SlowLog()
     await log.append([chunk(log, "taken", 0)])
     lost = chunk(log, "taken", 4, Fence(about(log.run, "rollout", "taken"), 0))
+    right = reward(log, "right", fence=Fence(about(log.run, "rollout", "taken"), 1))
     async with GroupCommit(log) as commit:
         calls = [commit.append([reward(log, f"s{i}")]) for i in range(20)]
-        results = await asyncio.gather(commit.append([lost]), *calls, return_exceptions=True)
-    assert isinstance(results[0], Conflict)
-    assert log.batches == [1, 21, 1, 20]
+        results = await asyncio.gather(commit.append([right]), commit.append([lost]), *calls, return_exceptions=True)
+    assert [isinstance(result, Conflict) for result in results[:2]] == [False, True]
+    assert log.batches == [1, 22, 1, 21]
 
 
 async def test_callers_of_one_batch_cannot_get_past_each_others_fences(log: EventLog) -> None:
@@ -174,3 +198,11 @@ async def test_a_caller_who_gave_up_before_the_batch_is_left_out() -> None:
         await first
         assert await commit.append([reward(log, "c")]) == [2]
     assert await log.position() == 2
+
+
+async def test_what_may_be_said_once_is_refused_the_second_time() -> None:
+    log = MemoryLog("r")
+    async with GroupCommit(log) as commit:
+        assert await commit.append([once(chunk(log, "a", 0).envelope)]) == [1]
+        with pytest.raises(Conflict):
+            await commit.append([once(chunk(log, "a", 4).envelope)])

@@ -1,0 +1,89 @@
+"""What a sealed batch becomes for the trainer, field by field, and what it is refused for."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from schemas.arrays import pack_tokens, unpack
+from schemas.batches import BatchSealed
+from schemas.errors import StorageError
+from schemas.rollouts import StopReason, WeightSpan
+from slime_events.batch import TrainBatch
+from slime_events.conductor.seal import batch_digest
+from slime_events.log_batch import make_batch
+from slime_events.trajectory import Trajectory
+
+WHOLE = Trajectory(
+    "g-s0",
+    pack_tokens([1, 2]),
+    tokens=np.array([3, 4, 5], np.int32),
+    log_probs=np.array([-0.5, -1.0, -1.5], np.float32),
+    spans=(WeightSpan(0, 1, 6), WeightSpan(1, 3, 7)),
+    stop=StopReason.STOP,
+    digest="d0",
+)
+FURTHER = dataclasses.replace(
+    WHOLE,
+    sample="g-s0.1",
+    rollout="g-s0",
+    loss_mask=np.array([1, 0, 1], np.int8),
+    stop=StopReason.LENGTH,
+    recalled=True,
+    digest="d1",
+)
+LINES = [("g-s0", "d0", 1.0), ("g-s0.1", "d1", -1.0)]
+SEALED = BatchSealed(
+    step=4,
+    groups=("g",),
+    samples=("g-s0", "g-s0.1"),
+    rewards=(1.0, -1.0),
+    raw_rewards=(3.0, 2.0),
+    digest=batch_digest(4, LINES),
+)
+
+
+def made(*trajectories: Trajectory, sealed: BatchSealed = SEALED) -> TrainBatch:
+    return make_batch(sealed, {one.sample: one for one in trajectories}, unpack, temperature=0.7)
+
+
+def test_every_field_of_a_sample_comes_from_the_log() -> None:
+    batch = made(WHOLE, FURTHER)
+    assert (batch.step, batch.temperature) == (4, 0.7)
+    first, second = batch.samples
+    assert first.tokens.tolist() == [1, 2, 3, 4, 5]
+    assert (first.response_length, first.total_length) == (3, 5)
+    assert first.rollout_log_probs.tolist() == [-0.5, -1.0, -1.5]
+    assert (first.oldest_version, first.newest_version) == (6, 7)
+    assert [one.loss_mask.tolist() for one in batch.samples] == [[1, 1, 1], [1, 0, 1]]
+    assert [(one.reward, one.raw_reward) for one in batch.samples] == [(1.0, 3.0), (-1.0, 2.0)]
+    assert [one.truncated for one in batch.samples] == [False, True]
+    assert [one.recalled for one in batch.samples] == [False, True]
+    assert first.rollout == second.rollout == "g-s0"
+    assert first.group == second.group
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda: made(WHOLE),
+        lambda: made(WHOLE, dataclasses.replace(FURTHER, stop=None)),
+        lambda: made(WHOLE, dataclasses.replace(FURTHER, digest="d2")),
+        lambda: made(WHOLE, FURTHER, sealed=_but(rewards=(1.0, 1.0))),
+        lambda: made(WHOLE, FURTHER, sealed=_but(step=5)),
+        lambda: made(WHOLE, FURTHER, sealed=_but(samples=("g-s0.1", "g-s0"))),
+    ],
+    ids=["missing", "not ended", "other tokens", "other rewards", "other step", "other order"],
+)
+def test_what_is_not_exactly_what_was_sealed_is_refused(spoil: Callable[[], TrainBatch]) -> None:
+    with pytest.raises(StorageError):
+        spoil()
+
+
+def _but(**changes: Any) -> BatchSealed:
+    return msgspec.structs.replace(SEALED, **changes)

@@ -1,0 +1,58 @@
+"""Which checkpoint is trusted: one that is what was committed, and holds what it says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from actors.checkpoint_folders import CheckpointFolders
+from actors.restore import restore
+from schemas.checkpoints import CheckpointSaved
+from schemas.weights import WeightsPublished
+from slime_events.trained import Digests, Trained
+from storage.weights_store import digest_of
+from tests.simulation.parts import ScriptedRanks
+
+WEIGHTS = b"\1" * 32
+SAID = Digests(digest_of([("w", "F32", (8,), WEIGHTS)]), WEIGHTS.hex())
+
+
+@pytest.mark.parametrize(
+    ("committed", "saved", "version"),
+    [
+        (SAID, SAID, 1),
+        (Digests("other", SAID.optimizer), SAID, 0),
+        (Digests(SAID.weights, "other"), SAID, 0),
+        (Digests(SAID.weights, "other"), Digests(SAID.weights, "other"), 0),
+        (Digests("other", SAID.optimizer), Digests("other", SAID.optimizer), 0),
+    ],
+)
+async def test_only_what_was_committed_and_is_there_is_gone_on_from(
+    tmp_path: Path, committed: Digests, saved: Digests, version: int
+) -> None:
+    folders = CheckpointFolders(str(tmp_path))
+    ranks = ScriptedRanks(disk={folders.of(1): WEIGHTS})
+    told = CheckpointSaved(version=1, url=folders.of(1), weights_digest=saved.weights, optimizer_digest=saved.optimizer)
+    trained = Trained(committed={1: committed}, saved={1: told})
+    assert await restore(ranks, trained, folders, newest=1) == version
+    assert ranks.weights == (WEIGHTS if version else b"\0" * 32), "ranks that were touched are as they began"
+    assert await restore(ranks, trained, folders, newest=0) == 0
+
+
+def test_a_checkpoint_is_found_where_it_was_saved_or_where_the_run_s_folder_is_now(tmp_path: Path) -> None:
+    folders = CheckpointFolders(str(tmp_path))
+    there = CheckpointSaved(version=1, url=str(tmp_path / "there"), weights_digest="", optimizer_digest="")
+    assert folders.find(there) == folders.of(1)
+    (tmp_path / "there").mkdir()
+    assert folders.find(there) == there.url
+
+
+def test_the_version_reached_is_the_newest_that_was_committed_or_said() -> None:
+    published = {
+        version: WeightsPublished(version=version, parent=None, url="", digest="", bytes=0) for version in (0, 2)
+    }
+    assert Trained(committed={1: SAID, 2: SAID, 3: SAID}, published=published).version == 3
+    assert Trained(committed={1: SAID, 2: SAID, 3: SAID}, published=published).newest_published == 2
+    assert Trained(published=published).version == 2
+    assert (Trained().version, Trained().newest_published) == (-1, -1)

@@ -1,0 +1,56 @@
+"""The digest of an optimizer's state: every tensor of it, of every parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from actors.megatron.digest import optimizer_digest
+
+
+def stepped(*, main_weights: bool = False) -> SimpleNamespace:
+    """Two parameters in two groups, after one step; as Megatron chains its optimizers."""
+    torch.manual_seed(0)
+    first, second, third = (torch.nn.Parameter(torch.randn(3)) for _ in range(3))
+    adam = torch.optim.Adam([{"params": [first, second]}, {"params": [third]}])
+    for parameter in (first, second, third):
+        parameter.grad = torch.ones(3)
+    adam.step()
+    part = SimpleNamespace(optimizer=adam)
+    if main_weights:
+        part.fp32_from_float16_groups = []
+    return SimpleNamespace(chained_optimizers=[part])
+
+
+def state(optimizer: SimpleNamespace, group: int, index: int) -> dict[str, torch.Tensor]:
+    adam = optimizer.chained_optimizers[0].optimizer
+    found: dict[str, torch.Tensor] = adam.state[adam.param_groups[group]["params"][index]]
+    return found
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda one: state(one, 0, 0)["exp_avg"].add_(1e-6),
+        lambda one: state(one, 0, 1)["exp_avg"].add_(1e-6),
+        lambda one: state(one, 1, 0)["exp_avg"].add_(1e-6),
+        lambda one: state(one, 0, 0)["exp_avg_sq"].add_(1e-6),
+        lambda one: state(one, 1, 0)["step"].add_(1),
+    ],
+)
+def test_any_change_of_it_is_another_digest(change: Callable[[SimpleNamespace], object]) -> None:
+    changed = stepped()
+    change(changed)
+    assert optimizer_digest(changed) != optimizer_digest(stepped()) == optimizer_digest(stepped())
+
+
+@pytest.mark.parametrize("main_weights", [False, True])
+def test_main_weights_are_part_of_it_where_the_model_has_others(main_weights: bool) -> None:
+    """Where it has none the parameters are the weights, which have a digest of their own."""
+    changed = stepped(main_weights=main_weights)
+    with torch.no_grad():
+        changed.chained_optimizers[0].optimizer.param_groups[1]["params"][0].add_(1.0)
+    assert (optimizer_digest(changed) != optimizer_digest(stepped(main_weights=main_weights))) is main_weights

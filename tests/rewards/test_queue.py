@@ -1,0 +1,104 @@
+"""The pool's queue, without its processes: who goes next, who goes again, who is told that it broke."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from schemas.errors import PlugPointError
+from schemas.rewards import RewardFailureKind as Kind
+from slime_events.config.reward import RewardSettings
+from slime_events.rewards import pool as pool_module
+from slime_events.rewards import wire
+from slime_events.rewards.outcome import RewardFailure
+from slime_events.rewards.pool import GraderPool
+from slime_events.rewards.unit import Unit
+
+Died = Kind.WORKER_DIED
+
+
+def queued(units: int, workers: int = 1) -> tuple[GraderPool, list[Unit]]:
+    pool = GraderPool(RewardSettings(rm_type="exact", rm_workers=workers))
+    made = [Unit(b"", 1) for _ in range(units)]
+    pool._queue.extend(made)
+    pool._tasks = [None] * workers  # type: ignore[list-item]
+    return pool, made
+
+
+async def test_each_process_gets_its_share() -> None:
+    pool, units = queued(5, workers=2)
+    assert [await pool._next_batch() for _ in range(3)] == [units[:3], units[3:4], units[4:]]
+    pool, units = queued(2 * pool_module.BATCH)
+    assert len(await pool._next_batch()) == pool_module.BATCH
+    pool.ready = wire.Ready("", "", True)
+    pool._queue.extend(units)
+    assert len(await pool._next_batch()) == 3 * pool_module.BATCH
+
+
+async def test_what_a_death_left_goes_again_first_and_the_blamed_alone() -> None:
+    pool, (later,) = queued(1)
+    done, blamed, after = (Unit(b"", 1) for _ in range(3))
+    done.resolve([])
+    pool._settle([done, blamed, after], 1, Died, "gone", 0.0)
+    assert list(pool._queue) == [blamed, after, later]
+    assert [unit.alone for unit in pool._queue] == [True, False, False]
+    assert await pool._next_batch() == [blamed]
+    pool._settle([blamed], 0, Died, "gone again", 0.5)
+    (outcome,) = await blamed.future
+    assert isinstance(outcome, RewardFailure)
+    assert (outcome.kind, outcome.message, outcome.seconds) == (Died, "gone again", 0.5)
+    assert list(pool._queue) == [after, later]
+
+
+@pytest.mark.parametrize("current", [None, 0])
+async def test_where_nobody_is_to_blame_each_goes_again_alone(current: int | None) -> None:
+    """The process died between two units, or on one that it had answered already."""
+    pool, _ = queued(0)
+    done, *others = (Unit(b"", 1) for _ in range(3))
+    done.resolve([])
+    pool._settle([done, *others], current, Died, "gone", 0.0)
+    assert list(pool._queue) == others
+    assert all(unit.alone and not unit.deaths for unit in others)
+
+
+async def test_a_time_limit_fails_at_once_who_is_to_blame() -> None:
+    pool, _ = queued(0)
+    first, second = (Unit(b"", 1) for _ in range(2))
+    pool._settle([first, second], 0, Kind.TIMEOUT, "too long", 60.0)
+    assert first.future.done()
+    assert list(pool._queue) == [second]
+
+
+async def test_all_who_wait_are_told_that_the_pool_broke() -> None:
+    pool, waiting = queued(2)
+    batch = [Unit(b"", 1)]
+    pool._break(PlugPointError("no grader"), batch)
+    for unit in (*batch, *waiting):
+        with pytest.raises(PlugPointError):
+            await unit.future
+    with pytest.raises(PlugPointError):
+        await pool.grade_group([])
+
+
+async def test_a_pool_that_cannot_start_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Process] = []
+
+    class Process:
+        def __init__(self) -> None:
+            self.stopped = False
+
+        @classmethod
+        async def start(cls, *_: Any) -> Process:
+            if started:
+                raise PlugPointError("no grader")
+            started.append(cls())
+            return started[0]
+
+        async def stop(self, deadline: float) -> None:
+            self.stopped = True
+
+    monkeypatch.setattr(pool_module, "GraderProcess", Process)
+    with pytest.raises(PlugPointError):
+        await GraderPool(RewardSettings(rm_type="exact", rm_workers=2)).start()
+    assert [process.stopped for process in started] == [True]

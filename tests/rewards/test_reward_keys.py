@@ -1,0 +1,54 @@
+"""By which key an answer is read, and that a user's function sees the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slime_events.config.reward import RewardSettings
+from slime_events.rewards import wire
+from slime_events.rewards.outcome import Graded, Outcome
+from slime_events.rewards.worker import Worker
+from slime_events.sample import Sample
+
+OWN = """
+def whole(args, sample):
+    return {"acc": 0.25, "score": 0.75, "seen": args.reward_key}
+
+async def waits(args, sample):
+    return whole(args, sample)
+
+def group(args, samples):
+    return [whole(args, sample) for sample in samples]
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "own.py").write_text(OWN)
+    return tmp_path
+
+
+def outcome(folder: Path, function: str, *, evaluation: bool, **settings: Any) -> Outcome:
+    """Of one unit."""
+    given = RewardSettings(custom_rm_path=f"own.py:{function}", group_rm=function == "group", **settings)
+    worker = Worker(wire.Setup(given, {}, str(folder)), lambda unit: None)
+    done: list[wire.Done] = []
+    worker.grade([wire.Unit([Sample(index=0)], group=function == "group", evaluation=evaluation)], done.append)
+    ((found,),) = [one.outcomes for one in done]
+    return found
+
+
+@pytest.mark.parametrize("function", ["whole", "waits", "group"])
+@pytest.mark.parametrize(
+    ("evaluation", "eval_key", "key", "value"),
+    [(False, "score", "acc", 0.25), (True, "score", "score", 0.75), (True, None, "acc", 0.25)],
+)
+def test_a_function_sees_the_key_that_its_answer_is_read_by(
+    folder: Path, function: str, evaluation: bool, eval_key: str | None, key: str, value: float
+) -> None:
+    found = outcome(folder, function, evaluation=evaluation, reward_key="acc", eval_reward_key=eval_key)
+    assert isinstance(found, Graded)
+    assert (found.value, found.detail["seen"]) == (value, key)
