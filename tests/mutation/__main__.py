@@ -57,8 +57,8 @@ def _chosen(options: argparse.Namespace) -> Iterator[Fault]:
     found = [fault for fault in listed() if fault.area in areas or not options.area]
     for area in areas:
         every = [f for file in AREAS[area].paths(ROOT) for f in generated(area, file, ROOT, reasons)]
-        drawn = random.Random(f"{options.seed} {area}").sample(every, min(options.sample, len(every)))
-        found += every if options.all or options.fault else drawn
+        random.Random(f"{options.seed} {area}").shuffle(every)  # a larger sample has the smaller in it
+        found += every if options.all or options.fault else every[: options.sample]
     return (fault for fault in found if not options.fault or fault.id in options.fault)
 
 

@@ -137,6 +137,10 @@ class _Faults(ast.NodeVisitor):
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
         """Mostly prose, and Python 3.11 does not say where its parts are."""
 
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        for part in node.body:  # how its values are stored is no behaviour
+            self.visit(part)
+
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         self._function(node)
 
@@ -144,7 +148,7 @@ class _Faults(ast.NodeVisitor):
         self._function(node)
 
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        for part in (*node.decorator_list, node.args, *node.body):  # without what it returns by its annotation
+        for part in (node.args, *node.body):  # neither decorators nor the annotation of what it returns
             self.visit(part)
 
 
