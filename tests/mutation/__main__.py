@@ -25,6 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--sample", type=int, default=40, help="generated faults of an area, drawn at random [40]")
     parser.add_argument("--all", action="store_true", help="all generated faults: hours")
     parser.add_argument("--seed", type=int, default=1, help="of the sample [1]")
+    parser.add_argument("--file", action="append", help="all generated faults of this file only; may be said again")
     parser.add_argument("--fault", action="append", help="only this one, by its id; may be said again")
     parser.add_argument("--list", action="store_true", help="print the faults, try none")
     parser.add_argument("-j", "--jobs", type=int, default=2, help="how many at a time [2]")
@@ -58,7 +59,8 @@ def _chosen(options: argparse.Namespace) -> Iterator[Fault]:
     for area in areas:
         every = [f for file in AREAS[area].paths(ROOT) for f in generated(area, file, ROOT, reasons)]
         random.Random(f"{options.seed} {area}").shuffle(every)  # a larger sample has the smaller in it
-        found += every if options.all or options.fault else every[: options.sample]
+        found += every if options.all or options.fault or options.file else every[: options.sample]
+    found = [fault for fault in found if not options.file or fault.file in options.file]
     return (fault for fault in found if not options.fault or fault.id in options.fault)
 
 
