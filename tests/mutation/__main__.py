@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,6 +17,9 @@ from tests.mutation.hunt import NOTICED, Result, hunt
 
 ENOUGH = 0.95
 """The share that has to be noticed, of the faults that can be."""
+
+
+STOPPED = 143
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,6 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("-j", "--jobs", type=int, default=2, help="how many at a time [2]")
     parser.add_argument("--json", type=Path, metavar="FILE", help="append each outcome to it, a line each")
     options = parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))  # so that what was started is ended
     faults = list(_chosen(options))
     if options.fault and not faults:
         parser.error(f"no fault has the id {', '.join(options.fault)}: --list prints them")

@@ -25,6 +25,8 @@ from tests.mutation.reach import Reach
 LEFT_OUT = shutil.ignore_patterns(".*", "slime-runs", "build", "*.egg-info")
 PRODUCT = ("schemas", "storage", "slime_events", "actors", "serve_apps")
 LIMIT_S, TEST_S = 240.0, 60.0
+PASSED, TOO_LONG = (0, 5), -9
+"""pytest's codes where no test failed, and the code of a run that was ended."""
 T = TypeVar("T")
 
 
@@ -79,9 +81,14 @@ class Nursery:
         answer: dict[str, Any] = json.loads(line)
         return answer
 
+    def end(self) -> None:
+        """Ends the process, with what it has started; who asks it something is told that it has ended."""
+        self._process.terminate()
+        self._process.wait()
+
     def close(self) -> None:
-        """Ends the process and removes the copy."""
-        self._process.communicate()
+        """Ends it and removes the copy."""
+        self.end()
         shutil.rmtree(self._home, ignore_errors=True)
 
 
@@ -123,15 +130,22 @@ def _share(tasks: Iterable[T], at_work: Sequence[Nursery], do: Callable[[T, Nurs
 
     def work(nursery: Nursery) -> None:
         while True:
-            with lock:
+            with lock:  # looked up each time: nothing waits any more once one has failed
                 task = next(waiting, None)
             if task is None:
                 return
             do(task, nursery)
 
     with ThreadPoolExecutor(len(at_work)) as threads:
-        for done in [threads.submit(work, nursery) for nursery in at_work]:
-            done.result()
+        try:
+            for done in [threads.submit(work, nursery) for nursery in at_work]:
+                done.result()
+        except BaseException:
+            with lock:
+                waiting = iter(())
+            for nursery in at_work:
+                nursery.end()
+            raise
 
 
 def _files(fault: Fault) -> list[str]:
@@ -155,11 +169,12 @@ def _try(fault: Fault, reach: Reach, nursery: Nursery) -> Result:
         for tests in filter(None, _stages([*near, *far])):  # most faults are noticed at once
             answer = nursery.ask({"tests": tests, "limit_s": LIMIT_S, "test_s": TEST_S})
             took_s += answer["took_s"]
-            if answer["code"]:
+            if answer["code"] not in PASSED:
                 break
     finally:
         path.write_bytes(source)
-    outcome = {0: Outcome.SURVIVED, -9: Outcome.HUNG}.get(answer["code"], Outcome.KILLED)
+    outcome = Outcome.HUNG if answer["code"] == TOO_LONG else Outcome.KILLED
+    outcome = Outcome.SURVIVED if answer["code"] in PASSED else outcome
     return Result(fault, line, outcome, next(iter(answer.get("failed", ())), ""), took_s)
 
 

@@ -30,6 +30,7 @@ def main() -> int:
     ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
     for name in WARM:
         importlib.import_module(name)
+    signal.signal(signal.SIGTERM, _end)
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     for line in sys.stdin:
@@ -60,6 +61,7 @@ def _run(task: dict[str, Any]) -> dict[str, Any]:
 def _child(task: dict[str, Any], said: Path) -> None:
     code = 70
     try:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.setsid()
         nothing = os.open(os.devnull, os.O_RDWR)
         out = os.open(f"{os.environ['TMPDIR']}/out", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
@@ -78,6 +80,11 @@ def _child(task: dict[str, Any], said: Path) -> None:
         said.write_text(json.dumps(recorder.said()))
     finally:
         os._exit(code)
+
+
+def _end(*_: object) -> None:
+    _end_children()
+    os._exit(0)
 
 
 def _end_children() -> None:
