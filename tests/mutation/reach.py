@@ -56,12 +56,14 @@ class Reach:
         function = f"{fault.file}::{_function(source, fault.line(source))}"
         package = fault.file.rpartition("/")[0] + "/"
         known = [self._files[file] for file in dict.fromkeys(files) if file in self._files]
-        for reaches in (
-            lambda calls: function in calls,
-            lambda calls: any(call.startswith(fault.file + "::") for call in calls),
-            lambda calls: any(call.startswith(package) for call in calls),
+        for number, reaches in enumerate(
+            (
+                lambda calls: function in calls,
+                lambda calls: any(call.startswith(fault.file + "::") for call in calls),
+                lambda calls: any(call.startswith(package) for call in calls),
+            )
         ):
-            if found := [file for tests in known if (file := _reaching(tests, reaches))]:
+            if found := [file for tests in known if (file := _reaching(tests, reaches, all_of=number > 0))]:
                 break
         chosen: list[list[str]] = []
         total = 0.0
@@ -73,9 +75,13 @@ class Reach:
         return chosen
 
 
-def _reaching(tests: _Tests, reaches: Callable[[list[str]], bool]) -> tuple[float, list[str]] | None:
-    """Seconds and names, the quickest first; of one file, whose beginning takes its time too."""
-    found = sorted((test["took_s"], name) for name, test in tests.of.items() if reaches(test["calls"]))
+def _reaching(tests: _Tests, reaches: Callable[[list[str]], bool], *, all_of: bool) -> tuple[float, list[str]] | None:
+    """Seconds and names, the quickest first; of one file, whose beginning takes its time too. all_of: those beside one
+    that reaches it too, as a value that is made on import is read without a call.
+    """
+    reaching = {name for name, test in tests.of.items() if reaches(test["calls"])}
+    chosen = tests.of if all_of and reaching else reaching
+    found = sorted((tests.of[name]["took_s"], name) for name in chosen)
     kept, total = [], tests.begin_s
     for took_s, name in found:
         if kept and total + took_s > ENOUGH_S:
