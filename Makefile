@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 export OMP_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: install demo demo-smollm2 test test-real test-rest lint check soak chaos chaos-soak bench clean
+.PHONY: install demo demo-smollm2 test test-real test-rest lint check soak chaos chaos-soak mutate mutate-soak bench clean
 
 # torch comes first and alone: whatever wants it afterwards finds the build that fits this machine
 $(INSTALLED): requirements/base.txt requirements/dev.txt requirements/engines.txt requirements/constraints.txt pyproject.toml
@@ -54,6 +54,13 @@ chaos: $(INSTALLED)
 
 chaos-soak: $(INSTALLED)
 	$(BIN)/python -m tests.chaos --kills 200 --seed $(SEED)
+
+# faults in product code, which the tests have to notice; the soak tries every one that can be generated
+mutate: $(INSTALLED)
+	$(BIN)/python -m tests.mutation --seed $(SEED)
+
+mutate-soak: $(INSTALLED)
+	$(BIN)/python -m tests.mutation --all
 
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks

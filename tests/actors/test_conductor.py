@@ -11,10 +11,11 @@ import pytest
 from actors.conductor import Conductor
 from schemas.arrays import Array, BlobRef
 from schemas.batches import BatchSealed
+from schemas.errors import StorageError
 from schemas.evals import EvalCompleted
 from schemas.prompts import PromptSubmitted
 from schemas.rollouts import RolloutProgressed, RolloutRequested
-from schemas.runs import RunFinished
+from schemas.runs import RunFailed, RunFinished
 from serve_apps.engine.scripted_engine import Script
 from slime_events.state.run import RunPhase
 from slime_events.worker import Worker
@@ -85,3 +86,16 @@ async def test_a_slow_but_moving_run_is_not_a_stall(tmp_path: Path) -> None:
         sim.start_engine(Script(chunk=8, seconds_per_chunk=0.4))
         assert await sim.finish() is RunPhase.FINISHED
     assert len(sim.events(RolloutProgressed)) == 2
+
+
+async def test_a_conductor_that_fails_says_why(tmp_path: Path) -> None:
+    async def offload(event: Any) -> Any:
+        raise StorageError("no room for prompts")
+
+    async with Simulation(tmp_path) as sim:
+        sim._roles[0].cancel()
+        await asyncio.wait(sim._roles[:1])
+        with pytest.raises(StorageError):
+            await successor(sim, offload).run()
+        (failed,) = sim.events(RunFailed)
+        assert (failed.role, failed.reason) == ("conductor", "no room for prompts")

@@ -179,3 +179,8 @@ def test_ends_and_resumptions() -> None:
 
 def test_bytes_are_what_was_said(driver: Driver) -> None:
     assert all(encode(recorded.envelope) == recorded.data for recorded in driver.log)
+
+
+def test_a_run_that_has_said_nothing_has_no_version() -> None:
+    state = RunState(run="new")
+    assert (state.version, state.published, state.next_step, state.weights_digest) == (-1, -1, 0, "")

@@ -1,0 +1,78 @@
+"""`AREAS`: the parts whose tests are tried with faults, and the tests that may notice them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+LONG = ("tests/simulation/test_crash.py", "tests/conductor/test_promises.py")
+"""Minutes, over examples drawn at random: too long for one fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """files, tests: files and folders, without the folders in them. Of tests: light ones, each fault takes some."""
+
+    name: str
+    files: tuple[str, ...]
+    tests: tuple[str, ...]
+
+    def paths(self, root: Path) -> list[str]:
+        """Its product files."""
+        return _found(root, self.files, "[a-z]*.py")
+
+    def test_files(self, root: Path) -> list[str]:
+        """Its test files; those of chaos and of whole runs are in no area."""
+        return _found(root, self.tests, "test_*.py")
+
+
+def _found(root: Path, names: tuple[str, ...], pattern: str) -> list[str]:
+    paths = (root / name for name in names)
+    files = (file for path in paths for file in (path.glob(pattern) if path.is_dir() else [path]))
+    return sorted({file.relative_to(root).as_posix() for file in files}.difference(LONG))
+
+
+_STEP = ["rollout_step", "share", "tally", "off_policy", "micro_batches", "forward", "vocab_parallel", "optimizer"]
+_FOLDS = ["trajectory", "ungraded", "open_batches", "log_batch", "batch", "trained"]
+_ROUND = ("tests/state", "tests/conductor", "tests/simulation", "tests/replay")
+
+AREAS = {
+    area.name: area
+    for area in (
+        Area(
+            "state",
+            files=("slime_events/state", *(f"slime_events/{name}.py" for name in _FOLDS)),
+            tests=(*_ROUND, "tests/actors"),
+        ),
+        Area(
+            "conductor",
+            files=("slime_events/conductor", "slime_events/filters", "actors/conductor.py"),
+            tests=(*_ROUND, "tests/filters", "tests/plug_points", "tests/actors/test_conductor.py"),
+        ),
+        Area("storage", files=("storage",), tests=("tests/storage", "tests/storage/log")),
+        Area(
+            "trainer",
+            files=(
+                *("slime_events/algorithms", "actors/trainer.py", "actors/trainer_ranks.py"),
+                *("actors/followed_batches.py", *(f"actors/megatron/{name}.py" for name in _STEP)),
+            ),
+            tests=(
+                *("tests/algorithms", "tests/megatron", "tests/actors", "tests/conformance", "tests/rescore"),
+                "tests/simulation/test_trainer_recovery.py",
+            ),
+        ),
+        Area(
+            "graders",
+            files=("slime_events/rewards", "actors/grader.py"),
+            tests=(
+                *("tests/rewards", "tests/conformance", "tests/plug_points"),
+                *("tests/actors/test_grader.py", "tests/simulation/test_grading.py"),
+            ),
+        ),
+        Area("audit", files=("slime_events/audit",), tests=("tests/audit", "tests/simulation/test_recalled.py")),
+    )
+}
+"""By name. A fault of the list may name another part; it is tried with the tests that it names."""

@@ -1,0 +1,110 @@
+"""`Reach`: which tests call the function that a fault is in; recorded once a test file, kept in build/mutation."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.mutation.fault import Fault
+
+Ask = Callable[[dict[str, Any]], dict[str, Any]]
+RECORD_S = 400.0
+ENOUGH_S = 60.0
+"""As long as one fault's tests may take by the record: the quickest that reach it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Tests:
+    """Of one file: what each test calls, and how long it takes; begin_s: what is imported before the first."""
+
+    of: dict[str, dict[str, Any]]
+    begin_s: float
+
+
+class Reach:
+    """failed: tests that fail, or are skipped, without any fault; they are not used."""
+
+    def __init__(self, root: Path, kept: Path) -> None:
+        self._root, self._kept = root, kept
+        self._files: dict[str, _Tests] = {}
+        self.failed: list[str] = []
+        kept.mkdir(parents=True, exist_ok=True)
+
+    def record(self, file: str, ask: Ask) -> None:
+        """Of one test file, kept while that is the same. An older record chooses worse, and judges nothing."""
+        digest = hashlib.sha256(file.encode() + (self._root / file).read_bytes())
+        kept = self._kept / f"{digest.hexdigest()[:16]}.json"
+        if not kept.exists():
+            answer = ask({"tests": [file], "record": True, "limit_s": RECORD_S, "test_s": RECORD_S})
+            if "tests" not in answer:
+                raise SystemExit(f"{file} ended with {answer['code']} without a fault: run it with pytest and mend it")
+            kept.write_text(json.dumps(answer))
+        answer = json.loads(kept.read_text())
+        tests = answer["tests"]
+        self._files[file] = _Tests(tests, answer["took_s"] - sum(test["took_s"] for test in tests.values()))
+        self.failed += answer["failed"]
+
+    def tests_of(self, fault: Fault, source: bytes, files: Iterable[str]) -> list[list[str]]:
+        """Those of `files`, file by file, the quickest file first, up to ENOUGH_S. Of its function; if none calls that
+        (it runs in another process, or when it is imported), of the file; if none does, of its package.
+        """
+        function = f"{fault.file}::{_function(source, fault.line(source))}"
+        package = fault.file.rpartition("/")[0] + "/"
+        known = [self._files[file] for file in dict.fromkeys(files) if file in self._files]
+        for number, reaches in enumerate(
+            (
+                lambda calls: function in calls,
+                lambda calls: any(call.startswith(fault.file + "::") for call in calls),
+                lambda calls: any(call.startswith(package) for call in calls),
+            )
+        ):
+            if found := [file for tests in known if (file := _reaching(tests, reaches, all_of=number > 0))]:
+                break
+        chosen: list[list[str]] = []
+        total = 0.0
+        for took_s, names in sorted(found):
+            total += took_s
+            if chosen and total > ENOUGH_S:
+                break
+            chosen.append(names)
+        return chosen
+
+
+def _reaching(tests: _Tests, reaches: Callable[[list[str]], bool], *, all_of: bool) -> tuple[float, list[str]] | None:
+    """Seconds and names, the quickest first; of one file, whose beginning takes its time too. all_of: those beside one
+    that reaches it too, as a value that is made on import is read without a call.
+    """
+    reaching = {name for name, test in tests.of.items() if reaches(test["calls"])}
+    chosen = tests.of if all_of and reaching else reaching
+    found = sorted((tests.of[name]["took_s"], name) for name in chosen)
+    kept, total = [], tests.begin_s
+    for took_s, name in found:
+        if kept and total + took_s > ENOUGH_S:
+            break
+        kept.append(name)
+        total += took_s
+    return (total, kept) if kept else None
+
+
+def _function(source: bytes, line: int) -> str:
+    """The qualified name of the innermost function with this line; <module> outside of all."""
+
+    def inside(node: ast.AST, prefix: str) -> str:
+        for child in ast.iter_child_nodes(node):
+            if not (isinstance(child, ast.stmt) and child.lineno <= line <= (child.end_lineno or child.lineno)):
+                continue
+            if isinstance(child, ast.ClassDef):
+                return inside(child, f"{prefix}{child.name}.")
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+                if line < child.body[0].lineno:
+                    return ""  # its defaults are made with what is around it
+                return inside(child, f"{prefix}{child.name}.<locals>.") or f"{prefix}{child.name}"
+            return inside(child, prefix)
+        return ""
+
+    return inside(ast.parse(source), "") or "<module>"

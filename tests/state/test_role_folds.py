@@ -1,0 +1,276 @@
+"""What single roles fold: tokens of rollouts, batches to train, and what was trained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from schemas.arrays import EMPTY_TOKENS, pack, pack_log_probs, pack_tokens, unpack
+from schemas.batches import BatchSealed
+from schemas.checkpoints import CheckpointSaved
+from schemas.errors import StorageError
+from schemas.event import Purpose
+from schemas.groups import GroupRejected, RejectionCause
+from schemas.rollouts import (
+    RolloutCompleted,
+    RolloutProgressed,
+    RolloutRequested,
+    RolloutSuspended,
+    Sampling,
+    StopReason,
+    SuspendReason,
+    WeightSpan,
+)
+from schemas.runs import Branched, RunStarted
+from schemas.steps import StepCommitted
+from schemas.weights import WeightsPublished
+from slime_events.conductor.seal import batch_digest
+from slime_events.open_batches import OpenBatches
+from slime_events.trained import Digests, Trained
+from slime_events.trajectory import Trajectories, Trajectory, content_digest, mask_older_versions, merge_spans
+
+TOKENS, LOG_PROBS = np.arange(6, dtype=np.int32), np.linspace(-1, 0, 6, dtype=np.float32)
+SPANS = (WeightSpan(0, 2, 5), WeightSpan(2, 4, 3), WeightSpan(4, 6, 4))
+
+
+def asked(sample: str = "g-s0", attempt: int = 0, **more: Any) -> RolloutRequested:
+    prompt = pack_tokens([7, 8])
+    group, _, index = sample.partition("-s")
+    return RolloutRequested(
+        sample=sample,
+        group=group,
+        index=int(index),
+        prompt=prompt,
+        sampling=Sampling(max_new_tokens=6),
+        seed=1,
+        attempt=attempt,
+        **more,
+    )
+
+
+def chunk(begin: int, end: int, **more: Any) -> RolloutProgressed:
+    return RolloutProgressed(
+        **{
+            "sample": "g-s0",
+            "attempt": 0,
+            "start": begin,
+            "tokens": pack_tokens(TOKENS[begin:end]),
+            "log_probs": pack_log_probs(LOG_PROBS[begin:end]),
+            "spans": (WeightSpan(begin, end, 1),),
+            "engine": "e",
+            **more,
+        }
+    )
+
+
+def ended(sample: str = "g-s0", begin: int = 0, **more: Any) -> RolloutCompleted:
+    return RolloutCompleted(
+        **{
+            "sample": sample,
+            "group": "g",
+            "attempt": 0,
+            "start": begin,
+            "length": 6,
+            "prompt_length": 2,
+            "stop": StopReason.LENGTH,
+            "text": "text",
+            "spans": SPANS,
+            "digest": content_digest(TOKENS, LOG_PROBS),
+            "engine": "e",
+            "tokens": pack_tokens(TOKENS[begin:]),
+            "log_probs": pack_log_probs(LOG_PROBS[begin:]),
+            **more,
+        }
+    )
+
+
+def folded(*events: object) -> dict[str, Trajectory]:
+    trajectories = Trajectories(unpack)
+    for position, event in enumerate(events, 1):
+        trajectories.apply(event, position)
+    return trajectories.by_sample
+
+
+def test_a_trajectory_is_its_chunks_and_its_end() -> None:
+    one = folded(asked(), chunk(0, 2), chunk(2, 3), asked(attempt=1))["g-s0"]
+    assert (one.length, one.attempt, one.position, one.stop) == (3, 1, 4, None)
+    assert one.spans == (WeightSpan(0, 3, 1),)
+    rest = RolloutSuspended(sample="g-s0", attempt=1, length=3, reason=SuspendReason.STEP_BOUNDARY, engine="e")
+    one = folded(asked(), chunk(0, 2), rest, ended(begin=2))["g-s0"]
+    np.testing.assert_array_equal(one.tokens, TOKENS)
+    np.testing.assert_array_equal(one.log_probs, LOG_PROBS)
+    assert (one.oldest, one.newest, one.position) == (3, 5, 4)
+    assert (one.stop, one.text, one.spans, one.recalled) == (StopReason.LENGTH, "text", SPANS, False)
+    assert folded(chunk(0, 2), ended("g-s1")) == {}, "of nobody that one was told of"
+
+
+def test_an_empty_end_keeps_what_chunks_hold() -> None:
+    empty = {"tokens": EMPTY_TOKENS, "log_probs": pack_log_probs([])}
+    one = folded(asked(), chunk(0, 6), ended(begin=6, **empty))["g-s0"]
+    np.testing.assert_array_equal(one.tokens, TOKENS)
+    nothing = folded(asked(), ended(length=0, spans=(), **empty))["g-s0"]
+    assert (nothing.length, nothing.oldest, nothing.newest) == (0, 0, 0)
+
+
+def test_chunks_of_turns_are_not_joined() -> None:
+    one = folded(asked(), chunk(0, 2, turn=0), ended())["g-s0"]
+    np.testing.assert_array_equal(one.tokens, TOKENS)
+
+
+@pytest.mark.parametrize(
+    "torn",
+    [
+        chunk(1, 2),
+        chunk(0, 2, log_probs=pack_log_probs([0.0])),
+        ended(begin=1),
+        ended(length=7),
+        ended(length=5),
+    ],
+)
+def test_a_torn_history_is_an_error(torn: object) -> None:
+    with pytest.raises(StorageError):
+        folded(asked(), torn)
+
+
+def test_a_further_sample_has_the_prompt_that_was_asked_for_or_its_own() -> None:
+    mask = pack(np.array([1, 1, 0, 0, 1, 1], np.int8), "int8")
+    own = ended("g-s0-2", rollout="g-s0", attempt=3, prompt=pack_tokens([9]), loss_mask=mask)
+    samples = folded(asked(), ended("g-s0-1", rollout="g-s0"), own, ended())
+    assert list(samples) == ["g-s0", "g-s0-1", "g-s0-2"]
+    assert [one.prompt for one in samples.values()] == [pack_tokens([7, 8]), pack_tokens([7, 8]), pack_tokens([9])]
+    assert [one.rollout for one in samples.values()] == ["", "g-s0", "g-s0"]
+    assert (samples["g-s0-2"].attempt, samples["g-s0-2"].position) == (3, 3)
+    assert samples["g-s0-2"].loss_mask is not None
+    assert samples["g-s0-2"].loss_mask.tolist() == [1, 1, 0, 0, 1, 1]
+    assert samples["g-s0"].loss_mask is None
+
+
+def test_spans_of_one_version_that_meet_are_one() -> None:
+    first, empty, apart = WeightSpan(0, 2, 1), WeightSpan(2, 2, 9), WeightSpan(5, 6, 1)
+    assert merge_spans((first,), (WeightSpan(2, 3, 1),)) == (WeightSpan(0, 3, 1),)
+    assert merge_spans((first,), (WeightSpan(2, 3, 2),)) == (first, WeightSpan(2, 3, 2))
+    assert merge_spans((first,), (apart,)) == (first, apart)
+    assert merge_spans((first,), (empty,)) == (first,)
+    assert merge_spans((), (first,)) == (first,)
+
+
+def test_tokens_of_older_versions_are_masked() -> None:
+    assert mask_older_versions((), 0) is None
+    assert mask_older_versions((WeightSpan(0, 3, 2),), 3) is None
+    mask = mask_older_versions((WeightSpan(0, 2, 1), WeightSpan(2, 3, 3), WeightSpan(3, 4, 2), WeightSpan(4, 6, 3)), 6)
+    assert mask is not None
+    assert (mask.tolist(), mask.dtype) == ([0, 0, 1, 0, 1, 1], np.int8)
+
+
+def sealed(step: int, *samples: str, rewards: tuple[float, ...] = (0.5,), digest: str | None = None) -> BatchSealed:
+    lines = [
+        (sample, content_digest(TOKENS, LOG_PROBS), reward) for sample, reward in zip(samples, rewards, strict=True)
+    ]
+    return BatchSealed(
+        step=step,
+        groups=("g",),
+        samples=samples,
+        rewards=rewards,
+        raw_rewards=tuple(reward + 1 for reward in rewards),
+        digest=batch_digest(step, lines) if digest is None else digest,
+        oldest_version=3,
+    )
+
+
+def open_batches(*events: Any) -> OpenBatches:
+    batches = OpenBatches(unpack, temperature=0.7)
+    for position, event in enumerate(events, 1):
+        batches.apply(event, position)
+    return batches
+
+
+def test_a_batch_holds_what_was_sealed_in_its_order() -> None:
+    mask = pack(np.array([1, 0, 1, 0, 1, 1], np.int8), "int8")
+    other = ended("g-s1", stop=StopReason.STOP, loss_mask=mask)
+    batches = open_batches(asked(), asked("g-s1"), ended(), other, sealed(2, "g-s1", "g-s0", rewards=(-0.5, 0.5)))
+    batch = batches.make(2)
+    first, second = batch.samples
+    assert (batch.step, batch.temperature) == (2, 0.7)
+    assert [(s.sample, s.group, s.rollout, s.reward, s.raw_reward) for s in batch.samples] == [
+        ("g-s1", "g", "g-s1", -0.5, 0.5),
+        ("g-s0", "g", "g-s0", 0.5, 1.5),
+    ]
+    assert (second.oldest_version, second.newest_version, second.response_length, second.total_length) == (3, 5, 6, 8)
+    assert (first.truncated, second.truncated, second.recalled) == (False, True, False)
+    assert (first.loss_mask.tolist(), second.loss_mask.tolist()) == ([1, 0, 1, 0, 1, 1], [1] * 6)
+    assert (second.tokens.tolist(), second.tokens.dtype) == ([7, 8, 0, 1, 2, 3, 4, 5], np.int32)
+    assert (second.loss_mask.dtype, second.rollout_log_probs.tolist()) == (np.int8, LOG_PROBS.tolist())
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        (asked(), ended(), sealed(0, "g-s0", digest="another")),
+        (asked(), ended(digest="another"), sealed(0, "g-s0")),
+        (asked(), chunk(0, 6), sealed(0, "g-s0")),
+        (ended(), sealed(0, "g-s0")),
+    ],
+)
+def test_a_batch_that_the_log_does_not_hold_is_an_error(events: tuple[Any, ...]) -> None:
+    with pytest.raises(StorageError):
+        open_batches(*events).make(0)
+
+
+def test_what_is_trained_rejected_or_of_an_evaluation_is_let_go() -> None:
+    batches = open_batches(asked(), asked("h-s0"), asked("i-s0", purpose=Purpose.EVAL), ended(), sealed(0, "g-s0"))
+    known = [batches.knows(sample) for sample in ("g-s0", "h-s0", "i-s0")]
+    assert known == [True, True, False]
+    batches.apply(GroupRejected(group="h", cause=RejectionCause.STALE, reason="late", samples=("h-s0",), rewards=()), 6)
+    assert not batches.knows("h-s0")
+    batches.forget(1)
+    assert (batches.knows("g-s0"), list(batches.sealed)) == (True, [0])
+    batches.forget(0)
+    assert (batches.knows("g-s0"), list(batches.sealed)) == (False, [])
+
+
+def committed(version: int) -> StepCommitted:
+    return StepCommitted(
+        step=version - 1,
+        batch_digest="b",
+        parent_version=version - 1,
+        version=version,
+        weights_digest=f"w{version}",
+        optimizer_digest=f"o{version}",
+        samples=1,
+        tokens=1,
+        metrics={},
+        seconds={},
+    )
+
+
+def saved(version: int, weights: str, optimizer: str) -> CheckpointSaved:
+    return CheckpointSaved(version=version, url="u", weights_digest=weights, optimizer_digest=optimizer)
+
+
+def test_where_training_stands() -> None:
+    trained = Trained()
+    assert (trained.version, trained.newest_published, trained.is_branch) == (-1, -1, False)
+    trained.apply(WeightsPublished(version=0, digest="w0", url="u", parent=None, bytes=1))
+    assert (trained.version, trained.newest_published, trained.is_branch) == (0, 0, False)
+    for version in (1, 2):
+        trained.apply(committed(version))
+    assert (trained.version, trained.newest_published, trained.is_branch) == (2, 0, False)
+    trained.apply(saved(2, "w2", "o2"))
+    assert [version for version in trained.saved if trained.vouches_for(trained.saved[version])] == [2]
+    assert not trained.vouches_for(saved(2, "w2", "another"))
+    assert not trained.vouches_for(saved(2, "another", "o2"))
+    assert not trained.vouches_for(saved(3, "w2", "o2"))
+
+
+def test_a_branch_begins_with_what_its_parent_committed() -> None:
+    trained = Trained()
+    trained.apply(RunStarted(settings={}, code_version=""))
+    assert (trained.first, trained.is_branch) == (0, False)
+    branched = Branched(
+        run="p", where="w", position=9, version=3, weights_digest="w3", optimizer_digest="o3", cursors={}
+    )
+    trained.apply(RunStarted(settings={}, code_version="", branched=branched))
+    assert (trained.first, trained.version, trained.is_branch) == (3, 3, True)
+    assert trained.committed == {3: Digests("w3", "o3")}
