@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from schemas.errors import UnknownGrader
 from slime_events.config.reward import RewardSettings
-from slime_events.rewards import deepscaler, exact, f1, gpqa, math, mathd, reasoning_gym
+from slime_events.rewards import dapo, deepscaler, exact, f1, gpqa, math, mathd, reasoning_gym
 from slime_events.rewards.boxed import last_boxed
 from slime_events.rewards.dispatch import built_in, resolve
 from slime_events.rewards.registry import GRADERS
