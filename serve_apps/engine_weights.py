@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator
 
-from schemas.errors import DeadlineExceeded, WeightsDamaged
+from schemas.errors import DeadlineExceeded, EngineError, WeightsDamaged
 from schemas.rollouts import RolloutRequested
 from schemas.subjects import of_type
 from schemas.weights import WeightsActivated, WeightsPublished
@@ -112,11 +112,21 @@ class EngineWeights:
             self._tell()
 
     async def _pause(self, version: int) -> None:
-        """Until nothing is generated that `version` may not make. What the engine aborts for it goes on later."""
+        """Until nothing is generated that `version` may not make. What the engine aborts for it goes on later.
+
+        Raises EngineError where a generation does not end.
+        """
         leaving = [rid for rid, claim in self._generating.items() if not claim.accepts(version)]
         await asyncio.gather(*map(self._engine.abort, leaving))
-        while not all(claim.accepts(version) for claim in self._generating.values()):
-            await self._moved.wait()
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                while not all(claim.accepts(version) for claim in self._generating.values()):
+                    await self._moved.wait()
+        except TimeoutError:
+            raise EngineError(
+                f"weight version {version} is not loaded: {len(leaving)} rollouts were to pause for it, and did not in "
+                f"{self._deadline_s:.0f} s"
+            ) from None
 
     async def _find(self, published: WeightsPublished) -> str:
         """Where a version lies: as published, or with this run's weights where the run was restored elsewhere.

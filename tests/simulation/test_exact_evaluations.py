@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from schemas.errors import EngineError
 from schemas.evals import EvalCompleted
 from schemas.event import Purpose
 from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed, RolloutProgressed, RolloutRequested, Sampling
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsActivated, WeightsPublished
-from serve_apps.engine.scripted_engine import Script
+from serve_apps.engine.engine import Delta, GenerateRequest
+from serve_apps.engine.scripted_engine import Script, ScriptedEngine
 from slime_events.state.run import RunPhase
 from slime_events.worker import Worker
 from tests.simulation.simulation import Simulation, make_plan
@@ -108,6 +112,29 @@ async def test_another_engine_loads_the_version_when_the_one_that_had_it_is_lost
     (first,) = [event for event in sim.events(RolloutCompleted) if event.sample == "eval-held-v0-000000-s0"]
     assert first.length == 600
     assert not sim.events(RolloutFailed)
+
+
+class Stuck(ScriptedEngine):
+    """Answers of evaluations never come, and it does not hear that they are to end."""
+
+    async def abort(self, rid: str) -> None:
+        pass
+
+    async def generate(self, request: GenerateRequest) -> AsyncIterator[Delta]:
+        if request.rid.startswith("eval"):
+            await asyncio.Event().wait()
+        async for delta in super().generate(request):
+            yield delta
+
+
+async def test_an_engine_whose_evaluation_does_not_end_is_given_up(tmp_path: Path) -> None:
+    async with Simulation(tmp_path, exact_plan(eval_every=100), evaluations=HELD) as sim:
+        sim.start_engine(Stuck(SLOW), hold_s=0.01, weights_deadline_s=0.2, name="stuck")
+        with pytest.raises(EngineError):
+            await sim.engines["stuck"]
+        sim.start_engine(SLOW, lease_s=0.2)
+        assert await sim.finish(dead=sim.lines[:1]) is RunPhase.FINISHED
+    check_exact(sim)
 
 
 async def test_a_version_that_is_gone_fails_the_answers_and_not_the_run(tmp_path: Path) -> None:
