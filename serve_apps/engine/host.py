@@ -12,7 +12,6 @@ import gc
 import multiprocessing
 import multiprocessing.connection
 import os
-import signal
 import socket
 import sys
 import threading
@@ -28,12 +27,12 @@ import numpy as np
 
 from schemas.rollouts import StopReason
 from serve_apps.engine import wire
+from serve_apps.engine.end_token import end_tokens
 from serve_apps.engine.engine_folder import clean
-from serve_apps.engine.pieces import kept_at_seam, sampling_parameters, spans_within
+from serve_apps.engine.host_end import end, end_with_parent, end_with_schedulers
+from serve_apps.engine.pieces import how_it_ended, kept_at_seam, sampling_parameters, spans_within
 from serve_apps.engine.scoring import Scoring
 from slime_events.process_environment import GENERATES, yield_to_others
-
-PARENT_CHECK_S = 0.5
 
 
 def main() -> None:
@@ -41,7 +40,7 @@ def main() -> None:
     yield_to_others(GENERATES)
     connection, folder = socket.socket(fileno=int(sys.argv[1])), Path(sys.argv[2])
     connection.set_inheritable(False)
-    threading.Thread(target=_end_with_parent, args=(os.getppid(), folder), daemon=True).start()
+    threading.Thread(target=end_with_parent, args=(os.getppid(), folder), daemon=True).start()
     try:
         started = time.monotonic()
         gc.disable()  # nothing that an import makes is garbage: looking through it costs a tenth of the start
@@ -53,7 +52,7 @@ def main() -> None:
         launch = msgspec.msgpack.decode(wire.receive_frame(connection), type=wire.Launch)
         engine = _start(launch, folder.name)
         engine.tokenizer_manager._subprocess_watchdog.stop()  # it looks once a second, the thread below at once
-        threading.Thread(target=_end_with_schedulers, daemon=True).start()
+        threading.Thread(target=end_with_schedulers, daemon=True).start()
         seconds = {"import": imported - started, "launch": time.monotonic() - imported}
         asyncio.set_event_loop(engine.loop)
         engine.loop.run_until_complete(Host(engine, connection).serve(seconds))
@@ -63,29 +62,7 @@ def main() -> None:
         sys.excepthook(*sys.exc_info())
     finally:
         clean(folder)  # a caller that was killed will not
-        _end()
-
-
-def _end_with_parent(parent: int, folder: Path) -> None:
-    while os.getppid() == parent:
-        time.sleep(PARENT_CHECK_S)
-    clean(folder)
-    _end()
-
-
-def _end() -> None:
-    """The caller made this process leader of a session, so its group is this engine and nothing else."""
-    sys.stderr.flush()
-    os.killpg(os.getpgid(0), signal.SIGKILL)
-
-
-def _end_with_schedulers() -> None:
-    """A thread, because the loop can hang then: a message to a dead scheduler waits for ever in ZeroMQ."""
-    schedulers = {process.sentinel: process for process in multiprocessing.active_children()}
-    died = schedulers[multiprocessing.connection.wait(list(schedulers))[0]]  # type: ignore[index]
-    died.join(1.0)
-    print(f"SchedulerError: the process {died.pid} ended with exit code {died.exitcode}", file=sys.stderr)
-    _end()
+        end()
 
 
 def _start(launch: wire.Launch, name: str) -> Any:
@@ -113,6 +90,7 @@ class Host:
 
     def __init__(self, engine: Any, connection: socket.socket) -> None:
         self.manager = engine.tokenizer_manager
+        self.end_tokens = end_tokens(self.manager)
         self.loop: asyncio.AbstractEventLoop = engine.loop
         self.connection = connection
         self.tasks: set[asyncio.Task[None]] = set()
@@ -170,9 +148,9 @@ class Host:
 
         prompt = np.frombuffer(frame.prompt, dtype="<i4").tolist()
         response: list[int] = np.frombuffer(frame.resume, dtype="<i4").tolist()
-        if len(response) >= frame.sampling.max_new_tokens:
+        if (ended := self._how_it_ended(frame, response)) is not None:
             text = self._text(response, frame.sampling.skip_special_tokens)
-            self.send(wire.Piece(frame.id, b"", b"", (), StopReason.LENGTH, text))
+            self.send(wire.Piece(frame.id, b"", b"", (), ended, text))
             return
         resumed = len(response)
         request = GenerateReqInput(
@@ -197,6 +175,8 @@ class Host:
         start = len(response)
         log_probs = [pair[0] for pair in meta["output_token_logprobs"][-len(tokens) :]] if tokens else []
         finish = StopReason(meta["finish_reason"]["type"]) if meta["finish_reason"] else None
+        if finish is StopReason.ABORT:
+            finish = self._how_it_ended(frame, response + tokens) or finish
         if (kept := self._kept_at_seam(frame, response, tokens, resumed)) is not None:
             tokens, log_probs, finish = tokens[:kept], log_probs[:kept], StopReason.STOP
             self.manager.abort_request(frame.id)
@@ -222,6 +202,14 @@ class Host:
             response[resumed:] + tokens,
             len(response) - resumed,
             frame.sampling.stop,
+            lambda ids: self._text(ids, frame.sampling.skip_special_tokens),
+        )
+
+    def _how_it_ended(self, frame: wire.Generate, response: list[int]) -> StopReason | None:
+        return how_it_ended(
+            response,
+            frame.sampling,
+            self.end_tokens,
             lambda ids: self._text(ids, frame.sampling.skip_special_tokens),
         )
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
-from schemas.rollouts import WeightSpan
+from schemas.rollouts import Sampling, StopReason, WeightSpan
 from serve_apps.engine import wire
 
 
@@ -24,6 +24,23 @@ def sampling_parameters(frame: wire.Generate, resumed: int) -> dict[str, Any]:
         "no_stop_trim": True,
         "sampling_seed": frame.seed,
     }
+
+
+def how_it_ended(
+    response: list[int], sampling: Sampling, end_tokens: Collection[int], decode: Callable[[list[int]], str]
+) -> StopReason | None:
+    """How a whole response has ended by itself; None where there is more to be generated.
+
+    SGLang says of one that ends in the very step in which it is aborted that it was aborted. Gone on with, it would
+    have tokens behind its end. end_tokens: of the model, beside those of the sampling.
+    """
+    if response and (response[-1] in end_tokens or response[-1] in sampling.stop_token_ids):
+        return StopReason.STOP
+    if sampling.stop and response:
+        text = decode(response[-4 * max(map(len, sampling.stop)) :])  # a token is at least one byte
+        if any(found in text for found in sampling.stop):
+            return StopReason.STOP
+    return StopReason.LENGTH if len(response) >= sampling.max_new_tokens else None
 
 
 def spans_within(versions: list[dict[str, Any]], resumed: int, start: int, end: int) -> tuple[WeightSpan, ...]:

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from schemas.rollouts import Sampling, StopReason
@@ -19,6 +20,7 @@ from serve_apps.engine.host import Host
 from storage.cancellation import end_all
 
 DEADLINE_S = 10.0
+END, OTHER_END = 7, 8
 GENERATE = wire.Generate("1", bytes(4), b"", Sampling(max_new_tokens=8), 0)
 SCORE = wire.Score("2", bytes(4), b"", bytes(4), 1.0)
 UPDATE = wire.UpdateWeights(3, "/weights", 7)
@@ -29,7 +31,9 @@ class Manager:
 
     def __init__(self, error: Exception | None = None) -> None:
         self._error, self._running = error, dict[str, asyncio.Event]()
-        self.tokenizer = SimpleNamespace(decode=lambda tokens, **how: "")
+        self.tokenizer = SimpleNamespace(decode=lambda tokens, **how: "", eos_token_id=END)
+        self.model_config = SimpleNamespace(hf_eos_token_id={END, OTHER_END})
+        self.tokens: list[int] = []
 
     def auto_create_handle_loop(self) -> None: ...
 
@@ -38,7 +42,9 @@ class Manager:
             raise self._error
         self._running[request.rid] = asyncio.Event()
         await self._running[request.rid].wait()
-        yield {"meta_info": {"output_token_logprobs": [], "finish_reason": {"type": "abort"}}, "output_ids": []}
+        log_probs = [(-0.5, token, None) for token in self.tokens]
+        meta = {"output_token_logprobs": log_probs, "finish_reason": {"type": "abort"}}
+        yield {"meta_info": meta, "output_ids": self.tokens}
 
     def abort_request(self, rid: str) -> None:
         if rid in self._running:
@@ -89,3 +95,28 @@ async def test_a_response_that_is_aborted_at_once_ends() -> None:
     ended = await answer(Manager(), GENERATE, wire.Abort("1"))
     assert isinstance(ended, wire.Piece)
     assert ended.finish is StopReason.ABORT
+
+
+@pytest.mark.parametrize(
+    ("tokens", "finish"),
+    [
+        ([3], StopReason.ABORT),
+        ([3, END], StopReason.STOP),
+        ([OTHER_END], StopReason.STOP),
+        ([3] * 8, StopReason.LENGTH),
+    ],
+)
+async def test_one_that_ends_as_it_is_aborted_has_ended(tokens: list[int], finish: StopReason) -> None:
+    manager = Manager()
+    manager.tokens = tokens
+    ended = await answer(manager, GENERATE, wire.Abort("1"))
+    assert isinstance(ended, wire.Piece)
+    assert ended.finish is finish
+    assert np.frombuffer(ended.tokens, "<i4").tolist() == tokens
+
+
+async def test_one_that_had_ended_before_is_not_gone_on_with() -> None:
+    resumed = wire.Generate("1", bytes(4), np.array([3, END], "<i4").tobytes(), Sampling(max_new_tokens=8), 0)
+    ended = await answer(Manager(), resumed)
+    assert isinstance(ended, wire.Piece)
+    assert (ended.finish, ended.tokens) == (StopReason.STOP, b"")

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.errors import EngineError
-from schemas.rollouts import WeightSpan
+from schemas.rollouts import Sampling, StopReason, WeightSpan
 from serve_apps.engine.arguments import SHIMS
 from serve_apps.engine.cpu.sampling import murmur_hash32, seeded_choice
 from serve_apps.engine.host_process import reason_in_log
-from serve_apps.engine.pieces import kept_at_seam, spans_within
+from serve_apps.engine.pieces import how_it_ended, kept_at_seam, spans_within
 from serve_apps.engine.weight_files import misfit, shapes_in
 
 
@@ -140,3 +140,23 @@ except NotImplementedError as error:
         [sys.executable, "-c", code, str(SHIMS)], capture_output=True, text=True, check=True, timeout=30
     )
     assert "sgl_kernel.anything.deeper.kernel is a placeholder" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("response", "ended"),
+    [
+        ("", None),
+        ("abc", None),
+        ("ab!", StopReason.STOP),
+        ("a!b", None),
+        ("ab?", StopReason.STOP),
+        ("ab</p>", StopReason.STOP),
+        ("ab</p", None),
+        ("abcdefghij", StopReason.LENGTH),
+        ("abcdefghi!", StopReason.STOP),
+    ],
+)
+def test_how_a_response_has_ended_by_itself(response: str, ended: StopReason | None) -> None:
+    sampling = Sampling(max_new_tokens=10, stop=("</p>",), stop_token_ids=(ord("?"),))
+    found = how_it_ended([*map(ord, response)], sampling, {ord("!")}, lambda tokens: "".join(map(chr, tokens)))
+    assert found is ended
