@@ -29,6 +29,7 @@ class Verdicts(Check):
         self._accepted = 0
         self._causes: dict[str, int] = {}
         self._order = -1
+        self._rejected: list[tuple[int, int]] = []
 
     def apply(self, recorded: Recorded) -> None:
         event = recorded.envelope.event
@@ -48,7 +49,7 @@ class Verdicts(Check):
         self._members(recorded, event, group)
         self._inputs(recorded, event, group)
         self._figures(recorded, event, group)
-        self._in_order(recorded, group)
+        self._in_order(recorded, group, accepted=isinstance(event, GroupAccepted))
 
     def _members(self, recorded: Recorded, event: Verdict, group: GroupFacts) -> None:
         if event.samples != tuple(group.samples):
@@ -85,12 +86,24 @@ class Verdicts(Check):
                 wrong = f"its {name} is {value!r}, and the log gives {found[name]!r}"
                 self.find(recorded, wrong, "it was taken on other figures")
 
-    def _in_order(self, recorded: Recorded, group: GroupFacts) -> None:
+    def _in_order(self, recorded: Recorded, group: GroupFacts, *, accepted: bool) -> None:
+        """In prompt order nothing is decided before what was asked for earlier has ended.
+
+        Without a filter acceptances are said with the batch that they fill, so a rejection may be said before them.
+        """
         plan = self.ledger.rules.plan
-        if plan is not None and plan.in_prompt_order and group.order < self._order:
+        if plan is None or not plan.in_prompt_order:
+            return
+        ended = max((sample.graded for sample in group.samples.values()), default=0)
+        too_early = [position for order, position in self._rejected if order > group.order and ended > position]
+        if group.order < self._order or too_early:
             wrong = "a group that was asked for after it was decided before it"
             self.find(recorded, wrong, "luck or length decided what was trained on")
-        self._order = max(self._order, group.order)
+        if accepted or plan.verdicts_at_once:
+            self._order = max(self._order, group.order)
+            self._rejected = [one for one in self._rejected if one[0] > group.order]
+        else:
+            self._rejected.append((group.order, recorded.position))
 
     def counts(self) -> Counts:
         rejected = {f"rejected ({cause})": count for cause, count in sorted(self._causes.items())}

@@ -11,6 +11,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from schemas.arrays import unpack
+from schemas.rewards import RewardFailureKind
 from serve_apps.engine.scripted_engine import Script
 from slime_events.audit.audit import Audit
 from slime_events.audit.followed import facts_of
@@ -19,12 +20,15 @@ from slime_events.audit.recalled import RecordedEnds
 from slime_events.audit.rules import Rules
 from slime_events.conductor.plan import Plan
 from slime_events.config.algorithm import AlgorithmSettings
+from slime_events.rewards.outcome import Outcome, RewardFailure
+from slime_events.sample import Sample
 from storage.log import Recorded
 from storage.memory_log import MemoryLog
 from tests.audit.doctored import Doctored
 from tests.conductor.driver import dropping
 from tests.generate.scene import a_run
 from tests.learner.learning import Learning
+from tests.simulation.parts import InstantPool, by_text
 from tests.simulation.simulation import Simulation, make_plan
 from tests.simulation.test_branch import branch
 from tests.simulation.test_branch import run as run_in_order
@@ -87,6 +91,22 @@ async def _asynchronous(folder: Path) -> Run:
     return await _simulated(folder, a_plan(max_staleness=2, draw=4, in_prompt_order=False))
 
 
+def _graded(sample: Sample) -> Outcome | float:
+    if sample.prompt == "fails":
+        return RewardFailure(kind=RewardFailureKind.RAISED, message="x", grader="test", grader_digest="")
+    return by_text(sample)
+
+
+async def _failing(folder: Path) -> Run:
+    """Without a filter: a group whose rewards fail is rejected while those before it wait for their batch."""
+    plan = make_plan(steps=2, groups=4, verdicts_at_once=False)
+    prompts = ["a", "b", "fails", *[f"p{n}" for n in range(9)]]
+    async with Simulation(folder, plan, prompts=prompts, pool=InstantPool(_graded)) as sim:
+        sim.start_engine(STEP)
+        await sim.finish()
+    return Run(plan, sim.log.records, folder)
+
+
 async def _branch(folder: Path) -> Run:
     """Of version 1, over the same prompts."""
     sim = await branch(await run_in_order(folder, make_plan(steps=3)), 1)
@@ -125,6 +145,7 @@ async def _turns(folder: Path) -> Run:
 MAKERS: dict[str, Callable[[Path], Awaitable[Run]]] = {
     "synchronous": _synchronous,
     "asynchronous": _asynchronous,
+    "failing": _failing,
     "branch": _branch,
     "learner": _learner,
     "recalling": _recalling,

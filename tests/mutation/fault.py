@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import tomllib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
 LISTED = HERE / "faults"
 EQUIVALENT = HERE / "equivalent.toml"
 
@@ -57,10 +59,17 @@ class Fault:
 def listed() -> list[Fault]:
     """All of the list, in its order."""
     return [
-        Fault(**{**entry, "tests": tuple(entry.get("tests", ()))})
+        Fault(**{**entry, "tests": tuple(_files(entry.get("tests", ())))})
         for path in sorted(LISTED.glob("*.toml"))
         for entry in tomllib.loads(path.read_text(encoding="utf-8"))["fault"]
     ]
+
+
+def _files(tests: Iterable[str]) -> Iterator[str]:
+    """A folder stands for the files of tests in it."""
+    for test in tests:
+        below = sorted((ROOT / test).rglob("test_*.py")) if (ROOT / test).is_dir() else [ROOT / test]
+        yield from (str(path.relative_to(ROOT)) for path in below)
 
 
 def equivalents() -> dict[tuple[str, str, str], str]:

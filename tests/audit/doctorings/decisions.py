@@ -90,6 +90,12 @@ VERDICTS = (
     *(row(f"another {name}", change(REJECTED, figures={name: 9.0}), names=(name,)) for name in ("min", "max", "count")),
     row("stale by other weights", change(REJECTED, cause="stale", figures={"oldest_version": 1}), names=(0.0, 1)),
     row("another order", move(ACCEPTED, before=following(the("group.accepted", 1)))),
+    row(
+        "rejected before one that was asked for earlier had ended",
+        move(the("reward.assigned", sample="train-0-000000-s2"), before=following(the("group.rejected"))),
+        found=(the("group.accepted", group="train-0-000000"),),
+        log="failing",
+    ),
 )
 
 
