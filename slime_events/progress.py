@@ -20,6 +20,8 @@ from slime_events.working_time import WorkingTime
 from storage.log import Recorded
 
 NANO = 1e-9
+WINDOW = 5
+"""Steps at either end that a summary's means are of; of a run of fewer than twice as many, one step."""
 EVAL_FIELDS = ("dataset", "version", "mean", "samples", "failed", "oldest_version", "newest_version")
 
 
@@ -153,6 +155,7 @@ class Progress:
     def summary(self) -> dict[str, Any]:
         """What was reached, in figures. steps: committed in all, those before a branch's beginning included."""
         rewards = [line.reward for line in self.steps]
+        few = WINDOW if len(rewards) >= 2 * WINDOW else 1
         differences = [
             line.metrics["logprob_agreement_max"] for line in self.steps if "logprob_agreement_max" in line.metrics
         ]
@@ -163,10 +166,10 @@ class Progress:
             "steps": self.state.steps,
             "first_version": self.state.first,
             "weight_versions": self.state.version,
-            "reward_first": statistics.fmean(rewards[:5]) if rewards else None,
-            "reward_last": statistics.fmean(rewards[-5:]) if rewards else None,
-            "length_first": statistics.fmean([s.mean_length for s in self.steps[:5]]) if rewards else None,
-            "length_last": statistics.fmean([s.mean_length for s in self.steps[-5:]]) if rewards else None,
+            "reward_first": statistics.fmean(rewards[:few]) if rewards else None,
+            "reward_last": statistics.fmean(rewards[-few:]) if rewards else None,
+            "length_first": statistics.fmean([s.mean_length for s in self.steps[:few]]) if rewards else None,
+            "length_last": statistics.fmean([s.mean_length for s in self.steps[-few:]]) if rewards else None,
             "eval_first": self.evals[0].mean if self.evals else None,
             "eval_last": self.evals[-1].mean if self.evals else None,
             "eval_last_failed": self.evals[-1].failed if self.evals else None,

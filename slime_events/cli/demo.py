@@ -234,7 +234,9 @@ def _task_of(settings: TrainSettings) -> tuple[object, ...]:
 
 
 def last_sample(steps: int, settings: TrainSettings) -> str | None:
-    """A sample of the last step, where prompts are drawn in file order."""
-    if settings.data.rollout_shuffle or not steps:
+    """A sample of the last step, where prompts are drawn in file order and from the file alone."""
+    data = settings.data
+    others = (data.rollout_shuffle, data.archive_prompts, data.data_source_path, settings.debug.load_debug_rollout_data)
+    if any(others) or data.prompt_sampler != "file" or not steps:
         return None
     return f"train-0-{steps * settings.rollout.rollout_batch_size - 1:06d}-s0"

@@ -1,6 +1,6 @@
 """`slime-events`: the first word names the command, which alone is imported.
 
-Exit codes: 0 done, 1 it failed, 2 it was asked for what cannot be, 130 interrupted.
+Exit codes: 0 done, 1 it failed, 2 it was asked for what cannot be or is not there, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -77,11 +77,11 @@ def usage() -> str:
 
 
 def _run(module: str, words: list[str]) -> int:
-    from schemas.errors import ConfigError, SlimeEventsError
+    from schemas.errors import ConfigError, PlugPointError, RunNotFound, SlimeEventsError
 
     try:
         return int(importlib.import_module(module).main(words))
-    except ConfigError as error:
+    except (ConfigError, PlugPointError, RunNotFound) as error:
         return _error(str(error), 2)
     except SlimeEventsError as error:
         return _error(str(error), 1)

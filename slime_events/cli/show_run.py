@@ -111,8 +111,9 @@ def _head(facts: dict[str, Any]) -> str:
         ("prompts", f"{counts['prompts_submitted']} submitted, {counts['prompts_rejected']} refused"),
         ("groups", f"{counts['groups_accepted']} of {decided} accepted, {counts['groups_trained']} trained on, "
                    f"{facts['open_groups']} open"),
-        ("samples", f"{counts['samples_completed']} completed, {counts['samples_failed']} failed, "
-                    f"{counts['rewards_failed']} ungraded, {facts['in_flight']} in flight" + _rests(counts)),
+        ("samples", f"{counts['samples_completed']} completed for training; evaluations included, "
+                    f"{counts['samples_failed']} failed, {counts['rewards_failed']} ungraded, "
+                    f"{facts['in_flight']} in flight" + _rests(counts)),
         ("tokens", f"{counts['response_tokens']:,} generated"),
     ])  # fmt: skip
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from slime_events.progress import WINDOW
+
 HONEST = {
     "digits4": (
         "What it learned is to think before it answers. The base was taught to work such chains out and then to blurt\n"
@@ -19,8 +21,6 @@ HONEST = {
 GAIN = {"digits4": 0.1, "arithmetic": 0.01}
 """Of the held-out score (or else of the reward): what is less may be chance, at 128 samples."""
 TOO_LITTLE = "That is too little to see it learn: the demo's own number of steps shows it."
-WINDOW = 5
-"""Steps that `reward_first` and `reward_last` are means of."""
 
 
 def closing_words(summary: Mapping[str, Any], command: str = "slime-events") -> str:
@@ -58,7 +58,7 @@ def _reached(summary: Mapping[str, Any]) -> str:
     if "eval_last" in summary:
         first = f"{summary['eval_first']:.2f} -> " if "eval_first" in summary else ""
         made_by = f", answers by {summary['eval_last_by']}" if summary.get("eval_last_by") else ""
-        how = f"greedy, questions never trained on{made_by}"
+        how = ("greedy, questions never trained on" if summary.get("task") else "mean of the last set") + made_by
         lines.append(f"held-out          {first}{summary['eval_last']:.2f}  ({how})")
     if len(summary["rewards"]) > 1 and {"response_tokens_first", "response_tokens_last"} <= summary.keys():
         first, last = summary["response_tokens_first"], summary["response_tokens_last"]

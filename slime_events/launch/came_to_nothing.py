@@ -1,7 +1,8 @@
 """What becomes of a new run that fails before anything was made in it: its name is free again.
 
-Nothing was made where no rollout is complete, no step committed, and no prompt has come from outside. Process logs are
-kept beside the runs: they may be the only place that says more of the reason.
+Nothing was made where no rollout is complete, no group rejected (its reason is to be looked at), no step committed, and
+no prompt has come from outside. Process logs are kept beside the runs: they may be the only place that says more of the
+reason.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from storage.objects import ObjectFolder
 
 FAILED = ".failed"
 """Folder in that of all runs, with a folder for each run that came to nothing: its process logs, of the last time."""
-MADE = ("rollout.completed", "step.committed")
+MADE = ("rollout.completed", "group.rejected", "step.committed")
 
 
 async def came_to_nothing(log: JetStreamLog) -> bool:

@@ -34,10 +34,13 @@ def test_an_unknown_command_gets_the_nearest_names(capsys: pytest.CaptureFixture
     assert "Did you mean show?" in capsys.readouterr().err
 
 
-def test_an_unknown_run_is_one_line_and_exit_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_run_is_one_line_and_exit_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "demo").mkdir()
     (tmp_path / "demo" / "settings.toml").write_text("")
-    assert main(["show", "other", "--runs-dir", str(tmp_path)]) == 1
+    for command in ("show", "audit", "replay", "retrain"):
+        assert main([command, "other", "--runs-dir", str(tmp_path)]) == 2
+        assert capsys.readouterr().err.startswith("error: no run 'other'")
+    assert main(["show", "other", "--runs-dir", str(tmp_path)]) == 2
     err = capsys.readouterr().err
     assert err.startswith("error: no run 'other'")
     assert "demo" in err

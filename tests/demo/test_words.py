@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
-from slime_events.cli.demo import SMOLLM2, TINY, is_stock
+from slime_events.cli.demo import SMOLLM2, TINY, is_stock, last_sample
 from slime_events.config.run import RunSettings
 from slime_events.config.settings import TrainSettings
 from slime_events.demo.settings import demo_settings, smollm2_settings
@@ -98,3 +100,24 @@ def test_a_task_of_the_user_s_own_is_not_the_stock_one(tmp_path: Path) -> None:
         ("rollout", {"custom_generate_function_path": "mine.py:generate"}),
     ):
         assert not is_stock(changed(tiny, component, **fields), TINY)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sample"),
+    [
+        ({}, "train-0-000047-s0"),
+        ({"rollout_shuffle": True}, None),
+        ({"archive_prompts": "slime-runs/demo"}, None),
+        ({"prompt_sampler": "curriculum"}, None),
+        ({"data_source_path": "mine.py:Source"}, None),
+    ],
+)
+def test_a_sample_is_named_only_where_its_name_is_known(changes: dict[str, Any], sample: str | None) -> None:
+    settings = demo_settings(Path("data"))
+    changed = replace(settings, data=replace(settings.data, **changes))
+    assert last_sample(3, changed) == sample
+
+
+def test_what_the_held_out_score_is_of_is_said_of_the_stock_task_alone() -> None:
+    assert "never trained on" in closing_words(STOCK | {"eval_last": 0.9})
+    assert "never trained on" not in closing_words(STOCK | {"eval_last": 0.9, "task": None})
