@@ -88,3 +88,8 @@ async def test_an_index_that_was_kept_is_used_and_a_damaged_one_is_made_again(
 async def test_nothing_will_come(archived: ArchivedLog) -> None:
     with pytest.raises(ValueError, match="nothing is appended to it"):
         await anext(archived.read(follow=True))
+
+
+def test_stored_records_from_the_first_or_a_later_position(was: MemoryLog, archived: ArchivedLog) -> None:
+    assert [record.data for record in archived.records()] == [record.data for record in was.records]
+    assert [record.position for record in archived.records(3)] == [record.position for record in was.records[2:]]
