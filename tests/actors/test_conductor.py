@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from actors.conductor import Conductor
+from actors.conductor import TICK_S, Conductor
 from schemas.arrays import Array, BlobRef
 from schemas.batches import BatchSealed
 from schemas.errors import StorageError
@@ -19,8 +19,10 @@ from schemas.runs import RunFailed, RunFinished
 from serve_apps.engine.scripted_engine import Script
 from slime_events.state.run import RunPhase
 from slime_events.worker import Worker
+from storage.cancellation import end_all
 from storage.log import once
-from tests.simulation.roles import inline, make_conductor
+from storage.memory_log import MemoryLog
+from tests.simulation.roles import inline, make_conductor, make_feed
 from tests.simulation.simulation import Simulation, make_plan
 from tests.simulation.test_run import check_run
 
@@ -99,3 +101,13 @@ async def test_a_conductor_that_fails_says_why(tmp_path: Path) -> None:
             await successor(sim, offload).run()
         (failed,) = sim.events(RunFailed)
         assert (failed.role, failed.reason) == ("conductor", "no room for prompts")
+
+
+async def test_a_conductor_with_nothing_to_read_yet_looks_again(tmp_path: Path) -> None:
+    """As one that begins with a snapshot of the whole log."""
+    log = MemoryLog("sim")
+    conductor = make_conductor(Worker(log, "conductor"), make_plan(), make_feed(tmp_path, ["a"], {}))
+    running = asyncio.create_task(conductor.run())
+    done, _ = await asyncio.wait([running], timeout=3 * TICK_S)
+    assert not done, "it waits for the run's start"
+    await end_all(running)
