@@ -263,3 +263,8 @@ def test_log_probs_and_entropy_are_those_of_softmax(tokens, vocab):
     torch.testing.assert_close(token_entropy(logits), reference.entropy())
     only_itself = torch.zeros(tokens, vocab, dtype=torch.bool)
     assert token_log_probs(logits, chosen, only_itself).abs().max() < 1e-6
+
+
+def test_segments_of_nothing_are_refused() -> None:
+    with pytest.raises(TrainerError):
+        Segments.of([])

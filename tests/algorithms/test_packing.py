@@ -76,3 +76,9 @@ def test_fixed_micro_batches_must_fill_the_ranks():
 
 def test_splitting_halves_the_heaviest_in_place():
     assert split_largest([[0, 1], [2]], 3, [1, 2, 9]) == [[1], [2], [0]]
+
+
+def test_karmarkar_karp_joins_the_largest_first() -> None:
+    """In whatever order they are given: what is left of the two largest is their difference."""
+    for sizes in ([8, 7, 6, 5, 4], [4, 5, 6, 7, 8], [6, 4, 8, 5, 7]):
+        assert sorted(sum(sizes[one] for one in part) for part in karmarkar_karp(sizes, 2)) == [14, 16]

@@ -14,7 +14,6 @@ import pytest
 from schemas.arrays import Array, unpack
 from schemas.codec import decode
 from schemas.errors import BlobMissing
-from schemas.groups import GroupAccepted, GroupRejected
 from slime_events.audit import weight_files
 from slime_events.audit.audit import Audit, audit
 from slime_events.audit.recalled import recorded_ends
@@ -71,17 +70,6 @@ async def test_an_asynchronous_run_with_a_surplus(asynchronous: Run) -> None:
     staleness = counts(report, "staleness")
     assert 0 < staleness["at worst"] <= staleness["allowed"] == asynchronous.plan.staleness_bound
     assert sum(staleness["samples by versions behind"].values()) == counts(report, "training")["trained"]
-
-
-async def test_a_group_that_fails_may_be_rejected_before_those_that_wait_for_their_batch(clean: CleanLogs) -> None:
-    failing = clean["failing"]
-    report = await failing.doctored().audit(failing.auditor())
-    assert report.clean, report_text(report, 0)
-    events = [recorded.envelope.event for recorded in failing.records]
-    verdicts = [event for event in events if isinstance(event, GroupAccepted | GroupRejected)]
-    assert isinstance(verdicts[0], GroupRejected)
-    assert verdicts[0].group > verdicts[1].group
-    assert counts(report, "verdicts") == {"accepted": 8, "rejected (reward_failed)": 1}
 
 
 async def test_a_learner_with_the_log_that_it_followed_and_without(clean: CleanLogs) -> None:

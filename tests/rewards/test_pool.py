@@ -222,6 +222,8 @@ async def test_an_async_grader_that_blocks_or_dies_fails_alone(
         if kind is Kind.TIMEOUT:
             await pass_limit(clock, pool, 1)
         assert kinds(await grading) == [1.0, kind, 1.0]
+    stack = "own.py" in (folder / "grader.log").read_text()
+    assert stack is (kind is Kind.TIMEOUT), "where it was stuck is in the log"
 
 
 async def test_groups(folder: Path, clock: Clock) -> None:
