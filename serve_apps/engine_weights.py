@@ -93,6 +93,10 @@ class EngineWeights:
         return choose_version(self._version, self._newest, claims, now=now, since=self._since, hold_s=self._hold_s)
 
     async def _switch_to(self, version: int) -> None:
+        if version not in self._published:
+            self._gone[version] = f"version {version} was never published"
+            self._tell()
+            return
         published, published_at = self._published[version]
         try:
             folder = await self._find(published)

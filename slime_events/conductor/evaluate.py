@@ -12,15 +12,21 @@ from slime_events.state.run import EvalState, RunState
 
 
 def evals_due(state: RunState, plan: Plan) -> list[tuple[str, int]]:
-    """(data set, version) to begin: the first version, every N-th and the last."""
+    """(data set, version) to begin: the first version, every N-th and the last.
+
+    An N-th that is not published (--update-weights-interval) has no weights to be evaluated with: the next one that is
+    takes its place.
+    """
     if plan.eval_every is None or state.published < 0:
         return []
-    version = state.published
+    due = version = state.published
     if version < plan.steps:
-        version = max(version - version % plan.eval_every, state.first)
-    if version == state.first and not plan.eval_first:
+        due = max(version - version % plan.eval_every, state.first)
+    if due == state.first and not plan.eval_first:
         return []
-    return [(name, version) for name in plan.eval_names if state.evals_begun.get(name, -1) < version]
+    if not plan.eval_exact or due == state.first or due % plan.publish_every == 0:
+        version = due
+    return [(name, version) for name in plan.eval_names if state.evals_begun.get(name, -1) < due]
 
 
 def evals_completed(state: RunState, plan: Plan) -> list[EvalCompleted]:

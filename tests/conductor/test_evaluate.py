@@ -8,6 +8,7 @@ import pytest
 
 from schemas.evals import EvalCompleted
 from schemas.rollouts import FailureKind
+from schemas.weights import WeightsPublished
 from slime_events.conductor.decide import is_complete, waits_for
 from slime_events.conductor.evaluate import evals_completed
 from tests.conductor.driver import Driver, make_plan
@@ -26,6 +27,17 @@ def test_version_0_every_nth_and_the_last() -> None:
     ]
     assert all(event.samples == 2 and event.failed == 0 for event in done)
     assert not driver.state.evals
+
+
+@pytest.mark.parametrize(("exact", "versions"), [(True, [0, 4, 6, 7]), (False, [0, 3, 6, 7])])
+def test_a_version_that_is_not_published_is_not_evaluated(exact: bool, versions: list[int]) -> None:
+    plan = make_plan(steps=7, eval_every=3, eval_names=("held",), eval_exact=exact, publish_every=2, max_staleness=1)
+    driver = Driver(plan)
+    driver.play(random.Random(1))
+    done = driver.events(EvalCompleted)
+    assert sorted(event.version for event in done) == versions
+    published = {event.version for event in driver.events(WeightsPublished)}
+    assert not exact or {event.version for event in done} <= published
 
 
 def test_without_the_first() -> None:

@@ -152,6 +152,27 @@ async def test_a_version_that_is_gone_fails_the_answers_and_not_the_run(tmp_path
     assert (done[0].failed, done[0].mean, done[5].failed) == (2, 0.0, 0)
 
 
+async def test_versions_between_those_that_are_published(tmp_path: Path) -> None:
+    plan = exact_plan(eval_every=3, publish_every=2, max_staleness=1, in_prompt_order=False)
+    async with Simulation(tmp_path, plan, evaluations=HELD) as sim:
+        sim.start_engine(SLOW, hold_s=0.01)
+        assert await sim.finish() is RunPhase.FINISHED
+    check_exact(sim)
+    assert sorted(event.version for event in sim.events(EvalCompleted)) == [0, 4, 5]
+
+
+async def test_an_answer_of_a_version_that_nobody_published_fails_alone(tmp_path: Path) -> None:
+    async with Simulation(tmp_path, exact_plan(eval_every=100), evaluations=HELD) as sim:
+        sim.start_engine(SLOW, hold_s=0.01)
+        await sim.until(WeightsActivated, version=1)
+        request = sim.events(RolloutRequested, purpose=Purpose.EVAL)[0]
+        other = msgspec.structs.replace(request, sample="eval-held-v0-000099-s0", min_version=-5, max_version=-5)
+        await Worker(sim.log, "conductor").say([other])
+        (failed,) = await sim.until(RolloutFailed, sample=other.sample)
+        assert failed.kind is FailureKind.INVALID
+        await sim.until(StepCommitted, 5)
+
+
 async def test_the_cheap_way_takes_what_the_engine_runs(tmp_path: Path) -> None:
     plan = exact_plan(eval_exact=False, eval_every=100)
     async with Simulation(tmp_path, plan, evaluations=HELD) as sim:
