@@ -202,7 +202,7 @@ def _engines(settings: TrainSettings) -> Iterator[str]:
         yield "hf_checkpoint is not set: give the Hugging Face folder of the model to train."
     yield from _positive(
         engine, "rollout_num_gpus", "rollout_num_gpus_per_engine", "sglang_server_concurrency",
-        "chunk_tokens", "chunk_seconds",
+        "chunk_tokens", "chunk_seconds", "eval_hold_seconds",
     )  # fmt: skip
     gpus, each = engine.rollout_num_gpus, engine.rollout_num_gpus_per_engine
     if gpus is not None and each > 0 and gpus % each:

@@ -12,8 +12,8 @@ from slime_events.config.base import Settings
 class EvalSettings(Settings, frozen=True, kw_only=True):
     """Named data sets, every `eval_interval` versions, on the same engines as training.
 
-    eval_on `version`: all answers are made by the version that is evaluated, whatever engines train on meanwhile; None,
-    as in runs of before there was a choice, is `latest`.
+    eval_on `version`: all answers are made by the version that is evaluated, whatever engines train on meanwhile. Runs
+    recorded before this setting existed have none; it means `latest` there.
     """
 
     eval_interval: Annotated[int | None, Meta(description="evaluate every N versions")] = None

@@ -81,6 +81,7 @@ LEAST = "--hf-checkpoint model --num-rollout 2 --rm-type math"
         ("--weight-decay -1", "weight_decay is -1"),
         ("--micro-batch-size 0", "micro_batch_size is 0"),
         ("--archive-seconds 0", "archive_seconds is 0"),
+        ("--eval-hold-seconds 0", "eval_hold_seconds is 0"),
         ("--data-source-path a:B --prompt-sampler curriculum --prompt-data p", "data_source_path|prompt_sampler"),
         (f"--run {'x' * 65}", "64"),
         ("--use-tis --prompt-data p --archive-reuse rollouts", "archive_reuse rollouts|archive_prompts"),
