@@ -20,8 +20,8 @@ from schemas.envelope import enclose
 from schemas.errors import Conflict, DeadlineExceeded, LogUnavailable, NoSpace, StoreUnavailable
 from schemas.runs import RunFinished
 from schemas.subjects import about
-from storage.archive import SEGMENT_BYTES, ArchiveWriter
-from storage.archive_manifest import SegmentManifest
+from storage.archive.manifest import SegmentManifest
+from storage.archive.writer import SEGMENT_BYTES, ArchiveWriter
 from storage.follow import Follower
 from storage.log import Append, EventLog, Fence, Recorded
 

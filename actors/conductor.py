@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 
-from actors.recaller import Recaller
+from actors.recorded_rollout_reader import Recaller
 from actors.state_keeper import StateKeeper
 from schemas.archives import ArchiveSealed
 from schemas.errors import Conflict, SlimeEventsError
@@ -24,18 +24,18 @@ from schemas.rollouts import RolloutProgressed
 from schemas.runs import FinishReason, RunEvent, RunFailed, RunFinished
 from schemas.subjects import about, every_event, of_type
 from schemas.workers import WorkerJoined
-from slime_events.conductor.accept import Judge
-from slime_events.conductor.decide import is_broken, is_complete, waits_for
-from slime_events.conductor.plan import Plan
-from slime_events.conductor.prompts import PromptFeed
-from slime_events.conductor.recall import recalls_due
-from slime_events.conductor.seal import Normalise
-from slime_events.conductor.stall import Stall
-from slime_events.conductor.turn import first_words, turn
-from slime_events.rejections import Rejections
-from slime_events.state.apply import apply
-from slime_events.state.run import FOLD, RunPhase, RunState, state_digest
-from slime_events.worker import Worker, run_events_before
+from slime_events.analysis.rejections import Rejections
+from slime_events.core.run.participant import Worker, run_events_before
+from slime_events.core.state.apply import apply
+from slime_events.core.state.run import FOLD, RunPhase, RunState, state_digest
+from slime_events.loop.conductor.accept import Judge
+from slime_events.loop.conductor.cycle import first_words, turn
+from slime_events.loop.conductor.decide import is_broken, is_complete, waits_for
+from slime_events.loop.conductor.plan import Plan
+from slime_events.loop.conductor.prompts import PromptFeed
+from slime_events.loop.conductor.recall import recalls_due
+from slime_events.loop.conductor.seal import Normalise
+from slime_events.loop.conductor.stall import Stall
 from storage.follow import Follower
 from storage.log import Append, Fence, Recorded, append_all, once
 
@@ -56,7 +56,7 @@ ready and stored.
 
 
 class Conductor:
-    """The shell around `slime_events.conductor.decide`.
+    """The shell around `slime_events.loop.conductor.decide`.
 
     deadline_s: seconds without progress after which the run is failed with what it waited for. keeper: where the state
     of a conductor before this one may be found. recaller: reads the recorded rollouts that were drawn.

@@ -13,10 +13,10 @@ import logging
 from schemas.errors import Conflict
 from schemas.event import Event
 from schemas.subjects import about
-from slime_events.rewards.graders import Graders
-from slime_events.rewards.outcome import outcome_event
-from slime_events.ungraded import Ungraded
-from slime_events.worker import Worker, run_events_before, subjects_of
+from slime_events.core.run.participant import Worker, run_events_before, subjects_of
+from slime_events.loop.training.pending_rewards import Ungraded
+from slime_events.plugins.rewards.graders import Graders
+from slime_events.plugins.rewards.outcome import outcome_event
 from storage.cancellation import end_all
 from storage.follow import Follower
 from storage.group_commit import GroupCommit

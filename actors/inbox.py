@@ -20,9 +20,9 @@ from schemas.event import Event
 from schemas.inbox import FieldError, InboxPrompt, InboxReply
 from schemas.prompts import PromptSubmitted
 from schemas.subjects import inbox
-from slime_events.conductor.prompts import PromptFeed
-from slime_events.data.row import Problem
-from slime_events.worker import Worker
+from slime_events.core.run.participant import Worker
+from slime_events.loop.conductor.prompts import PromptFeed
+from slime_events.loop.prompts.row import Problem
 from storage.log import Append, once
 
 log = logging.getLogger(__name__)

@@ -6,9 +6,9 @@ import asyncio
 import logging
 
 from schemas.errors import NoSpace, StoreUnavailable
-from slime_events.state.run import RunState
-from slime_events.state.snapshot import take
-from slime_events.state.snapshots import Snapshots
+from slime_events.core.state.run import RunState
+from slime_events.core.state.snapshot import take
+from slime_events.core.state.snapshots import Snapshots
 from storage.log import EventLog
 
 log = logging.getLogger(__name__)

@@ -22,9 +22,9 @@ from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted, StopReason, WeightSpan
 from schemas.subjects import about, of_type
 from storage.group_commit import GroupCommit
-from storage.jetstream_log import JetStreamLog
+from storage.jetstream.log import JetStreamLog
 from storage.log import Append, Fence
-from storage.nats_server import NatsServer
+from storage.nats.server import NatsServer
 
 TOKENS = 4096
 

@@ -26,13 +26,13 @@ from serve_apps.engine.scripted_engine import Script, ScriptedEngine
 from serve_apps.engine_weights import EngineWeights
 from serve_apps.rollout import ChunkRule
 from serve_apps.rollout_worker import RolloutWorker
-from slime_events.worker import Worker
+from slime_events.core.run.participant import Worker
 from storage.follow import Follower
 from storage.group_commit import GroupCommit
-from storage.jetstream_log import JetStreamLog
+from storage.jetstream.log import JetStreamLog
 from storage.log import EventLog, append_all, once
-from storage.nats_server import NatsServer
-from storage.weights_store import WeightStore
+from storage.nats.server import NatsServer
+from storage.weights.store import WeightStore
 
 CHUNK, NEVER = 64, 1 << 30
 TARGET = 0.02

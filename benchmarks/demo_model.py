@@ -8,11 +8,11 @@ import numpy as np
 
 from schemas.rollouts import Sampling
 from serve_apps.engine.engine import GenerateRequest
-from slime_events.conductor.tokenizer import load_tokenizer
-from slime_events.config.settings import TrainSettings
-from slime_events.data.row import PromptRow
-from slime_events.data.source import START, PromptSource
-from slime_events.demo.settings import prepare_demo
+from slime_events.app.demo.settings import prepare_demo
+from slime_events.core.config.settings import TrainSettings
+from slime_events.loop.prompts.row import PromptRow
+from slime_events.loop.prompts.source import START, PromptSource
+from slime_events.plugins.tokenizer import load_tokenizer
 
 
 def demo_requests(folder: Path, count: int) -> tuple[TrainSettings, list[GenerateRequest]]:

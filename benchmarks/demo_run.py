@@ -27,9 +27,9 @@ from benchmarks.critical_path import StepTime, step_times
 from benchmarks.processes import Watch
 from benchmarks.trl_baseline import prepared
 from schemas.errors import DeadlineExceeded, TrainerError
-from slime_events.verify import verify
-from storage.connect import open_run_log
+from slime_events.analysis.verify import verify
 from storage.log import Recorded
+from storage.open_log import open_run_log
 
 STEPS = 25
 RUN = "bench"
@@ -127,9 +127,9 @@ async def _read(run: Path) -> tuple[list[Recorded], float]:
 
 def main() -> None:
     """The run itself."""
-    from slime_events.config.derivations import derive
-    from slime_events.launch.plain_view import PlainView
-    from slime_events.launch.run import launch
+    from slime_events.app.launch.plain_view import PlainView
+    from slime_events.app.launch.run import launch
+    from slime_events.core.config.derivations import derive
 
     model, folder, steps, staleness = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
     demo = prepared(model, folder, None)

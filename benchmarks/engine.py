@@ -27,17 +27,17 @@ from serve_apps.engine.sglang_engine import SglangEngine
 from serve_apps.engine_weights import EngineWeights
 from serve_apps.rollout import ChunkRule
 from serve_apps.rollout_worker import RolloutWorker
-from slime_events.config.engine import EngineSettings
-from slime_events.worker import Worker
+from slime_events.core.config.engine import EngineSettings
+from slime_events.core.run.participant import Worker
 from storage.blobs import BlobStore
 from storage.follow import Follower
 from storage.group_commit import GroupCommit
-from storage.jetstream_log import JetStreamLog
+from storage.jetstream.log import JetStreamLog
 from storage.log import append_all, once
-from storage.nats_server import NatsServer
+from storage.nats.server import NatsServer
 from storage.payloads import fetch, offload_async
-from storage.weights_files import open_checkpoint
-from storage.weights_store import WeightStore
+from storage.weights.files import open_checkpoint
+from storage.weights.store import WeightStore
 
 DEADLINE_S = 300.0
 

@@ -14,16 +14,16 @@ from typing import TypeVar
 from benchmarks.figure import Better, Figure
 from benchmarks.kept_log import RUN, fill_archive, fill_log
 from benchmarks.long_log import PER_STEP
-from slime_events.state.fold import fold
-from slime_events.state.run import state_digest
-from slime_events.timetravel.place import AtPosition
-from slime_events.timetravel.seek_index import EVERY
-from slime_events.timetravel.timeline import Timeline
-from storage.archive_reader import ArchiveReader
-from storage.archived_log import ArchivedLog
-from storage.jetstream_log import JetStreamLog
+from slime_events.analysis.timetravel.log_position import AtPosition
+from slime_events.analysis.timetravel.seek_index import EVERY
+from slime_events.analysis.timetravel.timeline import Timeline
+from slime_events.core.state.fold import fold
+from slime_events.core.state.run import state_digest
+from storage.archive.log import ArchivedLog
+from storage.archive.reader import ArchiveReader
+from storage.jetstream.log import JetStreamLog
 from storage.log import Readable
-from storage.nats_server import NatsServer
+from storage.nats.server import NatsServer
 
 EVENTS = 1_000_000
 SEEKS = 100

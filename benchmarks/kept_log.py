@@ -7,7 +7,7 @@ from itertools import islice
 
 from benchmarks.long_log import long_log
 from schemas.envelope import enclose
-from storage.archive import SEGMENT_BYTES, ArchiveWriter
+from storage.archive.writer import SEGMENT_BYTES, ArchiveWriter
 from storage.log import MAX_BATCH, Append, EventLog, Recorded
 
 RUN = "long"

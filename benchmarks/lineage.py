@@ -12,13 +12,13 @@ from benchmarks.figure import Better, Figure
 from benchmarks.kept_log import RUN, fill_archive, fill_log
 from benchmarks.long_log import GROUPS, PER_STEP, SAMPLES
 from schemas.arrays import unpack
-from slime_events.config.settings import TrainSettings
-from slime_events.lineage.answer import lineage
-from slime_events.lineage.facts import Asked, Kind
-from slime_events.opened_run import OpenedRun, open_run
-from storage.jetstream_log import JetStreamLog
+from slime_events.analysis.lineage.facts import Asked, Kind
+from slime_events.analysis.lineage.resolve import lineage
+from slime_events.core.config.settings import TrainSettings
+from slime_events.core.run.run_reader import OpenedRun, open_run
+from storage.jetstream.log import JetStreamLog
 from storage.log import Readable
-from storage.nats_server import NatsServer
+from storage.nats.server import NatsServer
 
 EVENTS = 1_000_000
 QUESTIONS = 20

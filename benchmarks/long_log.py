@@ -16,9 +16,9 @@ from schemas.runs import RunStarted
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsActivated, WeightsPublished
 from slime_events.algorithms.reward_norm import normalize_group
-from slime_events.conductor.plan import Plan
-from slime_events.conductor.seal import batch_digest
-from slime_events.trajectory import content_digest
+from slime_events.core.trajectory import content_digest
+from slime_events.loop.conductor.plan import Plan
+from slime_events.loop.conductor.seal import batch_digest
 
 GROUPS, SAMPLES, TOKENS, PROMPT = 8, 8, 32, 16
 CHECKPOINT_EVERY = 100

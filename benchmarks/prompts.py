@@ -54,8 +54,8 @@ def write_prompts(path: Path, lines: int) -> None:
 
 def main() -> None:
     """In its own process: print bytes and seconds."""
-    from slime_events.config.data import DataSettings
-    from slime_events.data.source import START, PromptSource
+    from slime_events.core.config.data import DataSettings
+    from slime_events.loop.prompts.source import START, PromptSource
 
     def draw(path: str, takes: int) -> tuple[PromptSource, float, float]:
         begun = time.perf_counter()

@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarks.figure import Better, Figure
 from benchmarks.kept_log import RUN, fill_archive
 from benchmarks.long_log import PER_STEP
-from slime_events.query import OpenTables, open_tables
+from slime_events.analysis.query import OpenTables, open_tables
 
 EVENTS = 1_000_000
 SAMPLES = "SELECT newest_version // 1000, count(*), avg(reward), avg(tokens) FROM samples GROUP BY ALL"

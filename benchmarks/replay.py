@@ -10,8 +10,8 @@ import time
 from benchmarks.demo_run import STEPS, demo_run
 from benchmarks.figure import Figure
 from schemas.errors import TrainerError
-from slime_events.opened_run import open_run
-from slime_events.replay.run import replay
+from slime_events.analysis.replay.run import replay
+from slime_events.core.run.run_reader import open_run
 
 
 def measure(steps: int = STEPS) -> list[Figure]:

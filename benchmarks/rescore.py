@@ -14,15 +14,15 @@ from benchmarks.long_log import GROUPS, SAMPLES, long_log
 from schemas.codec import encode
 from schemas.envelope import enclose
 from schemas.runs import RunStarted
-from slime_events.config.engine import EngineSettings
-from slime_events.config.reward import RewardSettings
-from slime_events.config.rollout import RolloutSettings
-from slime_events.config.settings import TrainSettings
-from slime_events.opened_run import open_run
-from slime_events.rescore.change import make_change
-from slime_events.rescore.report import Report
-from slime_events.rescore.rescore import rescore
-from storage.archive import SEGMENT_BYTES, ArchiveWriter
+from slime_events.analysis.rescore.change import make_change
+from slime_events.analysis.rescore.report import Report
+from slime_events.analysis.rescore.rescore import rescore
+from slime_events.core.config.engine import EngineSettings
+from slime_events.core.config.reward import RewardSettings
+from slime_events.core.config.rollout import RolloutSettings
+from slime_events.core.config.settings import TrainSettings
+from slime_events.core.run.run_reader import open_run
+from storage.archive.writer import SEGMENT_BYTES, ArchiveWriter
 from storage.log import Recorded
 
 STEPS = 2000

@@ -19,22 +19,22 @@ from schemas.arrays import unpack
 from schemas.envelope import enclose
 from schemas.event import Event
 from slime_events.algorithms.reward_norm import normalize_rewards
-from slime_events.audit.audit import Audit, audit
-from slime_events.audit.rules import Rules
-from slime_events.conductor.prompts import PromptFeed
-from slime_events.config.algorithm import AlgorithmSettings
-from slime_events.config.data import DataSettings
-from slime_events.filters.decide import run_filter
-from slime_events.sample_view import group_samples
-from slime_events.state.apply import apply
-from slime_events.state.run import RunState
-from slime_events.state.snapshot import take
-from slime_events.state.snapshots import Snapshots
-from slime_events.worker import Worker
-from storage.jetstream_config import DUPLICATE_WINDOW_S
-from storage.jetstream_log import JetStreamLog
+from slime_events.analysis.audit.audit import Audit, audit
+from slime_events.analysis.audit.rules import Rules
+from slime_events.core.config.algorithm import AlgorithmSettings
+from slime_events.core.config.data import DataSettings
+from slime_events.core.run.participant import Worker
+from slime_events.core.state.apply import apply
+from slime_events.core.state.run import RunState
+from slime_events.core.state.snapshot import take
+from slime_events.core.state.snapshots import Snapshots
+from slime_events.loop.conductor.prompts import PromptFeed
+from slime_events.plugins.filters.decide import run_filter
+from slime_events.plugins.sample_view import group_samples
+from storage.jetstream.log import JetStreamLog
+from storage.jetstream.stream_config import DUPLICATE_WINDOW_S
 from storage.log import MAX_BATCH, Append
-from storage.nats_server import NatsServer
+from storage.nats.server import NatsServer
 
 EVENTS = 1_000_000
 RUN = "bench"

@@ -17,7 +17,7 @@ DEADLINE_S = 600.0
 def measure(steps: int = STEPS) -> list[Figure]:
     """Seconds of the run over those of the command, both from start to end."""
     run = demo_run(0, steps)
-    command = [sys.executable, "-m", "slime_events.cli.main", "retrain", str(run.archive), "--json"]
+    command = [sys.executable, "-m", "slime_events.app.cli.main", "retrain", str(run.archive), "--json"]
     begun = time.perf_counter()
     done = subprocess.run(command, capture_output=True, timeout=DEADLINE_S, check=False, env=os.environ, text=True)
     seconds = time.perf_counter() - begun

@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 from benchmarks.figure import Better, Figure
-from slime_events.telemetry.ids import trace_id
-from slime_events.telemetry.telemetry import Telemetry
+from slime_events.core.telemetry.ids import trace_id
+from slime_events.core.telemetry.telemetry import Telemetry
 
 FLUSH_S = 60.0
 

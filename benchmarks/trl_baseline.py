@@ -35,7 +35,7 @@ def reward(completions: list[list[dict[str, str]]], label: list[str], **_: objec
 
 def prepared(model: str, folder: Path, checkpoint: Path | None) -> Any:
     """The settings of a demo by name, with its files written to `folder` (SmolLM2 itself to `checkpoint`)."""
-    from slime_events.demo.settings import prepare_demo, prepare_smollm2
+    from slime_events.app.demo.settings import prepare_demo, prepare_smollm2
 
     if model == "demo":
         return prepare_demo(folder)

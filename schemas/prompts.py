@@ -8,7 +8,7 @@ import msgspec
 
 from schemas.arrays import Array
 from schemas.event import Event, Purpose
-from schemas.recalled import Recalled
+from schemas.recorded import Recalled
 
 
 class Source(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

@@ -101,7 +101,7 @@ class RunFinished(Event, frozen=True, kw_only=True, tag="run.finished"):
     """The conductor, last. Fenced on the whole log, so `state_digest` is that of everything before it.
 
     steps: training steps committed in all. events: how many events the state was folded from (= its position).
-    fold: version of the rules that folded it (`slime_events.state.run.FOLD`); others may give another digest.
+    fold: version of the rules that folded it (`slime_events.core.state.run.FOLD`); others may give another digest.
     """
 
     reason: FinishReason

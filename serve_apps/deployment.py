@@ -20,14 +20,14 @@ from serve_apps.engine.sglang_engine import SglangEngine
 from serve_apps.engine_weights import EngineWeights
 from serve_apps.generate.custom import custom_generate
 from serve_apps.generate.setup import GenerateSetup
-from serve_apps.own_rewards import OwnRewards
+from serve_apps.inline_rewards import OwnRewards
 from serve_apps.rollout import ChunkRule
 from serve_apps.rollout_worker import TAKE_AT_ONCE, RolloutWorker
-from slime_events.address import RunAddress
-from slime_events.config.engine import EngineSettings
-from slime_events.config.reward import RewardSettings
-from slime_events.taking_part import taking_part
-from slime_events.worker import Worker
+from slime_events.core.config.engine import EngineSettings
+from slime_events.core.config.reward import RewardSettings
+from slime_events.core.run.join import taking_part
+from slime_events.core.run.participant import Worker
+from slime_events.core.run.run_address import RunAddress
 from storage.blobs import BlobStore
 from storage.group_commit import GroupCommit
 from storage.payloads import fetch, offload_async

@@ -20,11 +20,11 @@ from schemas.subjects import of_type
 from schemas.weights import WeightsActivated, WeightsPublished
 from serve_apps.engine.engine import Engine
 from serve_apps.version_choice import Choice, Claim, choose_version
-from slime_events.worker import Worker
+from slime_events.core.run.participant import Worker
 from storage.follow import Follower
 from storage.group_commit import GroupCommit
 from storage.log import Append
-from storage.weights_store import WeightStore, local_folder, verify
+from storage.weights.store import WeightStore, local_folder, verify
 
 LOOK_S = 0.2
 """Seconds between looks for files that are not there yet."""

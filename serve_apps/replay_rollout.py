@@ -9,8 +9,8 @@ import numpy as np
 
 from schemas.rollouts import StopReason, WeightSpan
 from serve_apps.engine.engine import Engine, GenerateRequest
-from slime_events.replay_rollout.compare import Stretch
-from slime_events.replay_rollout.recorded import RecordedRollout
+from slime_events.analysis.replay_rollout.compare import Stretch
+from slime_events.analysis.replay_rollout.recorded import RecordedRollout
 
 FolderOf = Callable[[int], str]
 """Where a weight version lies."""

@@ -23,7 +23,7 @@ from schemas.rollouts import (
     Timings,
     WeightSpan,
 )
-from slime_events.trajectory import Trajectory, content_digest, mask_older_versions, merge_spans
+from slime_events.core.trajectory import Trajectory, content_digest, mask_older_versions, merge_spans
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,15 +24,15 @@ from schemas.subjects import about, everything_about
 from serve_apps.engine.engine import Engine, GenerateRequest, Generator
 from serve_apps.engine_weights import EngineWeights
 from serve_apps.generate.custom import CustomGenerate
-from serve_apps.generate.desk import Desk
-from serve_apps.own_rewards import OwnRewards
+from serve_apps.generate.rollout_context import Desk
+from serve_apps.inline_rewards import OwnRewards
 from serve_apps.pausing_engine import PausingEngine
 from serve_apps.rollout import ChunkRule, Rollout
 from serve_apps.step_boundary import StepBoundary
 from serve_apps.stream import stream
-from slime_events.incarnation import Incarnation
-from slime_events.trajectory import Fetch, Trajectories
-from slime_events.worker import Worker
+from slime_events.core.run.incarnation import Incarnation
+from slime_events.core.run.participant import Worker
+from slime_events.core.trajectory import Fetch, Trajectories
 from storage.group_commit import GroupCommit
 from storage.log import Append, Delivery, Fence
 

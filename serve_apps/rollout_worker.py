@@ -20,13 +20,13 @@ from schemas.subjects import about, of_type
 from serve_apps.engine.engine import Engine
 from serve_apps.engine_weights import EngineWeights
 from serve_apps.generate.custom import CustomGenerate
-from serve_apps.own_rewards import OwnRewards
+from serve_apps.inline_rewards import OwnRewards
 from serve_apps.rollout import ChunkRule, Rollout
 from serve_apps.rollout_maker import Offload, RolloutMaker, rid_of
 from serve_apps.step_boundary import StepBoundary
-from slime_events.incarnation import Incarnation
-from slime_events.trajectory import Fetch
-from slime_events.worker import Worker
+from slime_events.core.run.incarnation import Incarnation
+from slime_events.core.run.participant import Worker
+from slime_events.core.trajectory import Fetch
 from storage.cancellation import end_all
 from storage.follow import Follower
 from storage.group_commit import GroupCommit

@@ -9,7 +9,7 @@ from typing import Any
 
 from schemas.arrays import BlobRef
 from schemas.errors import BlobDamaged, BlobMissing
-from storage.objects import ObjectFolder
+from storage.object_store import ObjectFolder
 
 
 class BlobStore:

@@ -15,8 +15,11 @@ TEST_LINES = 300
 """Of a file of tests: its noun has many cases."""
 
 LONGER_FILES = {
-    "actors/trainer.py": (265, "one shell from taking over to the last commit; every part of it moves the same fence"),
-    "slime_events/config/tables.py": (300, "literal tables: a line for each of slime's flags"),
+    "actors/trainer/trainer.py": (
+        265,
+        "one shell from taking over to the last commit; each part moves the same fence",
+    ),
+    "slime_events/core/config/tables.py": (300, "literal tables: a line for each of slime's flags"),
     "tests/storage/log/test_log_contract.py": (490, "the one contract of every log"),
     "tests/storage/test_archive.py": (350, "each way to damage an archive"),
     "tests/conductor/driver.py": (320, "all roles but the conductor, a few lines for each of their words"),
@@ -59,9 +62,7 @@ def test_a_function_is_short() -> None:
 
 def test_every_part_has_its_rung_on_the_import_ladder() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    (ladder,) = settings["tool"]["importlinter"]["contracts"]
+    ladder = settings["tool"]["importlinter"]["contracts"][0]
     rungs = set(re.findall(r"[\w.]+", " ".join(ladder["layers"])))
-    parts = {
-        f"slime_events.{path.stem}" for path in (ROOT / "slime_events").glob("[a-z]*") if path.suffix in ("", ".py")
-    }
-    assert parts - rungs == set()
+    rooms = {f"slime_events.{path.name}" for path in (ROOT / "slime_events").glob("[a-z]*")}
+    assert rooms - rungs == set()

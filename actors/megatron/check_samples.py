@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from schemas.errors import TrainerError
-from slime_events.batch import TrainSample
+from slime_events.core.train_batch import TrainSample
 
 
 def check_samples(samples: Sequence[TrainSample], vocab_size: int) -> None:

@@ -25,7 +25,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as write_state
 from actors.megatron.cpu import stand_in
 from actors.megatron.trainee import Trainee
 from schemas.errors import CheckpointMismatch, TrainerError
-from storage.objects import fsync
+from storage.object_store import fsync
 
 MARK = "trainer.json"
 METADATA = {"distrib_optim_sharding_type": "fully_reshardable", "chained_optim_avoid_prefix": True}

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from slime_events.one_gloo_device import share_gloo_device
+from slime_events.core.run.gloo import share_gloo_device
 
 _inside = threading.local()
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from storage.digests import TensorDigest, weights_digest
-from storage.weights_store import TensorBytes
+from storage.weights.store import TensorBytes
 
 # safetensors' names of the dtypes.
 DTYPES: dict[torch.dtype, str] = {

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from actors.megatron.attention import PackedSequences
 from actors.megatron.vocab_parallel import log_probs_and_entropy
-from slime_events.batch import TrainSample
+from slime_events.core.train_batch import TrainSample
 
 
 @dataclass(frozen=True, slots=True)

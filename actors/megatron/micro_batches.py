@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from actors.megatron.architecture import Architecture
-from slime_events.config.trainer import TrainerSettings
+from slime_events.core.config.trainer import TrainerSettings
 
 # Without a limit from the user: as many tokens as give large matrix products and keep about this much for backward.
 DEFAULT_BYTES = 2**30

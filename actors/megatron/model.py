@@ -25,7 +25,7 @@ from actors.megatron.attention import PackedAttention, PackedSequences
 from actors.megatron.cpu import on_cpu, stand_in
 from actors.megatron.weights import model_rules, named_parameters
 from schemas.errors import ImpossibleCombination, InvalidValue
-from slime_events.config.trainer import TrainerSettings
+from slime_events.core.config.trainer import TrainerSettings
 
 logger = logging.getLogger(__name__)
 

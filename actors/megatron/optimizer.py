@@ -15,7 +15,7 @@ from actors.megatron.cpu import on_cpu, stand_in
 from actors.megatron.flags import MegatronFlags
 from actors.megatron.model import has_transformer_engine
 from schemas.errors import InvalidValue
-from slime_events.config.trainer import TrainerSettings
+from slime_events.core.config.trainer import TrainerSettings
 
 
 def wrap_data_parallel(

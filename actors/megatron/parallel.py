@@ -13,7 +13,7 @@ from megatron.core import parallel_state
 
 from actors.megatron.cpu import install, on_cpu
 from schemas.errors import TrainerError
-from slime_events.config.trainer import TrainerSettings
+from slime_events.core.config.trainer import TrainerSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,10 +24,10 @@ from actors.megatron.rollout_step import RolloutStep
 from actors.megatron.train_dump import save_train_dump
 from actors.megatron.trainee import Trainee
 from actors.megatron.weights import export_hf_weights, load_hf_weights
-from actors.trainer_ranks import StepResult
-from slime_events.batch import TrainBatch
-from slime_events.config.algorithm import AlgorithmSettings
-from slime_events.config.trainer import TrainerSettings
+from actors.trainer.trainer_ranks import StepResult
+from slime_events.core.config.algorithm import AlgorithmSettings
+from slime_events.core.config.trainer import TrainerSettings
+from slime_events.core.train_batch import TrainBatch
 
 
 class TrainerRank:

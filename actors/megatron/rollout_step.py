@@ -14,16 +14,16 @@ from torch import Tensor
 
 from actors.megatron.check_samples import check_samples
 from actors.megatron.cpu import stand_in
+from actors.megatron.data_split import OptimizerStep, optimizer_steps, rank_of, rollout_denominators
 from actors.megatron.forward import response_log_probs
 from actors.megatron.off_policy import OffPolicy
-from actors.megatron.share import OptimizerStep, optimizer_steps, rank_of, rollout_denominators
-from actors.megatron.tally import Tally
+from actors.megatron.step_metrics import Tally
 from actors.megatron.trainee import Trainee
 from schemas.errors import TrainerError
 from slime_events.algorithms.advantages import compute_advantages
 from slime_events.algorithms.objective import policy_objective
 from slime_events.algorithms.tis import truncated
-from slime_events.batch import TrainBatch
+from slime_events.core.train_batch import TrainBatch
 
 # The figures of the objective under the names that they are reported by; None: measured otherwise here.
 RENAMED = {"entropy_loss": "entropy", "train_rollout_logprob_abs_diff": None}

@@ -17,9 +17,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from actors.megatron.rollout_step import RolloutStep
-from slime_events.batch import TrainBatch, TrainSample
-from slime_events.export.files import write_file
-from slime_events.export.slime_samples import OURS
+from slime_events.analysis.export.files import write_file
+from slime_events.analysis.export.slime_samples import OURS
+from slime_events.core.train_batch import TrainBatch, TrainSample
 
 FORMAT = 2
 

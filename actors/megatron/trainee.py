@@ -15,9 +15,9 @@ from actors.megatron.cpu import on_cpu
 from actors.megatron.forward import MicroBatch, pack, response_log_probs
 from actors.megatron.micro_batches import micro_batches
 from actors.megatron.parallel import Place
-from slime_events.batch import TrainSample
-from slime_events.config.algorithm import AlgorithmSettings
-from slime_events.config.trainer import TrainerSettings
+from slime_events.core.config.algorithm import AlgorithmSettings
+from slime_events.core.config.trainer import TrainerSettings
+from slime_events.core.train_batch import TrainSample
 
 
 @dataclass(frozen=True, slots=True)

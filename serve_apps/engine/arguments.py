@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from schemas.errors import ConfigError, MissingPart, UnknownFlag
 from serve_apps.engine.plugin import SWITCH
-from slime_events.config.engine import EngineSettings
+from slime_events.core.config.engine import EngineSettings
 
 Device = Literal["cpu", "cuda"]
 

@@ -26,13 +26,13 @@ import msgspec
 import numpy as np
 
 from schemas.rollouts import StopReason
-from serve_apps.engine import wire
+from serve_apps.engine import messages
 from serve_apps.engine.end_token import end_tokens
 from serve_apps.engine.engine_folder import clean
 from serve_apps.engine.host_end import end, end_with_parent, end_with_schedulers
 from serve_apps.engine.pieces import how_it_ended, kept_at_seam, sampling_parameters, spans_within
 from serve_apps.engine.scoring import Scoring
-from slime_events.process_environment import GENERATES, yield_to_others
+from slime_events.core.run.process_environment import GENERATES, yield_to_others
 
 
 def main() -> None:
@@ -49,7 +49,7 @@ def main() -> None:
         gc.freeze()
         gc.enable()
         imported = time.monotonic()
-        launch = msgspec.msgpack.decode(wire.receive_frame(connection), type=wire.Launch)
+        launch = msgspec.msgpack.decode(messages.receive_frame(connection), type=messages.Launch)
         engine = _start(launch, folder.name)
         engine.tokenizer_manager._subprocess_watchdog.stop()  # it looks once a second, the thread below at once
         threading.Thread(target=end_with_schedulers, daemon=True).start()
@@ -58,14 +58,14 @@ def main() -> None:
         engine.loop.run_until_complete(Host(engine, connection).serve(seconds))
     except Exception as error:  # the last handler of this process: the reason goes to the caller, the process ends
         connection.setblocking(True)
-        connection.sendall(wire.encode(wire.Failed(f"{type(error).__name__}: {error}")))
+        connection.sendall(messages.encode(messages.Failed(f"{type(error).__name__}: {error}")))
         sys.excepthook(*sys.exc_info())
     finally:
         clean(folder)  # a caller that was killed will not
         end()
 
 
-def _start(launch: wire.Launch, name: str) -> Any:
+def _start(launch: messages.Launch, name: str) -> Any:
     """SGLang's Engine without its detokenizer process: text is wanted once per response and is decoded here."""
     from sglang.srt.entrypoints.engine import Engine
 
@@ -98,43 +98,43 @@ class Host:
     async def serve(self, seconds: dict[str, float]) -> None:
         """Until the caller closes the socket."""
         reader, writer = await asyncio.open_connection(sock=self.connection)
-        self.sender = wire.Sender(writer)
+        self.sender = messages.Sender(writer)
         self.manager.auto_create_handle_loop()
-        self.send(wire.Ready(seconds, tuple(p.pid or 0 for p in multiprocessing.active_children())))
-        decoder = msgspec.msgpack.Decoder(wire.ToHost)
+        self.send(messages.Ready(seconds, tuple(p.pid or 0 for p in multiprocessing.active_children())))
+        decoder = msgspec.msgpack.Decoder(messages.ToHost)
         while True:
             try:
-                body = await wire.read_frame(reader)
+                body = await messages.read_frame(reader)
             except (asyncio.IncompleteReadError, ConnectionError):
                 return
             self._take(decoder.decode(body))
 
-    def send(self, frame: wire.FromHost) -> None:
+    def send(self, frame: messages.FromHost) -> None:
         """Queue a frame for the caller."""
         self.sender.send(frame)
 
-    def _take(self, frame: wire.ToHost) -> None:
+    def _take(self, frame: messages.ToHost) -> None:
         match frame:
-            case wire.Generate():
-                self._do(self._generate(frame), partial(wire.Refused, frame.id))
-            case wire.Score():
-                self._do(self._score(frame), partial(wire.Refused, frame.id))
-            case wire.UpdateWeights():
-                self._do(self._update(frame), partial(wire.Answer, frame.call))
-            case wire.Abort():
+            case messages.Generate():
+                self._do(self._generate(frame), partial(messages.Refused, frame.id))
+            case messages.Score():
+                self._do(self._score(frame), partial(messages.Refused, frame.id))
+            case messages.UpdateWeights():
+                self._do(self._update(frame), partial(messages.Answer, frame.call))
+            case messages.Abort():
                 # Not before SGLang knows the request, which may have come just now.
                 self.loop.call_soon(self.manager.abort_request, frame.id)
-            case wire.Ping():
-                self.send(wire.Answer(frame.call))
-            case wire.Launch():
-                self.send(wire.Failed("launched twice"))
+            case messages.Ping():
+                self.send(messages.Answer(frame.call))
+            case messages.Launch():
+                self.send(messages.Failed("launched twice"))
 
-    def _do(self, work: Coroutine[Any, Any, None], failed: Callable[[str], wire.FromHost]) -> None:
+    def _do(self, work: Coroutine[Any, Any, None], failed: Callable[[str], messages.FromHost]) -> None:
         task = self.loop.create_task(self._answered(work, failed))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
-    async def _answered(self, work: Coroutine[Any, Any, None], failed: Callable[[str], wire.FromHost]) -> None:
+    async def _answered(self, work: Coroutine[Any, Any, None], failed: Callable[[str], messages.FromHost]) -> None:
         try:
             await work
         except ValueError as error:  # SGLang's word for a request that it cannot take
@@ -143,14 +143,14 @@ class Host:
             traceback.print_exception(error)
             self.send(failed(f"{type(error).__name__}: {error}"))
 
-    async def _generate(self, frame: wire.Generate) -> None:
+    async def _generate(self, frame: messages.Generate) -> None:
         from sglang.srt.managers.io_struct import GenerateReqInput
 
         prompt = np.frombuffer(frame.prompt, dtype="<i4").tolist()
         response: list[int] = np.frombuffer(frame.resume, dtype="<i4").tolist()
         if (ended := self._how_it_ended(frame, response)) is not None:
             text = self._text(response, frame.sampling.skip_special_tokens)
-            self.send(wire.Piece(frame.id, b"", b"", (), ended, text))
+            self.send(messages.Piece(frame.id, b"", b"", (), ended, text))
             return
         resumed = len(response)
         request = GenerateReqInput(
@@ -164,12 +164,12 @@ class Host:
             if self._piece(frame, output["meta_info"], output["output_ids"], resumed, response):
                 break
 
-    async def _score(self, frame: wire.Score) -> None:
+    async def _score(self, frame: messages.Score) -> None:
         packed = np.array(await Scoring(self.manager, frame).log_probs(), dtype="<f4").tobytes()
-        self.send(wire.Piece(frame.id, frame.tokens, packed, (), StopReason.LENGTH, ""))
+        self.send(messages.Piece(frame.id, frame.tokens, packed, (), StopReason.LENGTH, ""))
 
     def _piece(
-        self, frame: wire.Generate, meta: dict[str, Any], tokens: list[int], resumed: int, response: list[int]
+        self, frame: messages.Generate, meta: dict[str, Any], tokens: list[int], resumed: int, response: list[int]
     ) -> bool:
         """Send one step of a response and add it to `response`, which holds what came before; whether it has ended."""
         start = len(response)
@@ -182,7 +182,7 @@ class Host:
             self.manager.abort_request(frame.id)
         response.extend(tokens)
         self.send(
-            wire.Piece(
+            messages.Piece(
                 frame.id,
                 np.array(tokens, dtype="<i4").tobytes(),
                 np.array(log_probs, dtype="<f4").tobytes(),
@@ -193,7 +193,9 @@ class Host:
         )
         return finish is not None
 
-    def _kept_at_seam(self, frame: wire.Generate, response: list[int], tokens: list[int], resumed: int) -> int | None:
+    def _kept_at_seam(
+        self, frame: messages.Generate, response: list[int], tokens: list[int], resumed: int
+    ) -> int | None:
         """New tokens up to the end of a stop string that began in the resumed part, where SGLang does not look."""
         if not (frame.sampling.stop and resumed):
             return None
@@ -205,7 +207,7 @@ class Host:
             lambda ids: self._text(ids, frame.sampling.skip_special_tokens),
         )
 
-    def _how_it_ended(self, frame: wire.Generate, response: list[int]) -> StopReason | None:
+    def _how_it_ended(self, frame: messages.Generate, response: list[int]) -> StopReason | None:
         return how_it_ended(
             response,
             frame.sampling,
@@ -219,7 +221,7 @@ class Host:
         )
         return text
 
-    async def _update(self, frame: wire.UpdateWeights) -> None:
+    async def _update(self, frame: messages.UpdateWeights) -> None:
         """Retract what runs (its keys and values are of the old weights), load, flush the cache, go on."""
         from sglang.srt.managers import io_struct
 
@@ -231,7 +233,7 @@ class Host:
             success, message, _ = await self.manager.update_weights_from_disk(request, None)
         finally:
             await self.manager.continue_generation(io_struct.ContinueGenerationReqInput(torch_empty_cache=False))
-        self.send(wire.Answer(frame.call, None if success else message))
+        self.send(messages.Answer(frame.call, None if success else message))
 
 
 if __name__ == "__main__":

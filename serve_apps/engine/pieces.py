@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from schemas.rollouts import Sampling, StopReason, WeightSpan
-from serve_apps.engine import wire
+from serve_apps.engine import messages
 
 
-def sampling_parameters(frame: wire.Generate, resumed: int) -> dict[str, Any]:
+def sampling_parameters(frame: messages.Generate, resumed: int) -> dict[str, Any]:
     """SGLang's, of what is left to generate after `resumed` tokens."""
     sampling = frame.sampling
     return {

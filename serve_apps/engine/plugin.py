@@ -41,7 +41,7 @@ def _register_cpu() -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     from serve_apps.engine.cpu import attention, layers, linear, sampling, shared_prefixes
-    from slime_events.one_gloo_device import share_gloo_device
+    from slime_events.core.run.gloo import share_gloo_device
 
     share_gloo_device()
     choices.add_deterministic_attention_backend_choices(["torch_native"])

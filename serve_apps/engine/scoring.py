@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from serve_apps.engine import wire
+from serve_apps.engine import messages
 
 AS_GIVEN = (0.0, 1.0)
 """Temperatures at which log-probs are of the logits themselves; 0 is greedy."""
@@ -21,7 +21,7 @@ AT_ONCE = 64
 class Scoring:
     """One request to SGLang's tokenizer manager, or as many as there are tokens."""
 
-    def __init__(self, manager: Any, frame: wire.Score) -> None:
+    def __init__(self, manager: Any, frame: messages.Score) -> None:
         self._manager, self._frame = manager, frame
         self._before: list[int] = np.frombuffer(frame.prompt + frame.resume, dtype="<i4").tolist()
         self._tokens: list[int] = np.frombuffer(frame.tokens, dtype="<i4").tolist()

@@ -15,13 +15,13 @@ from typing import IO
 import msgspec
 
 from schemas.errors import DeadlineExceeded, EngineError
-from serve_apps.engine import wire
+from serve_apps.engine import messages
 from serve_apps.engine.arguments import EngineLaunch, engine_launch
 from serve_apps.engine.engine import Delta, GenerateRequest, LogProbs, Tokens
 from serve_apps.engine.engine_folder import EngineFolder, clear_abandoned
 from serve_apps.engine.host_process import end, log_end, reason_in_log, spawn
 from serve_apps.engine.weight_files import misfit, shapes_in
-from slime_events.config.engine import EngineSettings
+from slime_events.core.config.engine import EngineSettings
 
 PING_S = 5.0
 UPDATE_S = 600.0
@@ -42,12 +42,12 @@ class SglangEngine:
         self._folder = EngineFolder()
         self._log: IO[bytes] = (log or self._folder.path / "log").open("ab+")
         self._host: subprocess.Popen[bytes] | None = None
-        self._sender: wire.Sender | None = None
+        self._sender: messages.Sender | None = None
         self._reading: asyncio.Task[None] | None = None
-        self._ready: asyncio.Future[wire.Ready] | None = None
+        self._ready: asyncio.Future[messages.Ready] | None = None
         self._failure: str | None = None
         self._numbers = itertools.count()
-        self._pieces: dict[str, asyncio.Queue[wire.Piece | wire.Refused | None]] = {}
+        self._pieces: dict[str, asyncio.Queue[messages.Piece | messages.Refused | None]] = {}
         self._ids: dict[str, str] = {}
         self._calls: dict[int, asyncio.Future[str | None]] = {}
         self._tokens_generated = 0
@@ -76,10 +76,10 @@ class SglangEngine:
         theirs.close()
         await asyncio.to_thread(clear_abandoned)  # while SGLang is being imported
         reader, writer = await asyncio.open_connection(sock=ours)
-        self._sender = wire.Sender(writer)
+        self._sender = messages.Sender(writer)
         self._ready = asyncio.get_running_loop().create_future()
         self._reading = asyncio.create_task(self._read(reader))
-        self._send(wire.Launch(self._launch.arguments, fork=self._launch.device == "cpu"))
+        self._send(messages.Launch(self._launch.arguments, fork=self._launch.device == "cpu"))
         try:
             async with asyncio.timeout(deadline_s):
                 ready = await self._ready
@@ -111,10 +111,10 @@ class SglangEngine:
         """See `Engine.generate`. A request that SGLang refuses (too long, say) is an EngineError with its reason."""
         # SGLang aborts by prefix of the id, and a retry may come while its first try is being aborted.
         own_id = f"{next(self._numbers):012d}"
-        pieces: asyncio.Queue[wire.Piece | wire.Refused | None] = asyncio.Queue()
+        pieces: asyncio.Queue[messages.Piece | messages.Refused | None] = asyncio.Queue()
         finished = False
         self._send(
-            wire.Generate(
+            messages.Generate(
                 own_id,
                 request.prompt.astype("<i4").tobytes(),
                 request.resume.astype("<i4").tobytes(),
@@ -126,7 +126,7 @@ class SglangEngine:
         try:
             while not finished:
                 piece = await pieces.get()
-                if piece is None or isinstance(piece, wire.Refused):
+                if piece is None or isinstance(piece, messages.Refused):
                     finished = True
                     reason = self._failure if piece is None else piece.reason
                     raise EngineError(f"response {request.rid} was not finished: {reason}")
@@ -138,20 +138,20 @@ class SglangEngine:
             if self._ids.get(request.rid) == own_id:
                 del self._ids[request.rid]
             if not finished and self._failure is None:
-                self._send(wire.Abort(own_id))
+                self._send(messages.Abort(own_id))
 
     async def score(self, request: GenerateRequest, tokens: Tokens) -> LogProbs:
         """See `Engine.score`. What SGLang refuses is an EngineError with its reason."""
         own_id = f"{next(self._numbers):012d}"
-        pieces: asyncio.Queue[wire.Piece | wire.Refused | None] = asyncio.Queue()
+        pieces: asyncio.Queue[messages.Piece | messages.Refused | None] = asyncio.Queue()
         prompt, resume, given = (part.astype("<i4").tobytes() for part in (request.prompt, request.resume, tokens))
-        self._send(wire.Score(own_id, prompt, resume, given, request.sampling.temperature))
+        self._send(messages.Score(own_id, prompt, resume, given, request.sampling.temperature))
         self._pieces[own_id] = pieces
         try:
             piece = await pieces.get()
         finally:
             del self._pieces[own_id]
-        if piece is None or isinstance(piece, wire.Refused):
+        if piece is None or isinstance(piece, messages.Refused):
             reason = self._failure if piece is None else piece.reason
             raise EngineError(f"response {request.rid} was not scored: {reason}")
         return piece.delta().log_probs
@@ -163,7 +163,7 @@ class SglangEngine:
             raise EngineError(f"weights {version} from {folder} were not loaded: {reason}")
         began = time.monotonic()
         number = next(self._numbers)
-        error = await self._call(number, wire.UpdateWeights(number, folder, version), UPDATE_S)
+        error = await self._call(number, messages.UpdateWeights(number, folder, version), UPDATE_S)
         if error is not None:
             raise EngineError(f"weights {version} from {folder} were not loaded: {error}")
         self._version = version
@@ -172,7 +172,7 @@ class SglangEngine:
     async def abort(self, rid: str) -> None:
         """See `Engine.abort`."""
         if (own_id := self._ids.get(rid)) is not None:
-            self._send(wire.Abort(own_id))
+            self._send(messages.Abort(own_id))
 
     async def healthy(self) -> bool:
         """See `Engine.healthy`: the host answers a ping; it ends at once when its scheduler does."""
@@ -180,11 +180,11 @@ class SglangEngine:
             return False
         number = next(self._numbers)
         try:
-            return await self._call(number, wire.Ping(number), PING_S) is None
+            return await self._call(number, messages.Ping(number), PING_S) is None
         except (EngineError, DeadlineExceeded):
             return False
 
-    async def _call(self, number: int, frame: wire.ToHost, deadline_s: float) -> str | None:
+    async def _call(self, number: int, frame: messages.ToHost, deadline_s: float) -> str | None:
         answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
         self._calls[number] = answer
         try:
@@ -196,36 +196,36 @@ class SglangEngine:
         finally:
             del self._calls[number]
 
-    def _send(self, frame: wire.ToHost) -> None:
+    def _send(self, frame: messages.ToHost) -> None:
         if self._sender is None or self._failure is not None:
             raise EngineError(self._failure or "the engine has not been started")
         self._sender.send(frame)
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
         """Everything the host says, until it ends."""
-        decoder: msgspec.msgpack.Decoder[wire.FromHost] = msgspec.msgpack.Decoder(wire.FromHost)
+        decoder: msgspec.msgpack.Decoder[messages.FromHost] = msgspec.msgpack.Decoder(messages.FromHost)
         reason: str | None = None
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
-                frame = decoder.decode(await wire.read_frame(reader))
-                if isinstance(frame, wire.Failed):
+                frame = decoder.decode(await messages.read_frame(reader))
+                if isinstance(frame, messages.Failed):
                     reason = reason or frame.reason
                 self._take(frame)
         found = reason_in_log(log_end(self._log))
         self._fail("SGLang ended: " + "; its log: ".join(part for part in (reason, found) if part))
 
-    def _take(self, frame: wire.FromHost) -> None:
+    def _take(self, frame: messages.FromHost) -> None:
         match frame:
-            case wire.Piece() | wire.Refused():
+            case messages.Piece() | messages.Refused():
                 if (pieces := self._pieces.get(frame.id)) is not None:
                     pieces.put_nowait(frame)
-            case wire.Answer():
+            case messages.Answer():
                 if (answer := self._calls.get(frame.call)) is not None and not answer.done():
                     answer.set_result(frame.error)
-            case wire.Ready():
+            case messages.Ready():
                 if self._ready is not None and not self._ready.done():
                     self._ready.set_result(frame)
-            case wire.Failed():
+            case messages.Failed():
                 pass  # the socket closes next, and the log says more
 
     def _fail(self, reason: str) -> None:

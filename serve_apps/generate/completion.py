@@ -11,13 +11,13 @@ import numpy.typing as npt
 
 from schemas.arrays import pack, pack_log_probs, pack_tokens
 from schemas.errors import EngineError, PlugPointError
+from schemas.ids import sibling_id
 from schemas.rollouts import RolloutCompleted, RolloutRequested, StopReason, Timings, WeightSpan
-from schemas.sample_ids import sibling_id
 from serve_apps.engine.engine import Tokens
-from serve_apps.generate.record import Ended
-from slime_events.rewards.outcome import plain
-from slime_events.sample import Sample, Status
-from slime_events.trajectory import content_digest, mask_older_versions, merge_spans
+from serve_apps.generate.turn_log import Ended
+from slime_events.core.trajectory import content_digest, mask_older_versions, merge_spans
+from slime_events.plugins.rewards.outcome import plain
+from slime_events.plugins.sample import Sample, Status
 
 NO_VERSION = -1
 _STOPS = {Status.COMPLETED: StopReason.STOP, Status.TRUNCATED: StopReason.LENGTH}

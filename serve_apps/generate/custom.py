@@ -16,22 +16,22 @@ from schemas.prompts import PromptSubmitted
 from schemas.rollouts import RolloutCompleted, RolloutRequested, Timings
 from schemas.subjects import everything_about
 from serve_apps.generate.completion import Made, completions
-from serve_apps.generate.desk import Desk, Rests
 from serve_apps.generate.function import GenerateFunction
 from serve_apps.generate.journal import Journal
-from serve_apps.generate.record import Record
+from serve_apps.generate.rollout_context import Desk, Rests
 from serve_apps.generate.sampling import sampling_params
 from serve_apps.generate.session import Session
 from serve_apps.generate.setup import GenerateSetup
+from serve_apps.generate.turn_log import Record
 from serve_apps.generate.user_loop import UserLoop
 from serve_apps.prompts import Prompts
 from serve_apps.rollout import Rollout
-from slime_events.args_view import ArgsView
-from slime_events.conductor.tokenizer import load_tokenizer
-from slime_events.rewards.outcome import Graded, Outcome, RewardFailure, Value, outcome_event, value_of
-from slime_events.sample import Sample
-from slime_events.sample_view import sample_to_make
-from slime_events.trajectory import Fetch
+from slime_events.core.trajectory import Fetch
+from slime_events.plugins.args_view import ArgsView
+from slime_events.plugins.rewards.outcome import Graded, Outcome, RewardFailure, Value, outcome_event, value_of
+from slime_events.plugins.sample import Sample
+from slime_events.plugins.sample_view import sample_to_make
+from slime_events.plugins.tokenizer import load_tokenizer
 from storage.cancellation import check_cancelled
 from storage.log import EventLog
 

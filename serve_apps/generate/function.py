@@ -9,9 +9,9 @@ from typing import Any
 
 from schemas.errors import PlugPointError
 from serve_apps.generate.session import CURRENT, Session
-from slime_events.args_view import ArgsView
-from slime_events.plug_points import check_call, digest_of, load_function, name_of
-from slime_events.sample import Sample
+from slime_events.plugins.args_view import ArgsView
+from slime_events.plugins.loader import check_call, digest_of, load_function, name_of
+from slime_events.plugins.sample import Sample
 
 DEFAULT_NAMES = ("generate",)
 

@@ -20,11 +20,11 @@ from schemas.event import Event
 from schemas.rollouts import RolloutProgressed, Sampling, StopReason
 from schemas.turns import ToolCall, TurnBegun, TurnRecorded, TurnRole
 from serve_apps.engine.engine import Delta, GenerateRequest, Tokens
-from serve_apps.generate.desk import Desk, Rests
-from serve_apps.generate.record import Draft, Ended, InFlight, Record, described
+from serve_apps.generate.rollout_context import Desk, Rests
+from serve_apps.generate.turn_log import Draft, Ended, InFlight, Record, described
 from serve_apps.rollout import Rollout
 from serve_apps.stream import stream
-from slime_events.trajectory import Trajectory
+from slime_events.core.trajectory import Trajectory
 
 _canonical = msgspec.msgpack.Encoder(order="sorted")
 

@@ -32,12 +32,12 @@ from schemas.errors import PlugPointError
 from schemas.rollouts import Sampling, StopReason
 from schemas.turns import ToolCall
 from serve_apps.generate.journal import Calling, Journal
-from serve_apps.generate.record import Ended
 from serve_apps.generate.sampling import read_sampling, read_seed
-from slime_events.args_view import ArgsView
-from slime_events.plug_points import name_of
-from slime_events.rewards.outcome import plain
-from slime_events.sample import Sample
+from serve_apps.generate.turn_log import Ended
+from slime_events.plugins.args_view import ArgsView
+from slime_events.plugins.loader import name_of
+from slime_events.plugins.rewards.outcome import plain
+from slime_events.plugins.sample import Sample
 
 T = TypeVar("T")
 Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]

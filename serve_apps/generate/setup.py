@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from serve_apps.generate.function import GenerateFunction
-from serve_apps.generate.slime_face import ROUTER
-from slime_events.args_view import ArgsView
-from slime_events.config.settings import TrainSettings
+from serve_apps.generate.slime_compat import ROUTER
+from slime_events.core.config.settings import TrainSettings
+from slime_events.plugins.args_view import ArgsView
 
 
 class GenerateSetup(msgspec.Struct, frozen=True, kw_only=True):

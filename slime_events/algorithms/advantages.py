@@ -13,7 +13,7 @@ from slime_events.algorithms.kl import approx_kl
 from slime_events.algorithms.reinforce_plus_plus import reinforce_plus_plus, reinforce_plus_plus_baseline
 from slime_events.algorithms.segments import Segments
 from slime_events.algorithms.whiten import AllReduce, masked_whiten
-from slime_events.config.algorithm import AlgorithmSettings, Estimator
+from slime_events.core.config.algorithm import AlgorithmSettings, Estimator
 
 AdvantageFunction = Callable[[Tensor, Tensor, Segments, AlgorithmSettings], Tensor]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from schemas.errors import DataError
 from slime_events.algorithms.reward_norm import normalize_by_group
-from slime_events.config.algorithm import AlgorithmSettings
-from slime_events.sample import Sample, Status
+from slime_events.core.config.algorithm import AlgorithmSettings
+from slime_events.plugins.sample import Sample, Status
 
 
 def fill_rollout_ids(rollout_ids: Sequence[int | None]) -> list[int]:

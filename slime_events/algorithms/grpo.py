@@ -8,7 +8,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from slime_events.algorithms.segments import Segments
-from slime_events.config.algorithm import AlgorithmSettings
+from slime_events.core.config.algorithm import AlgorithmSettings
 
 
 def grpo(rewards: Tensor, kl: Tensor, segments: Segments, settings: AlgorithmSettings) -> Tensor:

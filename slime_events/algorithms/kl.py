@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from slime_events.config.algorithm import KlType
+from slime_events.core.config.algorithm import KlType
 
 LOW_VAR_BOUND = 10.0
 

@@ -13,7 +13,7 @@ from slime_events.algorithms.policy_loss import clipped_policy_loss
 from slime_events.algorithms.reduce import token_weights
 from slime_events.algorithms.segments import Segments
 from slime_events.algorithms.tis import truncated
-from slime_events.config.algorithm import AlgorithmSettings
+from slime_events.core.config.algorithm import AlgorithmSettings
 
 
 def policy_objective(

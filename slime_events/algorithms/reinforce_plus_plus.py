@@ -7,7 +7,7 @@ from torch import Tensor
 
 from slime_events.algorithms.returns import discounted_returns
 from slime_events.algorithms.segments import Segments
-from slime_events.config.algorithm import AlgorithmSettings
+from slime_events.core.config.algorithm import AlgorithmSettings
 
 
 def reinforce_plus_plus(rewards: Tensor, kl: Tensor, segments: Segments, settings: AlgorithmSettings) -> Tensor:

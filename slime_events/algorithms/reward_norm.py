@@ -6,7 +6,7 @@ import math
 from collections.abc import Hashable, Sequence
 
 from schemas.errors import DataError
-from slime_events.config.algorithm import AlgorithmSettings
+from slime_events.core.config.algorithm import AlgorithmSettings
 
 CENTRED = frozenset({"grpo", "gspo", "cispo", "reinforce_plus_plus_baseline"})
 """Estimators whose rewards are centred on their group."""

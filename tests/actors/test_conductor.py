@@ -17,8 +17,8 @@ from schemas.prompts import PromptSubmitted
 from schemas.rollouts import RolloutProgressed, RolloutRequested
 from schemas.runs import RunFailed, RunFinished
 from serve_apps.engine.scripted_engine import Script
-from slime_events.state.run import RunPhase
-from slime_events.worker import Worker
+from slime_events.core.run.participant import Worker
+from slime_events.core.state.run import RunPhase
 from storage.cancellation import end_all
 from storage.log import once
 from storage.memory_log import MemoryLog

@@ -15,10 +15,10 @@ from schemas.prompts import PromptSubmitted, Source
 from schemas.rewards import RewardAssigned, RewardFailed, RewardFailureKind
 from schemas.rollouts import RolloutCompleted, RolloutRequested, Sampling, StopReason
 from schemas.runs import FinishReason, RunFinished
-from slime_events.rewards.outcome import Outcome, RewardFailure
-from slime_events.sample import Sample
-from slime_events.ungraded import Ungraded
-from slime_events.worker import Worker
+from slime_events.core.run.participant import Worker
+from slime_events.loop.training.pending_rewards import Ungraded
+from slime_events.plugins.rewards.outcome import Outcome, RewardFailure
+from slime_events.plugins.sample import Sample
 from storage.follow import Follower
 from storage.group_commit import GroupCommit
 from storage.log import once

@@ -16,10 +16,10 @@ from schemas.inbox import InboxPrompt, InboxReply
 from schemas.prompts import PromptSubmitted
 from schemas.steps import StepCommitted
 from serve_apps.engine.scripted_engine import Script
-from slime_events.conductor.prompts import PromptFeed
-from slime_events.config.data import DataSettings
-from slime_events.data.row import Problem
-from slime_events.state.run import RunPhase
+from slime_events.core.config.data import DataSettings
+from slime_events.core.state.run import RunPhase
+from slime_events.loop.conductor.prompts import PromptFeed
+from slime_events.loop.prompts.row import Problem
 from tests.simulation.parts import Letters
 from tests.simulation.simulation import Simulation, make_plan
 from tests.simulation.test_run import check_run

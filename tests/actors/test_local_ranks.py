@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from actors import collective, local_ranks
-from actors.local_ranks import LocalRanks
+from actors.trainer import collective, local_ranks
+from actors.trainer.local_ranks import LocalRanks
 from schemas.errors import CheckpointMismatch, RankLost, TrainerError
-from slime_events.config.algorithm import AlgorithmSettings
-from slime_events.config.trainer import TrainerSettings
+from slime_events.core.config.algorithm import AlgorithmSettings
+from slime_events.core.config.trainer import TrainerSettings
 from storage.cancellation import end_all
 
 

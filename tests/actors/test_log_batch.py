@@ -14,10 +14,10 @@ from schemas.arrays import pack_tokens, unpack
 from schemas.batches import BatchSealed
 from schemas.errors import StorageError
 from schemas.rollouts import StopReason, WeightSpan
-from slime_events.batch import TrainBatch
-from slime_events.conductor.seal import batch_digest
-from slime_events.log_batch import make_batch
-from slime_events.trajectory import Trajectory
+from slime_events.core.train_batch import TrainBatch
+from slime_events.core.trajectory import Trajectory
+from slime_events.loop.conductor.seal import batch_digest
+from slime_events.loop.training.batch_builder import make_batch
 
 WHOLE = Trajectory(
     "g-s0",

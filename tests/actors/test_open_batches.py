@@ -9,7 +9,7 @@ from schemas.batches import BatchSealed
 from schemas.event import Event, Purpose
 from schemas.groups import GroupRejected, RejectionCause
 from schemas.rollouts import RolloutRequested, Sampling
-from slime_events.open_batches import OpenBatches
+from slime_events.loop.training.pending_batches import OpenBatches
 
 
 def asked(purpose: Purpose = Purpose.TRAIN) -> RolloutRequested:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from actors.recaller import Recaller
+from actors.recorded_rollout_reader import Recaller
 from schemas.arrays import pack, pack_log_probs, pack_tokens, unpack
 from schemas.envelope import enclose
 from schemas.event import Event
-from schemas.recalled import CommonVersion, Recalled
+from schemas.recorded import CommonVersion, Recalled
 from schemas.rollouts import (
     FailureKind,
     RolloutCompleted,
@@ -20,11 +20,11 @@ from schemas.rollouts import (
     Timings,
     WeightSpan,
 )
-from slime_events.conductor.recall import Recall
-from slime_events.config.settings import TrainSettings
-from slime_events.opened_run import OpenedRun
-from slime_events.state.group import GroupState, SampleState
-from slime_events.trajectory import content_digest
+from slime_events.core.config.settings import TrainSettings
+from slime_events.core.run.run_reader import OpenedRun
+from slime_events.core.state.group import GroupState, SampleState
+from slime_events.core.trajectory import content_digest
+from slime_events.loop.conductor.recall import Recall
 from storage.log import Append
 from storage.memory_log import MemoryLog
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from actors.checkpoint_folders import CheckpointFolders
-from actors.restore import restore
+from actors.trainer.checkpoint_folders import CheckpointFolders
+from actors.trainer.restore import restore
 from schemas.checkpoints import CheckpointSaved
 from schemas.weights import WeightsPublished
-from slime_events.trained import Digests, Trained
-from storage.weights_store import digest_of
+from slime_events.loop.training.training_state import Digests, Trained
+from storage.weights.store import digest_of
 from tests.simulation.parts import ScriptedRanks
 
 WEIGHTS = b"\1" * 32

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.trainer import Trainer
+from actors.trainer.trainer import Trainer
 from schemas.arrays import unpack
 from schemas.checkpoints import CheckpointSaved
 from schemas.errors import Conflict, TrainerError
@@ -16,13 +16,13 @@ from schemas.steps import StepClaimed, StepCommitted
 from schemas.subjects import about
 from schemas.weights import WeightsPublished
 from serve_apps.engine.scripted_engine import Script
-from slime_events.batch import TrainBatch
-from slime_events.state.run import RunPhase
-from slime_events.worker import Worker
+from slime_events.core.run.participant import Worker
+from slime_events.core.state.run import RunPhase
+from slime_events.core.train_batch import TrainBatch
 from storage.log import Recorded
 from storage.memory_log import MemoryLog
-from storage.weights_retention import Retention
-from storage.weights_store import WeightStore
+from storage.weights.retention import Retention
+from storage.weights.store import WeightStore
 from tests.simulation.parts import ScriptedRanks, StepResult
 from tests.simulation.simulation import Simulation, make_plan
 

@@ -20,7 +20,7 @@ from slime_events.algorithms.returns import discounted_returns
 from slime_events.algorithms.segments import Segments
 from slime_events.algorithms.tis import truncated
 from slime_events.algorithms.whiten import masked_whiten
-from slime_events.config.algorithm import AlgorithmSettings
+from slime_events.core.config.algorithm import AlgorithmSettings
 
 masks = st.lists(st.lists(st.sampled_from([0, 1]), max_size=12), min_size=1, max_size=6)
 log_prob = st.floats(-30, 0, width=32)

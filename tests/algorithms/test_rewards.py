@@ -14,8 +14,8 @@ from slime_events.algorithms.pass_rate import pass_rate
 from slime_events.algorithms.repetition import has_repetition
 from slime_events.algorithms.reward_norm import normalize_by_group, normalize_rewards
 from slime_events.algorithms.rollout_stats import describe, zero_std
-from slime_events.config.algorithm import AlgorithmSettings
-from slime_events.sample import Sample
+from slime_events.core.config.algorithm import AlgorithmSettings
+from slime_events.plugins.sample import Sample
 
 reward = st.floats(-100, 100)
 groups = st.lists(st.lists(reward, min_size=1, max_size=9), min_size=1, max_size=6)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from slime_events.algorithms.kl import approx_kl
 from slime_events.algorithms.objective import policy_objective
-from slime_events.config.algorithm import AlgorithmSettings
+from slime_events.core.config.algorithm import AlgorithmSettings
 
 
 def objective(

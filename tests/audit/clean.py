@@ -13,15 +13,15 @@ from msgspec.structs import replace
 from schemas.arrays import unpack
 from schemas.rewards import RewardFailureKind
 from serve_apps.engine.scripted_engine import Script
-from slime_events.audit.audit import Audit
-from slime_events.audit.followed import facts_of
-from slime_events.audit.ledger import Ledger
-from slime_events.audit.recalled import RecordedEnds
-from slime_events.audit.rules import Rules
-from slime_events.conductor.plan import Plan
-from slime_events.config.algorithm import AlgorithmSettings
-from slime_events.rewards.outcome import Outcome, RewardFailure
-from slime_events.sample import Sample
+from slime_events.analysis.audit.audit import Audit
+from slime_events.analysis.audit.followed import facts_of
+from slime_events.analysis.audit.ledger import Ledger
+from slime_events.analysis.audit.recalled import RecordedEnds
+from slime_events.analysis.audit.rules import Rules
+from slime_events.core.config.algorithm import AlgorithmSettings
+from slime_events.loop.conductor.plan import Plan
+from slime_events.plugins.rewards.outcome import Outcome, RewardFailure
+from slime_events.plugins.sample import Sample
 from storage.log import Recorded
 from storage.memory_log import MemoryLog
 from tests.audit.doctored import Doctored

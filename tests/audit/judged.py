@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import patch
 
-from slime_events.audit import check as check_module
-from slime_events.audit.check import Check, Counts
-from slime_events.audit.finding import Finding
+from slime_events.analysis.audit import check as check_module
+from slime_events.analysis.audit.check import Check, Counts
+from slime_events.analysis.audit.finding import Finding
 from storage.log import Recorded
 from tests.audit.clean import Run
 from tests.audit.doctored import Record
@@ -29,7 +29,7 @@ class Sentence(NamedTuple):
     line: int
 
     def __str__(self) -> str:
-        return f"slime_events/audit/{self.file}:{self.line}"
+        return f"slime_events/analysis/audit/{self.file}:{self.line}"
 
 
 @dataclass(frozen=True)

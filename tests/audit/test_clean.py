@@ -14,15 +14,15 @@ import pytest
 from schemas.arrays import Array, unpack
 from schemas.codec import decode
 from schemas.errors import BlobMissing
-from slime_events.audit import weight_files
-from slime_events.audit.audit import Audit, audit
-from slime_events.audit.recalled import recorded_ends
-from slime_events.audit.report import Report, report_text
-from slime_events.audit.rules import Rules, rules_of
-from slime_events.audit.verdicts import figures
-from slime_events.config.rollout import RolloutSettings
-from slime_events.config.settings import TrainSettings
-from storage.archive import ArchiveWriter
+from slime_events.analysis.audit import weight_files
+from slime_events.analysis.audit.audit import Audit, audit
+from slime_events.analysis.audit.recalled import recorded_ends
+from slime_events.analysis.audit.report import Report, report_text
+from slime_events.analysis.audit.rules import Rules, rules_of
+from slime_events.analysis.audit.verdicts import figures
+from slime_events.core.config.rollout import RolloutSettings
+from slime_events.core.config.settings import TrainSettings
+from storage.archive.writer import ArchiveWriter
 from storage.log import Recorded
 from storage.memory_log import MemoryLog
 from tests.audit.clean import CleanLogs, Run

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from slime_events.cli.main import main
-from slime_events.config.settings import TrainSettings
-from slime_events.config.toml import to_toml
-from storage.archive import ArchiveWriter
-from storage.jetstream_log import JetStreamLog
+from slime_events.app.cli.main import main
+from slime_events.core.config.settings import TrainSettings
+from slime_events.core.config.toml import to_toml
+from storage.archive.writer import ArchiveWriter
+from storage.jetstream.log import JetStreamLog
 from storage.log import Append, append_all
-from storage.nats_server import NatsServer
+from storage.nats.server import NatsServer
 from tests.audit.clean import Run
 from tests.audit.doctored import Doctored
 

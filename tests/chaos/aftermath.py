@@ -11,10 +11,10 @@ from functools import partial
 from pathlib import Path
 
 from schemas.event import Event
-from slime_events.trajectory import Fetch
+from slime_events.core.trajectory import Fetch
 from storage.blobs import BlobStore
-from storage.connect import open_run_log
 from storage.log import Recorded
+from storage.open_log import open_run_log
 from storage.payloads import fetch
 from tests.chaos.engine_log import tokens_generated
 from tests.history.checker import check
@@ -56,7 +56,7 @@ async def _read(run_folder: Path) -> list[Recorded]:
 def _audit(run_folder: Path) -> str:
     """Nothing where the audit is clean."""
     done = subprocess.run(
-        [sys.executable, "-m", "slime_events.cli.main", "audit", str(run_folder)],
+        [sys.executable, "-m", "slime_events.app.cli.main", "audit", str(run_folder)],
         capture_output=True,
         text=True,
         timeout=AUDIT_DEADLINE_S,

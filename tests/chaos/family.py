@@ -32,7 +32,7 @@ TITLES = {
     Kind.SERVE_CONTROLLER: "ray::ServeController",
 }
 _HOST = "serve_apps.engine.host"
-_GRADER = "slime_events.rewards.worker"
+_GRADER = "slime_events.plugins.rewards.worker"
 
 
 class Family:

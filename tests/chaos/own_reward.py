@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from slime_events.rewards import exact
-from slime_events.sample import Sample
+from slime_events.plugins.rewards import exact
+from slime_events.plugins.sample import Sample
 
 
 def reward_func(args: Any, sample: Sample) -> float:

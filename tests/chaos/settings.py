@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import slime_events
-from slime_events.launch.environment import environment
+from slime_events.app.launch.environment import environment
 from tests.chaos.engine_log import FLAGS
 
 RUN = "chaos"
@@ -47,11 +47,20 @@ class ChaosSettings:
         }
         words = [str(word) for pair in flags.items() for word in pair]
         words += ["--plain", *FLAGS, *self.extra, *flags_of_servers]
-        return [sys.executable, "-m", "slime_events.cli.main", "demo", *words]
+        return [sys.executable, "-m", "slime_events.app.cli.main", "demo", *words]
 
     def resume(self, runs_dir: Path) -> list[str]:
         """The command that goes on with it."""
-        return [sys.executable, "-m", "slime_events.cli.main", "resume", RUN, "--runs-dir", str(runs_dir), "--plain"]
+        return [
+            sys.executable,
+            "-m",
+            "slime_events.app.cli.main",
+            "resume",
+            RUN,
+            "--runs-dir",
+            str(runs_dir),
+            "--plain",
+        ]
 
     def digest(self) -> str:
         """Of everything that the reference run's numbers depend on; hex."""

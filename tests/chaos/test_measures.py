@@ -17,7 +17,7 @@ from schemas.groups import GroupRejected, RejectionCause
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
 from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed, RolloutProgressed, StopReason
 from schemas.steps import StepCommitted
-from slime_events.trajectory import content_digest
+from slime_events.core.trajectory import content_digest
 from storage.log import Recorded
 from tests.chaos import measures
 from tests.chaos.engine_log import tokens_in_lines

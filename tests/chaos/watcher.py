@@ -15,7 +15,7 @@ from schemas.steps import StepCommitted
 from schemas.weights import WeightsPublished
 from schemas.workers import WorkerJoined
 from storage.follow import Follower
-from storage.jetstream_log import JetStreamLog
+from storage.jetstream.log import JetStreamLog
 from storage.log import Recorded
 
 AGAIN_S = 0.1

@@ -26,9 +26,9 @@ from schemas.runs import FinishReason, RunFinished, RunStarted
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsActivated, WeightsPublished
 from schemas.workers import WorkerJoined
-from slime_events.state.apply import apply
-from slime_events.state.run import FOLD, RunState, state_digest
-from slime_events.trajectory import content_digest
+from slime_events.core.state.apply import apply
+from slime_events.core.state.run import FOLD, RunState, state_digest
+from slime_events.core.trajectory import content_digest
 from storage.log import Append, Recorded
 from storage.memory_log import MemoryLog
 

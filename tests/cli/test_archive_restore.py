@@ -13,19 +13,19 @@ from schemas.envelope import enclose
 from schemas.errors import ArchiveDamaged, RunIsOn, StorageError
 from schemas.prompts import PromptSubmitted, Source
 from schemas.runs import RunStarted
-from slime_events.cli.archive import main as archive
-from slime_events.cli.restore import MARK
-from slime_events.cli.restore import main as restore
-from slime_events.config.run import RunSettings
-from slime_events.config.settings import TrainSettings
-from slime_events.config.toml import to_toml
-from slime_events.launch.run_lock import holding
-from slime_events.run_folder import RunFolder
+from slime_events.app.cli.commands.archive import main as archive
+from slime_events.app.cli.commands.restore import MARK
+from slime_events.app.cli.commands.restore import main as restore
+from slime_events.app.launch.run_lock import holding
+from slime_events.core.config.run import RunSettings
+from slime_events.core.config.settings import TrainSettings
+from slime_events.core.config.toml import to_toml
+from slime_events.core.run.run_folder import RunFolder
 from storage.blobs import BlobStore
-from storage.connect import open_run_log
-from storage.jetstream_log import JetStreamLog
+from storage.jetstream.log import JetStreamLog
 from storage.log import Append, Recorded
-from storage.nats_server import NatsServer
+from storage.nats.server import NatsServer
+from storage.open_log import open_run_log
 from storage.payloads import offload
 
 

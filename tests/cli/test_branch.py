@@ -10,13 +10,13 @@ import msgspec
 import pytest
 
 from schemas.errors import ConfigError, ImpossibleCombination, InvalidValue
-from slime_events.cli.branch import read_words
-from slime_events.config.derivations import derive
-from slime_events.config.flags import parse_train
-from slime_events.config.settings import TrainSettings
-from slime_events.config.toml import to_toml
-from slime_events.demo.settings import BASE, demo_settings
-from slime_events.launch.branch_settings import branch_settings, check_branch
+from slime_events.app.cli.commands.branch import read_words
+from slime_events.app.demo.settings import BASE, demo_settings
+from slime_events.app.launch.branch_settings import branch_settings, check_branch
+from slime_events.core.config.derivations import derive
+from slime_events.core.config.flags import parse_train
+from slime_events.core.config.settings import TrainSettings
+from slime_events.core.config.toml import to_toml
 
 
 @pytest.fixture

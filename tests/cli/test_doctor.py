@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from slime_events.cli import checks, doctor
-from slime_events.cli.checks import GIB, Outcome
-from slime_events.cli.installed_files import MEGATRON_IMPORTS, SGLANG_IMPORTS, check_files
+from slime_events.app.cli import checks
+from slime_events.app.cli.checks import GIB, Outcome
+from slime_events.app.cli.commands import doctor
+from slime_events.app.cli.installed_files import MEGATRON_IMPORTS, SGLANG_IMPORTS, check_files
 
 
 def test_python_version() -> None:

@@ -10,12 +10,12 @@ import pytest
 from rich.console import Console
 
 from schemas.evals import EvalCompleted
-from slime_events.cli.train import reached
-from slime_events.launch import live_view
-from slime_events.launch.live_view import LiveView, make_view, screen
-from slime_events.launch.plain_view import PlainView
-from slime_events.progress import Progress
-from slime_events.sparkline import sparkline
+from slime_events.analysis.progress import Progress
+from slime_events.app.cli.commands.train import reached
+from slime_events.app.cli.render.sparkline import sparkline
+from slime_events.app.launch import live_view
+from slime_events.app.launch.live_view import LiveView, make_view, screen
+from slime_events.app.launch.plain_view import PlainView
 from tests.cli.small_run import RUN, events, finished, recorded
 
 

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from schemas.errors import ConfigError, DataError, TrainerError
-from slime_events.cli import show
-from slime_events.cli.demo import main as demo
-from slime_events.cli.demo import make_room, prepare, read_options
-from slime_events.cli.epochs import resolve_epochs
-from slime_events.cli.main import COMMANDS, main
-from slime_events.config.data import DataSettings
-from slime_events.config.rollout import RolloutSettings
-from slime_events.config.settings import TrainSettings
-from slime_events.run_folder import RunFolder
+from slime_events.app.cli.commands import show
+from slime_events.app.cli.commands.demo import main as demo
+from slime_events.app.cli.commands.demo import make_room, prepare, read_options
+from slime_events.app.cli.epochs import resolve_epochs
+from slime_events.app.cli.main import COMMANDS, main
+from slime_events.core.config.data import DataSettings
+from slime_events.core.config.rollout import RolloutSettings
+from slime_events.core.config.settings import TrainSettings
+from slime_events.core.run.run_folder import RunFolder
 
 HEAVY = ("torch", "ray", "sglang", "transformers", "megatron", "nats", "numpy")
 
@@ -62,7 +62,7 @@ def test_an_interrupt_is_130(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_help_is_quick_and_imports_nothing_heavy() -> None:
     program = (
-        "import sys; from slime_events.cli.main import main; main(['--help']); main(['--version']); "
+        "import sys; from slime_events.app.cli.main import main; main(['--help']); main(['--version']); "
         f"print([m for m in {HEAVY!r} if m in sys.modules], file=sys.stderr)"
     )
     before = _seconds_of_children()
@@ -145,7 +145,7 @@ def test_a_demo_that_came_to_nothing_leaves_no_questions(tmp_path: Path, monkeyp
         assert (tmp_path / "demo" / "data" / "train.jsonl").is_file()
         raise TrainerError("no device")
 
-    monkeypatch.setattr("slime_events.cli.demo.run_to_end", fail)
+    monkeypatch.setattr("slime_events.app.cli.commands.demo.run_to_end", fail)
     with pytest.raises(TrainerError):
         demo(["--runs-dir", str(tmp_path)])
     assert not (tmp_path / "demo").exists()

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from schemas.errors import RunNotFound
-from slime_events.cli.show import main
-from slime_events.opened_run import open_run
-from storage.archive import ArchiveWriter
-from storage.connect import record_url
-from storage.jetstream_log import JetStreamLog
-from storage.nats_server import NatsServer
+from slime_events.app.cli.commands.show import main
+from slime_events.core.run.run_reader import open_run
+from storage.archive.writer import ArchiveWriter
+from storage.jetstream.log import JetStreamLog
+from storage.nats.server import NatsServer
+from storage.open_log import record_url
 from tests.cli.small_run import appends, events, finished, recorded
 
 SAID = finished(list(events()))

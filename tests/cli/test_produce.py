@@ -17,10 +17,10 @@ import pytest
 
 from schemas.errors import LogUnavailable
 from schemas.inbox import FieldError, InboxPrompt, InboxReply
-from slime_events.cli import produce as command
-from slime_events.cli.produce import NatsInbox, Taken, produce
-from slime_events.cli.prompt_lines import BadLine, Line, read_lines
-from storage.nats_server import NatsServer
+from slime_events.app.cli.commands import produce as command
+from slime_events.app.cli.commands.produce import NatsInbox, Taken, produce
+from slime_events.app.cli.prompt_lines import BadLine, Line, read_lines
+from storage.nats.server import NatsServer
 
 SNIPPET = Path(__file__).parents[2] / "docs" / "snippets" / "produce.py"
 

@@ -9,8 +9,8 @@ import pytest
 
 from schemas.errors import UnknownFlag
 from schemas.runs import RunStarted
-from slime_events.cli.replay import main
-from storage.archive import ArchiveWriter
+from slime_events.app.cli.commands.replay import main
+from storage.archive.writer import ArchiveWriter
 from tests.replay.golden import changed, golden
 
 FILTER = """

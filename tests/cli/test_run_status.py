@@ -14,21 +14,21 @@ import pytest
 from schemas.envelope import enclose
 from schemas.event import Event
 from schemas.runs import FinishReason, RunFailed, RunFinished, RunResumed, RunStarted
-from slime_events.cli import tail
-from slime_events.cli.main import COMMANDS, main
-from slime_events.cli.run_list import run_rows
-from slime_events.cli.show import main as show
-from slime_events.cli.show import moment_shown
-from slime_events.launch.presence import present
-from slime_events.launch.run_lock import holding
-from slime_events.launch.run_status import RunStatus, read_status
-from slime_events.opened_run import open_run
-from slime_events.run_folder import RunFolder
-from storage.archive import ArchiveWriter
-from storage.connect import record_url
-from storage.jetstream_log import JetStreamLog
+from slime_events.app.cli.commands import tail
+from slime_events.app.cli.commands.show import main as show
+from slime_events.app.cli.commands.show import moment_shown
+from slime_events.app.cli.main import COMMANDS, main
+from slime_events.app.cli.run_list import run_rows
+from slime_events.app.launch.launcher_presence import present
+from slime_events.app.launch.run_lock import holding
+from slime_events.app.launch.run_status import RunStatus, read_status
+from slime_events.core.run.run_folder import RunFolder
+from slime_events.core.run.run_reader import open_run
+from storage.archive.writer import ArchiveWriter
+from storage.jetstream.log import JetStreamLog
 from storage.log import Append
-from storage.nats_server import NatsServer
+from storage.nats.server import NatsServer
+from storage.open_log import record_url
 from tests.cli.small_run import recorded
 
 STARTED = RunStarted(settings={"rollout": {"num_rollout": 2}}, code_version="0")

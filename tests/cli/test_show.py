@@ -10,12 +10,12 @@ import pytest
 from schemas.arrays import unpack
 from schemas.errors import RunNotFound
 from schemas.runs import RunResumed
-from slime_events.cli.show import Question, Shown, answer, trace_text
-from slime_events.cli.show_run import run_facts
-from slime_events.history import History, apply
-from slime_events.progress import Progress
-from slime_events.telemetry.event_spans import spans_of_log
-from slime_events.telemetry.span import to_otlp_json
+from slime_events.analysis.history import History, apply
+from slime_events.analysis.progress import Progress
+from slime_events.app.cli.commands.show import Question, Shown, answer, trace_text
+from slime_events.app.cli.commands.show_run import run_facts
+from slime_events.core.telemetry.event_spans import spans_of_log
+from slime_events.core.telemetry.span import to_otlp_json
 from tests.cli import small_run as run
 from tests.cli.small_run import REJECTED, small_run
 

@@ -9,10 +9,10 @@ import pytest
 
 from schemas.errors import InvalidValue
 from schemas.registry import EVENT_CLASSES
-from slime_events.cli import line, tail
-from slime_events.cli.line import event_line
-from slime_events.cli.plain import plain_event
-from slime_events.cli.tail import Wanted, check_types, events
+from slime_events.app.cli.commands import tail
+from slime_events.app.cli.commands.tail import Wanted, check_types, events
+from slime_events.app.cli.render.event_line import _FIGURES, event_line
+from slime_events.app.cli.render.json_values import plain_event
 from storage.log import EventLog
 from tests.cli import small_run as run
 
@@ -64,7 +64,7 @@ async def test_lines_and_json_have_no_raw_arrays() -> None:
 
 
 def test_every_event_has_its_figures() -> None:
-    assert set(line._FIGURES) == set(EVENT_CLASSES)
+    assert set(_FIGURES) == set(EVENT_CLASSES)
 
 
 def test_an_unknown_type_gets_the_nearest_names() -> None:

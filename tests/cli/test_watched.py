@@ -17,7 +17,7 @@ from tests.run.tiny import MARK, left_behind, marked
 
 HEAD = """
 import ctypes, os, signal, subprocess, sys, time
-from slime_events.cli.watched import say_how_to_go_on, watched
+from slime_events.app.cli.watched import say_how_to_go_on, watched
 
 def sleeper():
     return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
@@ -98,7 +98,9 @@ def test_one_that_crashes_after_its_end_has_ended_as_it_said(tmp_path: Path, mar
 
 def test_one_that_does_not_end_after_its_end_is_ended(tmp_path: Path, mark: str) -> None:
     hangs = "import atexit\natexit.register(time.sleep, 600)\nreturn 0"
-    assert Started(tmp_path, mark, hangs, before="import slime_events.cli.watched as w\nw.END_S = 0.1").ends()[0] == 0
+    assert (
+        Started(tmp_path, mark, hangs, before="import slime_events.app.cli.watched as w\nw.END_S = 0.1").ends()[0] == 0
+    )
     assert left_behind(mark, 5.0) == []
 
 

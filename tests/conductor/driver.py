@@ -30,17 +30,17 @@ from schemas.rollouts import (
 from schemas.runs import RunStarted
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsPublished
-from slime_events.conductor.accept import Judge
-from slime_events.conductor.decide import decide, is_broken, is_complete, prompts_to_draw, with_requests
-from slime_events.conductor.draw import requests_for
-from slime_events.conductor.evaluate import evals_due
-from slime_events.conductor.plan import Plan
-from slime_events.filters.base_types import DynamicFilterOutput
-from slime_events.filters.decide import run_filter
-from slime_events.sample_view import group_samples
-from slime_events.state.apply import apply
-from slime_events.state.group import GroupState
-from slime_events.state.run import RunState
+from slime_events.core.state.apply import apply
+from slime_events.core.state.group import GroupState
+from slime_events.core.state.run import RunState
+from slime_events.loop.conductor.accept import Judge
+from slime_events.loop.conductor.decide import decide, is_broken, is_complete, prompts_to_draw, with_requests
+from slime_events.loop.conductor.draw import requests_for
+from slime_events.loop.conductor.evaluate import evals_due
+from slime_events.loop.conductor.plan import Plan
+from slime_events.plugins.filters.base_types import DynamicFilterOutput
+from slime_events.plugins.filters.decide import run_filter
+from slime_events.plugins.sample_view import group_samples
 from storage.log import Recorded
 
 SAMPLING = Sampling(max_new_tokens=8)

@@ -8,7 +8,7 @@ from schemas.batches import BatchSealed
 from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
 from schemas.rollouts import RolloutFailed, RolloutRequested, RolloutSuspended
 from schemas.steps import StepCommitted
-from slime_events.state.group import GroupPhase
+from slime_events.core.state.group import GroupPhase
 from tests.conductor.driver import Driver
 
 

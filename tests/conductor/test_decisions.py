@@ -11,14 +11,14 @@ from schemas.groups import GroupRejected, RejectionCause
 from schemas.rollouts import FailureKind
 from schemas.runs import Branched
 from schemas.weights import WeightsActivated
-from slime_events.conductor.accept import has_ended, verdicts
-from slime_events.conductor.decide import is_broken, is_complete, waits_for
-from slime_events.conductor.evaluate import evals_due
-from slime_events.conductor.seal import batch_digest
-from slime_events.conductor.staleness import in_time, stale
-from slime_events.conductor.stall import Stall
-from slime_events.state.group import GroupState, SamplePhase, SampleState
-from slime_events.state.run import Counts, RunPhase, RunState, SealedState
+from slime_events.core.state.group import GroupState, SamplePhase, SampleState
+from slime_events.core.state.run import Counts, RunPhase, RunState, SealedState
+from slime_events.loop.conductor.accept import has_ended, verdicts
+from slime_events.loop.conductor.decide import is_broken, is_complete, waits_for
+from slime_events.loop.conductor.evaluate import evals_due
+from slime_events.loop.conductor.seal import batch_digest
+from slime_events.loop.conductor.staleness import in_time, stale
+from slime_events.loop.conductor.stall import Stall
 from tests.conductor.driver import Driver, keep_all, make_plan
 
 

@@ -12,8 +12,8 @@ from schemas.event import Purpose
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
 from schemas.rollouts import RolloutRequested, Sampling
 from schemas.runs import Branched
-from slime_events.conductor.turn import Prompted, draw, evaluation, first_words, turn
-from slime_events.state.run import EvalState, RunPhase, RunState
+from slime_events.core.state.run import EvalState, RunPhase, RunState
+from slime_events.loop.conductor.cycle import Prompted, draw, evaluation, first_words, turn
 from storage.log import Recorded
 from tests.conductor.driver import Driver, keep_all, make_plan
 

@@ -11,11 +11,11 @@ from schemas.arrays import pack_tokens
 from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
 from schemas.prompts import PromptSubmitted, Source
 from schemas.rollouts import RolloutRequested
-from slime_events.conductor.decide import is_broken, is_complete
-from slime_events.filters.base_types import DynamicFilterOutput
-from slime_events.filters.decide import FilterDecision, run_filter
-from slime_events.sample_view import group_samples
-from slime_events.state.group import GroupState
+from slime_events.core.state.group import GroupState
+from slime_events.loop.conductor.decide import is_broken, is_complete
+from slime_events.plugins.filters.base_types import DynamicFilterOutput
+from slime_events.plugins.filters.decide import FilterDecision, run_filter
+from slime_events.plugins.sample_view import group_samples
 from tests.conductor.driver import Driver, dropping, make_plan
 from tests.conductor.promises import check_batches, within_room
 

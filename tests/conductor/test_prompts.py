@@ -9,19 +9,19 @@ import pytest
 
 from schemas.arrays import pack_tokens
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
-from slime_events.args_view import ArgsView
-from slime_events.conductor import own_source, prompts
-from slime_events.conductor.own_source import OwnSource
-from slime_events.conductor.prompts import PromptFeed
-from slime_events.conductor.sampled import SampledPrompts, sampled_prompts
-from slime_events.config.data import DataSettings
-from slime_events.config.evaluation import EvalSettings
-from slime_events.config.rollout import RolloutSettings
-from slime_events.data.archived import ArchivedPrompt, ArchivedPrompts
-from slime_events.data.curriculum import uniform
-from slime_events.data.draws import Drawn, Draws
-from slime_events.data.source import PromptSource
-from slime_events.sample import Sample
+from slime_events.core.config.data import DataSettings
+from slime_events.core.config.evaluation import EvalSettings
+from slime_events.core.config.rollout import RolloutSettings
+from slime_events.loop.conductor import prompts, user_data_source
+from slime_events.loop.conductor.prompt_sampler import SampledPrompts, sampled_prompts
+from slime_events.loop.conductor.prompts import PromptFeed
+from slime_events.loop.conductor.user_data_source import OwnSource
+from slime_events.loop.prompts.archived_prompts import ArchivedPrompt, ArchivedPrompts
+from slime_events.loop.prompts.curriculum import uniform
+from slime_events.loop.prompts.draw_stats import Drawn, Draws
+from slime_events.loop.prompts.source import PromptSource
+from slime_events.plugins.args_view import ArgsView
+from slime_events.plugins.sample import Sample
 from tests.conductor.driver import Driver, make_plan
 from tests.simulation.parts import Letters
 from tests.simulation.roles import make_feed
@@ -74,7 +74,7 @@ class Mine:
 
 @pytest.fixture
 def mine(monkeypatch: pytest.MonkeyPatch) -> OwnSource:
-    monkeypatch.setattr(own_source, "load_function", lambda path: Mine)
+    monkeypatch.setattr(user_data_source, "load_function", lambda path: Mine)
     return OwnSource(DataSettings(data_source_path="m:Mine"), ArgsView({}), Letters(), 5)
 
 

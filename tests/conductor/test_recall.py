@@ -7,10 +7,10 @@ import pytest
 
 from schemas.arrays import pack_tokens
 from schemas.prompts import PromptSubmitted, Source
-from schemas.recalled import CommonVersion, Recalled
+from schemas.recorded import CommonVersion, Recalled
 from schemas.rollouts import RolloutRequested
-from slime_events.conductor.recall import recalls_due
-from slime_events.conductor.staleness import bound_of, last_step
+from slime_events.loop.conductor.recall import recalls_due
+from slime_events.loop.conductor.staleness import bound_of, last_step
 from tests.conductor.driver import Driver, make_plan
 
 RECALLED = Recalled(run="p", samples=("x-s0", "x-s1"), common=CommonVersion(5, 5), oldest=-2, bound=7)

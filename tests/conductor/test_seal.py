@@ -9,10 +9,10 @@ import pytest
 from schemas.arrays import pack_tokens
 from schemas.batches import BatchSealed
 from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
-from slime_events.conductor.plan import Plan
-from slime_events.conductor.seal import batch_digest, seal
-from slime_events.state.group import GroupPhase, GroupState, SamplePhase, SampleState
-from slime_events.state.run import RunState
+from slime_events.core.state.group import GroupPhase, GroupState, SamplePhase, SampleState
+from slime_events.core.state.run import RunState
+from slime_events.loop.conductor.plan import Plan
+from slime_events.loop.conductor.seal import batch_digest, seal
 from tests.conductor.driver import make_plan
 from tests.conductor.test_decisions import state_of
 

@@ -9,10 +9,10 @@ import pytest
 from schemas.groups import GroupRejected, RejectionCause
 from schemas.rollouts import RolloutRequested
 from schemas.steps import StepCommitted
-from slime_events.conductor.boundary import at_boundary, may_decide, rests
-from slime_events.conductor.decide import decide, prompts_to_draw
-from slime_events.state.apply import apply
-from slime_events.state.run import RunPhase, RunState
+from slime_events.core.state.apply import apply
+from slime_events.core.state.run import RunPhase, RunState
+from slime_events.loop.conductor.boundary import at_boundary, may_decide, rests
+from slime_events.loop.conductor.decide import decide, prompts_to_draw
 from tests.conductor.driver import Driver, keep_all, make_plan
 
 

@@ -7,14 +7,14 @@ import shlex
 import pytest
 
 from schemas.errors import ImpossibleCombination, InvalidValue
-from slime_events.conductor.plan import make_plan
-from slime_events.config.combinations import impossible
-from slime_events.config.derivations import derive
-from slime_events.config.engine import EngineSettings
-from slime_events.config.flags import parse_train
-from slime_events.config.paths import missing_paths, require_paths
-from slime_events.config.settings import TrainSettings
-from slime_events.config.trainer import TrainerSettings
+from slime_events.core.config.combinations import impossible
+from slime_events.core.config.derivations import derive
+from slime_events.core.config.engine import EngineSettings
+from slime_events.core.config.flags import parse_train
+from slime_events.core.config.paths import missing_paths, require_paths
+from slime_events.core.config.settings import TrainSettings
+from slime_events.core.config.trainer import TrainerSettings
+from slime_events.loop.conductor.plan import make_plan
 
 LEAST = "--hf-checkpoint model --num-rollout 2 --rm-type math"
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from schemas.errors import ConfigError, ImpossibleCombination, InvalidValue, UnknownFlag
-from slime_events.config import megatron, tables
-from slime_events.config.fields import honoured, settings_fields
-from slime_events.config.flags import OLDER_FLAGS, ParsedTrain, parse_train
-from slime_events.config.help import help_text
-from slime_events.config.installed import megatron_fields, sglang_fields
-from slime_events.config.nearest import nearest
+from slime_events.core.config import megatron, tables
+from slime_events.core.config.fields import honoured, settings_fields
+from slime_events.core.config.flags import OLDER_FLAGS, ParsedTrain, parse_train
+from slime_events.core.config.help import help_text
+from slime_events.core.config.installed import megatron_fields, sglang_fields
+from slime_events.core.config.nearest import nearest
 
 # Every flag of slime's own at v0.3.1, and of its SGLang side.
 SLIME_FLAGS = Path(__file__).with_name("slime_flags.txt").read_text(encoding="utf-8").split()
@@ -233,7 +233,8 @@ def test_help_has_every_field() -> None:
 
 def test_nothing_heavy_is_imported() -> None:
     program = (
-        "import sys; from slime_events.config.flags import parse_train; from slime_events.cli import doctor; "
+        "import sys; from slime_events.core.config.flags import parse_train; "
+        "from slime_events.app.cli.commands import doctor; "
         f"parse_train({shlex.split(FULL_EXAMPLE)!r}); "
         "print([m for m in ('torch', 'ray', 'sglang', 'megatron.core', 'transformers', 'numpy') if m in sys.modules])"
     )

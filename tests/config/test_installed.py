@@ -8,7 +8,7 @@ import gc
 from collections.abc import Iterator
 from typing import Any
 
-from slime_events.config.installed import megatron_fields
+from slime_events.core.config.installed import megatron_fields
 
 
 @contextlib.contextmanager

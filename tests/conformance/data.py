@@ -7,9 +7,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from slime_events.config.data import DataSettings
-from slime_events.data.path import parse_path
-from slime_events.data.source import START, Cursor, PromptSource
+from slime_events.core.config.data import DataSettings
+from slime_events.loop.prompts.path import parse_path
+from slime_events.loop.prompts.source import START, Cursor, PromptSource
 from tests.conformance.miniature import Miniature
 
 Input = dict[str, Any]

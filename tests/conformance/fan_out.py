@@ -7,8 +7,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from schemas.ids import sibling_id
 from schemas.rollouts import RolloutCompleted, RolloutSuspended
-from schemas.sample_ids import sibling_id
 from serve_apps.engine.scripted_engine import Script
 from tests.generate.scene import a_run, events
 from tests.simulation.simulation import make_plan

@@ -6,9 +6,9 @@ from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
 
-from slime_events.filters.base_types import DynamicFilterOutput, MetricGatherer, should_drop
-from slime_events.filters.dynamic_sampling import check_reward_nonzero_std
-from slime_events.sample import Sample
+from slime_events.plugins.filters.base_types import DynamicFilterOutput, MetricGatherer, should_drop
+from slime_events.plugins.filters.dynamic_sampling import check_reward_nonzero_std
+from slime_events.plugins.sample import Sample
 
 Input = dict[str, Any]
 

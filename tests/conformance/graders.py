@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from slime_events.config.reward import RewardSettings
-from slime_events.rewards.dapo import compute_score, normalize_final_answer
-from slime_events.rewards.deepscaler import get_deepscaler_rule_based_reward
-from slime_events.rewards.dispatch import resolve
-from slime_events.rewards.f1 import f1_score
-from slime_events.rewards.gpqa import compute_gpqa_reward
-from slime_events.rewards.math import grade_answer
-from slime_events.rewards.mathd import mathd_normalize_answer
-from slime_events.sample import Sample
+from slime_events.core.config.reward import RewardSettings
+from slime_events.plugins.rewards.dapo import compute_score, normalize_final_answer
+from slime_events.plugins.rewards.deepscaler import get_deepscaler_rule_based_reward
+from slime_events.plugins.rewards.dispatch import resolve
+from slime_events.plugins.rewards.f1 import f1_score
+from slime_events.plugins.rewards.gpqa import compute_gpqa_reward
+from slime_events.plugins.rewards.math import grade_answer
+from slime_events.plugins.rewards.mathd import mathd_normalize_answer
+from slime_events.plugins.sample import Sample
 
 Input = dict[str, Any]
 

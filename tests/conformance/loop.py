@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from slime_events.filters.base_types import MetricGatherer
-from slime_events.filters.dynamic_sampling import check_reward_nonzero_std, check_reward_nonzero_std_with_fallback
+from slime_events.plugins.filters.base_types import MetricGatherer
+from slime_events.plugins.filters.dynamic_sampling import (
+    check_reward_nonzero_std,
+    check_reward_nonzero_std_with_fallback,
+)
 from tests.conformance.fan_out import fan_out_at_a_boundary
 from tests.conformance.miniature import Miniature
 

@@ -25,7 +25,7 @@ from slime_events.algorithms.segments import Segments
 from slime_events.algorithms.tis import icepop
 from slime_events.algorithms.value_loss import clipped_value_loss
 from slime_events.algorithms.whiten import masked_whiten
-from slime_events.config.algorithm import AlgorithmSettings
+from slime_events.core.config.algorithm import AlgorithmSettings
 
 Input = dict[str, Any]
 

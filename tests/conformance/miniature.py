@@ -25,14 +25,14 @@ from schemas.rollouts import (
 )
 from schemas.runs import RunStarted
 from schemas.weights import WeightsPublished
-from slime_events.conductor.decide import decide, prompts_to_draw
-from slime_events.conductor.draw import training_requests
-from slime_events.conductor.plan import Plan
-from slime_events.filters.decide import run_filter
-from slime_events.sample import Sample
-from slime_events.state.apply import apply
-from slime_events.state.group import GroupPhase, GroupState
-from slime_events.state.run import RunState
+from slime_events.core.state.apply import apply
+from slime_events.core.state.group import GroupPhase, GroupState
+from slime_events.core.state.run import RunState
+from slime_events.loop.conductor.decide import decide, prompts_to_draw
+from slime_events.loop.conductor.draw import training_requests
+from slime_events.loop.conductor.plan import Plan
+from slime_events.plugins.filters.decide import run_filter
+from slime_events.plugins.sample import Sample
 from storage.log import Recorded
 
 Filter = Callable[..., object]

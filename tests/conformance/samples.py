@@ -8,8 +8,8 @@ from slime_events.algorithms.columns import convert_samples
 from slime_events.algorithms.pass_rate import pass_rate
 from slime_events.algorithms.repetition import has_repetition
 from slime_events.algorithms.reward_norm import normalize_rewards
-from slime_events.config.algorithm import AlgorithmSettings
-from slime_events.sample import Sample, Status
+from slime_events.core.config.algorithm import AlgorithmSettings
+from slime_events.plugins.sample import Sample, Status
 
 Input = dict[str, Any]
 

@@ -11,15 +11,15 @@ from schemas.arrays import pack_tokens
 from schemas.errors import DataError, InvalidValue, RunNotFound
 from schemas.event import Purpose
 from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
+from schemas.ids import group_of
 from schemas.prompts import PromptSubmitted, Source
-from schemas.recalled import CommonVersion
+from schemas.recorded import CommonVersion
 from schemas.rollouts import Origin, RolloutCompleted, StopReason, WeightSpan
 from schemas.runs import RunStarted
-from schemas.sample_ids import group_of
-from slime_events.config.data import DataSettings
-from slime_events.data.archived import archived_prompts, read_rows
-from slime_events.data.archived_rollouts import archived_rollouts
-from storage.archive import ArchiveWriter
+from slime_events.core.config.data import DataSettings
+from slime_events.loop.prompts.archived_prompts import archived_prompts, read_rows
+from slime_events.loop.prompts.archived_rollouts import archived_rollouts
+from storage.archive.writer import ArchiveWriter
 from tests.cli.small_run import GROUPS, REJECTED, RUN, small_run
 from tests.lineage.opened import opened
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from slime_events.args_view import ArgsView
-from slime_events.config.data import DataSettings
-from slime_events.data.data_source import DataSource
-from slime_events.plug_points import load_function
+from slime_events.core.config.data import DataSettings
+from slime_events.loop.prompts.data_source import DataSource
+from slime_events.plugins.args_view import ArgsView
+from slime_events.plugins.loader import load_function
 from tests.simulation.parts import Letters
 
 MINE = """
@@ -24,7 +24,7 @@ class Odd(RolloutDataSource):
 
 
 def test_a_class_over_slimes_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slime_events.data.data_source.load_tokenizer", lambda folder: Letters())
+    monkeypatch.setattr("slime_events.loop.prompts.data_source.load_tokenizer", lambda folder: Letters())
     (tmp_path / "rows.jsonl").write_text("".join(f'{{"input": "n {n}", "label": {n}}}\n' for n in range(5)))
     (tmp_path / "mine.py").write_text(MINE)
     data = DataSettings(prompt_data=str(tmp_path / "rows.jsonl"), label_key="label", apply_chat_template=True)

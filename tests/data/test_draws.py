@@ -14,11 +14,11 @@ from schemas.envelope import enclose
 from schemas.event import Event, Purpose
 from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
-from schemas.recalled import CommonVersion, Recalled
+from schemas.recorded import CommonVersion, Recalled
 from schemas.runs import Branched, RunStarted
 from schemas.steps import StepCommitted
-from slime_events.data.curriculum import Pool, uniform, weight
-from slime_events.data.draws import Drawn, Draws
+from slime_events.loop.prompts.curriculum import Pool, uniform, weight
+from slime_events.loop.prompts.draw_stats import Drawn, Draws
 from storage.log import Append
 from storage.memory_log import MemoryLog
 

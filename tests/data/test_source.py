@@ -17,13 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.errors import DataError, ImpossibleCombination, InvalidValue, TooManyBadLines
-from slime_events.config.data import DataSettings
-from slime_events.config.evaluation import EvalSettings
-from slime_events.data.path import parse_path
-from slime_events.data.prompt import make_prompt
-from slime_events.data.row import BadReason, BadRow, Problem, PromptRow
-from slime_events.data.shuffle import epoch_order
-from slime_events.data.source import START, Cursor, PromptSource, eval_sources
+from slime_events.core.config.data import DataSettings
+from slime_events.core.config.evaluation import EvalSettings
+from slime_events.loop.prompts.path import parse_path
+from slime_events.loop.prompts.prompt import make_prompt
+from slime_events.loop.prompts.row import BadReason, BadRow, Problem, PromptRow
+from slime_events.loop.prompts.shuffle import epoch_order
+from slime_events.loop.prompts.source import START, Cursor, PromptSource, eval_sources
 
 
 class CharTokenizer:

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.envelope import enclose
-from schemas.recalled import CommonVersion
+from schemas.recorded import CommonVersion
 from schemas.runs import Branched, RunStarted
 from schemas.weights import WeightsPublished
-from slime_events.data.weight_line import WeightLine, read_line
-from storage.archive import ArchiveWriter
+from slime_events.loop.prompts.weight_ancestry import WeightLine, read_line
+from storage.archive.writer import ArchiveWriter
 from storage.log import Append
 from storage.memory_log import MemoryLog
 from tests.cli.small_run import RUN, small_run

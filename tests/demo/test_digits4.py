@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slime_events.demo import digits4
-from slime_events.demo.digits4 import QUESTIONS, Question, question, take, write_data
+from slime_events.app.demo import digits4
+from slime_events.app.demo.digits4 import QUESTIONS, Question, question, take, write_data
 
 numbers = st.integers(0, QUESTIONS - 1)
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from slime_events.config.combinations import impossible
-from slime_events.config.derivations import derive
-from slime_events.config.settings import TrainSettings
-from slime_events.demo import arithmetic
-from slime_events.demo.settings import demo_settings, prepare_demo, smollm2_settings
+from slime_events.app.demo import arithmetic
+from slime_events.app.demo.settings import demo_settings, prepare_demo, smollm2_settings
+from slime_events.core.config.combinations import impossible
+from slime_events.core.config.derivations import derive
+from slime_events.core.config.settings import TrainSettings
 
 both = pytest.mark.parametrize(
     "settings", [demo_settings(Path("d")), smollm2_settings(Path("d"), Path("c"))], ids=["demo", "smollm2"]

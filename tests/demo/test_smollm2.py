@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from schemas.errors import ConfigError, MissingPart
-from slime_events.demo import smollm2
-from slime_events.demo.smollm2 import converted, find_gguf, hf_name, undo_rope_order
+from slime_events.app.demo import smollm2
+from slime_events.app.demo.smollm2 import converted, find_gguf, hf_name, undo_rope_order
 
 
 def test_names() -> None:

@@ -14,16 +14,16 @@ from schemas.envelope import enclose
 from schemas.evals import EvalCompleted
 from schemas.event import Event
 from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
+from schemas.ids import sample_id
 from schemas.prompts import PromptSubmitted, Source
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import Origin, RolloutCompleted, RolloutRequested, Sampling, StopReason, Timings, WeightSpan
 from schemas.runs import RunStarted
-from schemas.sample_ids import sample_id
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsActivated, WeightsPublished
-from slime_events.config.settings import TrainSettings
-from slime_events.opened_run import OpenedRun
-from slime_events.trajectory import content_digest
+from slime_events.core.config.settings import TrainSettings
+from slime_events.core.run.run_reader import OpenedRun
+from slime_events.core.trajectory import content_digest
 from storage.log import Append, append_all
 from storage.memory_log import MemoryLog
 from tests.rescore.recorded import settings

@@ -12,11 +12,11 @@ import pytest
 from msgspec.structs import replace
 
 from schemas.errors import RunNotFound
-from slime_events.cli import branch, demo, doctor, learn, replay, rescore
-from slime_events.cli.main import COMMANDS
-from slime_events.cli.resume import with_flags
-from slime_events.cli.words import read_words
-from slime_events.demo.settings import demo_settings
+from slime_events.app.cli.commands import branch, demo, doctor, learn, replay, rescore
+from slime_events.app.cli.commands.resume import with_flags
+from slime_events.app.cli.main import COMMANDS
+from slime_events.app.cli.run_arguments import read_words
+from slime_events.app.demo.settings import demo_settings
 from tests.docs.commands import Command, commands_of
 from tests.docs.pages import PAGES
 

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from schemas.prompts import PromptSubmitted
-from slime_events.args_view import ArgsView
-from slime_events.conductor.own_source import OwnSource
-from slime_events.config.data import DataSettings
-from slime_events.data.archived import read_rows
-from slime_events.data.buffer_filter import BufferFilter
-from slime_events.rescore.change import make_change
-from slime_events.rescore.rescore import rescore
+from slime_events.analysis.rescore.change import make_change
+from slime_events.analysis.rescore.rescore import rescore
+from slime_events.core.config.data import DataSettings
+from slime_events.loop.conductor.user_data_source import OwnSource
+from slime_events.loop.prompts.archived_prompts import read_rows
+from slime_events.loop.prompts.buffer_filter import BufferFilter
+from slime_events.plugins.args_view import ArgsView
 from tests.docs.pages import DOCS, PAGES, ROOT
 from tests.docs.recorded_run import MIXED, SAMPLES, STEPS, recorded_run
 from tests.simulation.parts import Letters

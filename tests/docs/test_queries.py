@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from schemas.errors import BadQuery
-from slime_events.query import tables_of
+from slime_events.analysis.query import tables_of
 from tests.docs.commands import commands_of
 from tests.docs.pages import PAGES
 from tests.docs.recorded_run import recorded_run

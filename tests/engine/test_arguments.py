@@ -9,7 +9,7 @@ import pytest
 
 from schemas.errors import ConfigError, UnknownFlag
 from serve_apps.engine.arguments import engine_launch, server_argument_names
-from slime_events.config.engine import EngineSettings
+from slime_events.core.config.engine import EngineSettings
 
 
 @pytest.fixture

@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 
 from schemas.rollouts import Sampling, StopReason
-from serve_apps.engine import wire
+from serve_apps.engine import messages
 from serve_apps.engine.host import Host
 from storage.cancellation import end_all
 
 DEADLINE_S = 10.0
 END, OTHER_END = 7, 8
-GENERATE = wire.Generate("1", bytes(4), b"", Sampling(max_new_tokens=8), 0)
-SCORE = wire.Score("2", bytes(4), b"", bytes(4), 1.0)
-UPDATE = wire.UpdateWeights(3, "/weights", 7)
+GENERATE = messages.Generate("1", bytes(4), b"", Sampling(max_new_tokens=8), 0)
+SCORE = messages.Score("2", bytes(4), b"", bytes(4), 1.0)
+UPDATE = messages.UpdateWeights(3, "/weights", 7)
 
 
 class Manager:
@@ -62,18 +62,18 @@ def io_struct(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sglang.srt.managers", SimpleNamespace(io_struct=requests))
 
 
-async def answer(manager: Manager, *frames: wire.ToHost) -> wire.FromHost:
+async def answer(manager: Manager, *frames: messages.ToHost) -> messages.FromHost:
     """What the host says first to frames that come together."""
     ours, theirs = socket.socketpair()
     engine = SimpleNamespace(tokenizer_manager=manager, loop=asyncio.get_running_loop())
     host = asyncio.create_task(Host(engine, theirs).serve({}))
     reader, writer = await asyncio.open_connection(sock=ours)
-    decoder: msgspec.msgpack.Decoder[wire.FromHost] = msgspec.msgpack.Decoder(wire.FromHost)
+    decoder: msgspec.msgpack.Decoder[messages.FromHost] = msgspec.msgpack.Decoder(messages.FromHost)
     try:
         async with asyncio.timeout(DEADLINE_S):
-            assert isinstance(decoder.decode(await wire.read_frame(reader)), wire.Ready)
-            writer.write(b"".join(map(wire.encode, frames)))
-            return decoder.decode(await wire.read_frame(reader))
+            assert isinstance(decoder.decode(await messages.read_frame(reader)), messages.Ready)
+            writer.write(b"".join(map(messages.encode, frames)))
+            return decoder.decode(await messages.read_frame(reader))
     finally:
         writer.close()
         with contextlib.suppress(ConnectionError):
@@ -86,14 +86,14 @@ async def answer(manager: Manager, *frames: wire.ToHost) -> wire.FromHost:
     [(ValueError("too long"), "too long"), (KeyError("meta_info"), "KeyError: 'meta_info'")],
 )
 async def test_whatever_a_request_fails_with_is_answered(error: Exception, reason: str) -> None:
-    assert await answer(Manager(error), GENERATE) == wire.Refused("1", reason)
-    assert await answer(Manager(error), SCORE) == wire.Refused("2", reason)
-    assert await answer(Manager(error), UPDATE) == wire.Answer(3, reason)
+    assert await answer(Manager(error), GENERATE) == messages.Refused("1", reason)
+    assert await answer(Manager(error), SCORE) == messages.Refused("2", reason)
+    assert await answer(Manager(error), UPDATE) == messages.Answer(3, reason)
 
 
 async def test_a_response_that_is_aborted_at_once_ends() -> None:
-    ended = await answer(Manager(), GENERATE, wire.Abort("1"))
-    assert isinstance(ended, wire.Piece)
+    ended = await answer(Manager(), GENERATE, messages.Abort("1"))
+    assert isinstance(ended, messages.Piece)
     assert ended.finish is StopReason.ABORT
 
 
@@ -109,14 +109,14 @@ async def test_a_response_that_is_aborted_at_once_ends() -> None:
 async def test_one_that_ends_as_it_is_aborted_has_ended(tokens: list[int], finish: StopReason) -> None:
     manager = Manager()
     manager.tokens = tokens
-    ended = await answer(manager, GENERATE, wire.Abort("1"))
-    assert isinstance(ended, wire.Piece)
+    ended = await answer(manager, GENERATE, messages.Abort("1"))
+    assert isinstance(ended, messages.Piece)
     assert ended.finish is finish
     assert np.frombuffer(ended.tokens, "<i4").tolist() == tokens
 
 
 async def test_one_that_had_ended_before_is_not_gone_on_with() -> None:
-    resumed = wire.Generate("1", bytes(4), np.array([3, END], "<i4").tobytes(), Sampling(max_new_tokens=8), 0)
+    resumed = messages.Generate("1", bytes(4), np.array([3, END], "<i4").tobytes(), Sampling(max_new_tokens=8), 0)
     ended = await answer(Manager(), resumed)
-    assert isinstance(ended, wire.Piece)
+    assert isinstance(ended, messages.Piece)
     assert (ended.finish, ended.tokens) == (StopReason.STOP, b"")

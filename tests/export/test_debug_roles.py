@@ -10,9 +10,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from actors.dumper import Dumper
-from actors.loader import Loader
-from actors.untrained_ranks import UntrainedRanks
+from actors.debug.dumper import Dumper
+from actors.debug.loader import Loader
+from actors.trainer.untrained_ranks import UntrainedRanks
 from schemas.arrays import unpack
 from schemas.batches import BatchSealed
 from schemas.errors import DataError
@@ -20,12 +20,12 @@ from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsPublished
-from slime_events.export.dump import load_dump, save_dump
-from slime_events.export.export import Layout, make_writer
-from slime_events.export.loaded import LoadedStep
-from slime_events.export.samples import Samples
-from slime_events.state.run import RunPhase
-from slime_events.worker import Worker
+from slime_events.analysis.export.dump import load_dump, save_dump
+from slime_events.analysis.export.export import Layout, make_writer
+from slime_events.analysis.export.loaded import LoadedStep
+from slime_events.analysis.export.samples import Samples
+from slime_events.core.run.participant import Worker
+from slime_events.core.state.run import RunPhase
 from tests.history.checker import check
 from tests.replay.golden import golden
 from tests.replay.replayed import decider, replayed

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from schemas.errors import DataError
-from slime_events.export.dump import load_dump
+from slime_events.analysis.export.dump import load_dump
 
 SAMPLE = {"tokens": [1, 2, 3], "response_length": 2, "status": "completed", "rollout_log_probs": [-0.5, -1.0]}
 

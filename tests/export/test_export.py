@@ -18,19 +18,19 @@ from schemas.envelope import enclose
 from schemas.errors import DataError, InvalidValue
 from schemas.groups import GroupRejected
 from schemas.runs import Branched, RunStarted
-from slime_events.cli.export import main
-from slime_events.config.data import DataSettings
-from slime_events.config.toml import settings_from
-from slime_events.data.row import PromptRow
-from slime_events.data.source import START, PromptSource
-from slime_events.export.dump import load_dump
-from slime_events.export.export import Layout, export, make_writer
-from slime_events.export.prompt import ExportedPrompt
-from slime_events.export.sample import Fate
-from slime_events.export.writers import table_of
-from slime_events.opened_run import OpenedRun, open_run
-from slime_events.sample import Status
-from storage.archive import ArchiveWriter
+from slime_events.analysis.export.dump import load_dump
+from slime_events.analysis.export.export import Layout, export, make_writer
+from slime_events.analysis.export.prompt import ExportedPrompt
+from slime_events.analysis.export.sample import Fate
+from slime_events.analysis.export.writers import table_of
+from slime_events.app.cli.commands.export import main
+from slime_events.core.config.data import DataSettings
+from slime_events.core.config.toml import settings_from
+from slime_events.core.run.run_reader import OpenedRun, open_run
+from slime_events.loop.prompts.row import PromptRow
+from slime_events.loop.prompts.source import START, PromptSource
+from slime_events.plugins.sample import Status
+from storage.archive.writer import ArchiveWriter
 from storage.log import Append
 from storage.memory_log import MemoryLog
 from tests.replay.golden import golden
@@ -98,7 +98,7 @@ async def test_exported_prompts_are_prompt_data(opened: OpenedRun, tmp_path: Pat
 
 
 async def test_a_data_set_of_hugging_face(opened: OpenedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slime_events.export.writers.ROWS_IN_SHARD", 4)
+    monkeypatch.setattr("slime_events.analysis.export.writers.ROWS_IN_SHARD", 4)
     old = tmp_path / "set" / "data" / "train-00099.parquet"
     old.parent.mkdir(parents=True)
     old.write_bytes(b"of an earlier export")

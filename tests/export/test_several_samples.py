@@ -13,13 +13,13 @@ from schemas.arrays import unpack
 from schemas.batches import BatchSealed
 from schemas.errors import DataError
 from schemas.rollouts import RolloutCompleted
-from slime_events.batch import TrainBatch
-from slime_events.export.dump import load_dump, save_dump
-from slime_events.export.export import Layout, make_writer
-from slime_events.export.loaded import LoadedStep
-from slime_events.export.samples import Samples
-from slime_events.log_batch import make_batch
-from slime_events.trajectory import Trajectories
+from slime_events.analysis.export.dump import load_dump, save_dump
+from slime_events.analysis.export.export import Layout, make_writer
+from slime_events.analysis.export.loaded import LoadedStep
+from slime_events.analysis.export.samples import Samples
+from slime_events.core.train_batch import TrainBatch
+from slime_events.core.trajectory import Trajectories
+from slime_events.loop.training.batch_builder import make_batch
 from storage.memory_log import MemoryLog
 from tests.export.test_debug_roles import loaded
 from tests.generate.scene import a_run, check_log

@@ -10,12 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.errors import PlugPointError
-from slime_events.args_view import ArgsView
-from slime_events.filters.base_types import DynamicFilterOutput
-from slime_events.filters.decide import run_filter
-from slime_events.filters.dynamic_sampling import check_reward_nonzero_std, check_reward_nonzero_std_with_fallback
-from slime_events.filters.figures import figures_of
-from slime_events.sample import Sample
+from slime_events.plugins.args_view import ArgsView
+from slime_events.plugins.filters.base_types import DynamicFilterOutput
+from slime_events.plugins.filters.decide import run_filter
+from slime_events.plugins.filters.dynamic_sampling import (
+    check_reward_nonzero_std,
+    check_reward_nonzero_std_with_fallback,
+)
+from slime_events.plugins.filters.figures import figures_of
+from slime_events.plugins.sample import Sample
 
 ARGS = ArgsView({"reward_key": "score"})
 
@@ -43,7 +46,7 @@ def test_rewards_by_key_and_fragments_of_one_trajectory() -> None:
 def test_a_decision_says_what_it_was_taken_on() -> None:
     decision = run_filter(check_reward_nonzero_std_with_fallback, ARGS, group(1.0, 1.0))
     assert (decision.keep, decision.reason, decision.keep_when_insufficient) == (False, "zero_std_1.0", True)
-    assert decision.filter == "slime_events.filters.dynamic_sampling:check_reward_nonzero_std_with_fallback"
+    assert decision.filter == "slime_events.plugins.filters.dynamic_sampling:check_reward_nonzero_std_with_fallback"
     assert len(decision.digest) == 64
     assert (decision.figures.mean, decision.figures.std, decision.figures.min, decision.figures.max) == (1, 0, 1, 1)
 

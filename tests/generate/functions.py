@@ -12,8 +12,8 @@ from typing import Any
 
 from schemas.errors import ToolFailed
 from serve_apps.generate.session import Session, current_session
-from slime_events.plug_points import load_function
-from slime_events.sample import Sample
+from slime_events.plugins.loader import load_function
+from slime_events.plugins.sample import Sample
 
 CALLS: Counter[str] = Counter()
 """How often a tool was really called, by what it was asked."""

@@ -10,9 +10,9 @@ from schemas.arrays import unpack
 from schemas.event import Event
 from serve_apps.engine.scripted_engine import Script
 from serve_apps.generate.setup import GenerateSetup
-from serve_apps.generate.slime_face import ROUTER
-from slime_events.audit.audit import Audit
-from slime_events.conductor.plan import Plan
+from serve_apps.generate.slime_compat import ROUTER
+from slime_events.analysis.audit.audit import Audit
+from slime_events.loop.conductor.plan import Plan
 from storage.follow import Follower
 from tests.history.checker import check
 from tests.simulation.crash import Crashed, Fate, Scene

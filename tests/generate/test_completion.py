@@ -13,8 +13,8 @@ from schemas.errors import EngineError, PlugPointError
 from schemas.rollouts import RolloutCompleted, RolloutRequested, Sampling, StopReason, Timings, WeightSpan
 from schemas.turns import TurnRecorded, TurnRole
 from serve_apps.generate.completion import Made, completions
-from serve_apps.generate.record import Ended
-from slime_events.sample import Sample, Status
+from serve_apps.generate.turn_log import Ended
+from slime_events.plugins.sample import Sample, Status
 from tests.simulation.parts import Letters
 
 PROMPT = [1, 2]

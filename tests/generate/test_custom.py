@@ -23,12 +23,12 @@ from schemas.turns import TurnBegun, TurnRole
 from serve_apps.engine.scripted_engine import Script
 from serve_apps.generate.custom import CustomGenerate
 from serve_apps.generate.session import CURRENT
-from serve_apps.generate.slime_face import get_model_url, post
+from serve_apps.generate.slime_compat import get_model_url, post
 from serve_apps.rollout import Rollout
-from slime_events.args_view import ArgsView
-from slime_events.sample import Sample
-from slime_events.trajectory import Trajectory
-from slime_events.worker import Worker
+from slime_events.core.run.participant import Worker
+from slime_events.core.trajectory import Trajectory
+from slime_events.plugins.args_view import ArgsView
+from slime_events.plugins.sample import Sample
 from storage.memory_log import MemoryLog
 from tests.generate.scene import a_run, events, run_until, setup
 from tests.generate.test_journal import session_of

@@ -15,8 +15,8 @@ from schemas.steps import StepCommitted
 from schemas.turns import TurnRecorded, TurnRole
 from serve_apps.generate.function import GenerateFunction
 from serve_apps.generate.setup import generate_setup
-from slime_events.config.rollout import RolloutSettings
-from slime_events.config.settings import TrainSettings
+from slime_events.core.config.rollout import RolloutSettings
+from slime_events.core.config.settings import TrainSettings
 from tests.generate.scene import a_run, events, run_until, setup
 from tests.simulation.crash import Crash, Crashed, Fate, Half
 

@@ -15,9 +15,9 @@ from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted
 from schemas.steps import StepCommitted
 from schemas.turns import TurnRecorded
-from slime_events.log_batch import make_batch
-from slime_events.state.group import GroupState
-from slime_events.trajectory import Trajectories
+from slime_events.core.state.group import GroupState
+from slime_events.core.trajectory import Trajectories
+from slime_events.loop.training.batch_builder import make_batch
 from tests.generate.scene import a_run, check_log, events
 from tests.simulation.crash import Crash, Crashed, Fate, Half, Scope
 from tests.simulation.roles import keep_all

@@ -23,14 +23,14 @@ from schemas.rollouts import RolloutProgressed, RolloutRequested, Sampling, Weig
 from schemas.subjects import everything_about
 from schemas.turns import ToolCall, TurnBegun, TurnRecorded, TurnRole
 from serve_apps.engine.scripted_engine import Script, ScriptedEngine
-from serve_apps.generate.desk import Desk, Rests
 from serve_apps.generate.journal import Calling, Journal
-from serve_apps.generate.record import InFlight, Record
+from serve_apps.generate.rollout_context import Desk, Rests
 from serve_apps.generate.session import Session, current_session
+from serve_apps.generate.turn_log import InFlight, Record
 from serve_apps.rollout import ChunkRule, Rollout
-from slime_events.args_view import ArgsView
-from slime_events.trajectory import Trajectory
-from slime_events.worker import Worker
+from slime_events.core.run.participant import Worker
+from slime_events.core.trajectory import Trajectory
+from slime_events.plugins.args_view import ArgsView
 from storage.log import Append, Fence
 from storage.memory_log import MemoryLog
 from tests.simulation.parts import Letters

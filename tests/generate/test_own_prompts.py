@@ -12,24 +12,24 @@ from schemas.envelope import enclose
 from schemas.prompts import PromptSubmitted
 from schemas.rollouts import RolloutCompleted
 from schemas.runs import RunStarted
-from slime_events.cli.lineage_text import lineage_text
-from slime_events.cli.show_sample import sample_facts
-from slime_events.conductor.prompts import PromptFeed
-from slime_events.config.data import DataSettings
-from slime_events.data.source import PromptSource
-from slime_events.export.export import Layout, export, make_writer
-from slime_events.export.sample import ExportedSample, Fate
-from slime_events.history import read_history
-from slime_events.lineage.answer import lineage
-from slime_events.lineage.facts import Asked, Kind
-from slime_events.opened_run import OpenedRun
-from slime_events.query import tables_of
-from slime_events.rescore.gather import Gathering, Group
-from slime_events.sample import Sample
-from slime_events.sample_view import completed_sample, group_samples
-from slime_events.state.group import GroupState
-from slime_events.trajectory import read_trajectory
-from slime_events.ungraded import Ungraded
+from slime_events.analysis.export.export import Layout, export, make_writer
+from slime_events.analysis.export.sample import ExportedSample, Fate
+from slime_events.analysis.history import read_history
+from slime_events.analysis.lineage.facts import Asked, Kind
+from slime_events.analysis.lineage.resolve import lineage
+from slime_events.analysis.query import tables_of
+from slime_events.analysis.rescore.collect import Gathering, Group
+from slime_events.app.cli.commands.show_sample import sample_facts
+from slime_events.app.cli.render.lineage_text import lineage_text
+from slime_events.core.config.data import DataSettings
+from slime_events.core.run.run_reader import OpenedRun
+from slime_events.core.state.group import GroupState
+from slime_events.core.trajectory import read_trajectory
+from slime_events.loop.conductor.prompts import PromptFeed
+from slime_events.loop.prompts.source import PromptSource
+from slime_events.loop.training.pending_rewards import Ungraded
+from slime_events.plugins.sample import Sample
+from slime_events.plugins.sample_view import completed_sample, group_samples
 from storage.log import Append, append_all
 from storage.memory_log import MemoryLog
 from tests.generate.scene import a_run, check_log, events

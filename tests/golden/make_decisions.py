@@ -17,18 +17,18 @@ from typing import Any
 from schemas.rewards import RewardFailureKind
 from schemas.runs import RunStarted
 from serve_apps.engine.scripted_engine import Script
-from slime_events.args_view import ArgsView
-from slime_events.conductor.plan import make_plan
-from slime_events.config.toml import settings_from
-from slime_events.filters.judge import make_judge
-from slime_events.rewards.outcome import Graded, Outcome, RewardFailure
-from slime_events.sample import Sample
+from slime_events.core.config.toml import settings_from
+from slime_events.loop.conductor.plan import make_plan
+from slime_events.plugins.args_view import ArgsView
+from slime_events.plugins.filters.judge import make_judge
+from slime_events.plugins.rewards.outcome import Graded, Outcome, RewardFailure
+from slime_events.plugins.sample import Sample
 from tests.golden.log_file import FOLDER, write_records
 from tests.simulation.parts import InstantPool, by_text
 from tests.simulation.simulation import Simulation
 
 DECISIONS = FOLDER / "decisions"
-FILTERS = "slime_events.filters.dynamic_sampling"
+FILTERS = "slime_events.plugins.filters.dynamic_sampling"
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from storage.connect import open_run_log
+from storage.open_log import open_run_log
 from tests.history.checker import check
 from tests.history.record import Blob, Raw
 

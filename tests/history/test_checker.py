@@ -14,7 +14,7 @@ import pytest
 
 from schemas.steps import StepCommitted
 from serve_apps.engine.scripted_engine import Script
-from slime_events.state.run import RunPhase
+from slime_events.core.state.run import RunPhase
 from storage.memory_log import MemoryLog
 from tests.generate.scene import a_run
 from tests.golden.log_file import FOLDER, read_records

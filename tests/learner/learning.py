@@ -11,25 +11,25 @@ from typing import Any
 
 from msgspec import structs
 
-from actors.checkpoint_folders import CheckpointFolders
-from actors.followed_batches import FollowedBatches
-from actors.learner import Learner
-from actors.parent_log import parent_records
-from actors.ranks_at import ranks_at
-from actors.trainer import Trainer
+from actors.learner.followed_batches import FollowedBatches
+from actors.learner.learner import Learner
+from actors.learner.parent_log import parent_records
+from actors.offline.ranks_at import ranks_at
+from actors.trainer.checkpoint_folders import CheckpointFolders
+from actors.trainer.trainer import Trainer
 from schemas.arrays import unpack
 from schemas.runs import RunStarted
 from slime_events.algorithms.reward_norm import normalize_rewards
-from slime_events.branch_point import read_point
-from slime_events.config.algorithm import AlgorithmSettings
-from slime_events.config.toml import settings_from
-from slime_events.learner.batches import Batches
-from slime_events.learner.changes import Changes
-from slime_events.opened_run import OpenedRun
-from slime_events.run_folder import RunFolder
-from slime_events.worker import Worker
+from slime_events.analysis.branch_point import read_point
+from slime_events.core.config.algorithm import AlgorithmSettings
+from slime_events.core.config.toml import settings_from
+from slime_events.core.run.participant import Worker
+from slime_events.core.run.run_folder import RunFolder
+from slime_events.core.run.run_reader import OpenedRun
+from slime_events.loop.learner.batches import Batches
+from slime_events.loop.learner.overrides import Changes
 from storage.memory_log import MemoryLog
-from storage.weights_store import WeightStore
+from storage.weights.store import WeightStore
 from tests.simulation.parts import ScriptedRanks
 
 DEADLINE_S = 60.0

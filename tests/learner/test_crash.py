@@ -13,7 +13,7 @@ from schemas.runs import RunFinished
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsPublished
 from serve_apps.engine.scripted_engine import Script
-from slime_events.learner.changes import Changes
+from slime_events.loop.learner.overrides import Changes
 from storage.memory_log import MemoryLog
 from tests.history.checker import check
 from tests.learner.learning import DEADLINE_S, Learning

@@ -13,24 +13,24 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from actors.trainer_ranks import Ranks
+from actors.trainer.trainer_ranks import Ranks
 from schemas.batches import BatchSealed
 from schemas.errors import DeadlineExceeded, InvalidValue, StoreUnavailable
 from schemas.runs import RunFailed, RunFinished, RunResumed, RunStarted
 from schemas.steps import StepCommitted
 from serve_apps.engine.scripted_engine import Script
-from slime_events.audit.audit import Audit, audit
-from slime_events.audit.report import report_text
-from slime_events.cli.main import main
-from slime_events.conductor.plan import make_plan
-from slime_events.config.derivations import derive
-from slime_events.config.settings import TrainSettings
-from slime_events.demo.settings import prepare_demo
-from slime_events.launch.learn import Learn
-from slime_events.launch.learning import Asked, begin, look
-from slime_events.opened_run import OpenedRun, open_run
-from slime_events.run_folder import RunFolder
-from slime_events.sample import Sample
+from slime_events.analysis.audit.audit import Audit, audit
+from slime_events.analysis.audit.report import report_text
+from slime_events.app.cli.main import main
+from slime_events.app.demo.settings import prepare_demo
+from slime_events.app.launch.learn import Learn
+from slime_events.app.launch.learning import Asked, begin, look
+from slime_events.core.config.derivations import derive
+from slime_events.core.config.settings import TrainSettings
+from slime_events.core.run.run_folder import RunFolder
+from slime_events.core.run.run_reader import OpenedRun, open_run
+from slime_events.loop.conductor.plan import make_plan
+from slime_events.plugins.sample import Sample
 from storage.log import EventLog, Recorded
 from tests.learner.test_poisoned import archived
 from tests.simulation.parts import ScriptedRanks
@@ -118,7 +118,7 @@ def test_retrain_without_a_sample_begins_where_it_was_trained_on(
     parent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ranks, drop = Counting(), "SELECT sample FROM samples WHERE step = 2 LIMIT 1"
-    monkeypatch.setattr("slime_events.launch.learn.local_ranks", ranks)
+    monkeypatch.setattr("slime_events.app.launch.learn.local_ranks", ranks)
     where = ["--runs-dir", str(tmp_path)]
     assert main(["retrain", parent, "--branch", "second", "--drop", drop, *where]) == 0
     out = capsys.readouterr().out.splitlines()
@@ -172,7 +172,7 @@ def archivist_fails(patch: pytest.MonkeyPatch, at: type[Any]) -> None:
             if isinstance(recorded.envelope.event, at):
                 raise StoreUnavailable("no archive today")
 
-    patch.setattr("slime_events.launch.learn.archive_run", fail)
+    patch.setattr("slime_events.app.launch.learn.archive_run", fail)
 
 
 async def test_what_ends_the_archivist_ends_the_learner(
@@ -195,8 +195,8 @@ async def test_nothing_is_said_after_a_learners_end(
     """Though its archivist fails then, or does not end."""
     archivist_fails(monkeypatch, at=at)
     if error is DeadlineExceeded:
-        monkeypatch.setattr("slime_events.launch.learn.ARCHIVE_DEADLINE_S", 0.01)
-        monkeypatch.setattr("slime_events.launch.learn.FAIL_DEADLINE_S", 0.01)
+        monkeypatch.setattr("slime_events.app.launch.learn.ARCHIVE_DEADLINE_S", 0.01)
+        monkeypatch.setattr("slime_events.app.launch.learn.FAIL_DEADLINE_S", 0.01)
     async with learner(parent, Asked(name="second", version=3, runs_dir=str(tmp_path)), Counting()) as learn:
         with pytest.raises(error, match="archive"):
             await learn.run()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from actors.parent_log import parent_records
+from actors.learner.parent_log import parent_records
 from schemas.arrays import unpack
 from schemas.batches import BatchSealed
 from schemas.checkpoints import CheckpointSaved
@@ -22,14 +22,14 @@ from schemas.runs import FinishReason, RunFinished
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsPublished
 from serve_apps.engine.scripted_engine import Script
-from slime_events.audit.audit import Audit, audit
-from slime_events.audit.followed import facts_of
-from slime_events.audit.report import report_text
-from slime_events.config.toml import settings_from
-from slime_events.learner.changes import Changes
-from slime_events.learner.outlook import look_ahead
-from slime_events.opened_run import OpenedRun
-from slime_events.run_folder import RunFolder
+from slime_events.analysis.audit.audit import Audit, audit
+from slime_events.analysis.audit.followed import facts_of
+from slime_events.analysis.audit.report import report_text
+from slime_events.core.config.toml import settings_from
+from slime_events.core.run.run_folder import RunFolder
+from slime_events.core.run.run_reader import OpenedRun
+from slime_events.loop.learner.overrides import Changes
+from slime_events.loop.learner.preview import look_ahead
 from storage.log import Recorded, Subjects
 from storage.memory_log import MemoryLog
 from tests.history.checker import check
@@ -157,8 +157,8 @@ class Halfway:
         self.keep = keep
 
     def __call__(self, group: object) -> object:
-        from slime_events.filters.decide import run_filter
-        from slime_events.sample_view import group_samples
+        from slime_events.plugins.filters.decide import run_filter
+        from slime_events.plugins.sample_view import group_samples
 
         return run_filter(lambda args, samples: samples[0].group_index % 2 == self.keep, None, group_samples(group))
 

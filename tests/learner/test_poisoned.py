@@ -9,14 +9,14 @@ from actors.archivist import archive_run
 from schemas.arrays import unpack
 from schemas.steps import StepCommitted
 from serve_apps.engine.scripted_engine import Script
-from slime_events.config.toml import settings_from
-from slime_events.learner.changes import Changes
-from slime_events.learner.outlook import look_ahead
-from slime_events.lineage.members import samples_in_lineage
-from slime_events.opened_run import OpenedRun, open_run
-from slime_events.query import samples_where
-from slime_events.sample import Sample
-from storage.archive import ArchiveWriter
+from slime_events.analysis.lineage.members import samples_in_lineage
+from slime_events.analysis.query import samples_where
+from slime_events.core.config.toml import settings_from
+from slime_events.core.run.run_reader import OpenedRun, open_run
+from slime_events.loop.learner.overrides import Changes
+from slime_events.loop.learner.preview import look_ahead
+from slime_events.plugins.sample import Sample
+from storage.archive.writer import ArchiveWriter
 from storage.memory_log import MemoryLog
 from tests.learner.learning import Learning
 from tests.simulation.parts import InstantPool, by_text

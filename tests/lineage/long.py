@@ -14,7 +14,7 @@ from schemas.rollouts import RolloutCompleted, RolloutRequested, Sampling, StopR
 from schemas.runs import RunStarted
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsPublished
-from slime_events.opened_run import OpenedRun
+from slime_events.core.run.run_reader import OpenedRun
 from storage.log import Readable, Recorded, Subjects
 from tests.lineage.opened import opened
 

@@ -12,9 +12,9 @@ from schemas.envelope import enclose
 from schemas.event import Event
 from schemas.runs import Branched, RunStarted
 from schemas.weights import WeightsPublished
-from slime_events.opened_run import OpenedRun
-from slime_events.run_settings import settings_in_force
-from storage.archive import ArchiveWriter
+from slime_events.core.run.run_reader import OpenedRun
+from slime_events.core.run.run_settings import settings_in_force
+from storage.archive.writer import ArchiveWriter
 from storage.log import Append, append_all
 from storage.memory_log import MemoryLog
 from tests.cli import small_run

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from slime_events.algorithms.advantages import ESTIMATORS, compute_advantages
-from slime_events.config.algorithm import AlgorithmSettings
-from slime_events.lineage.advantage import advantages
+from slime_events.analysis.lineage.advantage import advantages
+from slime_events.core.config.algorithm import AlgorithmSettings
 
 REWARDS = [0.5, -1.25, 0.0, 2.0]
 MASKS = [np.array(mask, np.int8) for mask in ([1, 1, 1], [0, 1, 0, 1, 1], [0, 0], [1, 0])]

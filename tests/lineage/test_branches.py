@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from schemas.errors import RunNotFound
-from slime_events.cli.lineage_text import lineage_text
-from slime_events.lineage.answer import lineage
-from slime_events.lineage.facts import Asked, Kind, Lineage, Versions
-from slime_events.lineage.members import samples_in_lineage
-from slime_events.lineage.svg import svg
-from slime_events.opened_run import OpenedRun
+from slime_events.analysis.lineage.facts import Asked, Kind, Lineage, Versions
+from slime_events.analysis.lineage.members import samples_in_lineage
+from slime_events.analysis.lineage.resolve import lineage
+from slime_events.analysis.lineage.svg import svg
+from slime_events.app.cli.render.lineage_text import lineage_text
+from slime_events.core.run.run_reader import OpenedRun
 from storage.memory_log import MemoryLog
 from tests.cli import small_run
 from tests.cli.small_run import BATCHES, RUN

@@ -7,11 +7,11 @@ import pytest
 from schemas.errors import RunNotFound
 from schemas.rollouts import RolloutProgressed
 from schemas.weights import WeightsPublished
-from slime_events.lineage import reading
-from slime_events.lineage.answer import NEWEST, lineage
-from slime_events.lineage.facts import Asked, Kind, Lineage, Versions
-from slime_events.lineage.members import samples_in_lineage
-from slime_events.opened_run import OpenedRun
+from slime_events.analysis.lineage import event_index
+from slime_events.analysis.lineage.facts import Asked, Kind, Lineage, Versions
+from slime_events.analysis.lineage.members import samples_in_lineage
+from slime_events.analysis.lineage.resolve import NEWEST, lineage
+from slime_events.core.run.run_reader import OpenedRun
 from tests.cli.small_run import BATCHES, GROUPS, REJECTED, RUN, events
 from tests.lineage.long import Counting, long_run
 from tests.lineage.opened import opened, with_algorithm
@@ -142,7 +142,7 @@ async def test_whitening_is_over_the_whole_batch_whoever_is_asked_for(run: Opene
 
 
 async def test_the_step_of_a_group_is_searched_for_and_not_read_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "AT_ONCE", 2)
+    monkeypatch.setattr(event_index, "AT_ONCE", 2)
     steps = 40
     run = await long_run(steps)
     counting = Counting(run.log)

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from schemas.event import Event
-from slime_events.cli.lineage_text import lineage_text
-from slime_events.lineage.answer import lineage
-from slime_events.lineage.facts import Asked, Kind, Lineage, Sample, Versions
-from slime_events.opened_run import open_run
-from storage.archive import ArchiveWriter
+from slime_events.analysis.lineage.facts import Asked, Kind, Lineage, Sample, Versions
+from slime_events.analysis.lineage.resolve import lineage
+from slime_events.app.cli.render.lineage_text import lineage_text
+from slime_events.core.run.run_reader import open_run
+from storage.archive.writer import ArchiveWriter
 from tests.cli.small_run import BATCHES, RUN
 from tests.lineage.long import batch_events, step_events
 from tests.lineage.opened import archived_parent, branch, opened

@@ -10,14 +10,14 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
-from slime_events.cli.lineage_text import lineage_text
-from slime_events.cli.main import main
-from slime_events.lineage import facts, picture
-from slime_events.lineage.answer import NEWEST, lineage
-from slime_events.lineage.facts import Asked, Kind, Lineage
-from slime_events.lineage.html import html
-from slime_events.lineage.picture import rows_of
-from slime_events.lineage.svg import STRIP_CELLS, colour, svg
+from slime_events.analysis.lineage import facts, picture
+from slime_events.analysis.lineage.facts import Asked, Kind, Lineage
+from slime_events.analysis.lineage.html import html
+from slime_events.analysis.lineage.picture import rows_of
+from slime_events.analysis.lineage.resolve import NEWEST, lineage
+from slime_events.analysis.lineage.svg import STRIP_CELLS, colour, svg
+from slime_events.app.cli.main import main
+from slime_events.app.cli.render.lineage_text import lineage_text
 from tests.lineage.long import long_run
 from tests.lineage.opened import archived_parent, small
 

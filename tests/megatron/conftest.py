@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from actors.meeting import meeting_address
 from actors.megatron.rank import TrainerRank
-from slime_events.config.algorithm import AlgorithmSettings
+from actors.trainer.rendezvous import meeting_address
+from slime_events.core.config.algorithm import AlgorithmSettings
 from tests.megatron.tiny import make_model, settings_for
 
 torch.set_num_threads(1)

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from actors.meeting import meeting_address
 from actors.megatron.rank import TrainerRank
-from slime_events.config.algorithm import AlgorithmSettings
+from actors.trainer.rendezvous import meeting_address
+from slime_events.core.config.algorithm import AlgorithmSettings
 from tests.megatron.tiny import make_batch, settings_for
 
 # A reward KL, whitening and two optimizer steps send log-probs, advantages and ratios through every exchange.

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 
 from actors.megatron.architecture import Architecture
 from actors.megatron.attention import GRID_SHARE, _lay_out
+from actors.megatron.data_split import optimizer_steps, rank_of, rollout_denominators
 from actors.megatron.digest import digest_tensors
 from actors.megatron.micro_batches import default_tokens, first_fit, micro_batches
 from actors.megatron.off_policy import OffPolicy
-from actors.megatron.share import optimizer_steps, rank_of, rollout_denominators
-from actors.megatron.tally import AGREEMENT, DIFFERENCE, Tally
+from actors.megatron.step_metrics import AGREEMENT, DIFFERENCE, Tally
 from actors.megatron.vocab_parallel import log_probs_and_entropy
 from schemas.errors import TrainerError
 from slime_events.algorithms.tis import truncated
-from slime_events.config.trainer import TrainerSettings
+from slime_events.core.config.trainer import TrainerSettings
 from storage.digests import weights_digest
 from tests.megatron.tiny import make_batch
 

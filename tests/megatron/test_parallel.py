@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from actors.meeting import meeting_address
+from actors.trainer.rendezvous import meeting_address
 from tests.megatron.ranks import ALGORITHMS, PARALLEL, run
 
 DEADLINE = 300.0

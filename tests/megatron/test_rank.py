@@ -15,7 +15,7 @@ from actors.megatron.checkpoint import is_checkpoint
 from actors.megatron.digest import digest_tensors
 from actors.megatron.rank import TrainerRank
 from schemas.errors import CheckpointMismatch, ImpossibleCombination, InvalidValue, TrainerError
-from slime_events.batch import TrainBatch
+from slime_events.core.train_batch import TrainBatch
 from storage.digests import weights_digest
 from tests.megatron.tiny import make_batch, make_model
 

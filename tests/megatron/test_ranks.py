@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from ray.exceptions import ActorDiedError
 
-from actors import collective, ranks
-from actors.ranks import RanksOfMegatron
+from actors.trainer import collective, ranks
+from actors.trainer.ranks import RanksOfMegatron
 from schemas.errors import RankLost, TrainerError
-from slime_events.config.algorithm import AlgorithmSettings
-from slime_events.config.trainer import TrainerSettings
+from slime_events.core.config.algorithm import AlgorithmSettings
+from slime_events.core.config.trainer import TrainerSettings
 
 IN_VAIN_S = 60.0
 """As long as the ranks' own deadline, had they one here."""

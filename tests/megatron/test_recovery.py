@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from actors.meeting import meeting_address
-from actors.ranks import RanksOfMegatron
+from actors.trainer.ranks import RanksOfMegatron
+from actors.trainer.rendezvous import meeting_address
 from schemas.checkpoints import CheckpointSaved
 from schemas.steps import StepCommitted
 from serve_apps.engine.scripted_engine import Script
-from slime_events.config.algorithm import AlgorithmSettings
-from slime_events.state.run import RunPhase
+from slime_events.core.config.algorithm import AlgorithmSettings
+from slime_events.core.state.run import RunPhase
 from tests.megatron.tiny import make_model, settings_for
 from tests.simulation.simulation import Simulation, make_plan
 

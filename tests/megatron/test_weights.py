@@ -16,7 +16,7 @@ from actors.megatron.forward import MicroBatch, pack
 from actors.megatron.rank import TrainerRank
 from actors.megatron.weights import Rule
 from schemas.errors import CheckpointMismatch
-from slime_events.batch import TrainSample
+from slime_events.core.train_batch import TrainSample
 from tests.megatron.tiny import make_batch, make_model
 
 CASES = [("qwen3", True), ("qwen3", False), ("llama", True), ("llama", False), ("qwen2", True)]

@@ -17,8 +17,8 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from slime_events.batch import TrainBatch, TrainSample
-from slime_events.config.trainer import TrainerSettings
+from slime_events.core.config.trainer import TrainerSettings
+from slime_events.core.train_batch import TrainBatch, TrainSample
 
 VOCAB = 64
 

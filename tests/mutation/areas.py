@@ -56,8 +56,8 @@ AREAS = {
         Area(
             "trainer",
             files=(
-                *("slime_events/algorithms", "actors/trainer.py", "actors/trainer_ranks.py"),
-                *("actors/followed_batches.py", *(f"actors/megatron/{name}.py" for name in _STEP)),
+                *("slime_events/algorithms", "actors/trainer/trainer.py", "actors/trainer/trainer_ranks.py"),
+                *("actors/learner/followed_batches.py", *(f"actors/megatron/{name}.py" for name in _STEP)),
             ),
             tests=(
                 *("tests/algorithms", "tests/megatron", "tests/actors", "tests/conformance", "tests/rescore"),

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from schemas.errors import NameTaken, PlugPointError, PlugPointMissing
-from slime_events.args_view import ArgsView
-from slime_events.config.reward import RewardSettings
-from slime_events.filters.dynamic_sampling import check_reward_nonzero_std
-from slime_events.plug_points import OUR_PACKAGES, digest_of, load_function, name_of
-from slime_events.slime_aliases import SLIME_MODULES, SLIME_PATHS
+from slime_events.core.config.reward import RewardSettings
+from slime_events.plugins.args_view import ArgsView
+from slime_events.plugins.filters.dynamic_sampling import check_reward_nonzero_std
+from slime_events.plugins.loader import OUR_PACKAGES, digest_of, load_function, name_of
+from slime_events.plugins.slime_compat import SLIME_MODULES, SLIME_PATHS
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def test_a_real_slime_goes_first(tmp_path: Path) -> None:
     (real / "types.py").write_text("Sample = 'real'\n")
     program = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from slime_events.slime_aliases import install_slime_aliases; install_slime_aliases()\n"
+        "from slime_events.plugins.slime_compat import install_slime_aliases; install_slime_aliases()\n"
         "from slime.utils.types import Sample; assert Sample == 'real'\n"
         "import importlib.util; assert importlib.util.find_spec('slime.rollout') is None\n"
     )
@@ -178,8 +178,10 @@ def test_args_view_is_read_only_and_helps() -> None:
 
 def test_light_processes_stay_light() -> None:
     program = (
-        "import sys, slime_events.plug_points, slime_events.rewards.pool, slime_events.rewards.worker,"
-        " slime_events.filters.decide, slime_events.filters.dynamic_sampling, slime_events.data.source\n"
+        "import sys, slime_events.plugins.loader"
+        ", slime_events.plugins.rewards.pool, slime_events.plugins.rewards.worker"
+        ", slime_events.plugins.filters.decide"
+        ", slime_events.plugins.filters.dynamic_sampling, slime_events.loop.prompts.source\n"
         "heavy = {'torch', 'ray', 'transformers', 'sympy', 'pandas', 'pyarrow', 'reasoning_gym'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )

@@ -13,12 +13,12 @@ import pytest
 
 from schemas.errors import ArchiveDamaged
 from schemas.event import Event
-from slime_events.opened_run import OpenedRun, open_run
-from slime_events.query import cache as kept
-from slime_events.query import open_tables, tables_of
-from slime_events.run_folder import RunFolder
-from storage.archive import ArchiveWriter
-from storage.archive_manifest import SegmentManifest
+from slime_events.analysis.query import cache as kept
+from slime_events.analysis.query import open_tables, tables_of
+from slime_events.core.run.run_folder import RunFolder
+from slime_events.core.run.run_reader import OpenedRun, open_run
+from storage.archive.manifest import SegmentManifest
+from storage.archive.writer import ArchiveWriter
 from storage.memory_log import MemoryLog
 from tests.cli.small_run import RUN, appends, events, finished, recorded
 from tests.lineage.opened import archived_parent, small
@@ -158,7 +158,7 @@ async def test_what_was_not_asked_for_the_longest_goes_first(tmp_path: Path, mon
 
 
 async def test_a_notebook_has_a_loop_already(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slime_events.query.answer.find_spec", lambda name: None)
+    monkeypatch.setattr("slime_events.analysis.query.answer.find_spec", lambda name: None)
     with open_tables(await archived_parent(tmp_path / "archive"), cache=tmp_path / "tables") as tables:
         answer = tables.sql("SELECT step, sum(tokens) AS tokens FROM samples WHERE step = 1 GROUP BY step")
     assert answer.arrow().to_pylist() == [{"step": 1, "tokens": 12}]

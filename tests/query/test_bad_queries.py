@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from schemas.errors import BadQuery
-from slime_events.query import RunTables, tables_of
+from slime_events.analysis.query import RunTables, tables_of
 from tests.lineage.opened import small
 
 

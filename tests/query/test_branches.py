@@ -11,7 +11,7 @@ from schemas.batches import BatchSealed
 from schemas.errors import RunNotFound
 from schemas.groups import GroupRejected, RejectionCause
 from schemas.runs import FinishReason, RunFinished, RunResumed, RunStarted
-from slime_events.query import samples_where, tables_of
+from slime_events.analysis.query import samples_where, tables_of
 from tests.cli.small_run import GROUPS, RUN, events
 from tests.lineage.opened import archived_parent, branch, opened
 

@@ -11,8 +11,8 @@ import pyarrow.parquet
 import pytest
 
 from schemas.errors import BadQuery, ImpossibleCombination, InvalidValue
-from slime_events.cli.query import main
-from slime_events.query.tables import TABLES
+from slime_events.analysis.query.tables import TABLES
+from slime_events.app.cli.commands.query import main
 from tests.cli.small_run import GROUPS
 from tests.lineage.opened import archived_parent
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from schemas.errors import BadQuery
-from slime_events.query import tables_of
+from slime_events.analysis.query import tables_of
 from tests.lineage.opened import small
 
 PAGE = Path(__file__).parents[2] / "docs" / "querying.md"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from schemas.errors import BadQuery
-from slime_events.query import samples_where
+from slime_events.analysis.query import samples_where
 from tests.cli.small_run import GROUPS, REJECTED
 from tests.lineage.opened import small
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slime_events.algorithms.reward_norm import normalize_rewards
-from slime_events.conductor.accept import Judge
-from slime_events.conductor.plan import Plan
-from slime_events.conductor.seal import Normalise
-from slime_events.config.algorithm import AlgorithmSettings
-from slime_events.replay.decider import Changes, Decider
-from slime_events.replay.recorded_feed import RecordedFeed
-from slime_events.replay.replay import Replay
-from slime_events.replay.report import ReplayReport
+from slime_events.analysis.replay.decider import Changes, Decider
+from slime_events.analysis.replay.recorded_feed import RecordedFeed
+from slime_events.analysis.replay.replay import Replay
+from slime_events.analysis.replay.report import ReplayReport
+from slime_events.core.config.algorithm import AlgorithmSettings
+from slime_events.loop.conductor.accept import Judge
+from slime_events.loop.conductor.plan import Plan
+from slime_events.loop.conductor.seal import Normalise
 from storage.log import Recorded
 from tests.simulation.roles import keep_all
 

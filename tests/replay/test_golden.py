@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 import slime_events.algorithms.reward_norm
-import slime_events.conductor.draw
-import slime_events.conductor.plan
-import slime_events.conductor.seal
-import slime_events.filters.dynamic_sampling
+import slime_events.loop.conductor.draw
+import slime_events.loop.conductor.plan
+import slime_events.loop.conductor.seal
+import slime_events.plugins.filters.dynamic_sampling
 from schemas.groups import GroupRejected, RejectionCause
 from schemas.rollouts import RolloutRequested
 from schemas.runs import RunFinished
-from slime_events.cli.replay_text import difference_text
-from slime_events.verify import verify
+from slime_events.analysis.verify import verify
+from slime_events.app.cli.render.replay_text import difference_text
 from storage.memory_log import MemoryLog
 from tests.golden.make_decisions import RECIPES
 from tests.golden.make_decisions import main as make_golden
@@ -62,7 +62,7 @@ def test_a_golden_run_is_not_made_twice() -> None:
     ("where", "name", "other", "log", "kind", "field"),
     [
         (
-            slime_events.conductor.draw,
+            slime_events.loop.conductor.draw,
             "sample_seed",
             lambda seed, sample: 7,
             "synchronous",
@@ -70,10 +70,10 @@ def test_a_golden_run_is_not_made_twice() -> None:
             "seed",
         ),
         (slime_events.algorithms.reward_norm, "EPS", 1e-5, "synchronous", "batch.sealed", "rewards"),
-        (slime_events.filters.dynamic_sampling, "MIN_STD", 0.6, "synchronous", "group.accepted", ""),
-        (slime_events.conductor.seal, "in_time", lambda *_: False, "resting", "batch.sealed", ""),
-        (slime_events.conductor.draw, "RETRYABLE", (), "synchronous", "rollout.requested", ""),
-        (slime_events.conductor.plan.Plan, "room", property(lambda plan: plan.groups + 1), "synchronous", "", ""),
+        (slime_events.plugins.filters.dynamic_sampling, "MIN_STD", 0.6, "synchronous", "group.accepted", ""),
+        (slime_events.loop.conductor.seal, "in_time", lambda *_: False, "resting", "batch.sealed", ""),
+        (slime_events.loop.conductor.draw, "RETRYABLE", (), "synchronous", "rollout.requested", ""),
+        (slime_events.loop.conductor.plan.Plan, "room", property(lambda plan: plan.groups + 1), "synchronous", "", ""),
     ],
     ids=["seeds", "normalisation", "threshold", "staleness", "retries", "backpressure"],
 )

@@ -12,17 +12,17 @@ from schemas.event import Event, Purpose
 from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
 from schemas.rewards import RewardAssigned
-from slime_events.export.loaded import LOADED
-from slime_events.filters.decide import FilterDecision
-from slime_events.replay.decider import _once_each, settings_under
-from slime_events.replay.difference import Kind, difference
-from slime_events.replay.feeds import Remembering
-from slime_events.replay.recorded_feed import RecordedFeed
-from slime_events.replay.report import ReplayReport
-from slime_events.replay.same import is_decision, is_same
-from slime_events.replay.turns import Turn, Turns
-from slime_events.state.group import GroupState, SampleState
-from slime_events.state.run import RunState
+from slime_events.analysis.export.loaded import LOADED
+from slime_events.analysis.replay.cycles import Turn, Turns
+from slime_events.analysis.replay.decider import _once_each, settings_under
+from slime_events.analysis.replay.difference import Kind, difference
+from slime_events.analysis.replay.equality import is_decision, is_same
+from slime_events.analysis.replay.feeds import Remembering
+from slime_events.analysis.replay.recorded_feed import RecordedFeed
+from slime_events.analysis.replay.report import ReplayReport
+from slime_events.core.state.group import GroupState, SampleState
+from slime_events.core.state.run import RunState
+from slime_events.plugins.filters.decide import FilterDecision
 from tests.conductor.driver import keep_all, make_plan
 from tests.conductor.test_feed import Rows
 

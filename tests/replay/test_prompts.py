@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from schemas.event import Purpose
-from slime_events.replay.feeds import Remembering
-from slime_events.replay.replay import Replay
-from slime_events.replay.report import ReplayReport
+from slime_events.analysis.replay.feeds import Remembering
+from slime_events.analysis.replay.replay import Replay
+from slime_events.analysis.replay.report import ReplayReport
 from tests.replay.replayed import decider
 from tests.simulation.roles import make_feed
 from tests.simulation.simulation import Simulation, make_plan

@@ -17,20 +17,20 @@ from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutRequested
 from schemas.runs import Branched, FinishReason, RunFailed, RunFinished, RunResumed, RunStarted
 from schemas.weights import WeightsPublished
-from slime_events.conductor.decide import is_broken
-from slime_events.conductor.plan import make_plan as plan_of
-from slime_events.config.toml import settings_from
-from slime_events.filters.decide import FilterDecision, run_filter
-from slime_events.filters.figures import group_std
-from slime_events.replay.difference import Kind
-from slime_events.replay.same import is_decision
-from slime_events.sample_view import group_samples
-from slime_events.state.group import GroupState
+from slime_events.analysis.replay.difference import Kind
+from slime_events.analysis.replay.equality import is_decision
+from slime_events.core.config.toml import settings_from
+from slime_events.core.state.group import GroupState
+from slime_events.loop.conductor.decide import is_broken
+from slime_events.loop.conductor.plan import make_plan as plan_of
+from slime_events.plugins.filters.decide import FilterDecision, run_filter
+from slime_events.plugins.filters.figures import group_std
+from slime_events.plugins.sample_view import group_samples
 from tests.conductor.driver import Driver, dropping, make_plan
 from tests.replay.golden import changed, golden
 from tests.replay.replayed import decider, replayed
 
-STRICT = "slime_events.filters.dynamic_sampling:check_reward_nonzero_std"
+STRICT = "slime_events.plugins.filters.dynamic_sampling:check_reward_nonzero_std"
 
 
 def as_it_is(raw: Any, sizes: Any) -> list[float]:

@@ -27,11 +27,11 @@ from schemas.weights import WeightsPublished
 from serve_apps.engine import sglang_engine
 from serve_apps.engine.scripted_engine import Script, ScriptedEngine
 from serve_apps.replay_rollout import replay
-from slime_events.cli.main import main
-from slime_events.replay_rollout.compare import Comparison, compare
-from slime_events.replay_rollout.recorded import RecordedRollout, read_rollout, weight_folder
-from storage.archive import ArchiveWriter
-from storage.weights_store import WeightStore
+from slime_events.analysis.replay_rollout.compare import Comparison, compare
+from slime_events.analysis.replay_rollout.recorded import RecordedRollout, read_rollout, weight_folder
+from slime_events.app.cli.main import main
+from storage.archive.writer import ArchiveWriter
+from storage.weights.store import WeightStore
 from tests.lineage.opened import opened
 
 PROMPT, SEED, SEAM, LENGTH = [1, 2, 3], 77, 6, 10

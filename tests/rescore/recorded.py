@@ -10,17 +10,17 @@ import msgspec
 from schemas.arrays import unpack
 from schemas.rewards import RewardFailureKind
 from serve_apps.engine.scripted_engine import Script
-from slime_events.args_view import ArgsView
-from slime_events.config.engine import EngineSettings
-from slime_events.config.reward import RewardSettings
-from slime_events.config.rollout import RolloutSettings
-from slime_events.config.settings import TrainSettings
-from slime_events.config.trainer import TrainerSettings
-from slime_events.filters.judge import make_judge
-from slime_events.opened_run import OpenedRun
-from slime_events.rewards.dispatch import built_in
-from slime_events.rewards.outcome import Outcome, RewardFailure
-from slime_events.sample import Sample
+from slime_events.core.config.engine import EngineSettings
+from slime_events.core.config.reward import RewardSettings
+from slime_events.core.config.rollout import RolloutSettings
+from slime_events.core.config.settings import TrainSettings
+from slime_events.core.config.trainer import TrainerSettings
+from slime_events.core.run.run_reader import OpenedRun
+from slime_events.plugins.args_view import ArgsView
+from slime_events.plugins.filters.judge import make_judge
+from slime_events.plugins.rewards.dispatch import built_in
+from slime_events.plugins.rewards.outcome import Outcome, RewardFailure
+from slime_events.plugins.sample import Sample
 from tests.simulation.parts import InstantPool
 from tests.simulation.simulation import Simulation, make_plan
 

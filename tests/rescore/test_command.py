@@ -12,10 +12,10 @@ import pytest
 from schemas.envelope import enclose
 from schemas.event import Event
 from schemas.runs import RunStarted
-from slime_events.cli.main import main
-from slime_events.config.settings import TrainSettings
-from slime_events.learner.changes import read_changes
-from storage.archive import ArchiveWriter
+from slime_events.app.cli.main import main
+from slime_events.core.config.settings import TrainSettings
+from slime_events.loop.learner.overrides import read_changes
+from storage.archive.writer import ArchiveWriter
 from storage.log import Append, append_all
 from storage.memory_log import MemoryLog
 from tests.rescore.recorded import NONZERO_STD, record, settings

@@ -12,10 +12,10 @@ from schemas.errors import InvalidValue, PlugPointMissing, UnknownGrader
 from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
 from schemas.rewards import RewardAssigned
 from slime_events.algorithms.reward_norm import normalize_rewards
-from slime_events.learner.changes import read_changes
-from slime_events.rescore.change import make_change
-from slime_events.rescore.rescore import rescore
-from slime_events.rescore.text import report_text
+from slime_events.analysis.rescore.change import make_change
+from slime_events.analysis.rescore.rescore import rescore
+from slime_events.analysis.rescore.text import report_text
+from slime_events.loop.learner.overrides import read_changes
 from tests.rescore.recorded import NONZERO_STD, SAMPLES, coin_without, opened, record, settings, with_filter
 from tests.simulation.simulation import Simulation
 

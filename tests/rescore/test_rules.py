@@ -13,13 +13,13 @@ import pytest
 
 from schemas.rewards import RewardFailureKind
 from schemas.rollouts import StopReason
-from slime_events.config.reward import RewardSettings
-from slime_events.rescore import rules
-from slime_events.rescore.fields import CompletedFields, PromptFields
-from slime_events.rescore.gather import Group, Rollout
-from slime_events.rescore.grade import Regrader
-from slime_events.rescore.rules import Missing, RuleProcess, Task, grade_tasks
-from slime_events.rewards import dispatch
+from slime_events.analysis.rescore import bulk_grading
+from slime_events.analysis.rescore.bulk_grading import Missing, RuleProcess, Task, grade_tasks
+from slime_events.analysis.rescore.collect import Group, Rollout
+from slime_events.analysis.rescore.grade import Regrader
+from slime_events.analysis.rescore.partial_events import CompletedFields, PromptFields
+from slime_events.core.config.reward import RewardSettings
+from slime_events.plugins.rewards import dispatch
 
 
 def task(response: str, grader: str = "exact", **metadata: Any) -> Task:
@@ -54,7 +54,7 @@ def test_a_rule_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
         return 1.0
 
     monkeypatch.setattr(dispatch, "GRADERS", MappingProxyType({"endless": endless}))
-    before = signal.signal(signal.SIGALRM, rules._late)
+    before = signal.signal(signal.SIGALRM, bulk_grading._late)
     try:
         late, good = grade_tasks([task("5", "endless"), task("4", "endless")], 0.05)
     finally:

@@ -9,9 +9,9 @@ import enum
 import sys
 from typing import Any
 
-from slime_events.conductor.seal import batch_digest
-from storage.archive import ArchiveWriter
-from storage.archive_reader import ArchiveReader
+from slime_events.loop.conductor.seal import batch_digest
+from storage.archive.reader import ArchiveReader
+from storage.archive.writer import ArchiveWriter
 from storage.memory_log import MemoryLog
 from tests.audit.doctored import Doctored
 

@@ -12,9 +12,9 @@ import pytest
 from schemas.arrays import unpack
 from schemas.weights import WeightsPublished
 from serve_apps.engine.scripted_engine import Script
-from slime_events.config.settings import TrainSettings
-from slime_events.config.trainer import TrainerSettings
-from slime_events.opened_run import OpenedRun
+from slime_events.core.config.settings import TrainSettings
+from slime_events.core.config.trainer import TrainerSettings
+from slime_events.core.run.run_reader import OpenedRun
 from storage.memory_log import MemoryLog
 from tests.audit.doctored import Doctored
 from tests.conductor.driver import dropping

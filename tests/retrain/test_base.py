@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from schemas.errors import ImpossibleCombination, InvalidValue
-from slime_events.config.settings import TrainSettings
-from slime_events.config.trainer import TrainerSettings
-from slime_events.retrain.base import with_base
-from slime_events.retrain.topology import is_same, topology_text, with_topology
+from slime_events.analysis.retrain.base import with_base
+from slime_events.analysis.retrain.topology import is_same, topology_text, with_topology
+from slime_events.core.config.settings import TrainSettings
+from slime_events.core.config.trainer import TrainerSettings
 
 
 def folder_of(path: Path) -> Path:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from actors.retrain_run import retrain
-from slime_events.cli.main import main
-from slime_events.config.settings import TrainSettings
+from actors.offline.retrain_run import retrain
+from slime_events.app.cli.main import main
+from slime_events.core.config.settings import TrainSettings
 from tests.retrain.changed import Care, as_archive, flip_reward
 from tests.retrain.conftest import STEPS, Recorded
 from tests.simulation.parts import ScriptedRanks
@@ -26,7 +26,7 @@ def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     async def scripted(settings: TrainSettings) -> AsyncIterator[ScriptedRanks]:
         yield ScriptedRanks()
 
-    monkeypatch.setattr("actors.retrain_run.retrain", partial(retrain, make_ranks=scripted))
+    monkeypatch.setattr("actors.offline.retrain_run.retrain", partial(retrain, make_ranks=scripted))
     folder = tmp_path / "base"
     folder.mkdir()
     (folder / "config.json").write_text("{}")

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from actors.checkpoint_folders import CheckpointFolders
-from actors.followed_batches import FollowedBatches
-from actors.retrainer import Retrainer, SameDigests
-from actors.run_steps import followed_steps
+from actors.learner.followed_batches import FollowedBatches
+from actors.offline.retrainer import Retrainer, SameDigests
+from actors.offline.run_steps import followed_steps
+from actors.trainer.checkpoint_folders import CheckpointFolders
 from schemas.arrays import unpack
 from schemas.batches import BatchSealed
 from schemas.errors import StorageError
-from slime_events.learner.changes import Changes
-from slime_events.retrain.chain import read_chain
+from slime_events.analysis.retrain.version_chain import read_chain
+from slime_events.loop.learner.overrides import Changes
 from storage.memory_log import MemoryLog
 from tests.learner.learning import Learning
 from tests.retrain.conftest import STEPS, Recorded

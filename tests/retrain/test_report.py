@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from actors.retrain_run import Save, Wanted, retrain
+from actors.offline.retrain_run import Save, Wanted, retrain
 from schemas.errors import CheckpointMismatch, ImpossibleCombination
 from schemas.runs import RunStarted
-from slime_events.config.settings import TrainSettings
-from slime_events.retrain.causes import likely_causes
-from slime_events.retrain.difference import Compared, Difference
-from slime_events.retrain.distance import distance
-from slime_events.retrain.report import report_text, step_text
-from slime_events.retrain.retrained import Retrained
-from storage.weights_files import view
-from storage.weights_store import TensorBytes, verify
+from slime_events.analysis.retrain.diagnosis import likely_causes
+from slime_events.analysis.retrain.difference import Compared, Difference
+from slime_events.analysis.retrain.distance import distance
+from slime_events.analysis.retrain.report import report_text, step_text
+from slime_events.analysis.retrain.retrained import Retrained
+from slime_events.core.config.settings import TrainSettings
+from storage.weights.files import view
+from storage.weights.store import TensorBytes, verify
 from tests.retrain.changed import Care, as_log, flip_reward
 from tests.retrain.conftest import Recorded, record
 from tests.simulation.parts import ScriptedRanks

@@ -7,19 +7,19 @@ import threading
 
 import pytest
 
-from actors.ranks_at import ranks_at
-from actors.retrainer import Retrainer, SameDigests
-from actors.trainer_ranks import Result
+from actors.offline.ranks_at import ranks_at
+from actors.offline.retrainer import Retrainer, SameDigests
+from actors.trainer.trainer_ranks import Result
 from schemas.arrays import unpack
 from schemas.batches import BatchSealed
 from schemas.errors import RunNotFound, TrainerError
-from slime_events.batch import TrainBatch
-from slime_events.opened_run import OpenedRun
-from slime_events.retrain.chain import read_chain
-from slime_events.retrain.difference import Compared, Difference
-from slime_events.retrain.recorded_steps import RecordedStep, recorded_steps
-from slime_events.retrain.retrained import Retrained
-from storage.weights_store import TensorBytes
+from slime_events.analysis.retrain.difference import Compared, Difference
+from slime_events.analysis.retrain.recorded_steps import RecordedStep, recorded_steps
+from slime_events.analysis.retrain.retrained import Retrained
+from slime_events.analysis.retrain.version_chain import read_chain
+from slime_events.core.run.run_reader import OpenedRun
+from slime_events.core.train_batch import TrainBatch
+from storage.weights.store import TensorBytes
 from tests.retrain.changed import Care, as_log, flip_reward
 from tests.retrain.conftest import STEPS, Recorded
 from tests.simulation.parts import ScriptedRanks, StepResult

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from slime_events.rewards import coin, dapo, deepscaler, exact, f1, gpqa, math, mathd, reasoning_gym
-from slime_events.rewards.boxed import last_boxed
-from slime_events.sample import Sample
+from slime_events.plugins.rewards import dapo, deepscaler, exact, f1, gpqa, math, mathd, random_reward, reasoning_gym
+from slime_events.plugins.rewards.boxed import last_boxed
+from slime_events.plugins.sample import Sample
 
 
 @pytest.mark.parametrize(
@@ -196,4 +196,4 @@ def test_reasoning_gym_takes_the_last_tagged_answer() -> None:
 def test_random_is_another_number_for_another_sample() -> None:
     ids = [{"index": n} for n in range(32)]
     for about in (ids, [{"group_index": n} for n in range(32)], [{"rollout_id": n} for n in range(32)]):
-        assert {coin.reward("x", Sample(**one)) for one in about} == {0, 1}  # type: ignore[arg-type]
+        assert {random_reward.reward("x", Sample(**one)) for one in about} == {0, 1}  # type: ignore[arg-type]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from slime_events.config.reward import RewardSettings
-from slime_events.rewards.graders import Graders
-from slime_events.rewards.outcome import Graded, Outcome
-from slime_events.rewards.pool import GraderPool
-from slime_events.rewards.registry import GRADERS, IMMEDIATE
-from slime_events.sample import Sample
+from slime_events.core.config.reward import RewardSettings
+from slime_events.plugins.rewards.graders import Graders
+from slime_events.plugins.rewards.outcome import Graded, Outcome
+from slime_events.plugins.rewards.pool import GraderPool
+from slime_events.plugins.rewards.registry import GRADERS, IMMEDIATE
+from slime_events.plugins.sample import Sample
 
 SAMPLES = [
     Sample(index=0, response="4<|im_end|>", label="4"),

@@ -9,7 +9,7 @@ import torch
 
 from schemas.rewards import RewardAssigned, RewardFailed
 from schemas.rewards import RewardFailureKind as Kind
-from slime_events.rewards.outcome import Graded, NoValue, RewardFailure, Value, outcome_event, plain, value_of
+from slime_events.plugins.rewards.outcome import Graded, NoValue, RewardFailure, Value, outcome_event, plain, value_of
 
 
 @pytest.mark.parametrize(

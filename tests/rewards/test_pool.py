@@ -11,10 +11,10 @@ import pytest
 
 from schemas.errors import NameTaken, PlugPointError, PlugPointMissing, SlimeEventsError, UnknownGrader
 from schemas.rewards import RewardFailureKind as Kind
-from slime_events.config.reward import RewardSettings
-from slime_events.rewards.outcome import Graded, Outcome, RewardFailure
-from slime_events.rewards.pool import GraderPool
-from slime_events.sample import Sample
+from slime_events.core.config.reward import RewardSettings
+from slime_events.plugins.rewards.outcome import Graded, Outcome, RewardFailure
+from slime_events.plugins.rewards.pool import GraderPool
+from slime_events.plugins.sample import Sample
 from tests.clock import Clock
 
 LIMIT_S = 60.0
@@ -207,7 +207,7 @@ async def test_what_own_code_returns_raises_prints_and_changes(folder: Path) -> 
 
 async def test_async_graders_wait_side_by_side(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fifty that wait for each other, beside one that its own limit ends."""
-    monkeypatch.setattr("slime_events.rewards.pool.GRACE", LIMIT_S)
+    monkeypatch.setattr("slime_events.plugins.rewards.pool.GRACE", LIMIT_S)
     async with own(folder, "own:meet", rm_timeout=0.3) as pool:
         outcomes = await pool.grade(samples(*["ok"] * 50, "sleep"))
         assert kinds(outcomes) == [1.0] * 50 + [Kind.TIMEOUT]

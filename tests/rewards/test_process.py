@@ -14,14 +14,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from slime_events.rewards import wire
-from slime_events.rewards.outcome import Graded
-from slime_events.rewards.process import GraderProcess
+from slime_events.plugins.rewards import messages
+from slime_events.plugins.rewards.outcome import Graded
+from slime_events.plugins.rewards.process import GraderProcess
 from tests.clock import Clock
 from tests.rewards.test_pool import ended
 
-UNITS = [msgspec.Raw(wire.encode(wire.Unit([]))) for _ in range(2)]
-DONE = [wire.Done(number, [Graded(value=float(number))]) for number in range(2)]
+UNITS = [msgspec.Raw(messages.encode(messages.Unit([]))) for _ in range(2)]
+DONE = [messages.Done(number, [Graded(value=float(number))]) for number in range(2)]
 
 
 async def test_an_answer_that_is_there_counts_however_late_it_is_looked_for(clock: Clock) -> None:
@@ -32,7 +32,7 @@ async def test_an_answer_that_is_there_counts_however_late_it_is_looked_for(cloc
     with theirs:
         answers = process.grade(UNITS, limit=60.0)
         for done in DONE:
-            answer, frame = asyncio.create_task(anext(answers)), wire.frame(wire.encode(done))
+            answer, frame = asyncio.create_task(anext(answers)), messages.frame(messages.encode(done))
             theirs.sendall(frame[:5])
             await asyncio.sleep(0.01)
             theirs.sendall(frame[5:])
@@ -54,8 +54,8 @@ async def test_who_is_to_blame_is_read_in_the_shared_page() -> None:
     page = os.memfd_create("mark")
     process = GraderProcess(child, *await asyncio.open_connection(sock=ours), mark=page)
     try:
-        for number, unit in ((0, 0), (3, 3), (wire.IDLE, None)):
-            os.pwrite(page, wire.MARK.pack(number), 0)
+        for number, unit in ((0, 0), (3, 3), (messages.IDLE, None)):
+            os.pwrite(page, messages.MARK.pack(number), 0)
             assert process.current() == unit
     finally:
         os.close(page)
@@ -71,9 +71,9 @@ def reward_func(args, sample, **kwargs):
 """
 OWNER = """
 import asyncio, pathlib, sys
-from slime_events.config.reward import RewardSettings
-from slime_events.rewards.pool import GraderPool
-from slime_events.sample import Sample
+from slime_events.core.config.reward import RewardSettings
+from slime_events.plugins.rewards.pool import GraderPool
+from slime_events.plugins.sample import Sample
 
 async def main():
     pool = GraderPool(RewardSettings(custom_rm_path="stuck.py", rm_timeout=600.0), user_dir=pathlib.Path(sys.argv[1]))

@@ -8,12 +8,12 @@ import pytest
 
 from schemas.errors import PlugPointError
 from schemas.rewards import RewardFailureKind as Kind
-from slime_events.config.reward import RewardSettings
-from slime_events.rewards import pool as pool_module
-from slime_events.rewards import wire
-from slime_events.rewards.outcome import RewardFailure
-from slime_events.rewards.pool import GraderPool
-from slime_events.rewards.unit import Unit
+from slime_events.core.config.reward import RewardSettings
+from slime_events.plugins.rewards import messages
+from slime_events.plugins.rewards import pool as pool_module
+from slime_events.plugins.rewards.job import Unit
+from slime_events.plugins.rewards.outcome import RewardFailure
+from slime_events.plugins.rewards.pool import GraderPool
 
 Died = Kind.WORKER_DIED
 
@@ -31,7 +31,7 @@ async def test_each_process_gets_its_share() -> None:
     assert [await pool._next_batch() for _ in range(3)] == [units[:3], units[3:4], units[4:]]
     pool, units = queued(2 * pool_module.BATCH)
     assert len(await pool._next_batch()) == pool_module.BATCH
-    pool.ready = wire.Ready("", "", True)
+    pool.ready = messages.Ready("", "", True)
     pool._queue.extend(units)
     assert len(await pool._next_batch()) == 3 * pool_module.BATCH
 

@@ -11,11 +11,11 @@ import pytest
 from aiohttp import web
 
 from schemas.rewards import RewardFailureKind
-from slime_events.config.reward import RewardSettings
-from slime_events.rewards import remote
-from slime_events.rewards.graders import Graders
-from slime_events.rewards.outcome import Graded, Outcome, RewardFailure
-from slime_events.sample import Sample
+from slime_events.core.config.reward import RewardSettings
+from slime_events.plugins.rewards import remote
+from slime_events.plugins.rewards.graders import Graders
+from slime_events.plugins.rewards.outcome import Graded, Outcome, RewardFailure
+from slime_events.plugins.sample import Sample
 from tests.clock import Clock
 
 LIMIT_S = 60.0

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from slime_events.config.reward import RewardSettings
-from slime_events.rewards import wire
-from slime_events.rewards.outcome import Graded, Outcome
-from slime_events.rewards.worker import Worker
-from slime_events.sample import Sample
+from slime_events.core.config.reward import RewardSettings
+from slime_events.plugins.rewards import messages
+from slime_events.plugins.rewards.outcome import Graded, Outcome
+from slime_events.plugins.rewards.worker import Worker
+from slime_events.plugins.sample import Sample
 
 OWN = """
 def whole(args, sample):
@@ -34,9 +34,9 @@ def folder(tmp_path: Path) -> Path:
 def outcome(folder: Path, function: str, *, evaluation: bool, **settings: Any) -> Outcome:
     """Of one unit."""
     given = RewardSettings(custom_rm_path=f"own.py:{function}", group_rm=function == "group", **settings)
-    worker = Worker(wire.Setup(given, {}, str(folder)), lambda unit: None)
-    done: list[wire.Done] = []
-    worker.grade([wire.Unit([Sample(index=0)], group=function == "group", evaluation=evaluation)], done.append)
+    worker = Worker(messages.Setup(given, {}, str(folder)), lambda unit: None)
+    done: list[messages.Done] = []
+    worker.grade([messages.Unit([Sample(index=0)], group=function == "group", evaluation=evaluation)], done.append)
     ((found,),) = [one.outcomes for one in done]
     return found
 

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from schemas.rewards import RewardFailureKind as Kind
-from slime_events.config.reward import RewardSettings
-from slime_events.rewards import wire
-from slime_events.rewards.dispatch import resolve, resolve_group, reward_key
-from slime_events.rewards.limited import OverLimit, limited
-from slime_events.rewards.outcome import Graded, Outcome, RewardFailure
-from slime_events.rewards.unit import Unit, slim
-from slime_events.rewards.worker import Worker
-from slime_events.sample import Sample
+from slime_events.core.config.reward import RewardSettings
+from slime_events.plugins.rewards import messages
+from slime_events.plugins.rewards.dispatch import resolve, resolve_group, reward_key
+from slime_events.plugins.rewards.job import Unit, slim
+from slime_events.plugins.rewards.outcome import Graded, Outcome, RewardFailure
+from slime_events.plugins.rewards.timeouts import OverLimit, limited
+from slime_events.plugins.rewards.worker import Worker
+from slime_events.plugins.sample import Sample
 
 OWN = """
 def by_key(args, sample, **kwargs):
@@ -47,12 +47,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def graded(folder: Path, function: str, unit: wire.Unit, **settings: Any) -> tuple[list[Outcome], list[int]]:
+def graded(folder: Path, function: str, unit: messages.Unit, **settings: Any) -> tuple[list[Outcome], list[int]]:
     """The outcomes of one unit, and what was written into the shared page meanwhile."""
     marks: list[int] = []
     outcomes: list[Outcome] = []
     given = RewardSettings(custom_rm_path=f"mine.py:{function}", **settings)
-    worker = Worker(wire.Setup(given, {}, str(folder)), marks.append)
+    worker = Worker(messages.Setup(given, {}, str(folder)), marks.append)
     worker.grade([unit], lambda done: outcomes.extend(done.outcomes))
     return outcomes, marks
 
@@ -61,7 +61,7 @@ def graded(folder: Path, function: str, unit: wire.Unit, **settings: Any) -> tup
 def test_an_evaluation_has_a_reward_key_of_its_own(folder: Path, evaluation: bool, value: float, seen: str) -> None:
     """It is what counts, and what the function sees as its args' reward key."""
     keys = {"reward_key": "train", "eval_reward_key": "eval"}
-    unit = wire.Unit([Sample()], False, evaluation)
+    unit = messages.Unit([Sample()], False, evaluation)
     ((outcome,), _) = graded(folder, "by_key", unit, **keys)
     assert isinstance(outcome, Graded)
     assert (outcome.value, outcome.detail["seen"]) == (value, seen)
@@ -87,29 +87,29 @@ def test_only_a_group_grader_is_given_groups(folder: Path) -> None:
 
 
 def test_a_group_grader_gives_as_many_values_as_there_are_samples(folder: Path) -> None:
-    outcomes, _ = graded(folder, "group", wire.Unit([Sample(), Sample()], True), group_rm=True)
+    outcomes, _ = graded(folder, "group", messages.Unit([Sample(), Sample()], True), group_rm=True)
     assert [isinstance(one, RewardFailure) and one.kind for one in outcomes] == [Kind.WRONG_TYPE] * 2
 
 
 def test_a_message_is_cut(folder: Path) -> None:
-    ((outcome,), marks) = graded(folder, "chatty", wire.Unit([Sample()]))
+    ((outcome,), marks) = graded(folder, "chatty", messages.Unit([Sample()]))
     assert isinstance(outcome, RewardFailure)
     assert (outcome.kind, len(outcome.message)) == (Kind.RAISED, 2000)
-    assert marks == [0, wire.IDLE]
+    assert marks == [0, messages.IDLE]
 
 
 def test_what_a_grader_changed_or_added_in_the_metadata_is_kept(folder: Path) -> None:
     sample = Sample(metadata={"known": "old", "left": 1})
-    ((outcome,), _) = graded(folder, "changes", wire.Unit([sample]))
+    ((outcome,), _) = graded(folder, "changes", messages.Unit([sample]))
     assert isinstance(outcome, Graded)
     assert outcome.detail == {"metadata": {"known": "new", "more": 1}}
 
 
 def test_a_grader_s_own_timeout_is_not_over_the_limit(folder: Path) -> None:
-    ((outcome,), marks) = graded(folder, "late", wire.Unit([Sample()]))
+    ((outcome,), marks) = graded(folder, "late", messages.Unit([Sample()]))
     assert isinstance(outcome, RewardFailure)
     assert outcome.kind is Kind.RAISED
-    assert marks == [0, wire.IDLE]
+    assert marks == [0, messages.IDLE]
 
 
 async def test_over_the_limit_is_said_as_such() -> None:
@@ -128,5 +128,5 @@ def test_only_own_graders_are_sent_the_arrays() -> None:
 
 async def test_a_group_that_fails_has_an_outcome_for_each_sample() -> None:
     unit = Unit(b"", 3)
-    unit.fail(Kind.WORKER_DIED, "gone", wire.Ready("g", "d", False))
+    unit.fail(Kind.WORKER_DIED, "gone", messages.Ready("g", "d", False))
     assert [isinstance(one, RewardFailure) and one.grader for one in await unit.future] == ["g"] * 3

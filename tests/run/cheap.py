@@ -18,23 +18,23 @@ from typing import Any
 import pytest
 from ray.exceptions import RayActorError
 
-from actors.trainer import Trainer
+from actors.trainer.trainer import Trainer
 from schemas.errors import TrainerError
 from serve_apps.engine.scripted_engine import Script, ScriptedEngine
 from serve_apps.engine_weights import EngineWeights
-from serve_apps.own_rewards import OwnRewards
+from serve_apps.inline_rewards import OwnRewards
 from serve_apps.rollout import ChunkRule
 from serve_apps.rollout_worker import RolloutWorker
-from slime_events.address import RunAddress
-from slime_events.batch import TrainBatch
-from slime_events.config.engine import EngineSettings
-from slime_events.config.reward import RewardSettings
-from slime_events.config.settings import TrainSettings
-from slime_events.taking_part import taking_part
+from slime_events.core.config.engine import EngineSettings
+from slime_events.core.config.reward import RewardSettings
+from slime_events.core.config.settings import TrainSettings
+from slime_events.core.run.join import taking_part
+from slime_events.core.run.run_address import RunAddress
+from slime_events.core.train_batch import TrainBatch
 from storage.blobs import BlobStore
 from storage.group_commit import GroupCommit
 from storage.payloads import fetch, offload_async
-from storage.weights_store import TensorBytes, WeightStore
+from storage.weights.store import TensorBytes, WeightStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,11 +217,13 @@ class _Ref:
 def cheap_parts(parts: Parts) -> Any:
     """While inside, `Launch` uses them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("slime_events.launch.run.Cluster", LocalCluster)
-        patch.setattr("slime_events.launch.roles.TrainerActor", parts.trainer())
-        patch.setattr("slime_events.launch.supervisor.READ_S", 0.01)  # cheap steps are over before a person looks twice
+        patch.setattr("slime_events.app.launch.run.Cluster", LocalCluster)
+        patch.setattr("slime_events.app.launch.roles.TrainerActor", parts.trainer())
         patch.setattr(
-            "slime_events.launch.roles.rollout_app",
+            "slime_events.app.launch.supervisor.READ_S", 0.01
+        )  # cheap steps are over before a person looks twice
+        patch.setattr(
+            "slime_events.app.launch.roles.rollout_app",
             lambda address, settings, reward, **_: parts.engine(address, settings, reward),
         )
         yield

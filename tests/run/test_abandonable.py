@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from schemas.errors import EngineError
-from slime_events.launch.abandonable import ended_within, in_thread
+from slime_events.app.launch.abandonable import ended_within, in_thread
 
 
 def test_a_call_that_hangs_is_left_behind() -> None:

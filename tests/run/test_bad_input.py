@@ -26,10 +26,10 @@ from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
 from schemas.prompts import PromptRejected, PromptSubmitted
 from schemas.rewards import RewardAssigned, RewardFailed, RewardFailureKind
 from schemas.runs import RunFailed
-from slime_events.config.settings import TrainSettings
-from slime_events.launch.run import Launch
-from storage.archive_reader import ArchiveReader
-from storage.nats_server import NatsServer
+from slime_events.app.launch.run import Launch
+from slime_events.core.config.settings import TrainSettings
+from storage.archive.reader import ArchiveReader
+from storage.nats.server import NatsServer
 from tests.run.cheap import CountingRanks, LocalCluster, Parts, cheap_parts
 from tests.run.tiny import GROUPS, SAMPLES, Action, Watching, events_of, of, run_with, tiny
 
@@ -204,7 +204,7 @@ def test_a_full_disk_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     def full(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("storage.weights_store.write_shard", full)
+    monkeypatch.setattr("storage.weights.store.write_shard", full)
     said = fail(given(tmp_path, []))
     assert "the trainer ended" in said
     assert str(tmp_path / "runs" / "given" / "weights") in said
@@ -212,7 +212,7 @@ def test_a_full_disk_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 async def test_a_log_that_is_full_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slime_events.launch.supervisor.ARCHIVE_DEADLINE_S", 1.0)  # it cannot say what it sealed
+    monkeypatch.setattr("slime_events.app.launch.supervisor.ARCHIVE_DEADLINE_S", 1.0)  # it cannot say what it sealed
     server = await NatsServer.start(tmp_path / "nats", max_store_bytes=200_000)
     settings = given(tmp_path, [], run={"nats_url": server.url}, rollout={"num_rollout": 50})
     try:
@@ -227,14 +227,14 @@ def test_a_disk_that_fills_up_ends_the_run_while_the_log_can_still_say_why(
 ) -> None:
     async def fill(view: Watching) -> None:
         await view.until(lambda p: p.state.version >= 1)
-        monkeypatch.setattr("slime_events.launch.supervisor.LEAST_FREE_BYTES", 1 << 60)
+        monkeypatch.setattr("slime_events.app.launch.supervisor.LEAST_FREE_BYTES", 1 << 60)
 
     said = fail(given(tmp_path, [], rollout={"num_rollout": 1000}), kind=NoSpace, actions=(fill,))
     assert "MB free: make room" in said
 
 
 def test_no_room_to_start_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storage.nats_folder.LEAST_FREE_BYTES", 1 << 60)
+    monkeypatch.setattr("storage.nats.folder.LEAST_FREE_BYTES", 1 << 60)
     said = fail(given(tmp_path, []), kind=NoSpace)
     assert "MB free" in said
 
@@ -246,7 +246,7 @@ def test_a_missing_nats_server_is_said_so(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_nats_url_that_nobody_answers_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slime_events.launch.run.OPEN_DEADLINE_S", 1.0)
+    monkeypatch.setattr("slime_events.app.launch.run.OPEN_DEADLINE_S", 1.0)
     settings = given(tmp_path, [], run={"nats_url": "nats://127.0.0.1:9"})
     said = fail(settings, kind=LogUnavailable)
     assert "nats://127.0.0.1:9" in said

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from actors.local_ranks import LocalRanks, local_ranks
-from slime_events.branch_point import read_point
-from slime_events.config.settings import TrainSettings
-from slime_events.launch.beginning import put_beginning
-from slime_events.opened_run import open_run
-from storage.weights_store import digest_of
+from actors.trainer.local_ranks import LocalRanks, local_ranks
+from slime_events.analysis.branch_point import read_point
+from slime_events.app.launch.branch_checkpoint import put_beginning
+from slime_events.core.config.settings import TrainSettings
+from slime_events.core.run.run_reader import open_run
+from storage.weights.store import digest_of
 from tests.run.whole import Finished
 
 pytestmark = pytest.mark.real

@@ -10,11 +10,11 @@ import pytest
 from schemas.errors import RunNotFound, SlimeEventsError, TrainerError
 from schemas.prompts import PromptSubmitted
 from schemas.runs import RunFailed
-from slime_events.config.settings import TrainSettings
-from slime_events.launch.came_to_nothing import FAILED
-from storage.archive_reader import ArchiveReader
-from storage.jetstream_log import JetStreamLog
-from storage.nats_server import NatsServer
+from slime_events.app.launch.empty_run import FAILED
+from slime_events.core.config.settings import TrainSettings
+from storage.archive.reader import ArchiveReader
+from storage.jetstream.log import JetStreamLog
+from storage.nats.server import NatsServer
 from tests.run.cheap import CountingRanks, Parts, cheap_parts
 from tests.run.tiny import Action, Watching, events_of, of, run_with, tiny
 from tests.run.whole import LESSON, publish

@@ -10,7 +10,7 @@ import ray
 from ray._private import auto_init_hook, worker
 from ray.exceptions import RaySystemError
 
-from slime_events.launch.cluster import QUIET, Cluster
+from slime_events.app.launch.cluster import QUIET, Cluster
 
 
 class Late:

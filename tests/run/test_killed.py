@@ -22,12 +22,12 @@ from schemas.errors import SlimeEventsError
 from schemas.rollouts import RolloutRequested
 from schemas.runs import RunFinished, RunResumed
 from schemas.weights import WeightsPublished
-from slime_events.config.toml import to_toml
-from slime_events.state.apply import apply
-from slime_events.state.run import RunState
-from storage.connect import open_run_log
+from slime_events.core.config.toml import to_toml
+from slime_events.core.state.apply import apply
+from slime_events.core.state.run import RunState
 from storage.follow import Follower
-from storage.nats_server import NatsServer
+from storage.nats.server import NatsServer
+from storage.open_log import open_run_log
 from tests.run.tiny import MARK, START_S, events_of, left_behind, marked, of, running
 from tests.run.whole import Finished, whole_settings
 
@@ -42,7 +42,7 @@ class Command:
     def __init__(self, folder: Path, *words: str) -> None:
         self._said = folder / f"said-{uuid.uuid4().hex}"
         with self._said.open("wb") as out:
-            command = [sys.executable, "-m", "slime_events.cli.main", *words]
+            command = [sys.executable, "-m", "slime_events.app.cli.main", *words]
             self.process = subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True)
 
     @property

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from actors import processes
+from actors import ray_actors
 from schemas.runs import FinishReason, RunFinished
 from schemas.workers import WorkerJoined, WorkerLost
-from slime_events.launch.engines import START_TRIES, EngineWatch
-from slime_events.verify import verify
-from storage.archive_reader import ArchiveReader
-from storage.connect import open_run_log
-from storage.jetstream_log import JetStreamLog
+from slime_events.analysis.verify import verify
+from slime_events.app.launch.engine_watch import START_TRIES, EngineWatch
+from storage.archive.reader import ArchiveReader
+from storage.jetstream.log import JetStreamLog
+from storage.open_log import open_run_log
 from tests.run.cheap import LocalCluster, Parts, cheap_parts, lose
 from tests.run.tiny import Watching, events_of, of, run_with, tiny
 
@@ -120,21 +120,21 @@ def test_a_signal_that_comes_as_ray_ends_calls_nobody(tmp_path: Path, monkeypatc
 def test_a_signal_reaches_a_conductor_that_is_not_there_yet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clusters: list[LocalCluster], dies: bool
 ) -> None:
-    heard, stop = asyncio.Event(), processes.ConductorActor.stop
+    heard, stop = asyncio.Event(), ray_actors.ConductorActor.stop
 
     async def opening(*_: Any, **__: Any) -> None:
         if not heard.is_set():
             os.kill(os.getpid(), signal.SIGTERM)
         await heard.wait()
 
-    async def hearing(self: processes.ConductorActor) -> None:
+    async def hearing(self: ray_actors.ConductorActor) -> None:
         await stop(self)
         if dies and not heard.is_set():
             lose(clusters[-1], "conductor")
         heard.set()
 
-    monkeypatch.setattr(processes, "archived_prompts", opening)
-    monkeypatch.setattr(processes.ConductorActor, "stop", hearing)
+    monkeypatch.setattr(ray_actors, "archived_prompts", opening)
+    monkeypatch.setattr(ray_actors.ConductorActor, "stop", hearing)
     with cheap_parts(Parts()):
         summary = asyncio.run(run_with(tiny(tmp_path, "stopped")))
     (end,) = of(events_of(tmp_path / "runs" / "stopped"), RunFinished)

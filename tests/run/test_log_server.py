@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from schemas.errors import FolderInUse
-from slime_events.launch import log_server
-from slime_events.launch.log_server import LogServer
-from slime_events.run_folder import RunFolder
-from storage.connect import open_run_log
-from storage.jetstream_log import JetStreamLog
-from storage.nats_server import NatsServer
+from slime_events.app.launch import log_server
+from slime_events.app.launch.log_server import LogServer
+from slime_events.core.run.run_folder import RunFolder
+from storage.jetstream.log import JetStreamLog
+from storage.nats.server import NatsServer
+from storage.open_log import open_run_log
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ import pytest
 
 from schemas.groups import GroupRejected
 from schemas.rollouts import RolloutCompleted
-from slime_events.cli.main import main
-from slime_events.lineage.answer import NEWEST, lineage
-from slime_events.lineage.facts import Asked, Kind, Lineage
-from slime_events.lineage.members import samples_in_lineage
-from slime_events.opened_run import open_run
+from slime_events.analysis.lineage.facts import Asked, Kind, Lineage
+from slime_events.analysis.lineage.members import samples_in_lineage
+from slime_events.analysis.lineage.resolve import NEWEST, lineage
+from slime_events.app.cli.main import main
+from slime_events.core.run.run_reader import open_run
 from tests.run.whole import STEPS, Finished
 
 pytestmark = pytest.mark.real

@@ -15,12 +15,12 @@ from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted
 from schemas.steps import StepCommitted
-from slime_events.config.settings import TrainSettings
-from slime_events.verify import verify
-from storage.jetstream_log import JetStreamLog
+from slime_events.analysis.verify import verify
+from slime_events.core.config.settings import TrainSettings
+from storage.jetstream.log import JetStreamLog
 from storage.log import Recorded
-from storage.nats_cluster import NatsCluster
-from storage.nats_server import NatsServer
+from storage.nats.cluster import NatsCluster
+from storage.nats.server import NatsServer
 from tests.run.cheap import LocalCluster, Parts, cheap_parts
 from tests.run.tiny import GROUPS, SAMPLES, Watching, events_of, of, run_with, tiny
 

@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 
 from schemas.errors import RunIsOn
-from slime_events.launch.orphans import end_orphans
-from slime_events.launch.presence import check_absent, present
-from slime_events.launch.run_lock import MARK, holding, is_held
-from slime_events.run_folder import RunFolder
-from storage.connect import open_run_log, own_server
-from storage.jetstream_log import JetStreamLog
-from storage.nats_server import NatsServer
+from slime_events.app.launch.launcher_presence import check_absent, present
+from slime_events.app.launch.orphans import end_orphans
+from slime_events.app.launch.run_lock import MARK, holding, is_held
+from slime_events.core.run.run_folder import RunFolder
+from storage.jetstream.log import JetStreamLog
+from storage.nats.server import NatsServer
+from storage.open_log import open_run_log, own_server
 
 HOLD = """
 import sys, time
-from slime_events.launch.run_lock import holding
-from slime_events.run_folder import RunFolder
+from slime_events.app.launch.run_lock import holding
+from slime_events.core.run.run_folder import RunFolder
 with holding(RunFolder(sys.argv[1], "demo")):
     print("held", flush=True)
     time.sleep(60)

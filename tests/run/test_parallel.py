@@ -16,7 +16,7 @@ from schemas.batches import BatchSealed
 from schemas.rollouts import RolloutCompleted, RolloutProgressed
 from schemas.steps import StepCommitted
 from schemas.workers import WorkerJoined, WorkerLost
-from slime_events.config.settings import TrainSettings
+from slime_events.core.config.settings import TrainSettings
 from storage.log import Recorded
 from tests.run.tiny import MARK, Watching, events_of, left_behind, of, run_with, running
 from tests.run.whole import Finished, whole_settings
@@ -51,7 +51,9 @@ def test_two_data_parallel_ranks_take_the_same_step_whoever_is_killed(
     mark = uuid.uuid4().hex
     monkeypatch.setenv(MARK, mark)
 
-    monkeypatch.setattr("slime_events.launch.supervisor.READ_S", 0.02)  # a step's rollouts take some tenths of a second
+    monkeypatch.setattr(
+        "slime_events.app.launch.supervisor.READ_S", 0.02
+    )  # a step's rollouts take some tenths of a second
 
     async def kill(view: Watching) -> None:
         """The engine once step 0 has some of its rollouts and others are under way; the trainer in step 1."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from schemas.rollouts import RolloutCompleted
-from slime_events.query import open_tables
+from slime_events.analysis.query import open_tables
 from tests.run.whole import STEPS, Finished
 
 pytestmark = pytest.mark.real

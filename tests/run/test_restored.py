@@ -14,15 +14,15 @@ import pytest
 from schemas.errors import RunIsOn
 from schemas.runs import RunResumed
 from schemas.steps import StepCommitted
-from slime_events.batch import TrainBatch
-from slime_events.cli.archive import main as archive
-from slime_events.cli.restore import main as restore
-from slime_events.cli.resume import main as resume
-from slime_events.config.settings import TrainSettings
-from slime_events.verify import verify
-from storage.archive_reader import ArchiveReader
-from storage.connect import open_run_log
-from storage.loopback_port import HOST
+from slime_events.analysis.verify import verify
+from slime_events.app.cli.commands.archive import main as archive
+from slime_events.app.cli.commands.restore import main as restore
+from slime_events.app.cli.commands.resume import main as resume
+from slime_events.core.config.settings import TrainSettings
+from slime_events.core.train_batch import TrainBatch
+from storage.archive.reader import ArchiveReader
+from storage.nats.ports import HOST
+from storage.open_log import open_run_log
 from tests.run.cheap import Counted, CountingRanks, Parts, cheap_parts
 from tests.run.tiny import Watching, events_of, of, run_with, tiny
 from tests.storage.seaweed import Seaweed

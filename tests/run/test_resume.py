@@ -16,19 +16,19 @@ from schemas.errors import InvalidValue, RunIsOn, SlimeEventsError
 from schemas.runs import FinishReason, RunFinished, RunResumed
 from schemas.steps import StepCommitted
 from schemas.subjects import of_type
-from slime_events.cli import resume as resume_command
-from slime_events.cli.resume import main as resume
-from slime_events.cli.resume import run_and_flags
-from slime_events.launch.first_word import say_resumed
-from slime_events.launch.run_lock import holding, is_held
-from slime_events.launch.standing import Standing, read_standing
-from slime_events.launch.supervisor import LAUNCHER
-from slime_events.run_folder import RunFolder
-from slime_events.verify import verify
-from slime_events.worker import Worker
-from storage.archive_reader import ArchiveReader
-from storage.connect import open_run_log
-from storage.nats_server import NatsServer
+from slime_events.analysis.verify import verify
+from slime_events.app.cli.commands import resume as resume_command
+from slime_events.app.cli.commands.resume import main as resume
+from slime_events.app.cli.commands.resume import run_and_flags
+from slime_events.app.launch.run_announcement import say_resumed
+from slime_events.app.launch.run_lock import holding, is_held
+from slime_events.app.launch.run_record import Standing, read_standing
+from slime_events.app.launch.supervisor import LAUNCHER
+from slime_events.core.run.participant import Worker
+from slime_events.core.run.run_folder import RunFolder
+from storage.archive.reader import ArchiveReader
+from storage.nats.server import NatsServer
+from storage.open_log import open_run_log
 from tests.run.cheap import CountingRanks, Parts, cheap_parts
 from tests.run.tiny import Watching, events_of, of, run_with, tiny
 

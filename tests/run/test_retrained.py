@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from schemas.steps import StepCommitted
-from slime_events.cli.main import main
-from storage.weights_store import verify
+from slime_events.app.cli.main import main
+from storage.weights.store import verify
 from tests.run.tiny import of
 from tests.run.whole import STEPS, Finished
 

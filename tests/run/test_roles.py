@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from schemas.errors import TrainerError
-from slime_events.config.settings import TrainSettings
-from slime_events.launch.roles import GRADER, Roles
+from slime_events.app.launch.roles import GRADER, Roles
+from slime_events.core.config.settings import TrainSettings
 
 
 async def fail_around_the_end(*, is_late: bool) -> None:

@@ -14,9 +14,9 @@ from schemas.batches import BatchSealed
 from schemas.checkpoints import CheckpointSaved
 from schemas.evals import EvalCompleted
 from schemas.steps import StepCommitted
-from slime_events.cli.main import main
-from slime_events.demo.digits4 import write_data
-from slime_events.demo.settings import BASE
+from slime_events.app.cli.main import main
+from slime_events.app.demo.digits4 import write_data
+from slime_events.app.demo.settings import BASE
 from tests.run.tiny import MARK, events_of, left_behind, of
 
 MODEL = """
@@ -54,7 +54,7 @@ def words(folder: Path) -> list[str]:
 def train(folder: Path) -> subprocess.CompletedProcess[str]:
     """The command, in a process of its own."""
     return subprocess.run(
-        [sys.executable, "-m", "slime_events.cli.main", *words(folder)],
+        [sys.executable, "-m", "slime_events.app.cli.main", *words(folder)],
         capture_output=True,
         text=True,
         timeout=600.0,

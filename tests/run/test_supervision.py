@@ -14,8 +14,8 @@ from ray.exceptions import RayActorError
 from schemas.errors import TrainerError
 from schemas.runs import RunFailed
 from schemas.workers import WorkerJoined, WorkerLost
-from slime_events.batch import TrainBatch
-from slime_events.launch.restarts import Restarts
+from slime_events.app.launch.restarts import Restarts
+from slime_events.core.train_batch import TrainBatch
 from tests.chaos.settings import OWN_REWARD
 from tests.run.cheap import Counted, CountingRanks, LocalCluster, Parts, cheap_parts, lose
 from tests.run.tiny import Watching, events_of, of, run_with, tiny

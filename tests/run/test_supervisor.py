@@ -13,15 +13,15 @@ import pytest
 from schemas.errors import TrainerError
 from schemas.runs import FinishReason, RunFailed, RunFinished, RunStarted
 from schemas.workers import WorkerJoined
-from slime_events.config.rollout import RolloutSettings
-from slime_events.config.settings import TrainSettings
-from slime_events.incarnation import Incarnation
-from slime_events.launch import supervisor
-from slime_events.launch.roles import ARCHIVIST
-from slime_events.launch.supervisor import Supervisor
-from slime_events.progress import Progress
-from slime_events.state.run import RunPhase
-from slime_events.worker import Worker
+from slime_events.analysis.progress import Progress
+from slime_events.app.launch import supervisor
+from slime_events.app.launch.roles import ARCHIVIST
+from slime_events.app.launch.supervisor import Supervisor
+from slime_events.core.config.rollout import RolloutSettings
+from slime_events.core.config.settings import TrainSettings
+from slime_events.core.run.incarnation import Incarnation
+from slime_events.core.run.participant import Worker
+from slime_events.core.state.run import RunPhase
 from storage.memory_log import MemoryLog
 
 

@@ -11,7 +11,7 @@ from schemas.arrays import unpack
 from schemas.rollouts import RolloutCompleted, RolloutFailed, StopReason
 from schemas.runs import RunFinished
 from schemas.turns import TurnRecorded, TurnRole
-from slime_events.audit.audit import Audit
+from slime_events.analysis.audit.audit import Audit
 from tests.run.tiny import events_of, of, run_with, tiny
 
 pytestmark = pytest.mark.real

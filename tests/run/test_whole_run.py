@@ -18,13 +18,13 @@ from schemas.rollouts import RolloutCompleted
 from schemas.runs import FinishReason, RunFinished
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsActivated, WeightsPublished
-from slime_events.cli.main import main
-from slime_events.telemetry.ids import trace_id
-from slime_events.telemetry.read import SpanTree, read_spans, trace_of
-from slime_events.verify import verify
-from storage.archive_reader import ArchiveReader
-from storage.connect import open_run_log
+from slime_events.analysis.verify import verify
+from slime_events.app.cli.main import main
+from slime_events.core.telemetry.ids import trace_id
+from slime_events.core.telemetry.read import SpanTree, read_spans, trace_of
+from storage.archive.reader import ArchiveReader
 from storage.digests import tensor_digests, weights_digest
+from storage.open_log import open_run_log
 from tests.run.tiny import GROUPS, SAMPLES, of
 from tests.run.whole import LESSON, STEPS, Finished
 

@@ -7,7 +7,7 @@ import sys
 
 THREADS = """
 import os, threading
-from slime_events.process_environment import TRAINS, yield_to_others
+from slime_events.core.run.process_environment import TRAINS, yield_to_others
 go, end = threading.Event(), threading.Event()
 found = []
 def look():

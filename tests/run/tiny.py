@@ -12,15 +12,15 @@ from typing import Any
 import msgspec
 import psutil
 
-from slime_events.config.derivations import derive
-from slime_events.config.settings import TrainSettings
-from slime_events.demo.settings import prepare_demo
-from slime_events.launch.run import Launch
-from slime_events.progress import Progress, StepLine
-from slime_events.state.group import SamplePhase
-from slime_events.state.run import RunState
-from storage.connect import open_run_log
+from slime_events.analysis.progress import Progress, StepLine
+from slime_events.app.demo.settings import prepare_demo
+from slime_events.app.launch.run import Launch
+from slime_events.core.config.derivations import derive
+from slime_events.core.config.settings import TrainSettings
+from slime_events.core.state.group import SamplePhase
+from slime_events.core.state.run import RunState
 from storage.log import Recorded
+from storage.open_log import open_run_log
 
 GROUPS, SAMPLES = 8, 4
 START_S = 240.0

@@ -15,7 +15,7 @@ import nats
 import pytest
 
 from schemas.runs import RunFinished
-from slime_events.config.settings import TrainSettings
+from slime_events.core.config.settings import TrainSettings
 from storage.log import Recorded
 from tests.run.tiny import MARK, Watching, events_of, left_behind, run_with, tiny
 
@@ -50,7 +50,7 @@ def whole_settings(folder: Path, run: str, steps: int, chunk_tokens: int) -> Tra
         run,
         rollout={
             "num_rollout": steps,
-            "dynamic_sampling_filter_path": "slime_events.filters.dynamic_sampling:check_reward_nonzero_std",
+            "dynamic_sampling_filter_path": "slime_events.plugins.filters.dynamic_sampling:check_reward_nonzero_std",
         },
         reward={"rm_type": None, "custom_rm_path": str(folder / "my_reward.py"), "reward_key": "score"},
         engine={"chunk_tokens": chunk_tokens},

@@ -10,7 +10,7 @@ from schemas.arrays import pack_tokens, unpack
 from schemas.envelope import event_id
 from schemas.rollouts import RolloutRequested, Sampling, StopReason, WeightSpan
 from serve_apps.rollout import ChunkRule, Rollout
-from slime_events.trajectory import Trajectories, Trajectory, content_digest, merge_spans
+from slime_events.core.trajectory import Trajectories, Trajectory, content_digest, merge_spans
 
 REQUEST = RolloutRequested(sample="g-s0", group="g", index=0, prompt=pack_tokens([1, 2]), sampling=Sampling(99), seed=1)
 

@@ -14,7 +14,7 @@ from serve_apps.engine.engine import GenerateRequest
 from serve_apps.engine.scripted_engine import Script, ScriptedEngine
 from serve_apps.rollout import ChunkRule, Rollout
 from serve_apps.stream import stream
-from slime_events.trajectory import Trajectory
+from slime_events.core.trajectory import Trajectory
 
 REQUEST = RolloutRequested(
     sample="g-s0", group="g", index=0, prompt=pack_tokens([1, 2]), sampling=Sampling(max_new_tokens=10), seed=1

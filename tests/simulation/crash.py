@@ -18,22 +18,22 @@ from typing import Any
 
 from actors.archivist import SealPolicy
 from actors.inbox import Inbox
-from actors.recaller import Recaller
+from actors.recorded_rollout_reader import Recaller
 from actors.state_keeper import StateKeeper
 from schemas.runs import Branched, RunFinished, RunResumed, RunStarted
 from schemas.subjects import about
 from serve_apps.engine.scripted_engine import Script, ScriptedEngine
 from serve_apps.generate.setup import GenerateSetup
 from serve_apps.rollout import ChunkRule
-from slime_events.conductor.accept import Judge
-from slime_events.conductor.plan import Plan
-from slime_events.conductor.prompts import PromptFeed
-from slime_events.config.reward import RewardSettings
-from slime_events.incarnation import Incarnation
-from slime_events.opened_run import OpenedRun
-from slime_events.state.snapshot import low_water, training_start
-from slime_events.state.snapshots import Snapshots
-from slime_events.worker import Worker
+from slime_events.core.config.reward import RewardSettings
+from slime_events.core.run.incarnation import Incarnation
+from slime_events.core.run.participant import Worker
+from slime_events.core.run.run_reader import OpenedRun
+from slime_events.core.state.snapshot import low_water, training_start
+from slime_events.core.state.snapshots import Snapshots
+from slime_events.loop.conductor.accept import Judge
+from slime_events.loop.conductor.plan import Plan
+from slime_events.loop.conductor.prompts import PromptFeed
 from storage.log import Append, Delivery, Fence
 from storage.memory_log import MemoryLog
 from tests.simulation.parts import InstantPool, Line, LineConsumer, LineDelivery, ScriptedRanks

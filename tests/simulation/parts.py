@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from schemas.errors import CheckpointMismatch, LogUnavailable
-from slime_events.batch import TrainBatch
-from slime_events.rewards.outcome import Graded, Outcome
-from slime_events.sample import Sample
+from slime_events.core.train_batch import TrainBatch
+from slime_events.plugins.rewards.outcome import Graded, Outcome
+from slime_events.plugins.sample import Sample
 from storage.log import Append, Consumer, Delivery, EventLog, Recorded, Subjects
-from storage.weights_store import TensorBytes
+from storage.weights.store import TensorBytes
 
 
 class Letters:

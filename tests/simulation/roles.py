@@ -10,29 +10,29 @@ from typing import Any
 from actors.archivist import SealPolicy, archive_run
 from actors.conductor import Conductor
 from actors.grader import Grader
-from actors.trainer import Trainer
+from actors.trainer.trainer import Trainer
 from schemas.arrays import unpack
 from serve_apps.engine.engine import Engine
 from serve_apps.engine_weights import HOLD_S, EngineWeights
 from serve_apps.generate.custom import CustomGenerate
 from serve_apps.generate.setup import GenerateSetup
-from serve_apps.own_rewards import OwnRewards
+from serve_apps.inline_rewards import OwnRewards
 from serve_apps.rollout import ChunkRule
 from serve_apps.rollout_worker import RolloutWorker
 from slime_events.algorithms.reward_norm import normalize_rewards
-from slime_events.conductor.accept import Judge
-from slime_events.conductor.plan import Plan
-from slime_events.conductor.prompts import PromptFeed
-from slime_events.config.algorithm import AlgorithmSettings
-from slime_events.config.data import DataSettings
-from slime_events.config.reward import RewardSettings
-from slime_events.data.source import PromptSource
-from slime_events.filters.decide import run_filter
-from slime_events.sample_view import group_samples
-from slime_events.worker import Worker
-from storage.archive import ArchiveWriter
+from slime_events.core.config.algorithm import AlgorithmSettings
+from slime_events.core.config.data import DataSettings
+from slime_events.core.config.reward import RewardSettings
+from slime_events.core.run.participant import Worker
+from slime_events.loop.conductor.accept import Judge
+from slime_events.loop.conductor.plan import Plan
+from slime_events.loop.conductor.prompts import PromptFeed
+from slime_events.loop.prompts.source import PromptSource
+from slime_events.plugins.filters.decide import run_filter
+from slime_events.plugins.sample_view import group_samples
+from storage.archive.writer import ArchiveWriter
 from storage.group_commit import GroupCommit
-from storage.weights_store import WeightStore
+from storage.weights.store import WeightStore
 from tests.simulation.parts import Letters
 
 MAX_PROMPT = 200

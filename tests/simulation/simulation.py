@@ -9,8 +9,8 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from actors.inbox import Inbox
-from actors.recaller import Recaller
-from actors.trainer import Trainer
+from actors.recorded_rollout_reader import Recaller
+from actors.trainer.trainer import Trainer
 from schemas.codec import decode
 from schemas.event import Event
 from schemas.rollouts import Sampling
@@ -19,14 +19,14 @@ from serve_apps.engine.engine import Engine
 from serve_apps.engine.scripted_engine import Script, ScriptedEngine
 from serve_apps.engine_weights import HOLD_S
 from serve_apps.rollout import ChunkRule
-from slime_events.conductor.accept import Judge
-from slime_events.conductor.plan import Plan
-from slime_events.conductor.prompts import PromptFeed
-from slime_events.incarnation import Incarnation
-from slime_events.opened_run import OpenedRun
-from slime_events.state.apply import apply
-from slime_events.state.run import RunPhase, RunState
-from slime_events.worker import Worker
+from slime_events.core.run.incarnation import Incarnation
+from slime_events.core.run.participant import Worker
+from slime_events.core.run.run_reader import OpenedRun
+from slime_events.core.state.apply import apply
+from slime_events.core.state.run import RunPhase, RunState
+from slime_events.loop.conductor.accept import Judge
+from slime_events.loop.conductor.plan import Plan
+from slime_events.loop.conductor.prompts import PromptFeed
 from storage.follow import Follower
 from storage.log import Recorded
 from storage.memory_log import MemoryLog

@@ -16,14 +16,14 @@ from schemas.runs import Branched, RunStarted
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsPublished
 from serve_apps.engine.scripted_engine import Script
-from slime_events.branch_point import read_point
-from slime_events.config.settings import TrainSettings
-from slime_events.launch.beginning import put_beginning
-from slime_events.opened_run import open_run
-from slime_events.worker import Worker
-from storage.archive import ArchiveWriter
+from slime_events.analysis.branch_point import read_point
+from slime_events.app.launch.branch_checkpoint import put_beginning
+from slime_events.core.config.settings import TrainSettings
+from slime_events.core.run.participant import Worker
+from slime_events.core.run.run_reader import open_run
+from storage.archive.writer import ArchiveWriter
 from storage.memory_log import MemoryLog
-from storage.weights_store import read
+from storage.weights.store import read
 from tests.simulation.parts import ScriptedRanks
 from tests.simulation.simulation import Simulation, make_plan
 

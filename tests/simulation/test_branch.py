@@ -19,16 +19,16 @@ from schemas.runs import Branched, RunStarted
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsPublished
 from serve_apps.engine.scripted_engine import Script
-from slime_events.audit.audit import Audit, audit
-from slime_events.audit.report import report_text
-from slime_events.branch_point import read_point
-from slime_events.cli.show_run import run_facts, run_text
-from slime_events.cli.show_version import version_facts, version_text
-from slime_events.conductor.accept import Judge
-from slime_events.conductor.plan import Plan
-from slime_events.history import read_history
-from slime_events.progress import Progress
-from slime_events.state.run import RunPhase
+from slime_events.analysis.audit.audit import Audit, audit
+from slime_events.analysis.audit.report import report_text
+from slime_events.analysis.branch_point import read_point
+from slime_events.analysis.history import read_history
+from slime_events.analysis.progress import Progress
+from slime_events.app.cli.commands.show_run import run_facts, run_text
+from slime_events.app.cli.commands.show_version import version_facts, version_text
+from slime_events.core.state.run import RunPhase
+from slime_events.loop.conductor.accept import Judge
+from slime_events.loop.conductor.plan import Plan
 from tests.conductor.driver import dropping
 from tests.history.checker import check
 from tests.simulation.crash import Scene

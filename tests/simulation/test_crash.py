@@ -20,12 +20,12 @@ from schemas.groups import GroupRejected
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted, RolloutFailed, RolloutSuspended, Sampling
 from serve_apps.engine.scripted_engine import Script
-from slime_events.config.reward import RewardSettings
-from slime_events.filters.decide import run_filter
-from slime_events.sample_view import group_samples
-from slime_events.state.apply import apply
-from slime_events.state.run import RunPhase, RunState
-from slime_events.trajectory import Trajectories
+from slime_events.core.config.reward import RewardSettings
+from slime_events.core.state.apply import apply
+from slime_events.core.state.run import RunPhase, RunState
+from slime_events.core.trajectory import Trajectories
+from slime_events.plugins.filters.decide import run_filter
+from slime_events.plugins.sample_view import group_samples
 from storage.log import append_all
 from storage.memory_log import MemoryLog
 from tests.history.checker import check

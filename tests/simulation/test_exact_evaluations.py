@@ -19,8 +19,8 @@ from schemas.steps import StepCommitted
 from schemas.weights import WeightsActivated, WeightsPublished
 from serve_apps.engine.engine import Delta, GenerateRequest
 from serve_apps.engine.scripted_engine import Script, ScriptedEngine
-from slime_events.state.run import RunPhase
-from slime_events.worker import Worker
+from slime_events.core.run.participant import Worker
+from slime_events.core.state.run import RunPhase
 from tests.simulation.simulation import Simulation, make_plan
 from tests.simulation.test_run import check_run
 

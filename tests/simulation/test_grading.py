@@ -13,14 +13,14 @@ from schemas.groups import GroupRejected, RejectionCause
 from schemas.rewards import RewardAssigned, RewardFailed, RewardFailureKind
 from schemas.runs import RunFailed
 from serve_apps.engine.scripted_engine import Script
-from slime_events.config.reward import RewardSettings
-from slime_events.filters.decide import run_filter
-from slime_events.rejections import Rejections
-from slime_events.rewards.outcome import RewardFailure
-from slime_events.rewards.pool import GraderPool
-from slime_events.sample import Sample
-from slime_events.sample_view import group_samples
-from slime_events.state.run import RunPhase
+from slime_events.analysis.rejections import Rejections
+from slime_events.core.config.reward import RewardSettings
+from slime_events.core.state.run import RunPhase
+from slime_events.plugins.filters.decide import run_filter
+from slime_events.plugins.rewards.outcome import RewardFailure
+from slime_events.plugins.rewards.pool import GraderPool
+from slime_events.plugins.sample import Sample
+from slime_events.plugins.sample_view import group_samples
 from tests.clock import Clock
 from tests.replay.replayed import decider, replayed
 from tests.simulation.parts import InstantPool, by_text

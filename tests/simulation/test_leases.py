@@ -11,7 +11,7 @@ import pytest
 from schemas.rollouts import RolloutCompleted, RolloutProgressed, StopReason
 from serve_apps.engine.scripted_engine import Script
 from serve_apps.rollout import ChunkRule
-from slime_events.state.run import RunPhase
+from slime_events.core.state.run import RunPhase
 from tests.clock import Clock
 from tests.simulation.simulation import Simulation
 from tests.simulation.test_faults import CHUNKS, ONE, Gated

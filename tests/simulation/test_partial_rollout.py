@@ -27,12 +27,12 @@ from schemas.weights import WeightsPublished
 from serve_apps.engine.engine import Delta, GenerateRequest
 from serve_apps.engine.scripted_engine import Script, ScriptedEngine
 from serve_apps.rollout import ChunkRule
-from slime_events.audit.audit import Audit
-from slime_events.audit.report import report_text
-from slime_events.audit.rules import Rules
-from slime_events.conductor.plan import Plan
-from slime_events.config.algorithm import AlgorithmSettings
-from slime_events.state.run import RunPhase
+from slime_events.analysis.audit.audit import Audit
+from slime_events.analysis.audit.report import report_text
+from slime_events.analysis.audit.rules import Rules
+from slime_events.core.config.algorithm import AlgorithmSettings
+from slime_events.core.state.run import RunPhase
+from slime_events.loop.conductor.plan import Plan
 from tests.history.checker import check
 from tests.simulation.simulation import Simulation, make_plan
 from tests.simulation.test_run import check_run

@@ -13,20 +13,20 @@ from schemas.batches import BatchSealed
 from schemas.errors import DataError, InvalidValue
 from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
 from schemas.prompts import PromptSubmitted
-from schemas.recalled import CommonVersion
+from schemas.recorded import CommonVersion
 from schemas.rollouts import RolloutCompleted, RolloutFailed, RolloutRequested, Sampling
 from schemas.runs import RunStarted
 from serve_apps.engine.scripted_engine import Script
-from slime_events.audit.audit import Audit
-from slime_events.audit.recalled import RecordedEnd
-from slime_events.branch_point import read_point
-from slime_events.conductor.prompts import PromptFeed
-from slime_events.config.data import DataSettings
-from slime_events.config.settings import TrainSettings
-from slime_events.data.archived import read_archive
-from slime_events.opened_run import OpenedRun
-from slime_events.state.run import RunPhase
-from slime_events.trajectory import Trajectories
+from slime_events.analysis.audit.audit import Audit
+from slime_events.analysis.audit.recalled import RecordedEnd
+from slime_events.analysis.branch_point import read_point
+from slime_events.core.config.data import DataSettings
+from slime_events.core.config.settings import TrainSettings
+from slime_events.core.run.run_reader import OpenedRun
+from slime_events.core.state.run import RunPhase
+from slime_events.core.trajectory import Trajectories
+from slime_events.loop.conductor.prompts import PromptFeed
+from slime_events.loop.prompts.archived_prompts import read_archive
 from storage.memory_log import MemoryLog
 from tests.replay.replayed import decider, replayed
 from tests.simulation.crash import Scene

@@ -24,12 +24,12 @@ from schemas.weights import WeightsActivated, WeightsPublished
 from serve_apps.engine.engine import Delta, GenerateRequest
 from serve_apps.engine.scripted_engine import Script, ScriptedEngine
 from serve_apps.rollout import ChunkRule
-from slime_events.audit.audit import Audit
-from slime_events.audit.report import report_text
-from slime_events.audit.rules import Rules
-from slime_events.config.algorithm import AlgorithmSettings
-from slime_events.state.run import RunPhase, state_digest
-from slime_events.trajectory import Trajectories, content_digest
+from slime_events.analysis.audit.audit import Audit
+from slime_events.analysis.audit.report import report_text
+from slime_events.analysis.audit.rules import Rules
+from slime_events.core.config.algorithm import AlgorithmSettings
+from slime_events.core.state.run import RunPhase, state_digest
+from slime_events.core.trajectory import Trajectories, content_digest
 from tests.simulation.simulation import Simulation, make_plan
 
 STEP = Script(chunk=8, seconds_per_chunk=0.002)

@@ -16,19 +16,19 @@ from schemas.prompts import PromptRejected, PromptSubmitted
 from schemas.runs import Branched, RunStarted
 from schemas.steps import StepCommitted
 from serve_apps.engine.scripted_engine import Script
-from slime_events.args_view import ArgsView
-from slime_events.branch_point import read_point, with_draws
-from slime_events.conductor.own_source import OwnSource
-from slime_events.conductor.prompts import PromptFeed
-from slime_events.conductor.sampled import sampled_prompts
-from slime_events.config.data import DataSettings
-from slime_events.config.settings import TrainSettings
-from slime_events.data.archived import ArchivedPrompts, read_rows
-from slime_events.data.buffer_filter import BufferFilter
-from slime_events.data.source import PromptSource
-from slime_events.opened_run import OpenedRun
-from slime_events.sample import Sample
-from slime_events.state.run import RunPhase
+from slime_events.analysis.branch_point import read_point, with_draws
+from slime_events.core.config.data import DataSettings
+from slime_events.core.config.settings import TrainSettings
+from slime_events.core.run.run_reader import OpenedRun
+from slime_events.core.state.run import RunPhase
+from slime_events.loop.conductor.prompt_sampler import sampled_prompts
+from slime_events.loop.conductor.prompts import PromptFeed
+from slime_events.loop.conductor.user_data_source import OwnSource
+from slime_events.loop.prompts.archived_prompts import ArchivedPrompts, read_rows
+from slime_events.loop.prompts.buffer_filter import BufferFilter
+from slime_events.loop.prompts.source import PromptSource
+from slime_events.plugins.args_view import ArgsView
+from slime_events.plugins.sample import Sample
 from storage.memory_log import MemoryLog
 from tests.replay.replayed import decider, replayed
 from tests.simulation.crash import Scene, Scope

@@ -19,10 +19,10 @@ from schemas.rewards import RewardAssigned
 from schemas.runs import RunFinished
 from schemas.steps import StepCommitted
 from serve_apps.engine.scripted_engine import Script
-from slime_events.state.run import state_digest
-from slime_events.state.snapshot import low_water, training_start
-from slime_events.state.snapshots import Snapshots
-from slime_events.worker import Worker
+from slime_events.core.run.participant import Worker
+from slime_events.core.state.run import state_digest
+from slime_events.core.state.snapshot import low_water, training_start
+from slime_events.core.state.snapshots import Snapshots
 from storage.group_commit import GroupCommit
 from storage.log import Subjects
 from tests.simulation.parts import InstantPool, ScriptedRanks

@@ -15,11 +15,11 @@ from schemas.rollouts import Sampling
 from schemas.runs import RunFailed, RunStarted
 from schemas.steps import StepCommitted
 from serve_apps.engine.scripted_engine import Script
-from slime_events.conductor.stall import Stall
-from slime_events.rewards.outcome import Outcome
-from slime_events.sample import Sample
-from slime_events.state.run import RunPhase
-from slime_events.worker import Worker
+from slime_events.core.run.participant import Worker
+from slime_events.core.state.run import RunPhase
+from slime_events.loop.conductor.stall import Stall
+from slime_events.plugins.rewards.outcome import Outcome
+from slime_events.plugins.sample import Sample
 from storage.memory_log import MemoryLog
 from tests.simulation.parts import InstantPool, Line, ScriptedRanks
 from tests.simulation.roles import make_conductor, make_feed

@@ -15,18 +15,18 @@ from schemas.codec import decode, encode
 from schemas.envelope import enclose
 from schemas.errors import ArchiveDamaged, DamagedEvent, SchemaError, UnknownEventType
 from schemas.rewards import RewardAssigned
-from slime_events.state.apply import apply, apply_all
-from slime_events.state.fold import fold
-from slime_events.state.run import RunState, state_digest
-from slime_events.state.short import SHORT, SHORT_DECISIONS, read_short
-from storage.archive import ArchiveWriter
-from storage.archive_reader import ArchiveReader
-from storage.archived_log import ArchivedLog
-from storage.links import link_all
+from slime_events.core.state.apply import apply, apply_all
+from slime_events.core.state.fold import fold
+from slime_events.core.state.partial_events import SHORT, SHORT_DECISIONS, read_short
+from slime_events.core.state.run import RunState, state_digest
+from storage.archive.blocks import stretches
+from storage.archive.log import ArchivedLog
+from storage.archive.reader import ArchiveReader
+from storage.archive.writer import ArchiveWriter
+from storage.event_block import Stretch, arrays_of
+from storage.hash_chain import link_all
 from storage.log import Recorded
 from storage.memory_log import MemoryLog
-from storage.stretch import Stretch, arrays_of
-from storage.stretches import stretches
 from tests.cli.small_run import events, finished, recorded
 from tests.conductor.driver import Driver, dropping, make_plan
 from tests.golden.log_file import FOLDER, read_records

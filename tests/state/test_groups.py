@@ -15,8 +15,8 @@ from schemas.prompts import PromptRejected, PromptSubmitted, Source
 from schemas.rewards import RewardFailed, RewardFailureKind
 from schemas.rollouts import FailureKind, RolloutRequested, RolloutSuspended, SuspendReason
 from schemas.weights import WeightsActivated
-from slime_events.state.group import GroupPhase, GroupState, SamplePhase, SampleState
-from slime_events.state.run import Counts, RunState, SealedState
+from slime_events.core.state.group import GroupPhase, GroupState, SamplePhase, SampleState
+from slime_events.core.state.run import Counts, RunState, SealedState
 from tests.conductor.driver import SAMPLING, Driver, make_plan
 
 

@@ -26,10 +26,10 @@ from schemas.rollouts import (
 from schemas.runs import Branched, RunStarted
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsPublished
-from slime_events.conductor.seal import batch_digest
-from slime_events.open_batches import OpenBatches
-from slime_events.trained import Digests, Trained
-from slime_events.trajectory import Trajectories, Trajectory, content_digest, mask_older_versions, merge_spans
+from slime_events.core.trajectory import Trajectories, Trajectory, content_digest, mask_older_versions, merge_spans
+from slime_events.loop.conductor.seal import batch_digest
+from slime_events.loop.training.pending_batches import OpenBatches
+from slime_events.loop.training.training_state import Digests, Trained
 
 TOKENS, LOG_PROBS = np.arange(6, dtype=np.int32), np.linspace(-1, 0, 6, dtype=np.float32)
 SPANS = (WeightSpan(0, 2, 5), WeightSpan(2, 4, 3), WeightSpan(4, 6, 4))

@@ -19,10 +19,10 @@ from schemas.rollouts import RolloutCompleted, RolloutProgressed, StopReason, We
 from schemas.runs import Branched, FinishReason, RunFailed, RunFinished, RunResumed, RunStarted
 from schemas.weights import WeightsActivated, WeightsPublished
 from schemas.workers import WorkerLost
-from slime_events.data.draws import Draws
-from slime_events.state.apply import apply
-from slime_events.state.group import GroupState, SampleState
-from slime_events.state.run import RunPhase, RunState, SealedState
+from slime_events.core.state.apply import apply
+from slime_events.core.state.group import GroupState, SampleState
+from slime_events.core.state.run import RunPhase, RunState, SealedState
+from slime_events.loop.prompts.draw_stats import Draws
 from storage.log import Recorded
 from tests.conductor.driver import Driver, make_plan
 

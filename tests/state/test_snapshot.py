@@ -11,12 +11,12 @@ import pytest
 from schemas.arrays import pack_tokens
 from schemas.envelope import enclose
 from schemas.prompts import PromptSubmitted, Source
-from slime_events.state import snapshot as snapshot_module
-from slime_events.state.apply import apply
-from slime_events.state.group import GroupPhase, GroupState
-from slime_events.state.run import RunState, SealedState, state_digest
-from slime_events.state.snapshot import Snapshot, Unusable, low_water, pack, take, training_start, unpack
-from slime_events.state.snapshots import KEPT, Snapshots
+from slime_events.core.state import snapshot as snapshot_module
+from slime_events.core.state.apply import apply
+from slime_events.core.state.group import GroupPhase, GroupState
+from slime_events.core.state.run import RunState, SealedState, state_digest
+from slime_events.core.state.snapshot import Snapshot, Unusable, low_water, pack, take, training_start, unpack
+from slime_events.core.state.snapshots import KEPT, Snapshots
 from storage.log import Recorded
 from storage.memory_log import MemoryLog
 from tests.conductor.driver import Driver, dropping, make_plan

@@ -16,9 +16,9 @@ from schemas.runs import RunFailed, RunFinished, RunResumed
 from schemas.turns import TurnBegun, TurnRecorded, TurnRole
 from schemas.weights import WeightsActivated
 from schemas.workers import WorkerJoined
-from slime_events.state.apply import apply
-from slime_events.state.run import RunPhase, RunState, state_digest
-from slime_events.worker import is_over
+from slime_events.core.run.participant import is_over
+from slime_events.core.state.apply import apply
+from slime_events.core.state.run import RunPhase, RunState, state_digest
 from storage.log import Recorded
 from tests.conductor.driver import Driver, dropping, make_plan
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from storage.objects import ObjectFolder
+from storage.object_store import ObjectFolder
 
 
 class Died(BaseException):

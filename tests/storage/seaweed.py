@@ -16,7 +16,7 @@ from typing import Any
 
 import fsspec
 
-from storage.loopback_port import HOST, free_ports
+from storage.nats.ports import HOST, free_ports
 
 READY_S = 90.0
 PORTS = (

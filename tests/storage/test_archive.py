@@ -26,15 +26,15 @@ from schemas.event import Event
 from schemas.prompts import PromptSubmitted, Source
 from schemas.runs import FinishReason, RunFinished, RunResumed, RunStarted
 from schemas.subjects import of_type
-from slime_events.state.fold import fold
-from storage.archive import ArchiveWriter
-from storage.archive_manifest import LAYOUT, SegmentManifest, manifest_name, to_json
-from storage.archive_reader import ArchiveReader, ArchiveSummary
-from storage.archived_log import ArchivedLog
-from storage.links import link_all
+from slime_events.core.state.fold import fold
+from storage.archive.log import ArchivedLog
+from storage.archive.manifest import LAYOUT, SegmentManifest, manifest_name, to_json
+from storage.archive.reader import ArchiveReader, ArchiveSummary
+from storage.archive.writer import ArchiveWriter
+from storage.hash_chain import link_all
 from storage.log import Append, Recorded
 from storage.memory_log import MemoryLog
-from storage.objects import ObjectFolder
+from storage.object_store import ObjectFolder
 from tests.storage.stores import StoreUrl
 from tests.storage.waiting import until
 

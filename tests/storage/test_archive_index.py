@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from storage import archive_index
-from storage.archive import ArchiveWriter
-from storage.archive_index import ArchiveIndex
-from storage.archive_reader import ArchiveReader
-from storage.archive_segment import SegmentRecord
+from storage.archive import index as index_module
+from storage.archive.index import ArchiveIndex
+from storage.archive.reader import ArchiveReader
+from storage.archive.segment import SegmentRecord
+from storage.archive.writer import ArchiveWriter
 from storage.log import Recorded
 
 SUBJECTS = ("a", "b", "c")
@@ -48,7 +48,7 @@ def test_it_finds_what_reading_finds(
 ) -> None:
     """Also where all subjects have one checksum."""
     if one_key:
-        monkeypatch.setattr(archive_index, "_key", lambda subject: 7)
+        monkeypatch.setattr(index_module, "_key", lambda subject: 7)
     looked_up = index(reader, tmp_path)
     for size, start in itertools.product((1, 2, 3), (1, 2, 3, 40, 41, 53, 113, 114, 120)):
         for subjects in itertools.combinations(SUBJECTS, size):
@@ -62,7 +62,7 @@ def test_it_finds_what_reading_finds(
 def test_a_damaged_table_is_made_again(
     place: int, reader: ArchiveReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archive_index, "WORTH_KEEPING", 1)
+    monkeypatch.setattr(index_module, "WORTH_KEEPING", 1)
     index(reader, tmp_path).last_of_each(SUBJECTS)
     tables = sorted((tmp_path / "cache").glob("*.rows"))
     assert len(tables) == 3

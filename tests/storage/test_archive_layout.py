@@ -12,20 +12,20 @@ from hypothesis import strategies as st
 
 from schemas.codec import decode
 from schemas.errors import ArchiveDamaged
-from slime_events.state.fold import fold
-from storage import archive_layout_1, archive_segment
-from storage.archive import ArchiveWriter
-from storage.archive_reader import ArchiveReader
-from storage.archive_repair import repair_archive
-from storage.archive_segment import SegmentRecord, compress
-from storage.archived_log import ArchivedLog
+from slime_events.core.state.fold import fold
+from storage.archive import layout_v1, segment
+from storage.archive.log import ArchivedLog
+from storage.archive.reader import ArchiveReader
+from storage.archive.repair import repair_archive
+from storage.archive.segment import SegmentRecord, compress
+from storage.archive.writer import ArchiveWriter
+from storage.event_block import arrays_of
 from storage.log import Recorded
 from storage.memory_log import MemoryLog
-from storage.stretch import arrays_of
 from tests.golden.log_file import FOLDER, read_records
 
 RUN = "golden"
-LAYOUTS = [archive_layout_1, archive_segment]
+LAYOUTS = [layout_v1, segment]
 records = st.lists(st.builds(SegmentRecord, st.just(0), st.text(max_size=300), st.binary(max_size=70_000)), max_size=5)
 
 
@@ -100,7 +100,7 @@ def test_no_bytes_make_a_reader_raise_anything_else(layout, data: bytes, packed:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_segment_cut_short_inside_a_good_frame(layout) -> None:  # type: ignore[no-untyped-def]
-    raw = archive_segment.decompress(layout.pack_segment([SegmentRecord(1, "subject", b"data")]))
+    raw = segment.decompress(layout.pack_segment([SegmentRecord(1, "subject", b"data")]))
     for end in (2, len(raw) - 1):
         with pytest.raises(ArchiveDamaged):
             layout.unpack_segment(1, compress(raw[:end]))
@@ -111,17 +111,17 @@ def test_a_segment_cut_short_inside_a_good_frame(layout) -> None:  # type: ignor
 )
 def test_parts_that_do_not_fit_each_other(parts: tuple[bytes, list[str], bytes]) -> None:
     with pytest.raises(ArchiveDamaged):
-        _ = archive_segment.unpack_segment(1, compress(msgspec.msgpack.encode(parts))).subjects
+        _ = segment.unpack_segment(1, compress(msgspec.msgpack.encode(parts))).subjects
 
 
 def test_a_record_that_is_shorter_than_its_length_says_is_found() -> None:
-    raw = archive_segment.decompress(archive_layout_1.pack_segment([SegmentRecord(1, "a", b"x")]))
+    raw = segment.decompress(layout_v1.pack_segment([SegmentRecord(1, "a", b"x")]))
     longer = (int.from_bytes(raw[:4], "little") + 1).to_bytes(4, "little") + raw[4:]
     with pytest.raises(ArchiveDamaged):
-        archive_layout_1.unpack_segment(1, compress(longer))
+        layout_v1.unpack_segment(1, compress(longer))
 
 
 def test_a_record_at_another_position_is_found() -> None:
-    data = archive_layout_1.pack_segment([SegmentRecord(1, "a", b""), SegmentRecord(3, "a", b"")])
+    data = layout_v1.pack_segment([SegmentRecord(1, "a", b""), SegmentRecord(3, "a", b"")])
     with pytest.raises(ArchiveDamaged, match="position 3 stands where 2 should"):
-        archive_layout_1.unpack_segment(1, data)
+        layout_v1.unpack_segment(1, data)

@@ -20,15 +20,15 @@ from schemas.event import Event
 from schemas.prompts import PromptSubmitted, Source
 from schemas.runs import FinishReason, RunFinished, RunResumed
 from schemas.subjects import about
-from storage.archive import ArchiveWriter
-from storage.archive_manifest import ManifestChain, SegmentManifest, digest_of, manifest_name, to_json
-from storage.archive_reader import ArchiveReader
-from storage.archive_repair import repair_archive
-from storage.archive_segment import compress
-from storage.archived_log import ArchivedLog
+from storage.archive.log import ArchivedLog
+from storage.archive.manifest import ManifestChain, SegmentManifest, digest_of, manifest_name, to_json
+from storage.archive.reader import ArchiveReader
+from storage.archive.repair import repair_archive
+from storage.archive.segment import compress
+from storage.archive.writer import ArchiveWriter
 from storage.log import Append, Recorded
 from storage.memory_log import MemoryLog
-from storage.objects import ObjectFolder
+from storage.object_store import ObjectFolder
 
 RUN = "r"
 END = RunFinished(reason=FinishReason.ALL_STEPS, steps=0, events=1, state_digest="d")

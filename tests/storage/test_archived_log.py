@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from schemas.subjects import about, of_type
-from storage import archive_index
-from storage.archive import ArchiveWriter
-from storage.archive_index import ArchiveIndex
-from storage.archive_reader import ArchiveReader
-from storage.archived_log import ArchivedLog
+from storage.archive import index
+from storage.archive.index import ArchiveIndex
+from storage.archive.log import ArchivedLog
+from storage.archive.reader import ArchiveReader
+from storage.archive.writer import ArchiveWriter
 from storage.blobs import BlobStore
 from storage.log import Subjects
 from storage.memory_log import MemoryLog
@@ -71,13 +71,13 @@ async def test_many_subjects_are_looked_up_at_once(archived: ArchivedLog, was: M
 async def test_an_index_that_was_kept_is_used_and_a_damaged_one_is_made_again(
     was: MemoryLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archive_index, "WORTH_KEEPING", 1)
+    monkeypatch.setattr(index, "WORTH_KEEPING", 1)
     reader, kept, subject = ArchiveReader(str(tmp_path / "archive"), "r"), tmp_path / "kept", was.records[6].subject
     expected = ArchiveIndex(reader, kept).last_of_each([subject])
     assert expected[subject].data == was.records[6].data
     files = sorted(kept.iterdir())
     before = [path.read_bytes() for path in files]
-    monkeypatch.setattr(archive_index, "make_table", None)  # whoever makes one now fails
+    monkeypatch.setattr(index, "make_table", None)  # whoever makes one now fails
     assert ArchiveIndex(reader, kept).last_of_each([subject]) == expected
     monkeypatch.undo()
     for path, stored in zip(files, before, strict=True):

@@ -15,7 +15,7 @@ from schemas.envelope import Envelope
 from schemas.errors import BlobDamaged, BlobMissing, DamagedEvent, NoSpace, StoreUnavailable
 from schemas.rollouts import RolloutProgressed, WeightSpan
 from storage.blobs import BlobStore
-from storage.objects import ObjectFolder
+from storage.object_store import ObjectFolder
 from storage.payloads import blob_refs, fetch, needs_offload, offload, offload_async
 from tests.schemas.strategies import envelopes
 from tests.storage.stores import StoreUrl

@@ -12,13 +12,13 @@ import pytest
 
 from actors.archivist import ArchiveOutcome, Backoff, SealPolicy, archive_run
 from schemas.errors import ArchiveDamaged, DeadlineExceeded
-from storage.archive import ArchiveWriter
-from storage.archive_reader import ArchiveReader
-from storage.archive_repair import repair_archive
+from storage.archive.reader import ArchiveReader
+from storage.archive.repair import repair_archive
+from storage.archive.restore import restore_log
+from storage.archive.writer import ArchiveWriter
 from storage.blobs import BlobStore
 from storage.memory_log import MemoryLog
-from storage.objects import ObjectFolder
-from storage.restore import restore_log
+from storage.object_store import ObjectFolder
 from tests.storage.archived import a_log, all_there
 from tests.storage.seaweed import Seaweed, faulty, options_of
 from tests.storage.waiting import until

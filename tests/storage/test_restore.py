@@ -12,18 +12,18 @@ from hypothesis import strategies as st
 
 from schemas.errors import ArchiveDamaged, BlobMissing, Conflict, LogDamaged, StorageError
 from serve_apps.engine.scripted_engine import Script
-from slime_events.state.apply import apply
-from slime_events.state.run import RunState, state_digest
-from storage.archive import ArchiveWriter, blobs_to_archive
-from storage.archive_copy import archive_log
-from storage.archive_reader import ArchiveReader
-from storage.archive_repair import repair_archive
+from slime_events.core.state.apply import apply
+from slime_events.core.state.run import RunState, state_digest
+from storage.archive.copy import archive_log
+from storage.archive.reader import ArchiveReader
+from storage.archive.repair import repair_archive
+from storage.archive.restore import restore_log
+from storage.archive.writer import ArchiveWriter, blobs_to_archive
 from storage.blobs import BlobStore
-from storage.jetstream_log import JetStreamLog
+from storage.jetstream.log import JetStreamLog
 from storage.log import Append, EventLog
 from storage.memory_log import MemoryLog
-from storage.nats_server import NatsServer
-from storage.restore import restore_log
+from storage.nats.server import NatsServer
 from tests.simulation.simulation import Simulation, make_plan
 from tests.storage.archived import a_log, all_there
 from tests.storage.fs_faults import Died, die_at

@@ -18,10 +18,10 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from schemas.errors import CheckpointMismatch, InvalidValue, NoSpace, WeightsDamaged
 from storage.digests import tensor_digests, weights_digest
-from storage.weights_files import INDEX, SINGLE, open_checkpoint
-from storage.weights_manifest import write_manifest
-from storage.weights_retention import Retention
-from storage.weights_store import TensorBytes, WeightStore, read, verify
+from storage.weights.files import INDEX, SINGLE, open_checkpoint
+from storage.weights.manifest import write_manifest
+from storage.weights.retention import Retention
+from storage.weights.store import TensorBytes, WeightStore, read, verify
 
 
 def tensors(seed: int = 0) -> list[TensorBytes]:

@@ -19,12 +19,12 @@ from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed, StopR
 from schemas.runs import RunStarted
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsActivated, WeightsPublished
-from slime_events.telemetry import names
-from slime_events.telemetry.event_spans import span_of, spans_of_log, traceparent_of
-from slime_events.telemetry.ids import parse_traceparent, sampled, trace_id
-from slime_events.telemetry.read import SpanTree, read_spans, render, trace_of
-from slime_events.telemetry.span import to_otlp_json
-from slime_events.telemetry.telemetry import Telemetry, span_file
+from slime_events.core.telemetry import names
+from slime_events.core.telemetry.event_spans import span_of, spans_of_log, traceparent_of
+from slime_events.core.telemetry.ids import parse_traceparent, sampled, trace_id
+from slime_events.core.telemetry.read import SpanTree, read_spans, render, trace_of
+from slime_events.core.telemetry.span import to_otlp_json
+from slime_events.core.telemetry.telemetry import Telemetry, span_file
 
 RUN = "demo"
 

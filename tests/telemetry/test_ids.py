@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from opentelemetry.sdk.trace.sampling import Decision, TraceIdRatioBased
 from opentelemetry.semconv._incubating.attributes import gen_ai_attributes, messaging_attributes
 
-from slime_events.telemetry import ids, names
+from slime_events.core.telemetry import ids, names
 
 
 def test_ids_are_fixed_for_ever() -> None:

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from slime_events.telemetry.ids import SpanContext, trace_id
-from slime_events.telemetry.process_log import setup_logging
-from slime_events.telemetry.read import read_spans
-from slime_events.telemetry.span import Span, SpanKind
-from slime_events.telemetry.telemetry import Telemetry
+from slime_events.core.telemetry.ids import SpanContext, trace_id
+from slime_events.core.telemetry.process_log import setup_logging
+from slime_events.core.telemetry.read import read_spans
+from slime_events.core.telemetry.span import Span, SpanKind
+from slime_events.core.telemetry.telemetry import Telemetry
 
 
 def record(telemetry: Telemetry, i: int = 1, trace: int = 7) -> bool:

@@ -9,13 +9,21 @@ import pytest
 
 from schemas.errors import InvalidValue, RunNotFound
 from schemas.steps import StepCommitted
-from slime_events.state.run import RunState
-from slime_events.timetravel.moment import Moment
-from slime_events.timetravel.place import AfterStep, AtPosition, AtTime, BeforeEnd, FromStart, Place, parse_place
-from slime_events.timetravel.timeline import Timeline
-from storage.archive import ArchiveWriter
-from storage.archive_reader import ArchiveReader
-from storage.archived_log import ArchivedLog
+from slime_events.analysis.timetravel.log_position import (
+    AfterStep,
+    AtPosition,
+    AtTime,
+    BeforeEnd,
+    FromStart,
+    Place,
+    parse_place,
+)
+from slime_events.analysis.timetravel.moment import Moment
+from slime_events.analysis.timetravel.timeline import Timeline
+from slime_events.core.state.run import RunState
+from storage.archive.log import ArchivedLog
+from storage.archive.reader import ArchiveReader
+from storage.archive.writer import ArchiveWriter
 from storage.memory_log import MemoryLog
 from tests.conductor.driver import Driver, dropping, make_plan
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from schemas.errors import InvalidValue
-from slime_events.cli.show import main
-from slime_events.timetravel.difference import difference
-from slime_events.timetravel.later import look_ahead
-from slime_events.timetravel.place import AfterStep, AtPosition, parse_place
-from slime_events.timetravel.timeline import Timeline
-from slime_events.timetravel.view import Later, facts_of
-from storage.archive import ArchiveWriter
+from slime_events.analysis.timetravel.difference import difference
+from slime_events.analysis.timetravel.log_position import AfterStep, AtPosition, parse_place
+from slime_events.analysis.timetravel.lookahead import look_ahead
+from slime_events.analysis.timetravel.timeline import Timeline
+from slime_events.analysis.timetravel.view import Later, facts_of
+from slime_events.app.cli.commands.show import main
+from storage.archive.writer import ArchiveWriter
 from tests.cli.small_run import ENGINE, REJECTED, events, finished, recorded, small_run
 
 CHUNK = next(i for i, event in enumerate(events(), 1) if type(event).__name__ == "RolloutProgressed")

@@ -22,7 +22,7 @@ HANGS_S = 60.0
 ROOT = Path(__file__).parents[2]
 ENTRIES = {
     "slime-events": [str(Path(sys.executable).with_name("slime-events"))],
-    "python -m": [sys.executable, "-m", "slime_events.cli.main"],
+    "python -m": [sys.executable, "-m", "slime_events.app.cli.main"],
 }
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import msgspec
 
 from schemas.runs import RunStarted
-from slime_events.config.derivations import derive
-from slime_events.config.settings import TrainSettings
-from slime_events.config.toml import to_toml
-from slime_events.demo.settings import BASE, prepare_demo
-from storage.archive import ArchiveWriter
+from slime_events.app.demo.settings import BASE, prepare_demo
+from slime_events.core.config.derivations import derive
+from slime_events.core.config.settings import TrainSettings
+from slime_events.core.config.toml import to_toml
+from storage.archive.writer import ArchiveWriter
 from tests.cli.small_run import RUN, events, finished, recorded
 
 TRAIN = ("train", "--config", "good.toml", "--runs-dir", "runs", "--run", "y", "--plain")

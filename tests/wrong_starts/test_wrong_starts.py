@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from slime_events.cli.main import main
+from slime_events.app.cli.main import main
 from tests.wrong_starts.cases import CASES, Case, prepare
 from tests.wrong_starts.judge import complaints, listing
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from storage.jetstream_log import JetStreamLog
+from storage.jetstream.log import JetStreamLog
 from storage.log import EventLog
 from storage.memory_log import MemoryLog
-from storage.nats_server import NatsServer
+from storage.nats.server import NatsServer
 
 _runs = itertools.count()
 Open = Callable[[], Awaitable[EventLog]]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from storage import batch_staging
-from storage.jetstream_log import JetStreamLog
-from storage.nats_server import NatsServer
+from storage.jetstream.log import JetStreamLog
+from storage.nats import batch_staging
+from storage.nats.server import NatsServer
 from tests.storage.log.said import everything, reward
 
 STREAM = Path(batch_staging.STREAMS)

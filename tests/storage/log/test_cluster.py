@@ -12,11 +12,11 @@ import pytest
 
 from schemas.errors import ImpossibleCombination, StorageError
 from schemas.subjects import about, every_event, of_type
-from storage.jetstream_log import JetStreamLog
-from storage.jetstream_stream import Stream
+from storage.jetstream.log import JetStreamLog
+from storage.jetstream.stream import Stream
 from storage.log import Fence
-from storage.nats_cluster import NatsCluster
-from storage.nats_server import NatsServer
+from storage.nats.cluster import NatsCluster
+from storage.nats.server import NatsServer
 from tests.storage.log.said import chunk, everything, reward
 from tests.storage.waiting import until
 

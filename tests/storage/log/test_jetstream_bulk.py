@@ -7,13 +7,13 @@ import asyncio
 import pytest
 
 from schemas.errors import LogUnavailable
-from slime_events.state.apply import apply
-from slime_events.state.fold import fold
-from slime_events.state.run import RunState
-from storage import jetstream_bulk, jetstream_read
-from storage.jetstream_bulk import read_bulk
-from storage.jetstream_log import JetStreamLog
-from storage.jetstream_patience import Away
+from slime_events.core.state.apply import apply
+from slime_events.core.state.fold import fold
+from slime_events.core.state.run import RunState
+from storage.jetstream import bulk_read, read
+from storage.jetstream.bulk_read import read_bulk
+from storage.jetstream.log import JetStreamLog
+from storage.jetstream.retry import Away
 from storage.log import Recorded, append_all
 from tests.storage.log.said import everything, reward
 
@@ -22,8 +22,8 @@ COUNT = 60
 
 @pytest.fixture
 async def filled(stream: JetStreamLog, monkeypatch: pytest.MonkeyPatch) -> JetStreamLog:
-    monkeypatch.setattr(jetstream_read, "FROM", 10)
-    monkeypatch.setattr(jetstream_bulk, "BATCH", 7)
+    monkeypatch.setattr(read, "FROM", 10)
+    monkeypatch.setattr(bulk_read, "BATCH", 7)
     await append_all(stream, [reward(stream, f"s{number}") for number in range(COUNT)])
     return stream
 
@@ -34,13 +34,13 @@ async def _bulk(log: JetStreamLog, start: int, end: int) -> list[int]:
 
 async def _pages(log: JetStreamLog, monkeypatch: pytest.MonkeyPatch) -> list[Recorded]:
     with monkeypatch.context() as patched:
-        patched.setattr(jetstream_read, "FROM", 1000)
+        patched.setattr(read, "FROM", 1000)
         return await everything(log)
 
 
 @pytest.mark.parametrize("page_bytes", [1 << 20, 1500], ids=["by number", "by bytes"])
 async def test_all_of_it(filled: JetStreamLog, monkeypatch: pytest.MonkeyPatch, page_bytes: int) -> None:
-    monkeypatch.setattr(jetstream_bulk, "PAGE_BYTES", page_bytes)
+    monkeypatch.setattr(bulk_read, "PAGE_BYTES", page_bytes)
     for start, end in ((1, COUNT), (1, 1), (8, 8), (30, 41)):
         assert await _bulk(filled, start, end) == list(range(start, end + 1))
     assert await everything(filled) == await _pages(filled, monkeypatch)
@@ -50,7 +50,7 @@ async def test_all_of_it(filled: JetStreamLog, monkeypatch: pytest.MonkeyPatch, 
 async def test_its_stretches_fold_to_the_same_state(
     filled: JetStreamLog, monkeypatch: pytest.MonkeyPatch, bulk_from: int
 ) -> None:
-    monkeypatch.setattr(jetstream_read, "FROM", bulk_from)
+    monkeypatch.setattr(read, "FROM", bulk_from)
     state = RunState(run=filled.run)
     for recorded in await everything(filled):
         apply(state, recorded)
@@ -64,15 +64,15 @@ async def test_its_stretches_fold_to_the_same_state(
 async def test_what_breaks_in_the_middle_goes_on_in_pages(
     filled: JetStreamLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted, receive, came = await _pages(filled, monkeypatch), jetstream_bulk._Bulk._receive, 0
+    wanted, receive, came = await _pages(filled, monkeypatch), bulk_read._Bulk._receive, 0
 
-    def loses_one(self: jetstream_bulk._Bulk, *message: object) -> None:
+    def loses_one(self: bulk_read._Bulk, *message: object) -> None:
         nonlocal came
         came += 1
         if came != 20:
             receive(self, *message)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(jetstream_bulk._Bulk, "_receive", loses_one)
+    monkeypatch.setattr(bulk_read._Bulk, "_receive", loses_one)
     with pytest.raises(Away, match="came where"):
         await _bulk(filled, 1, COUNT)
     came = 0

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from storage import jetstream_connection
-from storage.jetstream_connection import Connection
-from storage.jetstream_patience import log_wait
+from storage.jetstream import connection as connection_module
+from storage.jetstream.connection import Connection
+from storage.jetstream.retry import log_wait
 
 INFO = b"INFO " + json.dumps({"version": "2.12.0", "headers": True, "max_payload": 1 << 20}).encode() + b"\r\n"
 MORE_THAN_IS_TAKEN = b"\r\n" * (8 << 20)
@@ -39,7 +39,7 @@ def deaf() -> Deaf:
 @pytest.fixture
 async def connection(deaf: Deaf, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Connection]:
     """To it, with more under way than it will ever take."""
-    monkeypatch.setattr(jetstream_connection, "FLUSH_S", 0.01)
+    monkeypatch.setattr(connection_module, "FLUSH_S", 0.01)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         server = await asyncio.start_server(deaf.greet, sock=listening)

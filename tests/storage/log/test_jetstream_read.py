@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from schemas.subjects import stream_name
-from storage.jetstream_log import JetStreamLog
-from storage.jetstream_pull import Pulled
-from storage.jetstream_read import deliveries
+from storage.jetstream.log import JetStreamLog
+from storage.jetstream.pull import Pulled
+from storage.jetstream.read import deliveries
 from tests.storage.log.said import reward
 from tests.storage.waiting import until
 

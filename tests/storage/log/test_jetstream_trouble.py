@@ -22,12 +22,13 @@ from schemas.errors import (
     UnknownSchemaVersion,
 )
 from schemas.subjects import about, every_event, stream_name
-from storage import jetstream_config, jetstream_connection, jetstream_consumer, jetstream_pull
-from storage.jetstream_config import stream_config
-from storage.jetstream_log import JetStreamLog
-from storage.jetstream_patience import Away
+from storage.jetstream import connection, consumer, pull
+from storage.jetstream import stream_config as stream_config_module
+from storage.jetstream.log import JetStreamLog
+from storage.jetstream.retry import Away
+from storage.jetstream.stream_config import stream_config
 from storage.log import EventLog, Fence
-from storage.nats_server import NatsServer
+from storage.nats.server import NatsServer
 from tests.storage.log.said import chunk, everything, reward
 from tests.storage.waiting import done_up_to, taken, until
 
@@ -142,7 +143,7 @@ async def test_an_append_under_way_is_tried_again_as_soon_as_the_server_is_back(
     own: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = await JetStreamLog.open(own.url, "r")
-    monkeypatch.setattr(jetstream_connection, "QUIET_S", 60)
+    monkeypatch.setattr(connection, "QUIET_S", 60)
     own.signal(signal.SIGSTOP)
     appending = asyncio.create_task(log.append([reward(log, "a"), reward(log, "b")]))
     await asyncio.sleep(0.1)
@@ -153,8 +154,8 @@ async def test_an_append_under_way_is_tried_again_as_soon_as_the_server_is_back(
 
 async def test_a_taker_goes_on_over_a_broken_connection(stream: JetStreamLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """As soon as it is back: neither silence nor the end of the request is waited for."""
-    monkeypatch.setattr(jetstream_pull, "_SILENCE_S", 60)
-    monkeypatch.setattr(jetstream_consumer, "_REQUEST_S", 60)
+    monkeypatch.setattr(pull, "_SILENCE_S", 60)
+    monkeypatch.setattr(consumer, "_REQUEST_S", 60)
     taker = await stream.consume("q", every_event(stream.run))
     taking = asyncio.create_task(taker.take(1, 60))
     await asyncio.sleep(0.1)
@@ -202,7 +203,7 @@ async def test_a_lost_ack_is_no_second_event(stream: JetStreamLog, monkeypatch: 
 async def test_an_event_is_known_again_after_the_duplicate_window(
     server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jetstream_config, "DUPLICATE_WINDOW_S", 0.1)
+    monkeypatch.setattr(stream_config_module, "DUPLICATE_WINDOW_S", 0.1)
     log = await JetStreamLog.open(server.url, "window")
     await log.append([chunk(log, "a", 0), chunk(log, "a", 4), reward(log, "a")])
     await asyncio.sleep(0.5)

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from storage.jetstream_wire import Answer, WireClient, parse_header_lines
+from storage.jetstream.client import Answer, WireClient, parse_header_lines
 
 INBOX = "_INBOX.abc"
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from schemas.errors import FolderInUse, LogUnavailable, MissingPart, NoSpace, RunNotFound
-from storage import nats_folder, nats_server
-from storage.connect import open_run_log, record_url
-from storage.jetstream_log import JetStreamLog
-from storage.nats_binary import find_binary
-from storage.nats_server import NatsServer
+from storage.jetstream.log import JetStreamLog
+from storage.nats import folder, server
+from storage.nats.binary import find_binary
+from storage.nats.server import NatsServer
+from storage.open_log import open_run_log, record_url
 from tests.storage.log.said import reward
 
 
@@ -85,7 +85,7 @@ async def test_a_folder_has_one_server(tmp_path: Path) -> None:
 
 async def test_it_outlives_who_started_it(tmp_path: Path) -> None:
     crash = (
-        "import asyncio, os, sys; from pathlib import Path; from storage.nats_server import NatsServer\n"
+        "import asyncio, os, sys; from pathlib import Path; from storage.nats.server import NatsServer\n"
         "asyncio.run(NatsServer.start(Path(sys.argv[1]))); os._exit(9)"
     )
     done = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", crash, str(tmp_path)], timeout=120)
@@ -107,7 +107,7 @@ async def test_a_stale_pid_is_nobody(tmp_path: Path) -> None:
     stale = (tmp_path / "server.json").read_text().replace(str(server.pid), str(os.getpid()))
     (tmp_path / "server.json").write_text(stale)
     assert NatsServer.attach(tmp_path) is None
-    NatsServer(tmp_path, nats_folder.facts_of(tmp_path) or server.facts).signal(signal.SIGKILL)  # does not hit us
+    NatsServer(tmp_path, folder.facts_of(tmp_path) or server.facts).signal(signal.SIGKILL)  # does not hit us
 
 
 async def test_a_server_that_has_ended_is_seen_to_have_however_late_one_looks(tmp_path: Path) -> None:
@@ -135,14 +135,14 @@ async def test_a_missing_or_old_binary_is_named(tmp_path: Path, monkeypatch: pyt
 
 
 async def test_a_server_that_ends_at_once_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nats_server, "config_text", lambda *_: f'log_file: "{tmp_path}/nats.log"\nlisten: nowhere\n')
+    monkeypatch.setattr(server, "config_text", lambda *_: f'log_file: "{tmp_path}/nats.log"\nlisten: nowhere\n')
     with pytest.raises(LogUnavailable, match="ended at once with status 1"):
         await NatsServer.start(tmp_path)
-    assert not nats_folder.is_locked(tmp_path)
+    assert not folder.is_locked(tmp_path)
 
 
 async def test_no_room_is_said_before_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nats_folder, "LEAST_FREE_BYTES", 1 << 60)
+    monkeypatch.setattr(folder, "LEAST_FREE_BYTES", 1 << 60)
     with pytest.raises(NoSpace, match="MB free"):
         await NatsServer.start(tmp_path)
 

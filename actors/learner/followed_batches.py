@@ -1,0 +1,89 @@
+"""`FollowedBatches`: what a learner has yet to train: named by its own log, made of its parent's rollouts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+from schemas.batches import BatchSealed
+from schemas.event import Event, Purpose
+from schemas.rollouts import RolloutRequested, WeightSpan
+from slime_events.core.train_batch import TrainBatch
+from slime_events.core.trajectory import Fetch, Trajectory
+from slime_events.loop.learner.batches import Taken
+from slime_events.loop.training.batch_builder import make_batch
+from slime_events.loop.training.pending_batches import OpenBatches
+
+AHEAD = 4
+"""Batches whose rollouts are held at a time: what the parent has made beyond them stays in its log."""
+
+
+class FollowedBatches(OpenBatches):
+    """shared: the newest version that both runs have."""
+
+    folded = (BatchSealed,)
+
+    def __init__(self, fetch: Fetch, *, temperature: float, shared: int) -> None:
+        super().__init__(fetch, temperature=temperature)
+        self._shared = shared
+        self._whole: dict[int, BatchSealed] = {}
+        self._done: set[int] = set()
+        self._changed = asyncio.Event()
+
+    def apply(self, event: Event, position: int) -> None:
+        """Fold the next event of the learner's own log in."""
+        if isinstance(event, BatchSealed):
+            self.sealed[event.step] = event
+
+    def read(self, event: Event, position: int) -> None:
+        """Fold the next event of the parent's log in."""
+        if not (isinstance(event, RolloutRequested) and event.purpose is Purpose.EVAL):
+            self._trajectories.apply(event, position)
+
+    def take(self, taken: Taken) -> None:
+        """What that event came to: rollouts of no use are let go of, those of a batch are whole now."""
+        self._trajectories.forget(taken.unused)
+        if taken.batch is None:
+            return
+        if taken.batch.step in self._done:
+            self._trajectories.forget(taken.batch.samples)
+        else:
+            self._whole[taken.batch.step] = taken.batch
+            self._changed.set()
+
+    async def room(self) -> None:
+        """Wait until the rollouts of another batch may be held. Only the trainer makes room, whose end is seen."""
+        await self._until(lambda: len(self._whole) < AHEAD)
+
+    async def made(self, step: int) -> TrainBatch:
+        """`make`, once the parent's log was read as far as that. Its reader has a deadline, and its end is seen."""
+        await self._until(lambda: step in self._whole)
+        return self.make(step)
+
+    async def _until(self, holds: Callable[[], bool]) -> None:
+        while not holds():
+            self._changed.clear()
+            await self._changed.wait()
+
+    def make(self, step: int) -> TrainBatch:
+        """The batch of a step. Raises StorageError where the parent's log does not hold exactly what was sealed."""
+        sealed, known = self.sealed[step], self._trajectories.by_sample
+        shared = {name: _as_seen(known[name], self._shared) for name in sealed.samples if name in known}
+        return make_batch(sealed, shared, self._fetch, temperature=self._temperature)
+
+    def forget(self, step: int) -> None:
+        """Let go of what a trained step was made of, or will have been once the parent's log is read that far."""
+        super().forget(step)
+        self._done.add(step)
+        if (whole := self._whole.pop(step, None)) is not None:
+            self._trajectories.forget(whole.samples)
+            self._changed.set()
+
+
+def _as_seen(trajectory: Trajectory, shared: int) -> Trajectory:
+    """A parent's rollout as a learner has it: what versions after the shared one made, none of its own did, so it
+    counts as made by that one.
+    """
+    spans = tuple(WeightSpan(span.start, span.end, min(span.version, shared)) for span in trajectory.spans)
+    return replace(trajectory, spans=spans)

@@ -1,0 +1,151 @@
+"""`Learner`: trains on the rollouts of another run. What it decides and does is in its own log.
+
+    parent's log -> `Batches` (pure) -> batch.sealed ─┐
+                                                      ├─ own log -> run.finished
+    parent's rollouts -> `FollowedBatches` -> Trainer ┘  step.committed + weights.published, checkpoint.saved
+
+A learner that takes over from one that was killed reads the parent's log again and comes to the same batches: those
+that its own log has are compared, not said again. Steps are trained and committed as in any run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+
+from actors.learner.followed_batches import FollowedBatches
+from actors.trainer.trainer import Trainer
+from schemas.batches import BatchSealed
+from schemas.checkpoints import CheckpointSaved
+from schemas.errors import Conflict, StorageError
+from schemas.runs import FinishReason, RunFinished
+from schemas.subjects import every_event, of_type
+from slime_events.core.run.participant import Worker
+from slime_events.core.state.apply import apply
+from slime_events.core.state.run import FOLD, RunState, state_digest
+from slime_events.loop.learner.batches import Batches
+from slime_events.loop.training.training_state import read_trained
+from storage.cancellation import check_cancelled, end_all
+from storage.follow import Follower
+from storage.log import Fence, Recorded
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 0.5
+
+
+class Learner:
+    """parent: its log from the first event on, to where it ends (`parent_records`). steps: the most that are trained,
+    those before the learner's first included. see: is shown the own log.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        parent: AsyncGenerator[Recorded, None],
+        batches: Batches,
+        rollouts: FollowedBatches,
+        trainer: Trainer,
+        *,
+        steps: int,
+        checkpoint_every: int | None,
+        see: Callable[[Recorded], None] = lambda recorded: None,
+    ) -> None:
+        self._worker, self._parent, self._batches, self._rollouts = worker, parent, batches, rollouts
+        self._trainer, self._steps = trainer, steps
+        self._checkpoint_every, self._see = checkpoint_every, see
+        self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    async def run(self) -> int:
+        """Train to the parent's end; the version reached. Raises what the trainer and the parent's log raise."""
+        before = await read_trained(self._worker)
+        if before.over:
+            return before.version
+        tasks = [
+            asyncio.create_task(self._seal(), name="seal"),
+            asyncio.create_task(self._finish(), name="finish"),
+            asyncio.create_task(self._trainer.run(), name="train"),
+        ]
+        try:
+            check_cancelled()
+            waiting = set(tasks)
+            while waiting:
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+        finally:
+            await end_all(*tasks)
+        return self._end.result()
+
+    async def _seal(self) -> None:
+        """Say the batches that the parent's log gives, at the trainer's pace."""
+        said = {
+            recorded.envelope.event.step: recorded.envelope.event.digest
+            async for recorded in self._worker.log.read(1, of_type(self._worker.log.run, "batch.sealed"))
+            if isinstance(recorded.envelope.event, BatchSealed)
+        }
+        end = self._batches.first
+        async with aclosing(self._parent) as records:
+            async for recorded in records:
+                self._rollouts.read(recorded.envelope.event, recorded.position)
+                taken = self._batches.apply(recorded)
+                if taken.batch is not None:
+                    await self._say(taken.batch, said)
+                    end = taken.batch.step + 1
+                self._rollouts.take(taken)
+                if end >= self._steps:
+                    break
+                await self._rollouts.room()
+        if lost := [step for step in said if step >= end]:
+            raise StorageError(
+                f"the parent's log ends before its batch of step {lost[0]}, which {self._worker.log.run} "
+                "has trained on or is to: open the whole of it"
+            )
+        self._end.set_result(end)
+
+    async def _say(self, batch: BatchSealed, said: dict[int, str]) -> None:
+        before = said.get(batch.step)
+        if before is None:
+            await self._worker.say([batch])
+        elif before != batch.digest:
+            raise StorageError(
+                f"step {batch.step} has batch {before} in the log of {self._worker.log.run}, and its parent's "
+                f"gives {batch.digest} now: one of them was changed, or other code decides"
+            )
+
+    async def _finish(self) -> None:
+        """Fold the own log; once all there is to train is in it, say that the run is over."""
+        own = self._worker.log
+        state, saved = RunState(run=own.run), 0
+        async with Follower(own) as follower:
+            while True:
+                for recorded in await follower.next(wait_s=LOOK_S):
+                    apply(state, recorded)
+                    self._see(recorded)
+                    event = recorded.envelope.event
+                    saved = max(saved, event.version) if isinstance(event, CheckpointSaved) else saved
+                if self._is_complete(state, saved):
+                    try:
+                        await self._worker.say_again(self._finished(state), Fence(every_event(own.run), state.events))
+                        return
+                    except Conflict:
+                        continue  # the archivist has said something meanwhile
+
+    def _is_complete(self, state: RunState, saved: int) -> bool:
+        if not self._end.done() or state.version < self._end.result():
+            return False
+        every = self._checkpoint_every
+        due = state.version - state.version % every if every else 0
+        return due <= state.first or saved >= due
+
+    def _finished(self, state: RunState) -> RunFinished:
+        whole = state.version >= self._steps
+        return RunFinished(
+            reason=FinishReason.ALL_STEPS if whole else FinishReason.INTERRUPTED,
+            steps=state.steps,
+            events=state.events,
+            state_digest=state_digest(state),
+            fold=FOLD,
+        )

@@ -1,0 +1,94 @@
+"""`ranks_at`: ranks brought to a weight version of a run, from its nearest checkpoint or from its beginning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from pathlib import Path
+
+from msgspec import structs
+
+from actors.offline.retrainer import Retrainer, SameDigests
+from actors.offline.run_steps import run_steps
+from actors.trainer.checkpoint_folders import CheckpointFolders
+from actors.trainer.restore import restore
+from actors.trainer.trainer_ranks import Ranks
+from schemas.errors import TrainerError
+from slime_events.analysis.retrain.retrained import Retrained
+from slime_events.analysis.retrain.version_chain import Chain, read_chain
+from slime_events.core.config.settings import TrainSettings
+from slime_events.core.run.run_reader import OpenedRun
+from slime_events.loop.training.training_state import Digests, Trained
+from storage.weights.store import digest_of
+
+MakeRanks = Callable[[TrainSettings], AbstractAsyncContextManager[Ranks]]
+
+
+async def ranks_at(
+    opened: OpenedRun,
+    version: int,
+    ranks: Ranks,
+    *,
+    from_base: bool = False,
+    on_step: Callable[[Retrained], None] = lambda step: None,
+) -> Digests:
+    """Bring ranks, as they were built from `opened.settings`, to a version that the run has made; its digests.
+
+    They begin with the nearest usable checkpoint at or before it, or with the run's beginning, and train the steps
+    since once more from the log. Raises RunNotFound for a version that was not made, TrainerError at the first step
+    that comes out otherwise than it was committed, StorageError where the log does not hold what was sealed.
+    """
+    chain = await read_chain(opened.log)
+    chain.check(version)
+    begun = await begin(opened, chain, ranks, newest=version, from_base=from_base)
+    if wrong := await Retrainer(ranks, SameDigests(), on_step).run(run_steps(opened, chain, range(begun, version))):
+        raise TrainerError(
+            f"step {wrong.step} of run {opened.run} comes out otherwise than it was committed: "
+            f"{', '.join(map(str, wrong.differences))}: see `slime-events retrain {opened.where}`"
+        )
+    if version > begun:
+        return chain.trained.committed[version]
+    return Digests(digest_of(await ranks.export_weights()), await ranks.optimizer_digest())
+
+
+async def begin(
+    opened: OpenedRun, chain: Chain, ranks: Ranks, *, newest: int, from_base: bool = False, exact: bool = True
+) -> int:
+    """Bring ranks to the nearest checkpoint at or before `newest`, or to the run's beginning; the version that it is.
+
+    exact: the ranks have the run's topology, so that the optimizer's digest is comparable. Raises TrainerError where
+    the beginning has other weights than the run began with.
+    """
+    trained = chain.trained if exact else _by_weights(chain.trained)
+    trained = replace(trained, saved={}) if from_base else trained
+    version = await restore(ranks, trained, _folders(opened, trained), newest=newest)
+    first = chain.trained.published.get(version)
+    if version == 0 and first is not None and (found := digest_of(await ranks.export_weights())) != first.digest:
+        raise TrainerError(
+            f"the run began with weights {first.digest}, but the base checkpoint has {found}: give the one that it "
+            "began with (--hf-checkpoint FOLDER)"
+        )
+    return version
+
+
+def _by_weights(trained: Trained) -> Trained:
+    """On another topology the optimizer's digest is another one: there the weights alone vouch for a checkpoint."""
+    committed = {version: Digests(digests.weights, "") for version, digests in trained.committed.items()}
+    saved = {
+        version: structs.replace(one, optimizer_digest="")
+        for version, one in trained.saved.items()
+        if trained.vouches_for(one)
+    }
+    return replace(trained, committed=committed, saved=saved)
+
+
+def _folders(opened: OpenedRun, trained: Trained) -> CheckpointFolders:
+    """Where the run's checkpoints lie: as it was told, in its folder, or where the log last said so."""
+    told = opened.settings.trainer.save
+    if told:
+        return CheckpointFolders(told)
+    if opened.folder is not None:
+        return CheckpointFolders(str(opened.folder.checkpoints))
+    newest = trained.saved.get(max(trained.saved, default=-1))
+    return CheckpointFolders(str(Path(newest.url).parent) if newest else f"{opened.where}/checkpoints")

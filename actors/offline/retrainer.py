@@ -1,0 +1,127 @@
+"""`Retrainer`: recorded steps through the ranks once more, each compared with what the run made of it.
+
+    log -> `RecordedStep` n + 1 | ranks train n | the result of n - 1 is judged
+
+The three go on at the same time: reading and building batches in the event loop, training wherever the ranks are,
+digests in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+from actors.trainer.trainer_ranks import Ranks, Result, train
+from slime_events.analysis.retrain.difference import Difference, trained_otherwise
+from slime_events.analysis.retrain.distance import Distance, distance
+from slime_events.analysis.retrain.recorded_steps import RecordedStep
+from slime_events.analysis.retrain.retrained import Retrained
+from slime_events.loop.training.training_state import Digests
+from storage.cancellation import end_all
+from storage.weights.files import TensorView
+from storage.weights.store import TensorBytes, WeightStore, digest_of
+
+Weights = Callable[[int], Mapping[str, TensorView] | None]
+"""The recorded weights of a version; None where they are not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class SameDigests:
+    """Judges that a step came out bit for bit. keep: where the weights of every step are written."""
+
+    keep: WeightStore | None = None
+
+    def __call__(
+        self, step: RecordedStep, result: Result, tensors: list[TensorBytes]
+    ) -> tuple[tuple[Difference, ...], Distance | None]:
+        version = step.committed.version
+        weights = self.keep.write(version, tensors, step.committed.step).digest if self.keep else digest_of(tensors)
+        return step.differences + trained_otherwise(step.committed, Digests(weights, result.optimizer_digest)), None
+
+
+@dataclass(frozen=True, slots=True)
+class FarFrom:
+    """Judges by how much the weights are other ones, which is no error: on another topology sums are other sums."""
+
+    weights: Weights
+
+    def __call__(
+        self, step: RecordedStep, result: Result, tensors: list[TensorBytes]
+    ) -> tuple[tuple[Difference, ...], Distance | None]:
+        recorded = self.weights(step.committed.version)
+        return step.differences, None if recorded is None else distance(recorded, tensors)
+
+
+class Retrainer:
+    """on_step: told of every step that was judged, in order. visit: called at the versions of `visits`, when the ranks
+    are there and no digest was otherwise.
+    """
+
+    def __init__(
+        self,
+        ranks: Ranks,
+        judge: SameDigests | FarFrom,
+        on_step: Callable[[Retrained], None] = lambda step: None,
+        *,
+        visit: Callable[[int], Awaitable[None]] | None = None,
+        visits: frozenset[int] = frozenset(),
+    ) -> None:
+        self._ranks, self._judge, self._on_step = ranks, judge, on_step
+        self._visit, self._visits = visit, visits
+
+    async def run(self, steps: AsyncGenerator[RecordedStep, None]) -> Retrained | None:
+        """Train them; the first that came out otherwise, at which it ends, or None. The ranks are at the step before
+        it then, or have trained it. Raises what the ranks and the log raise.
+        """
+        building = asyncio.ensure_future(anext(steps, None))
+        training: asyncio.Future[Result] | None = None
+        judging: asyncio.Future[Retrained] | None = None
+        try:
+            while (step := await building) is not None:
+                if step.batch is None:
+                    return await self._heard(judging) or self._tell(_untrained(step))
+                building = asyncio.ensure_future(anext(steps, None))
+                begun = time.perf_counter()
+                training = asyncio.ensure_future(train(self._ranks, step.batch))
+                wrong = await self._heard(judging)
+                result = await training
+                if wrong:
+                    return wrong
+                tensors = _copied(await self._ranks.export_weights())
+                judging = asyncio.ensure_future(self._judged(step, result, tensors, time.perf_counter() - begun))
+                if step.committed.version in self._visits and self._visit is not None:
+                    if wrong := await self._heard(judging):
+                        return wrong
+                    judging = None
+                    await self._visit(step.committed.version)
+            return await self._heard(judging)
+        finally:
+            await end_all(*(task for task in (building, training, judging) if task is not None))
+            await steps.aclose()
+
+    async def _judged(
+        self, step: RecordedStep, result: Result, tensors: list[TensorBytes], seconds: float
+    ) -> Retrained:
+        differences, apart = await asyncio.to_thread(self._judge, step, result, tensors)
+        committed = step.committed
+        return Retrained(committed.step, committed.version, committed.tokens, seconds, differences, apart)
+
+    async def _heard(self, judged: asyncio.Future[Retrained] | None) -> Retrained | None:
+        """Tell of a judged step; it, where it came out otherwise."""
+        return None if judged is None else self._tell(await judged)
+
+    def _tell(self, step: Retrained) -> Retrained | None:
+        self._on_step(step)
+        return step if step.differences else None
+
+
+def _untrained(step: RecordedStep) -> Retrained:
+    committed = step.committed
+    return Retrained(committed.step, committed.version, committed.tokens, 0.0, step.differences)
+
+
+def _copied(tensors: list[TensorBytes]) -> list[TensorBytes]:
+    """As they are now: those of a rank in this process would change with its next step."""
+    return [(name, dtype, shape, bytes(data)) for name, dtype, shape, data in tensors]

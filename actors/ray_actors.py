@@ -1,0 +1,225 @@
+"""The Ray actors: one class per role, each opening what its shell needs and running it until the run is over."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from actors.archivist import SealPolicy, archive_run
+from actors.conductor import Conductor
+from actors.grader import Grader
+from actors.inbox import Inbox
+from actors.recorded_rollout_reader import Recaller
+from actors.state_keeper import StateKeeper
+from actors.trainer.rendezvous import meeting_address
+from slime_events.algorithms.reward_norm import normalize_rewards
+from slime_events.core.config.algorithm import AlgorithmSettings
+from slime_events.core.config.settings import TrainSettings
+from slime_events.core.config.trainer import TrainerSettings
+from slime_events.core.run.join import taking_part
+from slime_events.core.run.run_address import RunAddress
+from slime_events.core.run.run_reader import open_run
+from slime_events.core.state.snapshot import low_water, training_start
+from slime_events.core.state.snapshots import Snapshots
+from slime_events.core.telemetry.process_log import setup_logging
+from slime_events.core.train_batch import TrainBatch
+from slime_events.loop.conductor.plan import make_plan
+from slime_events.loop.conductor.prompts import PromptFeed
+from slime_events.loop.prompts.archived_prompts import archived_prompts
+from slime_events.plugins.args_view import ArgsView
+from slime_events.plugins.filters.judge import make_judge
+from slime_events.plugins.rewards.graders import Graders
+from storage.archive.writer import ArchiveWriter, blobs_to_archive
+from storage.blobs import BlobStore
+from storage.group_commit import GroupCommit
+from storage.log import EventLog
+from storage.payloads import fetch, offload_async
+from storage.weights.retention import Retention
+from storage.weights.store import WeightStore
+
+
+class ConductorActor:
+    """Decides. Also takes outside prompts in, since it has the tokenizer."""
+
+    def __init__(self) -> None:
+        self._conductor: Conductor | None = None
+        self._stop_asked = False
+
+    async def run(self, address: RunAddress, settings: TrainSettings) -> str:
+        """Conduct to the end; how the run ended."""
+        begun = time.perf_counter()
+        data = settings.data
+        async with taking_part(address, "conductor") as worker, contextlib.AsyncExitStack() as stack:
+            plan = make_plan(settings.rollout, settings.evaluation, settings.trainer)
+            archive = await archived_prompts(data, samples=plan.samples, ahead=plan.ahead)
+            recorded = await stack.enter_async_context(open_run(archive.path)) if archive and data.recalls else None
+            shown = ArgsView.of(settings.rollout, settings.reward, settings.algorithm)
+            feed = PromptFeed.open(
+                settings.data,
+                settings.evaluation,
+                settings.rollout,
+                settings.engine.hf_checkpoint,
+                archive,
+                ArgsView({**ArgsView.of(settings.data).as_dict(), **shown.as_dict()}),
+            )
+            offload = partial(offload_async, blobs=BlobStore(address.blob_url))
+            judge = make_judge(settings.rollout, shown)
+            self._conductor = Conductor(
+                worker,
+                plan,
+                feed,
+                judge,
+                lambda rewards, sizes: normalize_rewards(rewards, sizes, settings.algorithm),
+                offload,
+                deadline_s=settings.rollout.rollout_deadline,
+                keeper=StateKeeper(_snapshots(address)),
+                recaller=Recaller(worker.id, recorded),
+            )
+            if self._stop_asked:
+                self._conductor.stop()
+            async with Inbox(worker, feed, address.nats_url, offload):
+                await worker.join({"ready": time.perf_counter() - begun})
+                return (await self._conductor.run()).value
+
+    async def stop(self) -> None:
+        """Ask for a clean end, also where conducting has not begun."""
+        self._stop_asked = True
+        if self._conductor is not None:
+            self._conductor.stop()
+
+
+class GraderActor:
+    """Grades."""
+
+    async def run(self, address: RunAddress, settings: TrainSettings) -> None:
+        """Grade to the end of the run."""
+        begun = time.perf_counter()
+        async with taking_part(address, "grader") as worker:
+            shown = ArgsView.of(settings.rollout, settings.algorithm, settings.reward).as_dict()
+            output = Path(address.folder) / "logs" / "graders.log"
+            async with Graders(settings.reward, args=shown, log=output) as pool, GroupCommit(worker.log) as commit:
+                start = await _grading_start(address, worker.log)
+                await worker.join({"ready": time.perf_counter() - begun})
+                await Grader(worker, pool, commit, whole_groups=settings.reward.group_rm, start=start).run()
+
+
+class ArchivistActor:
+    """Copies the log into object storage while the run goes on."""
+
+    def __init__(self) -> None:
+        self._stop = asyncio.Event()
+
+    async def run(self, address: RunAddress) -> None:
+        """Archive to the end of the run, its last event included, or until `stop`."""
+        async with taking_part(address, "archivist") as worker:
+            blobs = blobs_to_archive(address.blob_url, address.archive_url, address.folder)
+            writer = ArchiveWriter(address.archive_url, address.run, blobs=blobs)
+            await worker.join({})
+            policy = SealPolicy(max_age_s=address.archive_seconds)
+            await archive_run(worker.log, writer, worker.id, stop=self._stop, policy=policy)
+
+    async def stop(self) -> None:
+        """Seal what there is until now, and end."""
+        self._stop.set()
+
+
+class TrainerActor:
+    """Rank 0 and the shell that feeds it."""
+
+    async def run(self, address: RunAddress, settings: TrainSettings, peers: Sequence[Any]) -> int:
+        """Train to the end of the run; the version reached."""
+        from actors.trainer.ranks import RanksOfMegatron
+        from actors.trainer.trainer import Trainer
+
+        begun = time.perf_counter()
+        trainer = settings.trainer
+        async with taking_part(address, "trainer") as worker:
+            ranks = RanksOfMegatron(peers, settings.debug.save_debug_train_data)
+            imported = time.perf_counter()
+            await ranks.start(trainer, settings.algorithm, meeting_address())
+            built = time.perf_counter()
+            await worker.join({"imports": imported - begun, "model": built - imported})
+            try:
+                return await Trainer(
+                    worker,
+                    ranks,
+                    WeightStore(address.weights_url, base=trainer.hf_checkpoint),
+                    partial(fetch, blobs=BlobStore(address.blob_url)),
+                    temperature=settings.rollout.rollout_temperature,
+                    publish_every=trainer.update_weights_interval,
+                    checkpoint_every=trainer.save_interval,
+                    checkpoints=trainer.save or f"{address.folder}/checkpoints",
+                    steps=settings.rollout.num_rollout or 0,
+                    retention=_retention(settings),
+                    start_of=await _training_start(address, worker.log),
+                ).run()
+            finally:
+                await ranks.close()
+
+
+class RankActor:
+    """A further Megatron rank: does what rank 0's process tells it, in the same order."""
+
+    def __init__(self, folder: str, rank: int) -> None:
+        setup_logging(f"trainer-rank{rank}", Path(folder) / "logs")
+        self._rank: Any = None
+
+    def start(
+        self, settings: TrainerSettings, algorithm: AlgorithmSettings, rank: int, world: int, master: str
+    ) -> None:
+        """Build this rank and meet the others."""
+        from actors.megatron.rank import TrainerRank
+
+        self._rank = TrainerRank(settings, algorithm, rank, world, master)
+
+    def train(self, batch: TrainBatch, dump: str | None) -> None:
+        """One rollout step."""
+        self._rank.train(batch, dump)
+
+    def export_weights(self) -> None:
+        """Take part in the gathering."""
+        for _ in self._rank.export_weights():
+            pass
+
+    def save_checkpoint(self, folder: str) -> None:
+        """Write this rank's part."""
+        self._rank.save_checkpoint(folder)
+
+    def load_checkpoint(self, folder: str) -> None:
+        """Read this rank's part."""
+        self._rank.load_checkpoint(folder)
+
+    def optimizer_digest(self) -> None:
+        """Take part in the gathering."""
+        self._rank.optimizer_digest()
+
+    def reset(self) -> None:
+        """Build this rank anew."""
+        self._rank.reset()
+
+
+def _retention(settings: TrainSettings) -> Retention | None:
+    """Which weight versions stay; None where all do."""
+    trainer, every = settings.trainer, settings.evaluation.eval_interval
+    if not trainer.keep_weights:
+        return None
+    return Retention(trainer.keep_weights, trainer.save_interval or 0, evaluated=every or 0)
+
+
+def _snapshots(address: RunAddress) -> Snapshots:
+    return Snapshots(Path(address.folder) / "snapshots")
+
+
+async def _training_start(address: RunAddress, events: EventLog) -> Callable[[int], int]:
+    known = await _snapshots(address).newest(events)
+    return partial(training_start, known.state) if known else lambda version: 1
+
+
+async def _grading_start(address: RunAddress, events: EventLog) -> int:
+    known = await _snapshots(address).newest(events)
+    return low_water(known.state) if known else 1

@@ -1,0 +1,260 @@
+"""`Trainer`: takes sealed batches in order, trains each once, and commits step and weights in one append.
+
+    batch.sealed -> the batch from the log -> every rank trains -> weights written
+                 -> [step.committed + weights.published]
+
+A trainer that takes over begins at the newest checkpoint that can be trusted and trains the steps since once more from
+the log; every digest must come out as it was committed, so checkpoints may be rare. Of those steps it says nothing.
+Before its first own step a trainer says step.claimed, which moves the fence that any trainer before it commits by: a
+late one gets `Conflict` and ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from actors.trainer.checkpoint_folders import CheckpointFolders
+from actors.trainer.restore import restore
+from actors.trainer.trainer_ranks import Ranks, Result, train
+from schemas.batches import BatchSealed
+from schemas.checkpoints import CheckpointSaved
+from schemas.errors import TrainerError, WeightsDamaged
+from schemas.steps import StepClaimed, StepCommitted
+from schemas.subjects import about
+from schemas.weights import WeightsPublished
+from slime_events.analysis.retrain.difference import trained_otherwise
+from slime_events.core.run.participant import Worker, subjects_of
+from slime_events.core.train_batch import TrainBatch
+from slime_events.core.trajectory import Fetch
+from slime_events.loop.training.pending_batches import OpenBatches
+from slime_events.loop.training.training_state import Digests, Trained, read_trained
+from storage.follow import Follower
+from storage.log import Append, Fence, Recorded, once
+from storage.weights.retention import Retention
+from storage.weights.store import WeightManifest, WeightStore, digest_of, verify
+
+log = logging.getLogger(__name__)
+
+STEPS = (StepCommitted, StepClaimed)
+"""What a trainer folds beside what batches are made of, and all that it is brought beside that."""
+
+
+class Trainer:
+    """The shell around the ranks. temperature: the rollout's, which log-probs are taken at. start_of: where in the log
+    a trainer that goes on from a version has to begin to read. open_batches: where batches are not of the log's own
+    rollouts.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        ranks: Ranks,
+        store: WeightStore,
+        fetch: Fetch,
+        *,
+        temperature: float,
+        publish_every: int,
+        checkpoint_every: int | None,
+        checkpoints: str,
+        steps: int,
+        retention: Retention | None = None,
+        start_of: Callable[[int], int] = lambda version: 1,
+        open_batches: OpenBatches | None = None,
+    ) -> None:
+        self._worker, self._ranks, self._store, self._steps = worker, ranks, store, steps
+        self._publish_every, self._checkpoint_every = publish_every, checkpoint_every
+        self._folders = CheckpointFolders(checkpoints)
+        self._retention, self._start_of = retention, start_of
+        self._open = open_batches or OpenBatches(fetch, temperature=temperature)
+        self._trained = Trained()
+        self._to_write = -1
+        self._version = self._published = -1
+        self._claim: tuple[int, int] | None = None
+        self._over = False
+
+    async def run(self) -> int:
+        """Train until the run is over; the version reached."""
+        self._trained = await read_trained(self._worker)
+        if self._trained.over:
+            return self._trained.version
+        await self._begin()
+        followed = subjects_of(self._worker.log.run, (*STEPS, *self._open.folded))
+        async with Follower(self._worker.log, self._start_of(self._version), followed) as follower:
+            while not (self._over and follower.caught_up):
+                for recorded in await follower.next(wait_s=1.0):
+                    await self._take(recorded)
+                if follower.caught_up and self._version in self._open.sealed and not self._over:
+                    await self._take_over()
+                    await self._step(self._open.sealed[self._version])
+        return self._version
+
+    async def _begin(self) -> None:
+        """From the newest checkpoint, or from the first version, which is said if it never was."""
+        trained = self._trained
+        self._published = trained.newest_published
+        if self._published >= 0 and not await asyncio.to_thread(self._is_stored, trained.published[self._published]):
+            self._to_write = self._published
+        newest = trained.version if self._to_write < 0 else self._to_write
+        self._version = await restore(self._ranks, trained, self._folders, newest=newest)
+        first = trained.published.get(trained.first)
+        if self._version > trained.first:
+            if self._to_write == self._version:
+                await self._write(self._version)
+        elif first is None:
+            self._published = trained.first
+            await self._worker.say([self._as_published(await self._write(self._published))])
+        elif (found := await self._digest(self._version)) != first.digest:
+            raise TrainerError(
+                f"the run began with weights {first.digest}, but the base checkpoint has {found} now: give back the "
+                "one that it began with"
+            )
+
+    def _is_stored(self, published: WeightsPublished) -> bool:
+        """Whether engines can load the version. What is there and damaged is taken away, to be written anew."""
+        try:
+            verify(self._store.folder(published.version, published.digest), published.digest)
+        except WeightsDamaged as error:
+            log.warning("weight version %d is written again: %s", published.version, error)
+            self._store.remove([published.version])
+            return False
+        return True
+
+    async def _take(self, recorded: Recorded) -> None:
+        event = recorded.envelope.event
+        self._over = self._worker.is_over(self._over, event)
+        if isinstance(event, StepCommitted):
+            await self._take_step(event, recorded.envelope.producer)
+        elif isinstance(event, StepClaimed):
+            if self._claim is not None and recorded.position > self._claim[1]:
+                raise TrainerError(f"{event.trainer} has taken over at step {event.step}: this trainer ends")
+        else:
+            self._open.apply(event, recorded.position)
+
+    async def _take_step(self, committed: StepCommitted, producer: str) -> None:
+        """A step in the log: of this trainer, or of one before it, whose steps since the checkpoint are made again."""
+        if committed.version > self._version:
+            if committed.version not in self._trained.committed:
+                raise TrainerError(
+                    f"step {committed.step} was committed by {producer}, this trainer is at version {self._version}: "
+                    "only one trainer may work on a run at a time"
+                )
+            await self._step_again(committed)
+        self._open.forget(committed.step)
+
+    async def _take_over(self) -> None:
+        """Claim the first own step. Raises TrainerError where another trainer has committed it meanwhile."""
+        if self._claim is not None:
+            return
+        subject = self._about(self._version)
+        last = await self._worker.log.last(subject)
+        if last is not None and isinstance(last.envelope.event, StepCommitted):
+            await self._take_step(last.envelope.event, last.envelope.producer)
+        claimed = StepClaimed(step=self._version, trainer=self._worker.id)
+        position = await self._worker.say_again(claimed, Fence(subject, last.position if last else 0))
+        self._claim = self._version, position
+
+    def _about(self, step: int) -> str:
+        return about(self._worker.log.run, "step", str(step))
+
+    async def _step_again(self, committed: StepCommitted) -> None:
+        """Train a step that is in the log already, to the same digests."""
+        if committed.step not in self._open.sealed or committed.step != self._version:
+            raise TrainerError(f"step {committed.step} was committed, but the log holds no batch or no step before it")
+        result = await train(self._ranks, await self._open.made(committed.step))
+        found = Digests(await self._digest(committed.version), result.optimizer_digest)
+        if different := trained_otherwise(committed, found):
+            raise TrainerError(
+                f"step {committed.step} comes out otherwise than it was committed: {', '.join(map(str, different))}: "
+                "train on the same hardware, versions and number of threads"
+            )
+        log.info("step %d was trained again, to the same digests", committed.step)
+        self._version = committed.version
+        await self._checkpoint(found)
+
+    async def _digest(self, version: int) -> str:
+        """Of the ranks' weights, which are written if version is one that was lost."""
+        if version == self._to_write:
+            return (await self._write(version)).digest
+        return await asyncio.to_thread(digest_of, await self._ranks.export_weights())
+
+    async def _write(self, version: int) -> WeightManifest:
+        tensors = await self._ranks.export_weights()
+        return await asyncio.to_thread(self._store.write, version, tensors, parent=version - 1 if version else None)
+
+    def _as_published(self, manifest: WeightManifest) -> WeightsPublished:
+        return WeightsPublished(
+            version=manifest.version,
+            parent=manifest.parent,
+            url=self._store.folder(manifest.version, manifest.digest),
+            digest=manifest.digest,
+            bytes=manifest.bytes,
+        )
+
+    async def _step(self, sealed: BatchSealed) -> None:
+        begun = time.perf_counter()
+        batch = await self._open.made(sealed.step)
+        built = time.perf_counter()
+        result = await train(self._ranks, batch)
+        trained = time.perf_counter()
+        manifest = await self._write(sealed.step + 1)
+        written = time.perf_counter()
+        seconds = {"batch": built - begun, "train": trained - built, "weights": written - trained}
+        await self._commit(sealed, batch, result, manifest, seconds)
+        self._version = manifest.version
+        self._open.forget(sealed.step)
+        await self._checkpoint(Digests(manifest.digest, result.optimizer_digest))
+        retention = self._retention
+        if retention is not None:
+            removable = retention.removable(self._store.versions(), pinned=(self._published,))
+            await asyncio.to_thread(self._store.remove, removable)
+
+    async def _commit(
+        self,
+        sealed: BatchSealed,
+        batch: TrainBatch,
+        result: Result,
+        manifest: WeightManifest,
+        seconds: dict[str, float],
+    ) -> None:
+        version = sealed.step + 1
+        committed = StepCommitted(
+            step=sealed.step,
+            batch_digest=sealed.digest,
+            parent_version=sealed.step,
+            version=version,
+            weights_digest=manifest.digest,
+            optimizer_digest=result.optimizer_digest,
+            samples=len(batch.samples),
+            tokens=sum(sample.total_length for sample in batch.samples),
+            metrics=result.metrics,
+            seconds=seconds,
+        )
+        due = version % self._publish_every == 0 or version == self._steps
+        published = [self._as_published(manifest)] if due else []
+        first, position = self._claim or (-1, 0)
+        fence = Fence(self._about(sealed.step), position if sealed.step == first else 0)
+        enclose = self._worker.enclose
+        await self._worker.log.append([Append(enclose(committed), fence), *(once(enclose(one)) for one in published)])
+        if due:
+            self._published = version
+
+    async def _checkpoint(self, digests: Digests) -> None:
+        """Save the version that the ranks are at, if it is due. One that was said before is the same event."""
+        version = self._version
+        if not self._checkpoint_every or version % self._checkpoint_every:
+            return
+        begun = time.perf_counter()
+        await asyncio.to_thread(self._folders.make_way, version)
+        folder = self._folders.of(version)
+        await self._ranks.save_checkpoint(folder)
+        saved = CheckpointSaved(
+            version=version,
+            url=folder,
+            weights_digest=digests.weights,
+            optimizer_digest=digests.optimizer,
+            seconds=time.perf_counter() - begun,
+        )
+        await self._worker.say([saved])

@@ -1,0 +1,95 @@
+"""Prompts: does every source's cursor move one by one?"""
+
+from __future__ import annotations
+
+import itertools
+
+from schemas.evals import EvalCompleted
+from schemas.event import Purpose
+from schemas.prompts import PromptRejected, PromptSubmitted, Source
+from slime_events.analysis.audit.check import Check, Counts
+from slime_events.analysis.audit.ledger import Ledger
+from storage.log import Recorded
+
+TRAIN, INBOX = "train", "inbox"
+
+
+class Prompts(Check):
+    """Drawn in order from each file, once for each key from the inbox, all of a set for each evaluation."""
+
+    name = "prompts"
+    promise = "none of a source skipped or repeated, evaluations whole"
+    hears = (PromptSubmitted, PromptRejected, EvalCompleted)
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__(ledger)
+        self._next: dict[str, int] = {}
+        self._keys: dict[str, int] = {}
+        self._rows: dict[tuple[str, int], set[int]] = {}
+        self._sets: dict[str, tuple[int, set[int]]] = {}
+        self._rejected = self._evaluation = self._drawn = 0
+
+    def apply(self, recorded: Recorded) -> None:
+        event = recorded.envelope.event
+        if isinstance(event, EvalCompleted):
+            self._evaluated(recorded, event)
+        elif isinstance(event, PromptRejected):
+            self._rejected += 1
+            if event.dataset == TRAIN and event.source.offset >= 0:  # a line that is no JSON object has no place
+                self._draw(recorded, event.source)
+        elif isinstance(event, PromptSubmitted):
+            self._submitted(recorded, event)
+
+    def _submitted(self, recorded: Recorded, event: PromptSubmitted) -> None:
+        if event.purpose is Purpose.EVAL:
+            self._evaluation += 1
+            rows = self._rows.setdefault((event.dataset, event.version or 0), set())
+            if event.source.offset in rows:
+                wrong = f"prompt {event.source.offset} of its set was submitted for v{event.version} before"
+                self.find(recorded, wrong, "it counts twice in the mean")
+            rows.add(event.source.offset)
+        elif event.source.path != INBOX:
+            self._draw(recorded, event.source)
+        else:
+            first = self._keys.setdefault(event.source.key, recorded.position)
+            if first != recorded.position:
+                wrong = f"its key {event.source.key!r} was taken in at position {first}"
+                self.find(recorded, wrong, "one prompt of a producer is trained on twice")
+
+    def _draw(self, recorded: Recorded, source: Source) -> None:
+        expected = self._expected(source.path)
+        if source.offset > expected:
+            last = source.offset - 1
+            skipped = f"prompt {last}" if last == expected else f"prompts {expected} to {last}"
+            self.find(
+                recorded, f"{skipped} of {source.path} did not come before it", "the cursor skipped what it holds"
+            )
+        elif source.offset < expected:
+            wrong = f"prompt {source.offset} of {source.path} was drawn before, the cursor was at {expected}"
+            self.find(recorded, wrong, "a prompt was repeated or drawn out of order")
+        self._next[source.path] = max(expected, source.offset + 1)
+        self._drawn += 1
+
+    def _expected(self, path: str) -> int:
+        """The prompt that is next of a source. A branch goes on where its parent was, and passes over what that had."""
+        branched = self.ledger.branched
+        if branched is None:
+            return self._next.get(path, 0)
+        place, passed = self._next.get(path, branched.cursors.get(path, 0)), branched.passed.get(path, ())
+        return next(offset for offset in itertools.count(place) if offset not in passed)
+
+    def _evaluated(self, recorded: Recorded, event: EvalCompleted) -> None:
+        rows = self._rows.pop((event.dataset, event.version), set())
+        version, first = self._sets.setdefault(event.dataset, (event.version, rows))
+        if different := rows ^ first:
+            wrong = f"its set differs from that of version {version} in prompt {min(different)}"
+            self.find(recorded, wrong, "the two means are not of the same questions")
+
+    def counts(self) -> Counts:
+        return {
+            "drawn": self._drawn,
+            "sources": len(self._next),
+            "from outside": len(self._keys),
+            "of evaluations": self._evaluation,
+            "refused": self._rejected,
+        }

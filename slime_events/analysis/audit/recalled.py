@@ -1,0 +1,142 @@
+"""Recorded rollouts of another run: is each what that run has, as old as it counts, and its group once in a step?"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import NamedTuple
+
+from schemas.batches import BatchSealed
+from schemas.errors import RunNotFound
+from schemas.prompts import PromptSubmitted
+from schemas.recorded import Recalled
+from schemas.rollouts import Origin, RolloutCompleted, RolloutRequested, WeightSpan
+from schemas.subjects import of_type
+from slime_events.analysis.audit.check import Check, Counts
+from slime_events.analysis.audit.ledger import Ledger
+from slime_events.core.run.run_reader import open_run
+from slime_events.core.trajectory import merge_spans
+from storage.log import Readable, Recorded
+
+
+class RecordedEnd(NamedTuple):
+    """The end of a rollout in the log that has it."""
+
+    position: int
+    digest: str
+
+
+RecordedEnds = Mapping[str, Mapping[str, RecordedEnd]]
+"""By what a run is opened with, and by sample there."""
+
+
+class RecalledRollouts(Check):
+    """ends: of the runs that rollouts were recalled from. Those of a run that is not among them are counted."""
+
+    name = "recalled"
+    promise = "each recorded rollout with its digest and weights, its group once in a step"
+    hears = (RolloutRequested, RolloutCompleted, BatchSealed)
+
+    def __init__(self, ledger: Ledger, ends: RecordedEnds) -> None:
+        super().__init__(ledger)
+        self._ends = ends
+        self._asked: dict[str, str] = {}
+        self._rollouts = self._looked_up = 0
+
+    @property
+    def applies(self) -> bool:
+        return self.ledger.recalls
+
+    def apply(self, recorded: Recorded) -> None:
+        event = recorded.envelope.event
+        if isinstance(event, RolloutRequested):
+            self._requested(recorded, event)
+        elif isinstance(event, RolloutCompleted):
+            self._completed(recorded, event)
+        elif isinstance(event, BatchSealed):
+            self._sealed(recorded, event)
+
+    def _requested(self, recorded: Recorded, event: RolloutRequested) -> None:
+        group = self.ledger.groups.get(event.group)
+        known = group.recalled.samples if group is not None and group.recalled is not None else ()
+        if event.recalls not in (known[event.index : event.index + 1] or ("",)):
+            wrong = f"it asks for recorded sample {event.recalls!r}, and its prompt has {list(known)}"
+            self.find(recorded, wrong, "another rollout takes its place")
+        if event.recalls:
+            self._asked[event.sample] = event.recalls
+
+    def _completed(self, recorded: Recorded, event: RolloutCompleted) -> None:
+        group, origin = self.ledger.groups.get(event.group), event.origin
+        recalled = None if group is None else group.recalled
+        if group is not None and recalled is not None and origin is not None:
+            self._rollouts += 1
+            self._origin(recorded, event, origin, recalled)
+            self._content(recorded, event, origin, group.recorded[0])
+        elif recalled is not None or origin is not None:
+            made = "is an engine's" if origin is None else "is a recorded one"
+            self.find(recorded, f"its rollout {made}, and its prompt says otherwise", "nobody knows what made it")
+
+    def _origin(self, recorded: Recorded, event: RolloutCompleted, origin: Origin, recalled: Recalled) -> None:
+        asked = event.rollout or event.sample
+        named = self._asked.get(asked, "") + event.sample.removeprefix(asked)
+        if (origin.run, origin.sample) != (recalled.run, named):
+            wrong = f"it is sample {origin.sample} of {origin.run}, and {named} of {recalled.run} was asked for"
+            self.find(recorded, wrong, "another rollout takes its place")
+        number = recalled.common.number
+        counted = merge_spans((), tuple(WeightSpan(s.start, s.end, number(s.version)) for s in origin.spans))
+        if event.spans != counted or any(span.version < recalled.oldest for span in event.spans):
+            wrong = "its weight versions are not those of the recorded rollout as they count here"
+            self.find(recorded, wrong, "its staleness is wrong")
+
+    def _content(self, recorded: Recorded, event: RolloutCompleted, origin: Origin, path: str) -> None:
+        if path not in self._ends:
+            return
+        self._looked_up += 1
+        if self._ends[path].get(origin.sample) != RecordedEnd(origin.position, event.digest):
+            wrong = f"{path} has no rollout {origin.sample} with its digest at position {origin.position}"
+            self.find(recorded, wrong, "it trains on what was never recorded")
+
+    def _sealed(self, recorded: Recorded, event: BatchSealed) -> None:
+        first: dict[tuple[str, str], str] = {}
+        for name in event.groups:
+            group = self.ledger.groups.get(name)
+            if group is None or group.recalled is None:
+                continue
+            other = first.setdefault(group.recorded, name)
+            if other != name:
+                wrong = f"groups {other} and {name} are both the recorded group {group.recorded[1]}"
+                self.find(recorded, wrong, "the same rollouts train twice in one step")
+
+    def counts(self) -> Counts:
+        return {
+            "groups": sum(group.recalled is not None for group in self.ledger.groups.values()),
+            "rollouts": self._rollouts,
+            "of them not looked up": self._rollouts - self._looked_up,
+        }
+
+
+async def recorded_ends(log: Readable) -> RecordedEnds:
+    """Of all runs that a log's rollouts were recalled from and that are still there."""
+    ends: dict[str, dict[str, RecordedEnd]] = {}
+    for path in [path async for path in _recalled_from(log)]:
+        try:
+            async with open_run(path) as opened:
+                ends[path] = {event.sample: end async for event, end in _ends(opened.log)}
+        except RunNotFound:
+            continue  # what was recalled from it is counted
+    return ends
+
+
+async def _recalled_from(log: Readable) -> AsyncIterator[str]:
+    known = set[str]()
+    async for recorded in log.read(1, of_type(log.run, "prompt.submitted")):
+        event = recorded.envelope.event
+        if isinstance(event, PromptSubmitted) and event.recalled and event.source.path not in known:
+            known.add(event.source.path)
+            yield event.source.path
+
+
+async def _ends(log: Readable) -> AsyncIterator[tuple[RolloutCompleted, RecordedEnd]]:
+    async for recorded in log.read(1, of_type(log.run, "rollout.completed")):
+        event = recorded.envelope.event
+        if isinstance(event, RolloutCompleted):
+            yield event, RecordedEnd(recorded.position, event.digest)

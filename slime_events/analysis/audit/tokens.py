@@ -1,0 +1,176 @@
+"""Tokens: do a rollout's chunks join end to end, and is what was completed what the log holds?"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy.typing as npt
+
+from schemas.arrays import Array
+from schemas.errors import DamagedEvent, StorageError
+from schemas.rollouts import RolloutCompleted, RolloutProgressed, RolloutSuspended, WeightSpan
+from schemas.turns import TurnRecorded, TurnRole
+from slime_events.analysis.audit.check import Check, Counts
+from slime_events.analysis.audit.ledger import Ledger
+from slime_events.core.trajectory import merge_spans
+from storage.log import Recorded
+
+Fetch = Callable[[Array], npt.NDArray[Any]]
+Ended = RolloutCompleted | TurnRecorded
+ITEM_BYTES = {"int32": 4, "float32": 4, "int8": 1}
+
+
+@dataclass(slots=True)
+class _Open:
+    """A rollout (or one turn of it) so far. unseen: some of its arrays lie in blobs that were not fetched."""
+
+    length: int = 0
+    tokens: list[bytes] = field(default_factory=list)
+    log_probs: list[bytes] = field(default_factory=list)
+    spans: tuple[WeightSpan, ...] = ()
+    unseen: bool = False
+
+    def digest(self) -> str:
+        return hashlib.sha256(b"".join([*self.tokens, *self.log_probs])).hexdigest()
+
+
+class Tokens(Check):
+    """fetch: an array's numbers out of the blob store, verified; None leaves blobs unseen."""
+
+    name = "tokens"
+    promise = "chunks join end to end, digests recomputed from tokens and log-probs, blobs verified"
+    hears = (RolloutProgressed, RolloutCompleted, RolloutSuspended, TurnRecorded)
+
+    def __init__(self, ledger: Ledger, fetch: Fetch | None = None) -> None:
+        super().__init__(ledger)
+        self._fetch = fetch
+        self._open: dict[str, dict[int | None, _Open]] = {}
+        self._completed = self._turns = self._chunks = self._tokens = self._blobs = self._unseen = 0
+
+    def apply(self, recorded: Recorded) -> None:
+        event = recorded.envelope.event
+        if isinstance(event, RolloutProgressed):
+            self._chunk(recorded, event)
+        elif isinstance(event, TurnRecorded):
+            self._turns += 1
+            if event.role is TurnRole.ASSISTANT:
+                parts = self._open.setdefault(event.sample, {})
+                self._end(recorded, parts.pop(event.index, _Open()), event)
+        elif isinstance(event, RolloutCompleted):
+            self._completed += 1
+            # A rollout that has turns stands whole in its end, whatever they hold.
+            parts = self._open.pop(event.sample, {})
+            self._complete(recorded, parts.pop(None, _Open()), event)
+        elif isinstance(event, RolloutSuspended):
+            parts = self._open.get(event.sample, {None: _Open()})
+            if None in parts and event.length != parts[None].length:
+                wrong = f"it rests with {event.length} tokens, and the log holds {parts[None].length}"
+                self.find(recorded, wrong, "the rollout does not go on from what it had")
+
+    def _chunk(self, recorded: Recorded, event: RolloutProgressed) -> None:
+        self._chunks += 1
+        self._tokens += event.tokens.n
+        known = self._open.setdefault(event.sample, {}).setdefault(event.turn, _Open())
+        self._join(recorded, known, event)
+        end = event.start + event.tokens.n
+        if _gaps(event.spans, event.start, end):
+            wrong = f"its weight versions do not cover tokens {event.start} to {end}"
+            self.find(recorded, wrong, "nobody knows which weights made which token")
+        known.spans = merge_spans(known.spans, event.spans)
+
+    def _join(self, recorded: Recorded, known: _Open, event: RolloutProgressed | Ended) -> None:
+        if event.start != known.length:
+            missing = event.start - known.length
+            what = f"{missing} tokens are missing" if missing > 0 else f"{-missing} tokens are there twice"
+            self.find(recorded, f"it starts at token {event.start}, and the log holds {known.length} before it", what)
+        if event.tokens.n != event.log_probs.n:
+            wrong = f"it has {event.tokens.n} tokens and {event.log_probs.n} log-probs"
+            self.find(recorded, wrong, "log-probs are not those of the tokens")
+        for parts, array in ((known.tokens, event.tokens), (known.log_probs, event.log_probs)):
+            data = self._data(recorded, array)
+            known.unseen = known.unseen or data is None
+            parts.append(data or b"")
+        known.length = event.start + event.tokens.n
+
+    def _data(self, recorded: Recorded, array: Array) -> bytes | None:
+        """The array's bytes; None where they cannot be looked at."""
+        if array.blob is None:
+            if len(array.data) != array.n * ITEM_BYTES[array.dtype]:
+                wrong = f"it says {array.n} x {array.dtype} and holds {len(array.data)} bytes"
+                self.find(recorded, wrong, "tokens or log-probs of the sample are lost")
+            return array.data
+        self._blobs += 1
+        if self._fetch is None:
+            return None
+        try:
+            return self._fetch(array).tobytes()
+        except (StorageError, DamagedEvent) as error:
+            self.find(recorded, str(error), "tokens or log-probs of the sample are lost")
+            return None
+
+    def _end(self, recorded: Recorded, known: _Open, event: Ended) -> None:
+        """What holds at the end of a rollout and of a turn's generation."""
+        before = known.length
+        self._join(recorded, known, event)
+        if _upto(event.spans, before) != known.spans:
+            wrong = f"its weight versions over the first {before} tokens are not those of its chunks"
+            self.find(recorded, wrong, "staleness and masks of the sample are wrong")
+        if known.length != event.length:
+            wrong = f"it says {event.length} tokens, and the log holds {known.length}"
+            self.find(recorded, wrong, "the sample cannot be trained on as it was made")
+
+    def _complete(self, recorded: Recorded, known: _Open, event: RolloutCompleted) -> None:
+        self._tokens += event.tokens.n
+        self._end(recorded, known, event)
+        sample = self.ledger.samples.get(event.rollout or event.sample)
+        asked = sample.prompt_length if sample is not None else event.prompt_length
+        if event.prompt_length != (asked if event.prompt is None else event.prompt.n):
+            wrong = f"it answers a prompt of {event.prompt_length} tokens, and {asked} were asked"
+            self.find(recorded, wrong, "it is an answer to another prompt")
+        self._mask(recorded, event)
+        if known.unseen:
+            self._unseen += 1
+        elif known.digest() != event.digest:
+            wrong = "its digest is not that of the tokens and log-probs in the log"
+            self.find(recorded, wrong, "one of them was changed")
+
+    def _mask(self, recorded: Recorded, event: RolloutCompleted) -> None:
+        """Every token that is trained on was made by a known version."""
+        gaps = _gaps(event.spans, 0, event.length)
+        data = None if event.loss_mask is None else self._data(recorded, event.loss_mask)
+        if event.loss_mask is not None and event.loss_mask.n != event.length:
+            wrong = f"its loss mask has {event.loss_mask.n} entries for {event.length} tokens"
+            self.find(recorded, wrong, "the sample cannot be trained on")
+        elif gaps and (event.loss_mask is None or (data is not None and any(any(data[a:b]) for a, b in gaps))):
+            wrong = f"its weight versions do not cover tokens {gaps[0][0]} to {gaps[0][1]}, which are trained on"
+            self.find(recorded, wrong, "nobody knows which weights made them")
+
+    def counts(self) -> Counts:
+        return {
+            "rollouts": self._completed,
+            "turns": self._turns,
+            "chunks": self._chunks,
+            "tokens": self._tokens,
+            "blobs": self._blobs,
+            "rollouts with blobs not looked at": self._unseen,
+        }
+
+
+def _upto(spans: tuple[WeightSpan, ...], end: int) -> tuple[WeightSpan, ...]:
+    """The spans over the first `end` tokens."""
+    return tuple(WeightSpan(s.start, min(s.end, end), s.version) for s in spans if s.start < end)
+
+
+def _gaps(spans: tuple[WeightSpan, ...], start: int, end: int) -> list[tuple[int, int]]:
+    """What [start, end) has that no span covers; overlapping spans and spans outside leave gaps too."""
+    gaps, at = [], start
+    for span in spans:
+        if span.start > at:
+            gaps.append((at, span.start))
+        if not at <= span.start <= span.end <= end:
+            return [(start, end)]
+        at = span.end
+    return [*gaps, (at, end)] if at < end else gaps

@@ -1,0 +1,126 @@
+"""Verdicts: was every group decided on the rewards that its samples really got?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from schemas.event import Purpose
+from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
+from slime_events.analysis.audit.check import Check, Counts
+from slime_events.analysis.audit.facts import Fate, GroupFacts
+from slime_events.analysis.audit.ledger import Ledger
+from storage.log import Recorded
+
+Verdict = GroupAccepted | GroupRejected
+BROKEN = (RejectionCause.ROLLOUT_FAILED, RejectionCause.REWARD_FAILED)
+"""Of a group that nobody judged: a part of it failed, and it has no rewards to be judged on."""
+
+
+class Verdicts(Check):
+    """One verdict per group, its rewards those assigned, its figures theirs; in prompt order where that was set."""
+
+    name = "verdicts"
+    promise = "once per group, on the rewards assigned, figures recomputed, in order"
+    hears = (GroupAccepted, GroupRejected)
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__(ledger)
+        self._accepted = 0
+        self._causes: dict[str, int] = {}
+        self._order = -1
+        self._rejected: list[tuple[int, int]] = []
+
+    def apply(self, recorded: Recorded) -> None:
+        event = recorded.envelope.event
+        assert isinstance(event, Verdict)
+        if isinstance(event, GroupAccepted):
+            self._accepted += 1
+        else:
+            self._causes[event.cause.value] = self._causes.get(event.cause.value, 0) + 1
+        group = self.ledger.groups.get(event.group)
+        if group is None or group.purpose is not Purpose.TRAIN:
+            self.find(recorded, "no training group of that name was submitted", "something was decided about nothing")
+            return
+        if group.decided:
+            wrong = f"the group was decided at position {group.decided}"
+            self.find(recorded, wrong, "it may be trained on twice")
+            return
+        self._members(recorded, event, group)
+        self._inputs(recorded, event, group)
+        self._figures(recorded, event, group)
+        self._in_order(recorded, group, accepted=isinstance(event, GroupAccepted))
+
+    def _members(self, recorded: Recorded, event: Verdict, group: GroupFacts) -> None:
+        if event.samples != tuple(group.samples):
+            wrong = f"it names {len(event.samples)} samples, and not the {len(group.samples)} of the group in order"
+            self.find(recorded, wrong, "a sample was left out or added")
+        plan = self.ledger.rules.plan
+        requested = sum(1 for sample in group.samples.values() if not sample.rollout)
+        if plan is not None and requested != plan.samples:
+            wrong = f"{requested} samples were requested, and {plan.samples} are set"
+            self.find(recorded, wrong, "its advantages are of another group size")
+
+    def _inputs(self, recorded: Recorded, event: Verdict, group: GroupFacts) -> None:
+        members = group.samples.values()
+        broken = isinstance(event, GroupRejected) and event.cause in BROKEN
+        if event.rewards or not broken:
+            assigned = [sample.reward for sample in members]
+            if list(event.rewards) != assigned:
+                wrong = f"it was taken on rewards {_few(event.rewards)}, and {_few(assigned)} were assigned"
+                self.find(recorded, wrong, "the decision does not follow from the log")
+        if isinstance(event, GroupAccepted):
+            return
+        if event.cause is RejectionCause.ROLLOUT_FAILED and all(s.fate is not Fate.FAILED for s in members):
+            self.find(recorded, "none of its rollouts had failed", "the decision does not follow from the log")
+        if event.cause is RejectionCause.REWARD_FAILED and not any(s.graded and s.reward is None for s in members):
+            self.find(recorded, "none of its rewards had failed", "the decision does not follow from the log")
+
+    def _figures(self, recorded: Recorded, event: Verdict, group: GroupFacts) -> None:
+        """Of rollouts: the further samples of one are not counted beside it."""
+        members = zip(group.samples.values(), event.rewards, strict=False)
+        found = figures([reward for sample, reward in members if not sample.rollout])
+        found["oldest_version"] = float(group.oldest)
+        for name, value in event.figures.items():
+            if name in found and not math.isclose(value, found[name], rel_tol=1e-9, abs_tol=1e-12):
+                wrong = f"its {name} is {value!r}, and the log gives {found[name]!r}"
+                self.find(recorded, wrong, "it was taken on other figures")
+
+    def _in_order(self, recorded: Recorded, group: GroupFacts, *, accepted: bool) -> None:
+        """In prompt order nothing is decided before what was asked for earlier has ended.
+
+        Without a filter acceptances are said with the batch that they fill, so a rejection may be said before them.
+        """
+        plan = self.ledger.rules.plan
+        if plan is None or not plan.in_prompt_order:
+            return
+        ended = max((sample.graded for sample in group.samples.values()), default=0)
+        too_early = [position for order, position in self._rejected if order > group.order and ended > position]
+        if group.order < self._order or too_early:
+            wrong = "a group that was asked for after it was decided before it"
+            self.find(recorded, wrong, "luck or length decided what was trained on")
+        if accepted or plan.verdicts_at_once:
+            self._order = max(self._order, group.order)
+            self._rejected = [one for one in self._rejected if one[0] > group.order]
+        else:
+            self._rejected.append((group.order, recorded.position))
+
+    def counts(self) -> Counts:
+        rejected = {f"rejected ({cause})": count for cause, count in sorted(self._causes.items())}
+        return {"accepted": self._accepted, **rejected}
+
+
+def figures(rewards: Sequence[float]) -> dict[str, float]:
+    """Of a group's rewards; std unbiased, absent for one."""
+    if not rewards:
+        return {}
+    mean = math.fsum(rewards) / len(rewards)
+    found = {"count": float(len(rewards)), "mean": mean, "min": min(rewards), "max": max(rewards)}
+    if len(rewards) > 1:
+        found["std"] = math.sqrt(math.fsum((r - mean) ** 2 for r in rewards) / (len(rewards) - 1))
+    return found
+
+
+def _few(values: Sequence[float | None]) -> str:
+    shown = ", ".join("none" if value is None else f"{value:g}" for value in values[:8])
+    return f"({shown}{', ...' if len(values) > 8 else ''})"

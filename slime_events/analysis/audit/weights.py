@@ -1,0 +1,80 @@
+"""Weights: do the digests chain from the first version to the last, and did engines run what was published?"""
+
+from __future__ import annotations
+
+from schemas.checkpoints import CheckpointSaved
+from schemas.weights import WeightsActivated, WeightsPublished
+from slime_events.analysis.audit.check import Check, Counts
+from slime_events.analysis.audit.ledger import Ledger
+from storage.log import Recorded
+
+
+class Weights(Check):
+    """The first version, then for each step what it committed; engines and checkpoints say the same digests."""
+
+    name = "weights"
+    promise = "digests chain from the first version, engines and checkpoints have the same"
+    hears = (WeightsPublished, WeightsActivated, CheckpointSaved)
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__(ledger)
+        self._activations = self._checkpoints = 0
+
+    def apply(self, recorded: Recorded) -> None:
+        event = recorded.envelope.event
+        if isinstance(event, WeightsPublished):
+            self._published(recorded, event)
+        elif isinstance(event, WeightsActivated):
+            self._activations += 1
+            self._activated(recorded, event)
+        elif isinstance(event, CheckpointSaved):
+            self._checkpoints += 1
+            self._saved(recorded, event)
+
+    def _published(self, recorded: Recorded, event: WeightsPublished) -> None:
+        known = self.ledger.published
+        if event.version in known:
+            self.find(recorded, f"v{event.version} was published before", "engines may run two different ones")
+        elif event.version <= max(known, default=-1):
+            wrong = f"v{event.version} comes after v{max(known)}"
+            self.find(recorded, wrong, "engines went back to older weights")
+        parent = event.version - 1 if event.version else None
+        if event.parent != parent:
+            self.find(recorded, f"its parent is {event.parent}, not {parent}", "the chain of versions is broken")
+        first, branched = self.ledger.first, self.ledger.branched
+        if event.version == first:
+            if branched is not None and event.digest != branched.weights_digest:
+                wrong = f"its digest is not that of v{first} of {branched.run}, which the run branches off from"
+                self.find(recorded, wrong, "the branch does not go on from there")
+            return
+        step = self.ledger.steps.get(event.version - 1)
+        if first not in known:
+            self.find(recorded, f"version {first} was never published", "the chain of versions has no beginning")
+        if step is None:
+            self.find(recorded, f"no step committed v{event.version}", "nobody knows what made these weights")
+        elif step.weights_digest != event.digest:
+            wrong = f"its digest is not the one that step {step.step} committed"
+            self.find(recorded, wrong, "engines run weights that no step made")
+
+    def _activated(self, recorded: Recorded, event: WeightsActivated) -> None:
+        published = self.ledger.published.get(event.version)
+        if published is None:
+            self.find(recorded, f"v{event.version} was not published before it", "nobody knows what the engine runs")
+        elif published.digest != event.digest:
+            wrong = "its digest is not the published one"
+            self.find(recorded, wrong, "the engine runs other weights than the trainer made")
+
+    def _saved(self, recorded: Recorded, event: CheckpointSaved) -> None:
+        step = self.ledger.steps.get(event.version - 1)
+        if step is None:
+            self.find(recorded, f"no step committed v{event.version}", "nobody can resume from this checkpoint")
+        elif (step.weights_digest, step.optimizer_digest) != (event.weights_digest, event.optimizer_digest):
+            wrong = f"its digests are not those that step {step.step} committed"
+            self.find(recorded, wrong, "whoever resumes from it trains something else")
+
+    def counts(self) -> Counts:
+        return {
+            "versions": len(self.ledger.published),
+            "activations": self._activations,
+            "checkpoints": self._checkpoints,
+        }

@@ -1,0 +1,103 @@
+"""`export`: the samples of an opened run into files."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import itertools
+from collections import Counter
+from collections.abc import AsyncGenerator, Collection
+from dataclasses import dataclass, field
+
+from schemas.batches import BatchSealed
+from schemas.errors import DataError
+from schemas.subjects import of_type
+from slime_events.analysis.export.followed import FollowedSamples
+from slime_events.analysis.export.prompt import prompts_of
+from slime_events.analysis.export.sample import ExportedSample, Fate
+from slime_events.analysis.export.samples import Samples
+from slime_events.analysis.export.writers import DumpWriter, HfWriter, JsonlWriter, ParquetWriter, Rows, Writer
+from slime_events.core.run.run_reader import OpenedRun, branched_of, open_parent
+from slime_events.plugins.prompt_text import prompt_decoder
+
+
+class Layout(enum.StrEnum):
+    """What is written: slime's dumps, lines of JSON, a Parquet file, or a folder that Hugging Face datasets reads."""
+
+    DUMP = "debug-rollout"
+    JSONL = "jsonl"
+    PARQUET = "parquet"
+    HF = "hf"
+
+
+@dataclass
+class Exported:
+    """files: in the order written. samples: how many, by what became of them."""
+
+    files: list[str] = field(default_factory=list)
+    samples: Counter[Fate] = field(default_factory=Counter)
+
+
+def make_writer(layout: Layout, out: str, *, prompts: bool = False) -> Writer:
+    """prompts: a row for each prompt, as --prompt-data reads it, in place of one for each sample.
+
+    Raises InvalidValue for a path that cannot be, StoreUnavailable.
+    """
+    rows: Rows = prompts_of if prompts else _samples
+    match layout:
+        case Layout.DUMP:
+            return DumpWriter(out)
+        case Layout.JSONL:
+            return JsonlWriter(out, rows)
+        case Layout.PARQUET:
+            return ParquetWriter(out, rows)
+        case Layout.HF:
+            return HfWriter(out, rows)
+
+
+async def export(opened: OpenedRun, writer: Writer, fates: Collection[Fate], steps: range | None = None) -> Exported:
+    """Write all samples with these fates. steps: of those that were trained only these, and evaluations of these
+    versions. Of a run that follows another the samples are that one's. Raises DataError where there are none,
+    RunNotFound where the followed run has gone, StorageError for a torn log.
+    """
+    done = Exported()
+    async with contextlib.aclosing(_samples_of(opened)) as read:
+        async for some in read:
+            for fate, of_one in itertools.groupby(some, lambda sample: sample.fate):
+                found = list(of_one)
+                if _is_wanted(found[0], fates, steps):
+                    writer.write(found)
+                    done.samples[fate] += len(found)
+    if not done.samples:
+        raise DataError(f"run {opened.run} has no samples that are {' or '.join(sorted(fates))}: nothing was exported")
+    writer.close()
+    done.files = writer.files
+    return done
+
+
+async def _samples_of(opened: OpenedRun) -> AsyncGenerator[list[ExportedSample]]:
+    """Those that are done with together."""
+    branched = await branched_of(opened.log)
+    decode = prompt_decoder(opened.settings.engine.hf_checkpoint, opened.fetch)
+    async with contextlib.AsyncExitStack() as stack:
+        if branched is not None and branched.follows:
+            made_by = await stack.enter_async_context(open_parent(branched))
+            made = Samples(opened.run, made_by.fetch, decode)
+            samples: Samples | FollowedSamples = FollowedSamples(opened.run, made, await _batches_of(opened))
+        else:
+            made_by, samples = opened, Samples(opened.run, opened.fetch, decode)
+        async for recorded in made_by.log.read():
+            yield samples.apply(recorded.envelope.event, recorded.position)
+
+
+async def _batches_of(opened: OpenedRun) -> dict[int, BatchSealed]:
+    said = [recorded.envelope.event async for recorded in opened.log.read(1, of_type(opened.run, "batch.sealed"))]
+    return {event.step: event for event in said if isinstance(event, BatchSealed)}
+
+
+def _is_wanted(sample: ExportedSample, fates: Collection[Fate], steps: range | None) -> bool:
+    return sample.fate in fates and (steps is None or sample.step is None or sample.step in steps)
+
+
+def _samples(samples: list[ExportedSample]) -> list[ExportedSample]:
+    return samples

@@ -1,0 +1,39 @@
+"""Files on any fsspec URL, made with the folders that they lie in."""
+
+from __future__ import annotations
+
+from typing import IO
+
+import fsspec
+
+from schemas.errors import DataError
+from storage.object_store import ObjectFolder, store_errors
+
+
+def open_new(url: str) -> IO[bytes]:
+    """A file to write piece by piece. Raises StoreUnavailable, NoSpace."""
+    with store_errors(url):
+        files, path = fsspec.core.url_to_fs(url)
+        files.makedirs(files._parent(path), exist_ok=True)
+        opened: IO[bytes] = files.open(path, "wb")
+    return opened
+
+
+def write_file(url: str, data: bytes) -> None:
+    """A file, whole or not at all. Raises StoreUnavailable, NoSpace."""
+    folder, name = _parts(url)
+    ObjectFolder(folder).replace(name, data)
+
+
+def read_file(url: str) -> bytes:
+    """A whole file. Raises DataError where there is none, StoreUnavailable."""
+    folder, name = _parts(url)
+    try:
+        return ObjectFolder(folder).read(name)
+    except FileNotFoundError:
+        raise DataError(f"there is no file {url}") from None
+
+
+def _parts(url: str) -> tuple[str, str]:
+    folder, _, name = url.rpartition("/")
+    return folder or ".", name

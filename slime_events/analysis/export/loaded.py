@@ -1,0 +1,216 @@
+"""`LoadedStep`: a dump as the groups of one step, checked against what the run asks for."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from schemas.arrays import pack, pack_log_probs, pack_tokens
+from schemas.errors import DataError
+from schemas.ids import sibling_id
+from schemas.prompts import PromptSubmitted, Source
+from schemas.rewards import RewardAssigned
+from schemas.rollouts import RolloutCompleted, RolloutRequested, StopReason, WeightSpan
+from slime_events.analysis.export.dump import load_dump
+from slime_events.analysis.export.rows import SUFFIXES, load_rows
+from slime_events.analysis.export.slime_samples import OURS
+from slime_events.core.trajectory import content_digest
+from slime_events.plugins.sample import Sample, Status
+
+LOADED = "loaded"
+"""The data set of prompts that come with their answers."""
+GRADER = "recorded"
+Rollout = list[Sample]
+"""Its samples: the one that was asked for, then the others that it gave."""
+STOPS = {Status.TRUNCATED: StopReason.LENGTH, Status.ABORTED: StopReason.ABORT}
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedStep:
+    """template: of the dumps' paths, the source that prompts are of, a row a group and an epoch a dump. path: of this
+    one. groups: of each its rollouts, of each its samples. reward_key: where rewards are dicts.
+    """
+
+    step: int
+    template: str
+    path: str
+    groups: list[list[Rollout]]
+    reward_key: str | None = None
+
+    @classmethod
+    def load(
+        cls,
+        template: str,
+        step: int,
+        *,
+        groups: int,
+        samples: int,
+        reward_key: str | None = None,
+        part: float | None = None,
+    ) -> LoadedStep:
+        """groups, samples: groups of a step and rollouts of a group, as the run has them. part: of the dump's groups
+        that a step is made of. Raises DataError where the dump differs.
+
+        A template that ends in .jsonl or .parquet is of `slime-events export`, one file for all steps or one for each.
+        """
+        path = template.format(rollout_id=step)
+        found = load_rows(path, step) if path.endswith(SUFFIXES) else load_dump(path)[1]
+        there = _grouped(path, found, samples)
+        kept = _part_of(there, part)
+        if len(kept) != groups:
+            whole = f"{path} holds {len(found)} samples, and a step of this run is {groups} groups of {samples}: give "
+            if part is None:
+                raise DataError(whole + "--rollout-batch-size and --n-samples-per-prompt as they were when it was made")
+            raise DataError(
+                f"{path}: {part:g} of its {len(there)} groups are {len(kept)}, and a step of this run is "
+                f"{groups} groups: give --rollout-batch-size {len(kept)}, and --global-batch-size to match"
+            )
+        return cls(step, template, path, kept, reward_key)
+
+    def prompts(self) -> list[PromptSubmitted]:
+        """One for each group, as if someone outside had sent them."""
+        return [self._prompt(place, group) for place, group in enumerate(self.groups)]
+
+    def _prompt(self, place: int, group: list[Rollout]) -> PromptSubmitted:
+        """The first sample's: of a group whose samples have prompts of their own the others say theirs."""
+        first = group[0][0]
+        return PromptSubmitted(
+            group=f"{LOADED}-{self.step}-{place:06d}",
+            text=_text(first),
+            tokens=pack_tokens(first.tokens[: -first.response_length]),
+            source=Source(path=self.template, row=place, epoch=self.step, offset=self.step * len(self.groups) + place),
+            dataset=LOADED,
+            messages=first.prompt if isinstance(first.prompt, list) else _ours(first).get("messages"),
+            label=first.label,
+            metadata=_shared_metadata(group),
+        )
+
+    def answers(self, request: RolloutRequested, place: int, worker: str) -> list[RolloutCompleted | RewardAssigned]:
+        """What the dump has for a request: the samples of its rollout, the one that was asked for last, as an engine
+        says them, and their rewards.
+        """
+        group = self.groups[place]
+        samples, shared = group[request.index], _shared_metadata(group)
+        named = [(sibling_id(request.sample, number), sample) for number, sample in enumerate(samples)]
+        named = [*named[1:], named[0]]
+        done = [self._completed(request, name, sample, shared, worker) for name, sample in named]
+        return [*done, *(self._reward(request, name, sample) for name, sample in named)]
+
+    def _completed(
+        self, request: RolloutRequested, name: str, sample: Sample, shared: dict[str, Any], worker: str
+    ) -> RolloutCompleted:
+        """Its tokens count as of the weights that were asked for: the dump says no others of this run. Log-probs that
+        it lacks are 0.
+        """
+        length = sample.response_length
+        tokens = np.asarray(sample.tokens[-length:], np.int32)
+        log_probs = np.asarray(sample.rollout_log_probs or [0.0] * length, np.float32)
+        mask = [0] * length if sample.remove_sample else sample.loss_mask
+        prompt = pack_tokens(sample.tokens[:-length])
+        is_own = prompt != request.prompt
+        return RolloutCompleted(
+            sample=name,
+            group=request.group,
+            attempt=request.attempt,
+            start=0,
+            length=length,
+            prompt_length=prompt.n,
+            stop=STOPS.get(sample.status, StopReason.STOP),
+            text=sample.response,
+            spans=(WeightSpan(0, length, request.min_version),),
+            digest=content_digest(tokens, log_probs),
+            engine=worker,
+            tokens=pack_tokens(tokens),
+            log_probs=pack_log_probs(log_probs),
+            loss_mask=None if mask is None or all(mask) else pack(np.asarray(mask, np.int8), "int8"),
+            rollout="" if name == request.sample else request.sample,
+            prompt=prompt if is_own else None,
+            prompt_text=_text(sample) if is_own else "",
+            metadata={key: value for key, value in _metadata(sample).items() if key not in shared},
+        )
+
+    def _reward(self, request: RolloutRequested, name: str, sample: Sample) -> RewardAssigned:
+        reward = sample.reward
+        if isinstance(reward, dict):
+            reward = reward.get(self.reward_key) if self.reward_key else None
+        if not isinstance(reward, int | float) or not math.isfinite(reward):
+            raise DataError(
+                f"{self.path}: the reward of sample {sample.index} is {sample.reward!r}, and should be a number"
+                + ("" if self.reward_key or not isinstance(sample.reward, dict) else " (or give --reward-key)")
+            )
+        return RewardAssigned(sample=name, group=request.group, value=float(reward), grader=GRADER, grader_digest="")
+
+
+def _ours(sample: Sample) -> dict[str, Any]:
+    """What an export of ours adds; nothing in a dump of slime's."""
+    found = sample.metadata.get(OURS)
+    return found if isinstance(found, dict) else {}
+
+
+def _text(sample: Sample) -> str:
+    """The prompt as text. A dump may hold it as a chat, those of older versions with the text beside it."""
+    return str(_ours(sample).get("text", "")) if isinstance(sample.prompt, list) else sample.prompt
+
+
+def _metadata(sample: Sample) -> dict[str, Any]:
+    return {name: value for name, value in sample.metadata.items() if name != OURS}
+
+
+def _shared_metadata(group: list[Rollout]) -> dict[str, Any]:
+    """What all samples of a group have alike, which is of their prompt; the rest is their own."""
+    every = [_metadata(sample) for rollout in group for sample in rollout]
+    return {
+        key: value
+        for key, value in every[0].items()
+        if all(key in other and other[key] == value for other in every[1:])
+    }
+
+
+def _grouped(path: str, found: list[Sample], samples: int) -> list[list[Rollout]]:
+    """Samples by group and rollout. Groups without a `group_index` are every `samples` rollouts."""
+    rollouts: dict[tuple[int | None, str], Rollout] = {}
+    for place, sample in enumerate(found):
+        rollouts.setdefault((sample.group_index, _rollout_of(sample, place)), []).append(sample)
+    if any(sample.group_index is None for sample in found):
+        every = list(rollouts.values())
+        groups = [every[start : start + samples] for start in range(0, len(every), samples)]
+    else:
+        members: dict[int, list[Rollout]] = {}
+        for (index, _), rollout in rollouts.items():
+            members.setdefault(index or 0, []).append(rollout)
+        groups = [members[index] for index in sorted(members)]
+    for place, group in enumerate(groups):
+        if len(group) != samples:
+            raise DataError(
+                f"{path} holds {len(found)} samples, which are no groups of {samples} rollouts (group {place} has "
+                f"{len(group)}): give --n-samples-per-prompt as it was when it was made"
+            )
+    return groups
+
+
+def _rollout_of(sample: Sample, place: int) -> str:
+    """A name that the samples of one rollout share. Our dumps name the sample that was asked for; slime's number their
+    rollouts, or have one for each sample.
+    """
+    ours = _ours(sample)
+    if name := ours.get("rollout") or ours.get("sample"):
+        return str(name) if "rollout" in ours else _asked_for(str(name))
+    return f"place {place}" if sample.rollout_id is None else f"rollout {sample.rollout_id}"
+
+
+def _asked_for(sample: str) -> str:
+    """Of a dump from before the rollout was written into it: in `<group>-s<index>-<number>` all up to the index."""
+    group, _, rest = sample.rpartition("-s")
+    return f"{group}-s{rest.partition('-')[0]}"
+
+
+def _part_of(groups: list[list[Rollout]], part: float | None) -> list[list[Rollout]]:
+    """Half of the part from the beginning and half from the end, as slime takes samples; a group stays whole."""
+    if part is None:
+        return groups
+    kept = int(len(groups) * part)
+    first = kept // 2
+    return [*groups[:first], *groups[len(groups) - (kept - first) :]]

@@ -1,0 +1,148 @@
+"""`TableCache`: the facts of archived segments as Parquet files, made when a query first asks for them.
+
+    <folder>/<digest of the bundle>/<fact>-<fingerprint>.parquet
+
+A bundle is a few segments that follow each other, named by their sha256: what is kept can never be of something else.
+All of it may be deleted at any time; the next query then takes as long as the first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from schemas.codec import decode
+from slime_events.analysis.query.builder import FactBuilder, type_in
+from slime_events.analysis.query.facts import Fact
+from slime_events.core.trajectory import Fetch
+from storage.archive.index import cache_folder
+from storage.archive.manifest import SegmentManifest
+from storage.archive.reader import ArchiveReader
+from storage.log import Recorded
+
+FOLDER = Path("slime-events", "tables")
+BUNDLE_BYTES = 64 * 1024 * 1024
+"""Of uncompressed records from which on the next segment begins a new bundle: many small files are slow to query."""
+LIMIT_BYTES = 8 * 1024**3
+"""Of the whole cache; beyond it, what was not asked for the longest is deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """Segments that follow each other."""
+
+    segments: tuple[SegmentManifest, ...]
+
+    @property
+    def digest(self) -> str:
+        """32 hex digits that name it."""
+        return hashlib.sha256(" ".join(segment.sha256 for segment in self.segments).encode()).hexdigest()[:32]
+
+
+def bundles(segments: Sequence[SegmentManifest]) -> Iterator[Bundle]:
+    """The segments, in order. Segments that come later change only the last bundle."""
+    some: list[SegmentManifest] = []
+    for segment in segments:
+        some.append(segment)
+        if sum(one.raw_bytes for one in some) >= BUNDLE_BYTES:
+            yield Bundle(tuple(some))
+            some = []
+    if some:
+        yield Bundle(tuple(some))
+
+
+class TableCache:
+    """Parquet files in `folder`, by default one of this user's. Where that cannot be written to, they are kept only as
+    long as this object.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._asked = folder or cache_folder() / FOLDER
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+
+    @functools.cached_property
+    def folder(self) -> Path:
+        """Where they are."""
+        try:
+            self._asked.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=self._asked).close()
+        except OSError:
+            self._temporary = tempfile.TemporaryDirectory(prefix="slime-events-tables-")
+            return Path(self._temporary.name)
+        return self._asked
+
+    def files(self, reader: ArchiveReader, facts: Sequence[Fact], fetch: Fetch) -> dict[str, list[Path]]:
+        """The files of each fact over the whole archive, in order; what is not there is made. Raises as `reader`."""
+        found: dict[str, list[Path]] = {fact.name: [] for fact in facts}
+        made = False
+        for bundle in bundles(reader.segments):
+            folder = self.folder / bundle.digest
+            paths = {fact.name: folder / f"{fact.name}-{fact.fingerprint()}.parquet" for fact in facts}
+            missing = [fact for fact in facts if not _whole(paths[fact.name])]
+            if missing:
+                _make(reader, bundle, {fact: paths[fact.name] for fact in missing}, fetch)
+                made = True
+            os.utime(folder)
+            for name, path in paths.items():
+                found[name].append(path)
+        if made:
+            self._prune(keep={path.parent for paths in found.values() for path in paths})
+        return found
+
+    def _prune(self, keep: set[Path]) -> None:
+        """Delete what was not asked for the longest. Others may be at the same: what has gone is passed over."""
+        sizes: list[tuple[float, int, Path]] = []
+        for folder in self.folder.iterdir():
+            with contextlib.suppress(OSError):
+                sizes.append((folder.stat().st_mtime, sum(file.stat().st_size for file in folder.iterdir()), folder))
+        left = sum(size for _, size, _ in sizes)
+        for _, size, folder in sorted(sizes):
+            if left <= LIMIT_BYTES:
+                return
+            if folder not in keep:
+                shutil.rmtree(folder, ignore_errors=True)
+                left -= size
+
+
+def _whole(path: Path) -> bool:
+    """Whether a file is there and complete: its footer is written last."""
+    try:
+        pq.read_metadata(path)
+    except (OSError, pa.ArrowException):
+        return False
+    return True
+
+
+def _make(reader: ArchiveReader, bundle: Bundle, paths: dict[Fact, Path], fetch: Fetch) -> None:
+    """Write all files of a bundle in one pass over it. A file bears its name once it is whole."""
+    with contextlib.ExitStack() as open_files:
+        temps, writers = {}, {}
+        for fact, path in paths.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temps[fact.name] = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+            open_files.callback(temps[fact.name].unlink, missing_ok=True)
+            writers[fact.name] = open_files.enter_context(
+                pq.ParquetWriter(temps[fact.name], fact.schema, compression="zstd")
+            )
+        builder = FactBuilder(list(paths), fetch, lambda fact, batch: writers[fact.name].write_batch(batch))
+        for segment in bundle.segments:
+            for record in reader.records_of(segment):
+                if type_in(record.subject) in builder.types:
+                    builder.add(Recorded(record.position, record.subject, decode(record.data), record.data))
+                    if builder.full:
+                        builder.flush()
+        builder.flush()
+        for fact, path in paths.items():
+            writers[fact.name].close()
+            temps[fact.name].replace(path)

@@ -1,0 +1,152 @@
+"""A DuckDB database over facts: everything is a view, nothing can be written, nothing outside can be reached."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import tempfile
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from schemas.errors import BadQuery
+from slime_events.analysis.query.answer import Answer
+from slime_events.analysis.query.bad_query import bad_query
+from slime_events.analysis.query.facts import FACTS, LOG
+from slime_events.analysis.query.run_facts import FactParts, RunFacts
+from slime_events.analysis.query.tables import TABLES
+
+_SETTINGS = {
+    "autoload_known_extensions": "false",
+    "autoinstall_known_extensions": "false",
+    "temp_directory": str(Path(tempfile.gettempdir(), f"slime-events-query-{os.getpid()}")),
+}
+"""temp_directory: where a query that is larger than memory puts what it does not need just now; gone afterwards."""
+
+Loaded = Sequence[tuple[RunFacts, Mapping[str, FactParts]]]
+"""Each run with what was loaded of it, the one that was asked for first."""
+
+
+def database(loaded: Loaded, names: Collection[str]) -> duckdb.DuckDBPyConnection:
+    """A database in memory of these facts, and of the tables that need no others. Without facts: the catalogue."""
+    if not names:
+        return _quiet(_catalogue().cursor())
+    connection = _quiet(duckdb.connect(config=_SETTINGS))
+    connection.execute(f"CREATE SCHEMA {LOG}")
+    files: list[str] = []
+    for name in names:
+        rows: list[str] = []
+        for facts, parts in loaded:
+            files += map(str, parts[name].files)
+            rows += _rows(connection, facts, name, parts[name])
+        connection.execute(f"CREATE VIEW {LOG}.{name} AS " + " UNION ALL ".join(rows))
+    for table in TABLES:
+        if _facts_of(table.name) <= set(names):
+            connection.execute(table.view)
+    connection.execute("SET allowed_paths = " + _texts(files))
+    connection.execute("SET enable_external_access = false")
+    connection.execute("SET lock_configuration = true")
+    return connection
+
+
+def _rows(connection: duckdb.DuckDBPyConnection, facts: RunFacts, name: str, part: FactParts) -> Iterator[str]:
+    """SELECTs that give the rows of one fact of one run; in the end what is in memory, if only an empty table."""
+    depth, tail = facts.part.depth, facts.part.where(name)
+    head = f"SELECT {_text(facts.run)} AS run, {depth} AS depth, * FROM"
+    if part.files:
+        yield f"{head} read_parquet({_texts(list(map(str, part.files)))}){tail}"
+    connection.register(f"tail_{name}_{depth}", part.table)
+    yield f"{head} tail_{name}_{depth}{tail}"
+
+
+def _quiet(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
+    """Without a progress bar, which would stand among the rows."""
+    connection.execute("SET enable_progress_bar = false")
+    return connection
+
+
+def one_select(sql: str) -> str:
+    """The statement, without what may stand after it. Raises BadQuery where it is not one SELECT."""
+    try:
+        statements = duckdb.extract_statements(sql)
+    except duckdb.Error as error:
+        raise bad_query(error, sql) from error
+    if len(statements) != 1:
+        raise BadQuery(f"give one SELECT, not {len(statements)} statements")
+    if statements[0].type != duckdb.StatementType.SELECT:
+        kind = statements[0].type.name
+        hint = ": say PIVOT ... ON column IN (...)" if kind == "MULTI" else ""
+        raise BadQuery(f"this is {kind}, and a run can only be asked: give one SELECT{hint}")
+    text = sql.encode()
+    for offset, kind in reversed(duckdb.tokenize(sql)):
+        if kind != duckdb.token_type.comment and text[offset : offset + 1] != b";":
+            break
+        text = text[:offset]
+    return text.decode()
+
+
+def facts_needed(select: str) -> frozenset[str]:
+    """The facts that a query reads. Raises BadQuery where it names what there is not."""
+    with _LOCK:
+        try:
+            ((_, plan),) = _catalogue().execute(f"EXPLAIN (FORMAT JSON)\n{select}").fetchall()
+        except duckdb.Error as error:
+            raise bad_query(error, select, lines_before=1) from error
+    return frozenset(_scanned(json.loads(plan)))
+
+
+_LOCK = threading.Lock()
+
+
+@functools.cache
+def _catalogue() -> duckdb.DuckDBPyConnection:
+    """All tables without a row: what a query would read is what its plan scans here."""
+    connection = duckdb.connect(config=_SETTINGS)
+    connection.execute(f"CREATE SCHEMA {LOG}")
+    for fact in FACTS.values():
+        connection.register("empty", fact.schema.empty_table())
+        connection.execute(f"CREATE TABLE {LOG}.{fact.name} AS SELECT '' AS run, 0 AS depth, * FROM empty")
+        connection.unregister("empty")
+    for table in TABLES:
+        connection.execute(table.view)
+    connection.execute("SET enable_external_access = false")
+    connection.execute("PRAGMA disable_optimizer")
+    return connection
+
+
+@functools.cache
+def _facts_of(table: str) -> frozenset[str]:
+    """The facts that a table is made of."""
+    return facts_needed(f"FROM {table}")
+
+
+def _scanned(plan: Any) -> Iterator[str]:
+    """Names of the facts in a plan."""
+    if isinstance(plan, list):
+        for one in plan:
+            yield from _scanned(one)
+        return
+    table = str(plan.get("extra_info", {}).get("Table", "")).replace('"', "")
+    if table.startswith(f"memory.{LOG}."):
+        yield table.rpartition(".")[2]
+    yield from _scanned(plan.get("children", []))
+
+
+def _texts(values: Sequence[str]) -> str:
+    return "[" + ", ".join(map(_text, dict.fromkeys(values))) + "]"
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+def ask(connection: duckdb.DuckDBPyConnection, select: str) -> Answer:
+    """The query's rows, not yet computed. Raises BadQuery."""
+    try:
+        return Answer(connection.sql(select))
+    except duckdb.Error as error:
+        raise bad_query(error) from error

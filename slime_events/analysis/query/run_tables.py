@@ -1,0 +1,72 @@
+"""`RunTables`: a run as tables to ask by SQL. A live run answers with what is in its log when it is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from schemas.errors import RunNotFound
+from schemas.runs import Branched
+from slime_events.analysis.query.answer import Answer
+from slime_events.analysis.query.cache import TableCache
+from slime_events.analysis.query.database import ask, database, facts_needed, one_select
+from slime_events.analysis.query.run_facts import Part, RunFacts, is_of_rollouts
+from slime_events.core.run.run_reader import OpenedRun, branched_of, open_parent
+
+
+class RunTables:
+    """Made by `tables_of`. Belongs to the event loop that the run was opened in. runs: the one that was asked for, then
+    those behind it. gone: why the run that it follows cannot be opened, where it cannot.
+    """
+
+    def __init__(self, runs: list[RunFacts], gone: RunNotFound | None = None) -> None:
+        self._runs, self._gone = runs, gone
+
+    async def sql(self, query: str) -> Answer:
+        """One SELECT, over a database of its own with all that it needs. Raises BadQuery, RunNotFound, and as the log
+        does.
+        """
+        select = one_select(query)
+        names = await asyncio.to_thread(facts_needed, select)
+        if self._gone is not None and any(map(is_of_rollouts, names)):
+            raise self._gone
+        loaded = [(facts, await facts.load(names)) for facts in self._runs]
+        return ask(await asyncio.to_thread(database, loaded, names), select)
+
+
+@contextlib.asynccontextmanager
+async def tables_of(
+    opened: OpenedRun, *, with_parent: bool = False, cache: Path | None = None
+) -> AsyncIterator[RunTables]:
+    """The tables of an opened run; of one that follows another, with that one's rollouts. with_parent: and of those
+    that it branched from, up to where it did.
+
+    cache: folder of Parquet tables of archives; by default one of this user's. Raises RunNotFound, StorageError.
+    """
+    kept = TableCache(cache)
+    runs = [RunFacts(opened, kept)]
+    async with contextlib.AsyncExitStack() as parents:
+        branched = await branched_of(opened.log)
+        gone = None
+        while branched is not None and (with_parent or branched.follows):
+            try:
+                parent = await parents.enter_async_context(open_parent(branched))
+            except RunNotFound as error:
+                if with_parent:
+                    raise
+                gone = error
+                break
+            runs.append(RunFacts(parent, kept, _part(branched, len(runs), with_parent=with_parent)))
+            if not with_parent:
+                break
+            branched = await branched_of(parent.log)
+        yield RunTables(runs, gone)
+
+
+def _part(branched: Branched, depth: int, *, with_parent: bool) -> Part:
+    """What of its parent's log is of a run: its past, and all the rollouts that it follows."""
+    if branched.follows and not with_parent:
+        return Part(depth, only_rollouts=True)
+    return Part(depth, None if branched.follows else branched.position, branched.version)

@@ -1,0 +1,44 @@
+"""`Table`: a documented table of `query`. Its definition is its documentation, its SQL view and its types in one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+TEXT, INT, FLOAT, TIME, BOOL, JSON = "VARCHAR", "BIGINT", "DOUBLE", "TIMESTAMP", "BOOLEAN", "JSON"
+TEXTS, INTS = "VARCHAR[]", "BIGINT[]"
+NUMBERS = "MAP(VARCHAR, DOUBLE)"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """sql: what it is, over the table's `source`. says: one line with the unit."""
+
+    name: str
+    type: str
+    sql: str
+    says: str
+
+    @property
+    def selected(self) -> str:
+        """The column as a view selects it."""
+        return f'CAST({self.sql} AS {self.type}) AS "{self.name}"'
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """source: what stands after FROM, over facts (`facts.py`) and tables before this one."""
+
+    name: str
+    says: str
+    source: str
+    columns: tuple[Column, ...]
+
+    @property
+    def view(self) -> str:
+        """The statement that makes it."""
+        selected = ",\n".join(column.selected for column in self.columns)
+        return f"CREATE VIEW {self.name} AS SELECT\n{selected}\nFROM {self.source}"
+
+
+RUN = Column("run", TEXT, "t.run", "the run whose log says it; of another only with its past (`--with-parent`)")
+POSITION = Column("position", INT, "t.position", "in that log, from 1")

@@ -1,0 +1,37 @@
+"""Every documented table, in the order of the documentation; each may be made of those before it."""
+
+from __future__ import annotations
+
+from slime_events.analysis.query.table import Table
+from slime_events.analysis.query.tables.evals import EVALS
+from slime_events.analysis.query.tables.events import EVENTS, RUNS, SPANS
+from slime_events.analysis.query.tables.groups import GROUPS
+from slime_events.analysis.query.tables.prompts import PROMPTS, REJECTED_LINES
+from slime_events.analysis.query.tables.rewards import REWARDS
+from slime_events.analysis.query.tables.rollouts import ATTEMPTS, CHUNKS, TOKENS, TURNS
+from slime_events.analysis.query.tables.samples import SAMPLES, TRAINED
+from slime_events.analysis.query.tables.steps import STEPS
+from slime_events.analysis.query.tables.versions import ACTIVATIONS, CHECKPOINTS, VERSIONS
+from slime_events.analysis.query.tables.workers import WORKERS
+
+TABLES: tuple[Table, ...] = (
+    RUNS,
+    EVENTS,
+    PROMPTS,
+    REJECTED_LINES,
+    TRAINED,
+    REWARDS,
+    SAMPLES,
+    GROUPS,
+    STEPS,
+    VERSIONS,
+    ACTIVATIONS,
+    CHECKPOINTS,
+    EVALS,
+    ATTEMPTS,
+    CHUNKS,
+    TURNS,
+    TOKENS,
+    WORKERS,
+    SPANS,
+)

@@ -1,0 +1,113 @@
+"""How rollouts came about: attempts, chunks, turns, tokens."""
+
+from __future__ import annotations
+
+from slime_events.analysis.query.table import BOOL, FLOAT, INT, INTS, JSON, POSITION, RUN, TEXT, TIME, Column, Table
+
+_SAMPLE = Column("sample", TEXT, "t.sample", "the sample")
+
+ATTEMPTS = Table(
+    "attempts",
+    "A row per request of a rollout: one, and one more after each failure or rest.",
+    """(SELECT r.*, e."time" AS ended, e.outcome, e.reason, e.message, e.engine FROM log.rollout_requested r
+        LEFT JOIN (
+            SELECT run, sample, attempt, "time", 'completed' AS outcome, stop AS reason, NULL AS message, engine
+            FROM log.rollout_completed WHERE rollout IN ('', sample)
+            UNION ALL
+            SELECT run, sample, attempt, "time", 'suspended', reason, NULL, engine FROM log.rollout_suspended
+            UNION ALL
+            SELECT run, sample, attempt, "time", 'failed', kind, message, engine FROM log.rollout_failed
+        ) e ON e.run = r.run AND e.sample = r.sample AND e.attempt = r.attempt) t""",
+    (
+        RUN,
+        POSITION,
+        _SAMPLE,
+        Column("group_id", TEXT, 't."group"', "its group"),
+        Column("attempt", INT, "t.attempt", "from 0"),
+        Column("requested", TIME, 't."time"', "UTC"),
+        Column("min_version", INT, "t.min_version", "the engine had to run at least these weights"),
+        Column("seed", INT, "t.seed", "of sampling"),
+        Column("max_new_tokens", INT, "t.sampling_max_new_tokens", "of the whole response"),
+        Column("temperature", FLOAT, "t.sampling_temperature", "of sampling"),
+        Column("top_p", FLOAT, "t.sampling_top_p", "of sampling"),
+        Column("ended", TIME, "t.ended", "UTC; null while it is under way"),
+        Column("outcome", TEXT, "t.outcome", "`completed`, `suspended`, `failed`; null while it is under way"),
+        Column("reason", TEXT, "t.reason", "stop reason, why it rests, or kind of failure"),
+        Column("message", TEXT, "t.message", "one sentence on a failure"),
+        Column("engine", TEXT, "t.engine", "the worker that ended it"),
+    ),
+)
+
+CHUNKS = Table(
+    "chunks",
+    "A row per chunk: tokens of a rollout that were in the log before it ended.",
+    "log.rollout_progressed t",
+    (
+        RUN,
+        POSITION,
+        _SAMPLE,
+        Column("attempt", INT, "t.attempt", "from 0"),
+        Column("time", TIME, 't."time"', "UTC"),
+        Column("start", INT, "t.start", "its first token's place in the response"),
+        Column("tokens", INT, "t.tokens", "how many"),
+        Column("versions", INTS, "list_distinct(list_transform(t.spans, lambda s: s.version))", "weights that made it"),
+        Column("engine", TEXT, "t.engine", "the worker that made it"),
+        Column("turn", INT, "t.turn", "the turn that it belongs to, whose tokens `start` then counts"),
+    ),
+)
+
+TURNS = Table(
+    "turns",
+    "A row per turn of a rollout that a generate function makes: one generation, or one call of a tool.",
+    """(SELECT b.run, b.position, b."time" AS begun, r."time" AS ended, b.sample, b."index", b.role, b.engine,
+               b.call_name, b.call_arguments, r.extends, r.observed, r.length, r.stop, r.text, r.result, r.error,
+               r.overlapping, r.seconds
+        FROM log.turn_begun b
+        ANTI JOIN log.turn_recorded x ON x.run = b.run AND x.sample = b.sample AND x."index" = b."index"
+        LEFT JOIN log.turn_recorded r ON false
+        UNION ALL
+        SELECT run, position, to_timestamp(epoch("time") - seconds)::TIMESTAMP, "time", sample, "index", role, engine,
+               call_name, call_arguments, extends, observed, length, stop, text, result, error, overlapping, seconds
+        FROM log.turn_recorded) t""",
+    (
+        RUN,
+        POSITION,
+        _SAMPLE,
+        Column("index", INT, 't."index"', "of the sample's turns, in the order that they were asked for"),
+        Column("role", TEXT, "t.role", "`assistant` or `tool`"),
+        Column("begun", TIME, "t.begun", "UTC"),
+        Column("ended", TIME, "t.ended", "UTC; null where it is under way, or was when its engine was lost"),
+        Column("seconds", FLOAT, "t.seconds", "s"),
+        Column("engine", TEXT, "t.engine", "the worker"),
+        Column("extends", INT, "t.extends", "the turn whose prompt and tokens it goes on from"),
+        Column("observed", INT, "t.observed", "tokens that the tool or the environment said before it"),
+        Column("tokens", INT, "t.length", "generated, how many"),
+        Column("stop", TEXT, "t.stop", "how a generation ended"),
+        Column("text", TEXT, "t.text", "of the generated tokens"),
+        Column("tool", TEXT, "t.call_name", "the tool that was called"),
+        Column("arguments", JSON, "t.call_arguments", "it was called with"),
+        Column("result", JSON, "t.result", "what it gave"),
+        Column("error", TEXT, "nullif(t.error, '')", "what it raised"),
+        Column("overlapping", BOOL, "t.overlapping", "whether another turn of the sample was under way"),
+    ),
+)
+
+TOKENS = Table(
+    "tokens",
+    "A row per response token. The arrays are read for a query that names this table, and for no other: name the "
+    "samples too where the log is long.",
+    """(SELECT r.run, r.sample, r.start + i AS place, r.tokens[i + 1] AS token, r.log_probs[i + 1] AS log_prob,
+               r.versions[i + 1] AS version, coalesce(m.loss_mask[r.start + i + 1], 1) AS trained
+        FROM (SELECT *, unnest(range(len(tokens))) AS i FROM log.token_run) r
+        LEFT JOIN (SELECT run, sample, loss_mask FROM log.token_run WHERE loss_mask IS NOT NULL) m
+        ON m.run = r.run AND m.sample = r.sample) t""",
+    (
+        RUN,
+        _SAMPLE,
+        Column("place", INT, "t.place", "in the response, from 0"),
+        Column("token", INT, "t.token", "its id"),
+        Column("log_prob", FLOAT, "t.log_prob", "natural, of logits / temperature, by the engine"),
+        Column("version", INT, "t.version", "the weights that made it; null for what a tool said"),
+        Column("trained", BOOL, "t.trained = 1", "loss mask; true where none was said yet"),
+    ),
+)

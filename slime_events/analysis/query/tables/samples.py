@@ -1,0 +1,142 @@
+"""Samples, and what was trained of them."""
+
+from __future__ import annotations
+
+from slime_events.analysis.query.table import FLOAT, INT, INTS, JSON, POSITION, RUN, TEXT, TIME, Column, Table
+from slime_events.analysis.query.tables.parts import COMMITS, VERDICTS, about_samples
+
+TRAINED = Table(
+    "trained",
+    "A row per sample of a sealed batch: what a step is trained on, in order.",
+    f"""(SELECT u.*, c.version, c."time" AS committed FROM {
+        about_samples(
+            '''(
+            SELECT run, depth, position, "time", step, unnest(samples) AS sample, unnest(rewards) AS reward,
+                   unnest(raw_rewards) AS raw_reward, unnest(range(len(samples))) AS place
+            FROM log.batch_sealed)''',
+            "sample",
+        )
+    } u
+        LEFT JOIN {COMMITS} c ON c.run = u.run AND c.step = u.step) t""",
+    (
+        RUN,
+        POSITION,
+        Column("step", INT, "t.step", "the step that trains on it"),
+        Column("place", INT, "t.place", "in the batch, from 0"),
+        Column("sample", TEXT, "t.sample", "the sample"),
+        Column("sample_run", TEXT, "t.of_run", "the run that made it: another one for a run that follows"),
+        Column("reward", FLOAT, "t.raw_reward", "as graded"),
+        Column("normalised", FLOAT, "t.reward", "the reward normalised over its group: what advantages are made of"),
+        Column("sealed", TIME, 't."time"', "UTC"),
+        Column("committed", TIME, "t.committed", "UTC; null where the step was not committed"),
+        Column("version", INT, "t.version", "the weight version that the step made; null where it was not committed"),
+    ),
+)
+
+_REQUESTS = """(SELECT run, sample, min(position) AS position, min("time") AS requested, count(*) AS attempts,
+               max(attempt) AS attempt, first("group") AS "group", first("index") AS "index",
+               first(purpose) AS purpose, first(seed) AS seed, first(prompt) AS prompt
+        FROM log.rollout_requested GROUP BY run, sample)"""
+_FAILURES = """(SELECT run, sample, max(attempt) AS attempt, arg_max(kind, attempt) AS kind
+        FROM log.rollout_failed GROUP BY run, sample)"""
+_RESTS = """(SELECT run, sample, max(attempt) AS attempt, count(*) AS rests
+        FROM log.rollout_suspended GROUP BY run, sample)"""
+
+_SOURCE = f"""(SELECT coalesce(q.run, c.run) AS run, coalesce(q.position, c.position) AS position,
+            coalesce(q.sample, c.sample) AS sample, coalesce(q."group", c."group") AS "group", q."index",
+            coalesce(nullif(c.rollout, ''), c.sample, q.sample) AS rollout, coalesce(q.purpose, 'train') AS purpose,
+            q.requested, q.attempts, q.attempt, q.seed, q.prompt AS asked, c."time" AS completed,
+            c.* EXCLUDE (run, position, "time", producer, sample, "group", attempt, rollout, prompt, depth),
+            c.prompt AS own_prompt
+        FROM {_REQUESTS} q FULL JOIN log.rollout_completed c ON c.run = q.run AND c.sample = q.sample) t
+    LEFT JOIN log.prompt_submitted p ON p.run = t.run AND p."group" = t."group"
+    LEFT JOIN {_FAILURES} f ON f.run = t.run AND f.sample = t.sample AND f.attempt = t.attempt
+    LEFT JOIN {_RESTS} s ON s.run = t.run AND s.sample = t.sample
+    LEFT JOIN rewards r ON r.run = t.run AND r.sample = t.sample
+    LEFT JOIN {VERDICTS} v ON v.of_run = t.run AND v."group" = t."group"
+    LEFT JOIN trained b ON b.sample_run = t.run AND b.sample = t.sample"""
+
+SAMPLES = Table(
+    "samples",
+    "A row per sample, from its request to the weight version that it helped to make.",
+    _SOURCE,
+    (
+        RUN,
+        Column("position", INT, "t.position", "of its first request"),
+        Column("sample", TEXT, "t.sample", "`<group>-s<index>`"),
+        Column("group_id", TEXT, 't."group"', "its group"),
+        Column("index", INT, 't."index"', "in its group; null for further samples of one rollout"),
+        Column("rollout", TEXT, "t.rollout", "the sample that was asked for, where one rollout gave several"),
+        Column("purpose", TEXT, "t.purpose", "`train` or `eval`"),
+        Column("dataset", TEXT, "p.dataset", "of its prompt"),
+        Column("source", TEXT, "p.source_path", "of its prompt: file URL, or `inbox`"),
+        Column("source_row", INT, "p.source_row", "of its prompt: the same in every epoch"),
+        Column("epoch", INT, "p.source_epoch", "of its prompt"),
+        Column("label", TEXT, "p.label", "the right answer, where there is one"),
+        Column(
+            "status",
+            TEXT,
+            """CASE WHEN t.completed IS NOT NULL THEN 'completed' WHEN f.sample IS NOT NULL THEN 'failed'
+               WHEN s.attempt = t.attempt THEN 'suspended' ELSE 'requested' END""",
+            "`completed`, `failed`, `suspended` (it rests), `requested` (waits, or is being made)",
+        ),
+        Column("failure", TEXT, "f.kind", "why it could not be made"),
+        Column("attempts", INT, "coalesce(t.attempts, 0)", "how often it was asked for"),
+        Column("rests", INT, "coalesce(s.rests, 0)", "how often it was suspended"),
+        Column("requested", TIME, "t.requested", "UTC, first"),
+        Column("completed", TIME, "t.completed", "UTC"),
+        Column("seconds", FLOAT, "epoch(t.completed) - epoch(t.requested)", "from first request to completion, s"),
+        Column("queued_seconds", FLOAT, "t.timings_queued", "waiting for an engine, s"),
+        Column("generating_seconds", FLOAT, "t.timings_generating", "s"),
+        Column("updating_seconds", FLOAT, "t.timings_updating", "held by weight updates, s"),
+        Column("engine", TEXT, "t.engine", "the worker that completed it"),
+        Column("seed", INT, "t.seed", "of sampling"),
+        Column("stop", TEXT, "t.stop", "`stop` (it ended), `length` (it was cut), `abort`"),
+        Column(
+            "prompt",
+            TEXT,
+            "CASE WHEN t.own_prompt IS NULL THEN p.text ELSE nullif(t.prompt_text, '') END",
+            "as the model saw it: its group's, or what a generate function made of it (null where an older log holds "
+            "only the tokens of that)",
+        ),
+        Column("text", TEXT, "t.text", "the response"),
+        Column("prompt_tokens", INT, "coalesce(t.prompt_length, t.asked)", "how many"),
+        Column("tokens", INT, "t.length", "of the response, how many"),
+        Column("oldest_version", INT, "list_min(list_transform(t.spans, lambda x: x.version))", "oldest weights in it"),
+        Column("newest_version", INT, "list_max(list_transform(t.spans, lambda x: x.version))", "newest weights in it"),
+        Column("versions", INTS, "list_transform(t.spans, lambda x: x.version)", "weights that made it, in order"),
+        Column(
+            "spans",
+            'STRUCT("start" BIGINT, "end" BIGINT, "version" BIGINT)[]',
+            "t.spans",
+            "response tokens [start, end) were made by version; `unnest(spans, recursive := true)` gives rows",
+        ),
+        Column("reward", FLOAT, "r.reward", "as graded; null before, or where grading failed"),
+        Column("grader", TEXT, "r.grader", "name or path"),
+        Column("reward_detail", JSON, "r.detail", "the grader's dict, where it gave one"),
+        Column("reward_failure", TEXT, "r.failure", "why there is no reward"),
+        Column("verdict", TEXT, "v.verdict", "on its group: `accepted`, `rejected`, null before"),
+        Column("verdict_reason", TEXT, "v.reason", "of the filter, or what failed"),
+        Column("step", INT, "b.step", "the step whose batch it is in"),
+        Column("place", INT, "b.place", "in the batch, from 0"),
+        Column("normalised", FLOAT, "b.normalised", "the reward normalised over its group"),
+        Column("version", INT, "b.version", "the weight version that it helped to make"),
+        Column(
+            "staleness",
+            INT,
+            "b.step - list_min(list_transform(t.spans, lambda x: x.version))",
+            "versions between the oldest weights in it and those that were trained",
+        ),
+        Column("digest", TEXT, "t.digest", "sha256 of its tokens and log-probs, hex"),
+        Column("origin_run", TEXT, "t.origin_run", "of a recorded rollout: the run that has it; else null"),
+        Column("origin_sample", TEXT, "t.origin_sample", "of a recorded rollout: its name there"),
+        Column("origin_position", INT, "t.origin_position", "of a recorded rollout: where its end is in that log"),
+        Column(
+            "origin_versions",
+            INTS,
+            "list_transform(t.origin_spans, lambda x: x.version)",
+            "of a recorded rollout: that run's weights that made it, in order; `versions` is what they count as here",
+        ),
+        Column("metadata", JSON, "t.metadata", "what a generate function added"),
+    ),
+)

@@ -1,0 +1,80 @@
+"""Which events are decisions, and when two of them are the same decision."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from schemas.arrays import Array
+from schemas.batches import BatchSealed
+from schemas.evals import EvalCompleted
+from schemas.event import Event
+from schemas.groups import GroupAccepted, GroupRejected
+from schemas.prompts import PromptRejected, PromptSubmitted
+from schemas.rollouts import RolloutRequested
+from slime_events.analysis.export.loaded import LOADED
+from slime_events.loop.conductor.prompts import INBOX, TRAIN
+
+Verdict = GroupAccepted | GroupRejected
+ALWAYS = frozenset({GroupAccepted, GroupRejected, BatchSealed, RolloutRequested, EvalCompleted})
+CODE_ONLY = frozenset({"filter", "filter_digest"})
+"""Which code decided, not what: the same verdict by another filter is the same decision."""
+ROUNDED = frozenset({"figures"})
+"""Computed by numpy, whose sums may differ in the last digit from one machine to another."""
+
+
+def is_decision(event: Event) -> bool:
+    """Whether the conductor decided it. A prompt from outside or out of a dump, or a line that is no row, is a fact."""
+    if type(event) in ALWAYS:
+        return True
+    if isinstance(event, PromptSubmitted):
+        return event.source.path != INBOX and event.dataset != LOADED
+    if isinstance(event, PromptRejected):
+        return event.dataset == TRAIN and event.source.offset >= 0
+    return False
+
+
+def about(event: Event) -> tuple[str | int, ...]:
+    """What a decision is about: two that say different things of it cannot both be right."""
+    if isinstance(event, Verdict):
+        return ("verdict", event.group)
+    return (type(event).__name__, *event.identity())
+
+
+def differing_fields(one: Event, other: Event) -> list[str]:
+    """The fields of two decisions of one type in which they differ."""
+    return [
+        name
+        for name in one.__struct_fields__
+        if name not in CODE_ONLY and not _same(name, getattr(one, name), getattr(other, name))
+    ]
+
+
+def is_same(one: Event, other: Event) -> bool:
+    """Whether two events are one decision."""
+    return one == other or (type(one) is type(other) and not differing_fields(one, other))
+
+
+def _same(name: str, one: Any, other: Any) -> bool:
+    if one == other:
+        return True
+    if isinstance(one, Array) and isinstance(other, Array):
+        return (one.dtype, one.n, one.digest()) == (other.dtype, other.n, other.digest())
+    if name in ROUNDED and isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(
+            math.isclose(value, other[key], rel_tol=1e-9, abs_tol=1e-12) for key, value in one.items()
+        )
+    return False
+
+
+def plain(event: Event) -> dict[str, Any]:
+    """An event as JSON values, arrays by their length and digest."""
+    built: dict[str, Any] = msgspec.to_builtins(event)
+    for name in event.__struct_fields__:
+        value = getattr(event, name)
+        if isinstance(value, Array):
+            built[name] = {"dtype": value.dtype, "n": value.n, "sha256": value.digest()}
+    return built

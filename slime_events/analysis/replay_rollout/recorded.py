@@ -1,0 +1,147 @@
+"""`RecordedRollout`: what the log says of one rollout, so that an engine can be asked for it again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from schemas.errors import RunNotFound, WeightsDamaged
+from schemas.event import type_of
+from schemas.ids import group_of, place_of, sample_id
+from schemas.prompts import PromptSubmitted
+from schemas.rollouts import RolloutRequested, Sampling, StopReason, WeightSpan
+from schemas.turns import TurnRecorded
+from schemas.weights import WeightsPublished
+from slime_events.analysis.lineage.ancestry import Part, Past
+from slime_events.core.run.run_reader import OpenedRun
+from slime_events.core.trajectory import read_trajectory
+from storage.weights.store import WeightStore, local_folder, verify
+
+NO_WEIGHTS = (
+    "weight version {version} of run {run} is neither at {url} nor in {folders}. Make it again with `slime-events "
+    "retrain {run} --save-version {version} --out DIR`, then give --weights DIR"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRollout:
+    """prompt: int32 [prompt]; tokens: int32, log_probs: float32 [response]. spans: who made which tokens; what a tool
+    said is in none. stop: None where it has not ended. in_turns: a generate function made it. weights: by version.
+    """
+
+    run: str
+    sample: str
+    prompt: npt.NDArray[np.int32]
+    tokens: npt.NDArray[np.int32]
+    log_probs: npt.NDArray[np.float32]
+    spans: tuple[WeightSpan, ...]
+    sampling: Sampling
+    seed: int
+    stop: StopReason | None
+    in_turns: bool
+    weights: dict[int, WeightsPublished]
+
+    def ends(self, span: WeightSpan) -> bool:
+        """Whether the rollout itself ended with this span, by a stop or by its length."""
+        return self.stop is not None and not self.in_turns and span == self.spans[-1]
+
+
+async def read_rollout(opened: OpenedRun, sample: str) -> RecordedRollout:
+    """The rollout of a sample of the run, or of one that it goes on from. Raises RunNotFound, BlobMissing."""
+    try:
+        asked_for = sample_id(group_of(sample), place_of(sample)[0])
+    except ValueError:
+        raise RunNotFound(f"{sample!r} is no id of a sample: it ends in -s and a number (train-0-000003-s1)") from None
+    async with Past(opened) as past:
+        part = await _origin(past, asked_for)
+        log = part.opened.log
+        made = await read_trajectory(log, sample, part.opened.fetch)
+        request = (await part.last_of_each([(type_of(RolloutRequested), asked_for)])).popitem()[1].envelope.event
+        assert isinstance(request, RolloutRequested)
+        if request.recalls:
+            prompt = (
+                (await part.last_of_each([(type_of(PromptSubmitted), group_of(sample))])).popitem()[1].envelope.event
+            )
+            assert isinstance(prompt, PromptSubmitted)
+            raise RunNotFound(
+                f"sample {sample} of run {part.run} is rollout {request.recalls} of another run: its seed and weights "
+                f"are there, so use `slime-events replay-rollout {prompt.source.path} {request.recalls}`"
+            )
+        turns = await part.last_of_each([(type_of(TurnRecorded), asked_for)])
+        if not made.spans:
+            raise RunNotFound(f"sample {sample} of run {part.run} has no tokens that an engine made")
+        return RecordedRollout(
+            run=part.run,
+            sample=sample,
+            prompt=part.opened.fetch(made.prompt),
+            tokens=made.tokens,
+            log_probs=made.log_probs,
+            spans=made.spans,
+            sampling=request.sampling,
+            seed=request.seed,
+            stop=made.stop,
+            in_turns=bool(turns),
+            weights=await _weights(past, {span.version for span in made.spans}),
+        )
+
+
+async def _origin(past: Past, sample: str) -> Part:
+    async for part in past.parts():
+        if await part.last_of_each([(type_of(RolloutRequested), sample)]):
+            return part
+    raise RunNotFound(
+        f"run {past.own.run} has no rollout of sample {sample!r}: `slime-events query {past.own.run} "
+        '"SELECT sample FROM samples"` lists those there are'
+    )
+
+
+async def _weights(past: Past, versions: set[int]) -> dict[int, WeightsPublished]:
+    found: dict[int, WeightsPublished] = {}
+    async for part in past.parts():
+        wanted = [(type_of(WeightsPublished), str(version)) for version in sorted(versions - found.keys())]
+        for recorded in (await part.last_of_each(wanted)).values():
+            event = recorded.envelope.event
+            assert isinstance(event, WeightsPublished)
+            found[event.version] = event
+        if len(found) == len(versions):
+            break
+    return found
+
+
+def weight_folder(rollout: RecordedRollout, version: int, folders: list[str]) -> str:
+    """Where a version lies, verified: as published, or in one of `folders` (of all versions, or of this one).
+
+    Raises RunNotFound where it is nowhere, with how to get it, and WeightsDamaged.
+    """
+    published = rollout.weights.get(version)
+    if published is None:
+        raise RunNotFound(f"run {rollout.run} has published no weight version {version}")
+    for folder in (published.url, *folders):
+        place = local_folder(folder)
+        if (place / "manifest.json").is_file() and _is(str(place), published.digest):
+            return str(place)
+        try:
+            found = WeightStore(folder).folder(version, published.digest)
+        except WeightsDamaged:
+            continue
+        verify(found, published.digest)
+        return found
+    raise RunNotFound(
+        NO_WEIGHTS.format(
+            version=version,
+            run=rollout.run,
+            url=published.url,
+            folders=", ".join(folders) or "any folder that was given",
+        )
+    )
+
+
+def _is(folder: str, digest: str) -> bool:
+    """Whether a folder is that version, whole."""
+    try:
+        verify(folder, digest)
+    except WeightsDamaged:
+        return False
+    return True

@@ -1,0 +1,147 @@
+"""Built-in graders over many samples at once, in a process of their own: a message for hundreds, not for each.
+
+The pool that a run grades with (`slime_events/plugins/rewards/pool.py`) answers sample by sample, as a live group needs
+it. Here nobody waits for one sample, and a rule takes less time than a message about it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import slime_events
+from schemas.errors import SlimeEventsError
+from schemas.rewards import RewardFailureKind
+from slime_events.plugins.rewards import messages
+from slime_events.plugins.rewards.dispatch import built_in
+from slime_events.plugins.rewards.outcome import NoValue, value_of
+from slime_events.plugins.sample import Sample
+
+_BOOT = (
+    "import sys; sys.path.append(sys.argv[1]); "
+    "from slime_events.analysis.rescore.bulk_grading import main; main(int(sys.argv[2]), float(sys.argv[3]))"
+)
+_ROOT = str(Path(slime_events.__file__).resolve().parents[1])
+START_S = 60.0
+"""Given to a process to come up, beside what its samples may take."""
+
+
+class Task(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """What a rule reads of one sample. grader: `--rm-type` or the sample's own; key: --reward-key."""
+
+    grader: str
+    key: str | None
+    index: int
+    prompt: str
+    response: str
+    label: str | None
+    metadata: dict[str, Any]
+
+
+class Missing(msgspec.Struct, array_like=True, frozen=True):
+    """No reward, and why."""
+
+    kind: RewardFailureKind
+    message: str
+
+
+Given = float | Missing
+"""What grading one sample came to."""
+
+_tasks = msgspec.msgpack.Decoder(list[Task])
+_given = msgspec.msgpack.Decoder(list[Given])
+
+
+class RuleProcess:
+    """One process. limit_s: of one sample. Not for use by two threads at once."""
+
+    def __init__(self, limit_s: float) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            command = [sys.executable, "-P", "-c", _BOOT, _ROOT, str(theirs.fileno()), str(limit_s)]
+            environment = {"OMP_NUM_THREADS": "1", **os.environ}
+            self._child = subprocess.Popen(
+                command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, env=environment, start_new_session=True
+            )
+        self._socket, self._limit_s = ours, limit_s
+
+    def grade(self, tasks: Sequence[Task]) -> list[Given] | None:
+        """One outcome per task; None where the process was lost over them, or had to be ended: start another.
+
+        A sample's time limit strikes in the process itself. Where that cannot be (in C code, say), the process is ended
+        once all of its samples could have taken their time.
+        """
+        self._socket.settimeout(START_S + self._limit_s * len(tasks))
+        try:
+            self._socket.sendall(messages.frame(messages.encode(tasks)))
+            answer = messages.receive_frame(self._socket)
+        except OSError:  # a timeout is one, too
+            answer = None
+        if answer is None:
+            self.end()
+            return None
+        return _given.decode(answer)
+
+    def end(self) -> None:
+        """End it at once; it is reaped when this returns."""
+        self._socket.close()
+        with contextlib.suppress(ProcessLookupError):
+            self._child.kill()
+        self._child.wait()
+
+
+class _Late(BaseException):
+    """A sample's time is over. No `Exception`, which a grader might catch."""
+
+
+def grade_tasks(tasks: Sequence[Task], limit_s: float) -> list[Given]:
+    """Grade here and now, in the main thread; what a rule raises is data."""
+    return [_grade(task, limit_s) for task in tasks]
+
+
+def _grade(task: Task, limit_s: float) -> Given:
+    sample = Sample(
+        index=task.index, prompt=task.prompt, response=task.response, label=task.label, metadata=task.metadata
+    )
+    try:
+        grader = built_in(task.grader, task.key)
+        with _limited(limit_s):
+            returned = grader.function(None, sample)
+    except _Late:
+        return Missing(RewardFailureKind.TIMEOUT, f"grading took longer than {limit_s:g} s")
+    except SlimeEventsError as error:
+        return Missing(RewardFailureKind.RAISED, str(error))
+    except Exception as error:
+        return Missing(RewardFailureKind.RAISED, f"the grader {task.grader} raised {type(error).__name__}: {error}")
+    found = value_of(returned, grader.reward_key)
+    return Missing(found.kind, found.message) if isinstance(found, NoValue) else found.value
+
+
+@contextlib.contextmanager
+def _limited(limit_s: float) -> Iterator[None]:
+    signal.setitimer(signal.ITIMER_REAL, limit_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+
+
+def _late(number: int, frame: Any) -> None:
+    raise _Late
+
+
+def main(connection: int, limit_s: float) -> None:
+    """Grade what comes until the other end is closed."""
+    signal.signal(signal.SIGALRM, _late)
+    with socket.socket(fileno=connection) as ours:
+        while (payload := messages.receive_frame(ours)) is not None:
+            ours.sendall(messages.frame(messages.encode(grade_tasks(_tasks.decode(payload), limit_s))))

@@ -1,0 +1,82 @@
+"""`Change`: what is asked to have been otherwise, over the settings that a run had."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from schemas.errors import InvalidValue
+from slime_events.core.config.fields import settings_fields
+from slime_events.core.config.flags import parse_train
+from slime_events.core.config.settings import TrainSettings
+from slime_events.core.config.toml import to_toml
+
+MAY_CHANGE = {
+    "reward": frozenset(field.name for field in settings_fields() if field.component == "reward"),
+    "rollout": frozenset({"dynamic_sampling_filter_path"}),
+    "algorithm": frozenset(
+        {
+            "advantage_estimator",
+            "gamma",
+            "normalize_advantages",
+            "rewards_normalization",
+            "grpo_std_normalization",
+            "calculate_per_token_loss",
+        }
+    ),
+}
+"""Settings that decide over rollouts which are there already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Settings as they were and as they are asked to have been. regrade: samples are graded anew."""
+
+    before: TrainSettings
+    after: TrainSettings
+    regrade: bool
+
+    @property
+    def said(self) -> list[str]:
+        """What differs, a text `setting before -> after` for each."""
+        return [f"{field} {_text(old)} -> {_text(new)}" for _, field, old, new in _differences(self.before, self.after)]
+
+
+def make_change(before: TrainSettings, flags: Sequence[str] = ()) -> Change:
+    """A change by the run's own flags; what is not given is as it was.
+
+    Samples are graded anew where a flag of the reward's is given (be it the same: its source may have changed), or none
+    at all. Raises InvalidValue for a setting that no recorded rollout could answer for, and as `parse_train` does.
+    """
+    recorded = to_toml(before)
+    before, after = (
+        parse_train(["--config", "the run's settings", *given], read=lambda _: recorded).settings
+        for given in ((), flags)
+    )
+    differences = _differences(before, after)
+    wrong = [_flag(field) for component, field, _, _ in differences if field not in MAY_CHANGE.get(component, ())]
+    if wrong:
+        allowed = ", ".join(_flag(field) for fields in MAY_CHANGE.values() for field in sorted(fields))
+        raise InvalidValue(
+            f"{', '.join(wrong)}: recorded rollouts cannot say what it would have changed. Rescoring takes {allowed}; "
+            "for other settings train a branch: slime-events branch"
+        )
+    own = {flag for f in settings_fields() if f.component == "reward" for flag in (f.flag, f.negative)}
+    return Change(before, after, not flags or any(flag.partition("=")[0] in own for flag in flags))
+
+
+def _differences(before: TrainSettings, after: TrainSettings) -> list[tuple[str, str, object, object]]:
+    old, new = msgspec.to_builtins(before), msgspec.to_builtins(after)
+    return [(c, f, old[c][f], value) for c in new for f, value in new[c].items() if value != old[c][f]]
+
+
+def _flag(field: str) -> str:
+    return "--" + field.replace("_", "-")
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return "none"
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,156 @@
+"""`rescore`: read a run once, grade its rollouts again where that is asked for, and compare.
+
+log -> groups as they were decided, batches, evaluations -> stretches of some hundred samples
+    -> graded side by side in processes of their own -> back in the log's order -> Comparison -> Report
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections import deque
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import IO
+
+from schemas.batches import BatchSealed
+from slime_events.analysis.rescore.bulk_grading import Given
+from slime_events.analysis.rescore.change import Change
+from slime_events.analysis.rescore.changes import ChangesFile
+from slime_events.analysis.rescore.collect import Gathering, Group, Item
+from slime_events.analysis.rescore.compare import Comparison
+from slime_events.analysis.rescore.grade import Regrader
+from slime_events.analysis.rescore.report import Report
+from slime_events.core.run.run_reader import OpenedRun
+from slime_events.plugins.args_view import ArgsView
+from slime_events.plugins.filters.judge import make_judge
+from storage.archive.log import ArchivedLog
+from storage.archive.segment import SegmentRecord
+from storage.cancellation import end_all
+from storage.log import Readable, Recorded
+
+STRETCH = 1024
+"""Samples that are graded at once."""
+READ = 256
+"""Events that are read at once."""
+AHEAD = 4
+"""Stretches under way at most: reading goes on while they are graded."""
+
+
+async def rescore(opened: OpenedRun, change: Change, out: IO[bytes] | None = None, *, most: int = 5) -> Report:
+    """What the change would have made of the run's rollouts. out: where the changes file is written to, if anywhere.
+
+    most: examples of each kind. Raises ConfigError and PlugPointError for a grader or filter that is not there.
+    """
+    settings = change.after
+    filtered = settings.rollout.dynamic_sampling_filter_path
+    judge = make_judge(settings.rollout, ArgsView.of(settings.rollout, settings.reward, settings.algorithm))
+    changes = ChangesFile(out)
+    comparison = Comparison(change, judge if filtered else None, opened.fetch, changes, most)
+    gathering = Gathering()
+    shown = ArgsView.of(settings.rollout, settings.algorithm, settings.reward).as_dict()
+    async with contextlib.AsyncExitStack() as stack:
+        regrader = await stack.enter_async_context(Regrader(settings.reward, shown)) if change.regrade else None
+        async for items, given in _graded(opened.log, gathering, regrader):
+            for item in items:
+                _compare(comparison, item, given)
+        graders = gathering.graders if regrader is None else regrader.graders
+    return _report(opened, change, comparison, gathering, graders, await opened.log.position())
+
+
+def _compare(comparison: Comparison, item: Item, given: Mapping[str, Sequence[Given]]) -> None:
+    if isinstance(item, Group):
+        comparison.group(item, given.get(item.prompt.group))
+    elif isinstance(item, BatchSealed):
+        comparison.batch(item)
+    else:
+        comparison.evaluation(item)
+
+
+async def _graded(
+    log: Readable, gathering: Gathering, regrader: Regrader | None
+) -> AsyncIterator[tuple[list[Item], dict[str, list[Given]]]]:
+    """Stretches in the log's order, each with the outcomes of its groups."""
+    under_way: deque[tuple[list[Item], asyncio.Task[dict[str, list[Given]]]]] = deque()
+    try:
+        async for items in _stretches(log, gathering):
+            under_way.append((items, asyncio.create_task(_grade(items, regrader))))
+            await asyncio.sleep(0)  # so that it is sent on its way before more is read
+            if len(under_way) > AHEAD:
+                done, task = under_way.popleft()
+                yield done, await task
+        while under_way:
+            done, task = under_way.popleft()
+            yield done, await task
+    finally:
+        await end_all(*(task for _, task in under_way))
+
+
+async def _grade(items: Sequence[Item], regrader: Regrader | None) -> dict[str, list[Given]]:
+    if regrader is None:
+        return {}
+    groups = [item for item in items if isinstance(item, Group)]
+    given = await regrader.grade(groups)
+    return {group.prompt.group: outcomes for group, outcomes in zip(groups, given, strict=True)}
+
+
+async def _stretches(log: Readable, gathering: Gathering) -> AsyncIterator[list[Item]]:
+    items: list[Item] = []
+    samples = 0
+    async for records in _records(log):
+        for record in records:
+            for item in gathering.apply(record.subject, record.data):
+                items.append(item)
+                samples += len(item.rollouts) if isinstance(item, Group) else 0
+            if samples >= STRETCH:
+                yield items
+                items, samples = [], 0
+    yield items
+
+
+async def _records(log: Readable) -> AsyncIterator[Sequence[SegmentRecord] | Sequence[Recorded]]:
+    """Every stored event, some at a time. An archive's are not decoded only to be left out."""
+    if isinstance(log, ArchivedLog):
+        stored = log.records()
+        while records := list(itertools.islice(stored, READ)):
+            yield records
+        return
+    async for recorded in log.read():
+        yield (recorded,)
+
+
+def _report(
+    opened: OpenedRun,
+    change: Change,
+    comparison: Comparison,
+    gathering: Gathering,
+    graders: Mapping[tuple[str, str], int],
+    events: int,
+) -> Report:
+    before, after = comparison.rewards()
+    algorithms = change.before.algorithm, change.after.algorithm
+    return Report(
+        run=opened.run,
+        where=opened.where,
+        changed=change.said,
+        regraded=change.regrade,
+        graders_before=_named(gathering.graders),
+        graders_after=_named(graders),
+        filter_before=change.before.rollout.dynamic_sampling_filter_path or "none",
+        filter_after=change.after.rollout.dynamic_sampling_filter_path or "none",
+        events=events,
+        samples=comparison.samples(),
+        groups=comparison.groups(gathering.undecided),
+        rewards_before=before,
+        rewards_after=after,
+        steps=comparison.steps,
+        evaluations=comparison.evaluations,
+        unlike=comparison.unlike,
+        without_kl=any(
+            one.kl_coef != 0 and one.advantage_estimator.startswith("reinforce_plus_plus") for one in algorithms
+        ),
+    )
+
+
+def _named(graders: Mapping[tuple[str, str], int]) -> list[tuple[str, str, int]]:
+    return sorted(((name, digest, count) for (name, digest), count in graders.items()), key=lambda one: -one[2])

@@ -1,0 +1,84 @@
+"""`Report`: what training again has come to."""
+
+from __future__ import annotations
+
+import msgspec
+
+from slime_events.analysis.retrain.retrained import Retrained
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """origin: what the ranks began with. compared: what each step was compared with. seconds: of all of it;
+    building: until the ranks were there. run_seconds: that the run took for the same steps. causes: of a difference.
+    saved: folders that were written.
+    """
+
+    run: str
+    origin: str
+    compared: str
+    topology: str
+    exact: bool
+    steps: tuple[Retrained, ...]
+    seconds: float
+    building: float
+    run_seconds: float | None = None
+    causes: tuple[str, ...] = ()
+    saved: tuple[str, ...] = ()
+
+    @property
+    def wrong(self) -> Retrained | None:
+        """The first step that came out otherwise."""
+        return next((step for step in self.steps if step.differences), None)
+
+    @property
+    def speed_up(self) -> float | None:
+        """How many times faster than the run; None where the run's time is not known, or nothing was trained."""
+        return self.run_seconds / self.seconds if self.run_seconds and self.steps else None
+
+
+def step_text(step: Retrained) -> str:
+    """One line of progress."""
+    head = f"step {step.step:>4} -> v{step.version:<4}"
+    if step.differences:
+        return f"{head}  DIFFERS  {step.seconds:.3f} s"
+    if step.distance is None:
+        return f"{head}  equal  {step.seconds:.3f} s"
+    apart = step.distance
+    return f"{head}  max |difference| {apart.max_abs:.3g}, relative L2 {apart.relative_l2:.3g}  {step.seconds:.3f} s"
+
+
+def report_text(report: Report) -> str:
+    """The last lines: what was compared, and what it came to."""
+    wrong = report.wrong
+    lines = [f"began with {report.origin}, on {report.topology}", f"compared: {report.compared}"]
+    lines += [f"written: {folder}" for folder in report.saved]
+    if wrong is not None:
+        lines.append(f"step {wrong.step} of run {report.run} is otherwise than it was committed:")
+        lines += [
+            f"  {one.compared}: recorded {one.recorded}, now {one.found}{_in(one.detail)}" for one in wrong.differences
+        ]
+        lines += [f"likely cause: {cause}" for cause in report.causes]
+        return "\n".join(lines)
+    return "\n".join([*lines, verdict(report)])
+
+
+def verdict(report: Report) -> str:
+    """The one sentence."""
+    count = f"{len(report.steps)} steps re-trained" if len(report.steps) != 1 else "1 step re-trained"
+    if report.exact:
+        outcome = "every digest equal" if report.steps else "none was needed"
+    else:
+        furthest = max((step.distance.relative_l2 for step in report.steps if step.distance), default=0.0)
+        outcome = f"weights at most {furthest:.3g} away (relative L2)"
+    return f"{count}, {outcome}, {_pace(report)}"
+
+
+def _pace(report: Report) -> str:
+    own = f"{report.seconds:.1f} s, {report.building:.1f} s of it until the ranks were there"
+    if report.speed_up is None or report.run_seconds is None:
+        return own
+    return f"{report.speed_up:.1f} x as fast as the run: {own}, against {report.run_seconds:.1f} s"
+
+
+def _in(detail: str) -> str:
+    return f" ({detail})" if detail else ""

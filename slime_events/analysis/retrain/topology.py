@@ -1,0 +1,44 @@
+"""How the ranks that train again are laid out: as the run's own, or otherwise."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from schemas.errors import ImpossibleCombination
+from slime_events.core.config.settings import TrainSettings
+from slime_events.core.config.trainer import TrainerSettings
+
+
+def with_topology(settings: TrainSettings, tensor: int | None, ranks: int | None) -> TrainSettings:
+    """The settings with another tensor parallel size, or another number of ranks; all of them on one node.
+
+    Without `ranks` there are as many data parallel ranks as in the run. Raises ImpossibleCombination.
+    """
+    if tensor is None and ranks is None:
+        return settings
+    trainer = settings.trainer
+    size = trainer.tensor_model_parallel_size if tensor is None else tensor
+    world = ranks if ranks is not None else size * (trainer.world_size // trainer.tensor_model_parallel_size)
+    if size < 1 or world < 1 or world % size:
+        raise ImpossibleCombination(
+            f"{world} ranks do not divide into tensor parallel groups of {size}: --actor-num-gpus-per-node has to be a "
+            "multiple of --tensor-model-parallel-size"
+        )
+    changed = replace(trainer, tensor_model_parallel_size=size, actor_num_nodes=1, actor_num_gpus_per_node=world)
+    return replace(settings, trainer=changed)
+
+
+def is_same(one: TrainSettings, other: TrainSettings) -> bool:
+    """Whether both sum in the same order: then equal inputs give equal bits."""
+    return _shape(one.trainer) == _shape(other.trainer)
+
+
+def topology_text(settings: TrainSettings) -> str:
+    """`1 rank`, `2 ranks, tensor parallel 2`."""
+    tensor, ranks, _ = _shape(settings.trainer)
+    count = "1 rank" if ranks == 1 else f"{ranks} ranks"
+    return count if tensor == 1 else f"{count}, tensor parallel {tensor}"
+
+
+def _shape(trainer: TrainerSettings) -> tuple[int, int, bool]:
+    return trainer.tensor_model_parallel_size, trainer.world_size, trainer.sequence_parallel

@@ -1,0 +1,137 @@
+"""`SeekIndex`: moments of a run put away every so many events, so that any other is near one of them.
+
+<folder>/index.seek               where they are, their times, and where each step was committed
+<folder>/<position>.seek          one of them: a snapshot of the state, and what is around it
+
+Only a cache. Whoever has none, or one of another history or of other rules, folds from position 1 and makes it anew.
+"""
+
+from __future__ import annotations
+
+import bisect
+import logging
+from pathlib import Path
+
+import msgspec
+
+from schemas.errors import StorageError
+from slime_events.analysis.timetravel.context import VERSION, Around
+from slime_events.analysis.timetravel.moment import Moment
+from slime_events.core.state.run import FOLD
+from slime_events.core.state.snapshot import Snapshot, Unusable, pack, unpack
+from storage.log import Recorded
+from storage.object_store import ObjectFolder
+
+log = logging.getLogger(__name__)
+
+EVERY = 5_000
+"""Events from one to the next: what a seek may have to fold."""
+_INDEX = "index.seek"
+
+
+class SeekPoint(Snapshot, frozen=True, kw_only=True):
+    """A moment as it is put away."""
+
+    around: Around
+
+    def moment(self, last: Recorded) -> Moment:
+        """Itself, to go on from. last: the record at its position."""
+        return Moment(self.state, self.around, self.before, last)
+
+
+class Mark(msgspec.Struct, frozen=True, array_like=True):
+    """That there is a point. chain: of the state there. latest_at: no event up to here was said later (UTC ns)."""
+
+    position: int
+    chain: str
+    latest_at: int
+
+
+class Index(msgspec.Struct, kw_only=True):
+    """steps: the position at which each was committed, in order, up to the last mark. first_at: of the first event."""
+
+    run: str
+    fold: int = FOLD
+    version: int = VERSION
+    first_at: int = 0
+    marks: list[Mark] = []
+    steps: list[tuple[int, int]] = []
+
+    def before(self, position: int) -> Mark | None:
+        """The last mark before a position, so that at least one event is folded on the way there."""
+        place = bisect.bisect_left(self.marks, position, key=lambda mark: mark.position)
+        return self.marks[place - 1] if place else None
+
+    def before_time(self, at: int) -> Mark | None:
+        """The last mark up to which nothing was said later than `at`."""
+        place = bisect.bisect_right(self.marks, at, key=lambda mark: mark.latest_at)
+        return self.marks[place - 1] if place else None
+
+    def commit_of(self, step: int) -> int | None:
+        """The position of its step.committed, where that is before the last mark."""
+        place = bisect.bisect_left(self.steps, (step, 0))
+        found = self.steps[place] if place < len(self.steps) else None
+        return found[1] if found is not None and found[0] == step else None
+
+
+class SeekIndex:
+    """The index of `run` in a folder; None: kept in memory only. What cannot be written is done without."""
+
+    def __init__(self, run: str, folder: Path | None) -> None:
+        self._folder = folder
+        self._packed: dict[int, bytes] = {}
+        self.index = self._load(run) or Index(run=run)
+
+    def _load(self, run: str) -> Index | None:
+        if self._folder is None:
+            return None
+        try:
+            found = unpack(Path(self._folder, _INDEX).read_bytes(), Index)
+        except OSError:
+            return None
+        if isinstance(found, Unusable) or found.version != VERSION or found.run != run:
+            log.info("the seek index in %s is made anew", self._folder)
+            return None
+        return found
+
+    def point(self, mark: Mark) -> SeekPoint | None:
+        """What was put away there, if it is whole and the one that the index means."""
+        packed = self._packed.get(mark.position)
+        try:
+            stored = packed or Path(self._folder or "", _name(mark.position)).read_bytes()
+        except OSError:
+            return None
+        found = unpack(stored, SeekPoint)
+        return None if isinstance(found, Unusable) or found.state.chain != mark.chain else found
+
+    def add(self, moment: Moment) -> None:
+        """Put a moment away. It may go on afterwards."""
+        state, around = moment.state, moment.around
+        point = SeekPoint(fold=FOLD, before=moment.before, state=state, around=around)
+        packed = pack(msgspec.msgpack.encode(point))
+        self.index.first_at = around.first_at
+        self.index.marks.append(Mark(state.events, state.chain, around.latest_at))
+        if not self._write(_name(state.events), packed):
+            self._packed[state.events] = packed
+
+    def save(self) -> None:
+        """Say what there is. Points that no saved index names are no harm."""
+        self._write(_INDEX, pack(msgspec.msgpack.encode(self.index)))
+
+    def forget(self) -> None:
+        """Begin anew: it is of another history."""
+        self.index = Index(run=self.index.run)
+
+    def _write(self, name: str, packed: bytes) -> bool:
+        if self._folder is None:
+            return False
+        try:
+            ObjectFolder(str(self._folder)).replace(name, packed)
+        except StorageError as error:  # a folder that is read-only or full: this time it is kept in memory
+            log.info("%s is not kept: %s", name, error)
+            return False
+        return True
+
+
+def _name(position: int) -> str:
+    return f"{position:012d}.seek"

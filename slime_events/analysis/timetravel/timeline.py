@@ -1,0 +1,154 @@
+"""`Timeline`: a run's log that can be entered anywhere.
+
+place -> the last point before it (seek_index) -> checked against the log -> the few events from there on -> Moment
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+from schemas.errors import RunNotFound
+from schemas.steps import StepCommitted
+from slime_events.analysis.timetravel.log_position import AfterStep, AtPosition, AtTime, BeforeEnd, FromStart, Place
+from slime_events.analysis.timetravel.moment import Moment
+from slime_events.analysis.timetravel.seek_index import EVERY, Mark, SeekIndex
+from slime_events.core.state.run import RunState
+from storage.event_block import Stretched
+from storage.log import Readable, Recorded
+
+Stop = Callable[[Recorded], bool]
+"""Whether to stop before this event."""
+
+
+class Timeline:
+    """log: live, finished or archived. folder: where its seek index is kept; None: in memory. end: last position."""
+
+    def __init__(self, log: Readable, folder: Path | None = None, *, every: int = EVERY) -> None:
+        self._log, self._every = log, every
+        self._seek = SeekIndex(log.run, folder)
+        self._commits: list[tuple[int, int]] = []
+        self.end = 0
+
+    async def open(self, on_index: Callable[[int], None] = lambda events: None) -> Timeline:
+        """Bring the index up to the log's end. on_index: told how many events are folded for it, where they are many.
+
+        Raises RunNotFound for an empty log, StorageError, SchemaError, LogDamaged, ArchiveDamaged.
+        """
+        self.end = await self._log.position()
+        if not self.end:
+            raise RunNotFound(
+                f"the log of run {self._log.run} is empty: nothing has been said yet that could be looked at"
+            )
+        marks = self._seek.index.marks
+        moment = await self._fold(marks[-1], lambda recorded: True) if marks else self._beginning()
+        if not moment.position:
+            self._seek.forget()
+        todo = self.end - moment.position
+        if todo >= self._every:
+            on_index(todo)
+            await self._index(moment)
+        return self
+
+    async def _index(self, moment: Moment) -> None:
+        """One pass over what came since the last point."""
+        if isinstance(self._log, Stretched):
+            await self._index_stretches(self._log, moment)
+        else:
+            await self._index_log(moment)
+        self._seek.save()
+
+    async def _index_stretches(self, log: Stretched, moment: Moment) -> None:
+        chain = bytes.fromhex(moment.state.chain)
+        async with contextlib.aclosing(log.stretches(moment.position + 1, chain, self._every)) as read:
+            async for stretch in read:
+                for position, told in enumerate(moment.apply_all(stretch), stretch.first):
+                    if isinstance(told.event, StepCommitted):
+                        self._commits.append((told.event.step, position))
+                self._mark(moment)
+
+    async def _index_log(self, moment: Moment) -> None:
+        async with contextlib.aclosing(self._log.read(moment.position + 1)) as read:  # type: ignore[type-var]
+            async for recorded in read:
+                moment.apply(recorded)
+                if isinstance(recorded.envelope.event, StepCommitted):
+                    self._commits.append((recorded.envelope.event.step, recorded.position))
+                self._mark(moment)
+                if recorded.position == self.end:
+                    break
+
+    def _mark(self, moment: Moment) -> None:
+        """Put the moment away where one is due, with the steps that were committed since the last."""
+        if not moment.position % self._every:
+            self._seek.index.steps += self._commits
+            self._commits.clear()
+            self._seek.add(moment)
+
+    async def seek(self, place: Place) -> Moment:
+        """The run there. Raises RunNotFound where the log has no such place."""
+        match place:
+            case AtPosition(position):
+                return await self._at(position)
+            case AfterStep(step):
+                return await self._after_step(step)
+            case AtTime(at):
+                return await self._at_time(at)
+            case FromStart(nanos):
+                return await self._at_time((await self._record(1)).envelope.at + nanos)
+            case BeforeEnd(nanos):
+                return await self._at_time((await self._record(self.end)).envelope.at - nanos)
+
+    async def _at(self, position: int) -> Moment:
+        if not 1 <= position <= self.end:
+            raise RunNotFound(f"run {self._log.run} has no position {position}: there are 1 to {self.end}")
+        return await self._fold(self._seek.index.before(position), lambda recorded: recorded.position > position)
+
+    async def _after_step(self, step: int) -> Moment:
+        position = self._seek.index.commit_of(step)
+        if position is not None:
+            return await self._at(position)
+        marks = self._seek.index.marks
+        committed = False
+
+        def stop(recorded: Recorded) -> bool:
+            nonlocal committed
+            over, event = committed, recorded.envelope.event
+            committed = committed or (isinstance(event, StepCommitted) and event.step == step)
+            return over
+
+        moment = await self._fold(marks[-1] if marks else None, stop)
+        if not committed:
+            raise RunNotFound(f"run {self._log.run} has not committed step {step}: {moment.state.steps} are, from 0")
+        return moment
+
+    async def _at_time(self, at: int) -> Moment:
+        moment = await self._fold(self._seek.index.before_time(at), lambda recorded: recorded.envelope.at > at)
+        if moment.last is None:
+            raise RunNotFound(f"run {self._log.run} had not begun at that time: its first event came later")
+        return moment
+
+    async def _record(self, position: int) -> Recorded:
+        async with contextlib.aclosing(self._log.read(position)) as read:  # type: ignore[type-var]
+            return await anext(read)
+
+    async def _fold(self, mark: Mark | None, stop: Stop) -> Moment:
+        """From the point of a mark, or from the beginning where none is right, up to where it is to stop."""
+        point = None if mark is None else self._seek.point(mark)
+        moment = self._beginning()
+        async with contextlib.aclosing(self._log.read(point.position if point else 1)) as read:  # type: ignore[type-var]
+            async for recorded in read:
+                if point is not None and recorded.position == point.position:
+                    if not point.is_followed_by(recorded.data):
+                        break  # the log has another history
+                    moment = point.moment(recorded)
+                    continue
+                if recorded.position > self.end or stop(recorded):
+                    return moment
+                moment.apply(recorded)
+        if point is not None and not moment.position:
+            return await self._fold(None, stop)
+        return moment
+
+    def _beginning(self) -> Moment:
+        return Moment(RunState(run=self._log.run))

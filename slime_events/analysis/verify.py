@@ -1,0 +1,84 @@
+"""`verify`: does the log of a finished run fold to exactly the state that the live run ended with?
+
+`run.finished` carries the digest of the state that the live conductor had folded, and its number of events. Folding
+the log again from position 0 must give both. The state chains over every event's bytes, so that no event can be
+missing, added or changed without another digest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from schemas.errors import LogDamaged
+from schemas.runs import RunFinished
+from slime_events.core.state.apply import apply
+from slime_events.core.state.run import FOLD, RunState, state_digest
+from storage.log import Readable, Recorded
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What was proved. events, digest: of the state that run.finished names; position: of the last event in the log."""
+
+    run: str
+    events: int
+    digest: str
+    position: int
+    steps: int
+
+    def __str__(self) -> str:
+        return f"{self.run}: {self.events} events fold to state {self.digest}, as the live run ended"
+
+
+async def verify(log: Readable) -> Verified:
+    """Fold the log from position 0 and compare at every `run.finished` (a resumed run has several); the last counts.
+
+    Raises LogDamaged where a position is missing, an event does not fold, the count or the digest differs, or where
+    the log has no run.finished to compare with.
+    """
+    state, found = RunState(run=log.run), None
+    async for recorded in log.read():
+        if recorded.position != state.events + 1:
+            raise LogDamaged(
+                f"run {log.run}: position {state.events + 1} is missing, {recorded.position} comes after {state.events}"
+            )
+        if isinstance(recorded.envelope.event, RunFinished):
+            found = _compare(state, recorded.envelope.event, recorded.position)
+        fold(state, recorded)
+    if found is None:
+        why = f"the run failed: {state.failure}" if state.failure else f"its {state.events} events end without one"
+        raise LogDamaged(f"run {log.run} has no run.finished to compare with: {why}")
+    return Verified(log.run, found.events, found.state_digest, state.events, found.steps)
+
+
+def fold(state: RunState, recorded: Recorded) -> None:
+    """`apply`, with LogDamaged where the event does not fit what came before it."""
+    try:
+        apply(state, recorded)
+    except (KeyError, ValueError, IndexError) as error:
+        raise LogDamaged(
+            f"run {state.run}: {recorded.envelope.type} at position {recorded.position} does not fit the events before "
+            f"it ({type(error).__name__}: {error}): one of them is missing or was changed"
+        ) from error
+
+
+def _compare(state: RunState, finished: RunFinished, position: int) -> RunFinished:
+    if finished.events != state.events:
+        missing = finished.events - state.events
+        what = f"{missing} are missing" if missing > 0 else f"{-missing} were added"
+        raise LogDamaged(
+            f"run {state.run}: run.finished at position {position} was said after {finished.events} events, and there "
+            f"are {state.events} before it: {what}"
+        )
+    if finished.fold != FOLD:
+        raise LogDamaged(
+            f"run {state.run} was folded by rules {finished.fold}, this version folds by rules {FOLD}: all "
+            f"{state.events} events are there and fit, the digest cannot be compared"
+        )
+    digest = state_digest(state)
+    if digest != finished.state_digest:
+        raise LogDamaged(
+            f"run {state.run}: {state.events} events fold to state {digest}, and the live run ended with "
+            f"{finished.state_digest}: an event was changed or replaced"
+        )
+    return finished

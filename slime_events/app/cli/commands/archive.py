@@ -1,0 +1,94 @@
+"""`slime-events archive`: bring a run's archive up to the end of its log, verify it, mend it."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from schemas.errors import ArchiveDamaged, BlobDamaged, BlobMissing, RunIsOn
+from slime_events.app.cli.run_argument import RunParser, blob_url
+from slime_events.core.run.run_folder import RunFolder, find_run
+
+if TYPE_CHECKING:
+    from storage.archive.reader import ArchiveReader
+
+
+def main(argv: Sequence[str] = ()) -> int:
+    """Archive, or only look. Errors are raised; damage that was found and not mended is one."""
+    said = _parser().parse_args(argv)
+    folder = find_run(said.run, said.runs_dir)
+    own = folder.archive_url()
+    url = said.url or own
+    if not said.verify or said.repair:
+        asyncio.run(_archive(folder, url, repair=said.repair, own=url == own))
+    if said.verify:
+        print(verified(url, folder.log_name()))
+    return 0
+
+
+async def _archive(folder: RunFolder, url: str, *, repair: bool, own: bool) -> None:
+    from slime_events.app.launch.run_lock import is_held
+    from storage.archive.copy import archive_log
+    from storage.archive.repair import repair_archive
+    from storage.archive.writer import ArchiveWriter, blobs_to_archive
+    from storage.open_log import open_run_log
+
+    async with open_run_log(folder.path, folder.log_name()) as log:
+        if repair:
+            for manifest in await repair_archive(log, url, log.run):
+                print(f"segment {manifest.segment}, positions {manifest.first} to {manifest.last}: made again")
+        if own and is_held(folder):
+            raise RunIsOn(f"run {log.run} is on, and its archivist writes {url}: give another URL, or wait for its end")
+        blobs = blobs_to_archive(blob_url(folder), url, folder.path)
+        writer = await asyncio.to_thread(lambda: ArchiveWriter(url, log.run, blobs=blobs))
+        sealed = len(writer.segments)
+        events = await archive_log(log, writer)
+        print(f"archived {events:,} events in {len(writer.segments) - sealed} segments, to position "
+              f"{writer.next_position - 1:,}, at {writer.url}")  # fmt: skip
+
+
+def verified(url: str, run: str) -> str:
+    """Read the whole archive and every blob that it holds, and say what was checked. Raises ArchiveDamaged."""
+    from storage.archive.reader import ArchiveReader
+
+    reader = ArchiveReader(url, run)
+    if damaged := reader.damaged():
+        which = ", ".join(f"{m.segment} (positions {m.first} to {m.last})" for m in damaged)
+        raise ArchiveDamaged(
+            f"{reader.url}: {len(damaged)} of {len(reader.segments)} segments are missing or not what their manifests "
+            f"say: {which}. The same command with --repair makes them again from the log"
+        )
+    summary, (blobs, elsewhere) = reader.verify(), _check_blobs(reader)
+    state = "closed: the run has finished" if summary.closed else "open: the run may go on"
+    return "\n".join([
+        f"{reader.url}: {summary.events:,} events in {summary.segments} segments, {summary.bytes:,} bytes, {state}",
+        "every segment has its sha256 and the chain that its manifest says, every manifest follows the one before, "
+        "no position is missing",
+        f"{blobs} blobs are in the archive and have their sha256, {elsewhere} lie in the run's own blob store",
+    ])  # fmt: skip
+
+
+def _check_blobs(reader: ArchiveReader) -> tuple[int, int]:
+    from storage.payloads import blob_refs
+
+    refs = {ref for recorded in reader.read() for ref in blob_refs(recorded.envelope.event)}
+    here = 0
+    for ref in sorted(refs, key=lambda ref: ref.sha256):
+        try:
+            reader.blobs.get(ref)
+            here += 1
+        except BlobMissing:
+            continue
+        except BlobDamaged as error:
+            raise ArchiveDamaged(f"{error}: `slime-events archive` with another URL copies it anew") from error
+    return here, len(refs) - here
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = RunParser(prog="slime-events archive", description=__doc__)
+    parser.add_argument("url", nargs="?", metavar="URL", help="where to (fsspec URL) [the run's own archive]")
+    parser.add_argument("--verify", action="store_true", help="only read all of it back, and check every digest")
+    parser.add_argument("--repair", action="store_true", help="first make damaged segments again from the log")
+    return parser

@@ -1,0 +1,126 @@
+"""`slime-events audit`: is a run's whole history what it has to be? Exit code 0 where it is, 1 where it is not."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import TypedDict
+
+import msgspec
+
+from schemas.errors import SlimeEventsError
+from slime_events.analysis.audit.audit import Audit, audit
+from slime_events.analysis.audit.followed import facts_of
+from slime_events.analysis.audit.ledger import Ledger
+from slime_events.analysis.audit.recalled import RecordedEnds, recorded_ends
+from slime_events.analysis.audit.report import Report, report_text
+from slime_events.app.cli.render.text import json_text
+from slime_events.app.cli.run_argument import RunParser, blob_url
+from slime_events.core.run.run_folder import RunFolder, find_run
+from slime_events.core.run.run_reader import branched_of, is_archive, open_archive, open_run
+from storage.archive.log import ArchivedLog
+from storage.log import Readable, Recorded
+
+
+def main(argv: Sequence[str] = ()) -> int:
+    """Print the report. Errors are raised."""
+    said = _parser().parse_args(argv)
+    begun = time.perf_counter()
+    where = said.run if said.archive is None else f"{said.archive.rstrip('/')}/{said.run}"
+    if said.archive is not None or is_archive(where):
+        report = asyncio.run(_audit_archive(where, files=not said.no_files))
+    else:
+        report = asyncio.run(_audit_run(find_run(said.run, said.runs_dir), files=not said.no_files))
+    seconds = time.perf_counter() - begun
+    if said.json:
+        facts = msgspec.to_builtins(report) | {"clean": report.clean, "seconds": seconds}
+        for check, found in zip(facts["checks"], report.checks, strict=True):
+            for plain, finding in zip(check["findings"], found.findings, strict=True):
+                plain["sentence"] = str(finding)
+        sys.stdout.write(json_text(facts))
+    else:
+        sys.stdout.write(f"{report_text(report, said.most)}\n\n{_verdict(report, seconds)}\n")
+    return 0 if report.clean else 1
+
+
+async def _audit_run(folder: RunFolder, *, files: bool) -> Report:
+    from storage.blobs import BlobStore
+    from storage.open_log import open_run_log
+    from storage.payloads import fetch
+
+    name = folder.log_name()
+    async with open_run_log(folder.path, name) as log:
+        blobs = BlobStore(blob_url(folder)) if files else None
+        read = None if blobs is None else lambda array: fetch(array, blobs)
+        others = await _others(log)
+        return await audit(log.read(), Audit(name, fetch=read, weights=folder.weights, files=files, **others))
+
+
+async def _audit_archive(where: str, *, files: bool) -> Report:
+    """The log's copy and the blobs that went with it, without the run's folder and so without its weights.
+
+    Not through `open_run`, which reads the settings first: what is damaged belongs into the report.
+    """
+    from storage.payloads import fetch
+
+    reader = open_archive(where)
+
+    async def records() -> AsyncIterator[Recorded]:
+        for recorded in reader.read():
+            yield recorded
+
+    read = (lambda array: fetch(array, reader.blobs)) if files else None
+    others = await _others(ArchivedLog(reader, reader.run))
+    return await audit(records(), Audit(reader.run, fetch=read, files=False, **others))
+
+
+class Others(TypedDict):
+    """What other runs' logs have of this one's rollouts; as the arguments of `Audit`."""
+
+    parent: Ledger | None
+    recorded: RecordedEnds | None
+
+
+async def _others(log: Readable) -> Others:
+    recorded = None
+    try:
+        recorded = await recorded_ends(log)
+    except SlimeEventsError as error:
+        print(f"recorded rollouts are not looked up: {error}", file=sys.stderr)
+    return Others(parent=await _followed(log), recorded=recorded)
+
+
+async def _followed(log: Readable) -> Ledger | None:
+    """The facts of the run whose rollouts this one was trained on; None where it is no learner, or that run is gone."""
+    branched = None
+    with contextlib.suppress(SlimeEventsError):  # a log without a beginning, or a damaged one: the report says so
+        branched = await branched_of(log)
+    if branched is None or not branched.follows:
+        return None
+    try:
+        async with open_run(branched.where) as parent:
+            return await facts_of(parent.run, parent.log.read())
+    except SlimeEventsError as error:
+        print(f"its rollouts are not looked at: {error}", file=sys.stderr)
+        return None
+
+
+def _verdict(report: Report, seconds: float) -> str:
+    pace = f"{report.events:,} events in {seconds:.1f} s"
+    if report.clean:
+        return f"run {report.run} is clean: {len(report.checks)} checks, {pace}"
+    unread = "" if report.unread is None else " and was not read to its end"
+    return f"run {report.run} has {len(report.findings)} findings{unread}: {len(report.checks)} checks, {pace}"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = RunParser(prog="slime-events audit", description=__doc__)
+    parser.add_argument("--archive", metavar="URL", help="the same as RUN = URL/RUN")
+    parser.add_argument("--no-files", action="store_true", help="the log alone: neither blobs nor weight folders")
+    parser.add_argument("--most", type=int, default=20, metavar="N", help="findings shown per check, 0 for all [20]")
+    parser.add_argument("--json", action="store_true", help="JSON instead of text")
+    return parser

@@ -1,0 +1,198 @@
+"""`slime-events produce`: prompts from a file, or standard input, into the inbox of a run that is on.
+
+Each prompt is sent under a key; the same key is the same prompt for ever, so a file can be sent again after any doubt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TextIO
+
+import msgspec
+
+from schemas.errors import DeadlineExceeded, LogUnavailable, RunNotFound
+from schemas.inbox import InboxReply
+from schemas.subjects import inbox
+from slime_events.app.cli.prompt_lines import BadLine, Line, read_lines
+from slime_events.app.cli.run_argument import RunParser, live_url
+from slime_events.core.run.run_folder import find_run
+
+REPLY_S = 30.0
+AGAIN_S = (0.5, 2.0, 5.0)
+"""Seconds to wait before a message that could not be taken just now is sent again."""
+ROOM = 4096
+"""Bytes of a message kept for its frame."""
+
+
+class Inbox(Protocol):
+    """Where messages go. Raises LogUnavailable where nobody takes them, DeadlineExceeded without a reply in time."""
+
+    max_bytes: int
+
+    async def send(self, data: bytes) -> InboxReply:
+        """One message, and what the run said to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A prompt that the run has."""
+
+    line: Line
+    group: str
+
+
+class NatsInbox:
+    """The run's inbox over NATS."""
+
+    def __init__(self, client: Any, run: str, reply_s: float = REPLY_S) -> None:
+        self._client, self._run, self._reply_s = client, run, reply_s
+        self.max_bytes = int(client.max_payload) - ROOM
+
+    async def send(self, data: bytes) -> InboxReply:
+        """One message, and what the run said to it."""
+        from nats.errors import NoRespondersError
+        from nats.errors import TimeoutError as NoReply
+
+        try:
+            message = await self._client.request(inbox(self._run), data, timeout=self._reply_s)
+        except NoRespondersError as error:
+            raise LogUnavailable(
+                f"run {self._run} takes no prompts: it has not begun or is over (nobody listens on {inbox(self._run)})"
+            ) from error
+        except NoReply as error:
+            raise DeadlineExceeded(
+                f"run {self._run} did not answer within {self._reply_s:.0f} s; sending the same file again is safe"
+            ) from error
+        return msgspec.json.decode(message.data, type=InboxReply)
+
+
+async def produce(inbox: Inbox, lines: Iterable[Line | BadLine], batch: int) -> AsyncIterator[Taken | BadLine]:
+    """Send prompts, `batch` in a message; what became of each line, by message.
+
+    A message is taken whole or not at all: where the run refuses some of its prompts, the others are sent again.
+    """
+    for pack in _packs(lines, batch, inbox.max_bytes):
+        good = []
+        for line in pack:
+            if isinstance(line, BadLine):
+                yield line
+            else:
+                good.append(line)
+        while good:
+            reply = await _send(inbox, good)
+            if reply.accepted:
+                for line, group in zip(good, reply.groups, strict=True):
+                    yield Taken(line, group)
+                break
+            refused = {error.index: error for error in reply.errors}
+            for index, error in sorted(refused.items()):
+                yield BadLine(good[index].place, error.field, error.message)
+            good = [line for index, line in enumerate(good) if index not in refused]
+
+
+async def _send(inbox: Inbox, lines: Sequence[Line]) -> InboxReply:
+    """The reply to a message. One that could not be taken just now (no field is wrong) is sent again a few times."""
+    data = msgspec.json.encode([line.prompt for line in lines])
+    for pause in (*AGAIN_S, None):
+        reply = await inbox.send(data)
+        if reply.accepted or all(error.field for error in reply.errors):
+            return reply
+        if pause is None:
+            raise LogUnavailable(f"the run takes no prompts now: {reply.errors[0].message}")
+        await asyncio.sleep(pause)
+    raise AssertionError("the last pause is None")
+
+
+def _packs(lines: Iterable[Line | BadLine], count: int, max_bytes: int) -> Iterator[list[Line | BadLine]]:
+    """Lines in messages of `count` prompts and `max_bytes` at most."""
+    pack: list[Line | BadLine] = []
+    size = 0
+    for line in lines:
+        item, bytes_ = _sized(line, max_bytes)
+        if pack and (len(pack) >= count or size + bytes_ > max_bytes):
+            yield pack
+            pack, size = [], 0
+        pack.append(item)
+        size += bytes_
+    if pack:
+        yield pack
+
+
+def _sized(line: Line | BadLine, max_bytes: int) -> tuple[Line | BadLine, int]:
+    if isinstance(line, BadLine):
+        return line, 0
+    size = len(msgspec.json.encode(line.prompt)) + 1
+    if size > max_bytes:
+        return BadLine(line.place, "prompt", f"it has {size} bytes, {max_bytes} is the most"), 0
+    return line, size
+
+
+def main(argv: Sequence[str] = ()) -> int:
+    """Send a file. 1 where any line was refused; errors are raised."""
+    said = _parser().parse_args(argv)
+    if said.file == "-":
+        return asyncio.run(_produce(said, sys.stdin))
+    try:
+        file = open(said.file, encoding="utf-8")  # noqa: SIM115  closed below; the handler is for opening alone
+    except OSError as error:
+        raise RunNotFound(f"{said.file} cannot be read: {error.strerror}") from error
+    with file:
+        return asyncio.run(_produce(said, file))
+
+
+async def _produce(said: argparse.Namespace, file: TextIO) -> int:
+    import nats
+    from nats.errors import NoServersError
+
+    url, run = _address(said)
+    try:
+        nodes = url.split(",")
+        client = await nats.connect(nodes, connect_timeout=5, allow_reconnect=False, name="slime-events-produce")
+    except (NoServersError, OSError, TimeoutError) as error:
+        raise LogUnavailable(f"no NATS server answers at {url}: is the run on?") from error
+    taken = refused = 0
+    name = "standard input" if said.file == "-" else said.file
+    lines = read_lines(file, name, key_field=said.key_field)
+    try:
+        async for result in produce(NatsInbox(client, run, said.timeout), lines, said.batch):
+            if isinstance(result, Taken):
+                taken += 1
+                sys.stdout.write(f"{result.group}  {result.line.prompt.key}\n")
+            else:
+                refused += 1
+                sys.stderr.write(f"{result}\n")
+    finally:
+        await client.close()
+    sys.stderr.write(f"{taken} accepted, {refused} refused\n")
+    return int(refused > 0)
+
+
+def _address(said: argparse.Namespace) -> tuple[str, str]:
+    """NATS URL and run. With --nats-url no run folder is needed here."""
+    if said.nats_url:
+        return said.nats_url, said.run
+    folder = find_run(said.run, said.runs_dir)
+    url = live_url(folder)
+    if url is None:
+        raise LogUnavailable(f"run {folder.run} is not on: prompts are taken while it runs")
+    return url, folder.log_name()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = RunParser(
+        prog="slime-events produce",
+        description="Send prompts to a run that is on. One JSON object per line: prompt (text) or messages, and as "
+        "you like key, label, metadata, tools. Group ids go to standard output, refused lines to standard error.",
+    )
+    parser.add_argument("file", metavar="FILE", help="JSON Lines, or one JSON list; - is standard input")
+    parser.add_argument(
+        "--key-field", metavar="NAME", help="field that names a prompt [key; without one the line's sha256]"
+    )
+    parser.add_argument("--batch", type=int, default=50, metavar="N", help="prompts in one message [50]")
+    parser.add_argument("--nats-url", metavar="URL", help="the run's NATS server, where its folder is not here")
+    parser.add_argument("--timeout", type=float, default=REPLY_S, metavar="S", help="seconds for a reply [30]")
+    return parser

@@ -1,0 +1,152 @@
+"""`slime-events restore`: a run's folder and its log, from the archive alone."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from schemas.checkpoints import CheckpointSaved
+from schemas.errors import RunIsOn, StorageError
+from schemas.runs import RunStarted
+from schemas.subjects import of_type
+from slime_events.core.run.run_folder import RUNS_DIR, RunFolder
+
+if TYPE_CHECKING:
+    from slime_events.core.config.settings import TrainSettings
+    from storage.archive.reader import ArchiveReader
+    from storage.jetstream.log import JetStreamLog
+    from storage.log import EventLog
+
+MARK = "restoring"
+"""A file in the run's folder while its log is not yet whole: what is there then is the work of a restore."""
+
+
+def main(argv: Sequence[str] = ()) -> int:
+    """Restore, and say what is there and what is not. Errors are raised."""
+    said = _parser().parse_args(argv)
+    asyncio.run(_restore(said))
+    return 0
+
+
+async def _restore(said: argparse.Namespace) -> None:
+    from slime_events.app.launch.run_lock import holding
+    from storage.archive.reader import ArchiveReader
+    from storage.archive.restore import restore_log
+    from storage.blobs import BlobStore
+
+    reader = await asyncio.to_thread(ArchiveReader, said.archive_url, said.run)
+    folder = RunFolder(said.runs_dir, said.run)
+    settings = await asyncio.to_thread(settings_of, reader)
+    with holding(folder):
+        async with _target(folder, said.nats_url or settings.run.nats_url, said.nats_replicas) as log:
+            await begin(folder, log)
+            blobs = BlobStore(settings.run.blob_url or str(folder.blobs))
+            done = await restore_log(reader, log, blobs, _progress)
+            missing = await what_is_missing(log, settings, folder)
+        end(folder, settings)
+    print(f"restored {done.position - done.before:,} events to position {done.position:,}, {done.blobs} blobs, "
+          f"in {folder.path}")  # fmt: skip
+    for sentence in missing:
+        print(f"  {sentence}")
+    print(f"next: slime-events resume {_arguments(said, settings)}")
+
+
+def settings_of(reader: ArchiveReader) -> TrainSettings:
+    """The settings that the archived run was started with. Raises StorageError where it does not say."""
+    from slime_events.core.config.toml import settings_from
+
+    first = next(reader.read(), None)
+    if first is None or not isinstance(first.envelope.event, RunStarted):
+        raise StorageError(f"{reader.url} holds no run: its first event is not run.started. Is it the right URL?")
+    return settings_from(first.envelope.event.settings)
+
+
+async def begin(folder: RunFolder, log: EventLog) -> None:
+    """Mark the folder as being restored. Raises RunIsOn where there is a log that no restore has left."""
+    mark = folder.path / MARK
+    if not mark.exists() and (position := await log.position()):
+        raise RunIsOn(
+            f"there is a log of run {log.run} already, to position {position:,}, and nothing is restored over it: "
+            f"remove {folder.nats}, or restore elsewhere with --runs-dir or --nats-url"
+        )
+    mark.touch()
+
+
+def end(folder: RunFolder, settings: TrainSettings) -> None:
+    """Make the folder one of a whole run."""
+    from slime_events.core.config.toml import to_toml
+
+    for part in (folder.logs, folder.traces, folder.weights):
+        part.mkdir(parents=True, exist_ok=True)
+    if not folder.settings.exists():
+        folder.settings.write_text(to_toml(settings))
+    (folder.path / MARK).unlink()
+
+
+@contextlib.asynccontextmanager
+async def _target(folder: RunFolder, url: str | None, replicas: int) -> AsyncIterator[JetStreamLog]:
+    """The log to fill: on the server at `url`, or on one of the run's own."""
+    from storage.jetstream.log import JetStreamLog
+    from storage.nats.server import NatsServer
+    from storage.open_log import record_url
+
+    async with contextlib.AsyncExitStack() as stack:
+        if url is None:
+            url = (await stack.enter_async_context(await NatsServer.start(folder.nats))).url
+        else:
+            record_url(folder.path, url)
+        log = await JetStreamLog.open(url, folder.run, replicas=replicas)
+        stack.push_async_callback(log.close)
+        yield log
+
+
+async def what_is_missing(log: EventLog, settings: TrainSettings, folder: RunFolder) -> list[str]:
+    """What a resumed run will make again, or needs first, one sentence each."""
+    from slime_events.core.config.paths import missing_paths
+    from slime_events.core.run.run_reader import branched_of
+
+    sentences = []
+    published = await log.last(of_type(log.run, "weights.published"))
+    if published is not None and not any(folder.weights.glob("*/*.safetensors")):
+        sentences.append("weight versions are not in an archive: the trainer makes the newest again, by training anew")
+    saved = await log.last(of_type(log.run, "checkpoint.saved"))
+    if saved is not None and isinstance(saved.envelope.event, CheckpointSaved):
+        url = saved.envelope.event.url
+        if "://" not in url and not Path(url).is_dir():
+            sentences.append(f"checkpoint {url} is not there: training anew begins at an older one, or at the base")
+    branched = await branched_of(log)
+    if branched is not None:
+        sentences.append(
+            f"it goes on from version {branched.version} of run {branched.run}: that is made again from "
+            f"{branched.where}, which has to be there"
+        )
+    return sentences + [f"before it is resumed: {problem}" for problem in missing_paths(settings)]
+
+
+def _progress(position: int, last: int) -> None:
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\rposition {position:,} of {last:,}" + ("\n" if position == last else ""))
+
+
+def _arguments(said: argparse.Namespace, settings: TrainSettings) -> str:
+    words = [said.run]
+    if said.runs_dir != RUNS_DIR:
+        words += ["--runs-dir", said.runs_dir]
+    if said.nats_url and said.nats_url != settings.run.nats_url:
+        words += ["--nats-url", said.nats_url]
+    return " ".join(words)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="slime-events restore", description=__doc__)
+    parser.add_argument("run", metavar="RUN", help="name of the run, as it was started")
+    parser.add_argument("archive_url", metavar="ARCHIVE_URL", help="the --archive-url that it had (fsspec URL)")
+    parser.add_argument("--runs-dir", default=RUNS_DIR, metavar="DIR", help=f"folder of all runs [{RUNS_DIR}]")
+    parser.add_argument("--nats-url", metavar="URL", help="restore into this NATS [as the run was started]")
+    parser.add_argument("--nats-replicas", type=int, default=1, metavar="N", help="copies in that cluster [1]")
+    return parser

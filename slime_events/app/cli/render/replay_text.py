@@ -1,0 +1,97 @@
+"""A `ReplayReport` for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from schemas.batches import BatchSealed
+from schemas.event import Event, type_of
+from slime_events.analysis.replay.difference import Difference
+from slime_events.analysis.replay.equality import Verdict
+from slime_events.analysis.replay.report import ReplayReport
+from slime_events.app.cli.render.text import fields, shorten, table
+
+WIDTH = 100
+
+
+def report_text(report: ReplayReport, most: int, *, every: bool) -> str:
+    """The decisions by type, then the first difference with its inputs, and with `every` all of them in short."""
+    kinds = [(name, f"{count:,}") for name, count in sorted(report.decisions.items())]
+    parts = [fields([("run", report.run), *kinds, ("prompts", report.prompts)])]
+    if report.differences:
+        parts.append(difference_text(report.differences[0]))
+    if every and report.differences:
+        parts.append(table(("differences", "what"), [(count, kind) for kind, count in report.kinds().items()]))
+        parts.append(_verdicts(report, most))
+    return "\n\n".join(part for part in parts if part)
+
+
+def verdict(report: ReplayReport) -> str:
+    """The last line."""
+    if report.is_equal:
+        return f"all {report.compared:,} decisions are the same again"
+    return f"{report.differences[0].position}: the first position at which the run would have gone another way"
+
+
+def difference_text(one: Difference) -> str:
+    """The first difference, and what it was taken on."""
+    inputs = dict(one.inputs)
+    groups, reward = inputs.pop("groups", []), inputs.pop("first_reward", None)
+    lines = [str(one), fields([("recorded", _said(one.recorded)), ("now", _said(one.decided))], "  ")]
+    lines += [fields([("decided on the log up to", one.at), *((k, _cell(v)) for k, v in inputs.items())], "  ")]
+    if reward is not None:
+        lines.append(
+            f"  first sample with another reward: {reward['sample']}, graded {reward['raw']:g}, "
+            f"recorded {reward['recorded']:.6g}, now {reward['now']:.6g}"
+        )
+    lines += [_group(group) for group in groups]
+    return "\n".join(lines)
+
+
+def _said(event: Event | None) -> str:
+    """An event in a line or two: what matters of a verdict or a batch, all of what is small otherwise."""
+    if event is None:
+        return "nothing"
+    if isinstance(event, Verdict):
+        figures = ", ".join(f"{name} {value:.4g}" for name, value in event.figures.items())
+        reason = f", {event.reason}" if event.reason else ""
+        return f"{type_of(event)} by filter {event.filter}{reason}" + (f" ({figures})" if figures else "")
+    if isinstance(event, BatchSealed):
+        return f"{type_of(event)} step {event.step}: {len(event.groups)} groups, digest {event.digest[:16]}"
+    plain = msgspec.to_builtins(event)
+    short = {name: value for name, value in plain.items() if name not in ("prompt", "tokens", "messages", "type")}
+    return shorten(f"{type_of(event)} " + ", ".join(f"{name} {value}" for name, value in short.items()), WIDTH * 2)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    return str(value)
+
+
+def _group(group: dict[str, Any]) -> str:
+    head = fields(
+        [("group", group["group"]), ("prompt", shorten(group["prompt"], WIDTH)), ("label", group["label"])], "  "
+    )
+    rows = [tuple(sample.values()) for sample in group["samples"]]
+    return f"{head}\n{table(('sample', 'phase', 'reward', 'tokens', 'oldest', 'newest'), rows, '    ')}"
+
+
+def _verdicts(report: ReplayReport, most: int) -> str:
+    flips = report.verdicts
+    if not flips:
+        return ""
+    shown = flips if most == 0 else flips[:most]
+    rows = [
+        (one.position, getattr(one.recorded, "group", ""), type_of(one.recorded), type_of(one.decided), _why(one))
+        for one in shown
+        if one.decided is not None
+    ]
+    more = f"\n... and {len(flips) - len(shown):,} more (--most 0 for all)" if len(flips) > len(shown) else ""
+    return table(("position", "group", "recorded", "now", "reason"), rows) + more
+
+
+def _why(one: Difference) -> str:
+    return shorten(str(getattr(one.decided, "reason", "") or ""), WIDTH // 2)

@@ -1,0 +1,78 @@
+"""`arithmetic`: sums of two numbers from 0 to 10 by reasoning-gym, asked so that SmolLM2 can earn a reward.
+
+One example turn shows the form: asked outright, this model chats, and no answer is just a number. There are only 121
+sums; one in five is held out by a hash of its expression. `metadata.entry` is the whole
+reasoning-gym entry, with which its own scorer grades an answer: 1 for the bare number, less the longer the words
+around it are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from slime_events.app.demo.digits4 import EVAL_FILE, TRAIN_FILE
+
+GENERATOR = "basic_arithmetic"
+OPTIONS = {
+    "min_terms": 2,
+    "max_terms": 2,
+    "min_digits": 1,
+    "max_digits": 1,
+    "operators": ["+"],
+    "allow_parentheses": False,
+    "allow_negation": False,
+}
+HELD_OUT_ONE_IN = 5
+DRAWS = 2000  # of 121 sums: enough that every one of them has been drawn
+
+EXAMPLE = (
+    {"role": "system", "content": "You are a calculator."},
+    {"role": "user", "content": "3 + 5"},
+    {"role": "assistant", "content": "8"},
+)
+
+Entry = dict[str, Any]
+
+
+def held_out(entry: Entry) -> bool:
+    """True where the sum belongs to evaluation, by the SHA-256 of its expression alone."""
+    digest = hashlib.sha256(entry["metadata"]["expression"].encode()).digest()
+    return int.from_bytes(digest[:8], "big") % HELD_OUT_ONE_IN == 0
+
+
+def row(entry: Entry) -> dict[str, Any]:
+    """One line of a prompt file: `messages`, `label`, and the entry itself in `metadata`."""
+    return {
+        "messages": [*EXAMPLE, {"role": "user", "content": entry["metadata"]["expression"]}],
+        "label": entry["answer"],
+        "metadata": {"entry": entry},
+    }
+
+
+def entries(seed: int) -> Iterator[Entry]:
+    """Every different sum once, in the order in which reasoning-gym draws them from `seed`."""
+    import reasoning_gym
+
+    seen: set[str] = set()
+    for entry in reasoning_gym.create_dataset(GENERATOR, seed=seed, size=DRAWS, **OPTIONS):
+        if entry["question"] not in seen:
+            seen.add(entry["question"])
+            yield entry
+
+
+def write_data(folder: Path, seed: int = 0) -> tuple[Path, Path]:
+    """Write `train.jsonl` and `eval.jsonl`; returns both paths. The same seed writes the same bytes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn = list(entries(seed))
+    train_path, eval_path = folder / TRAIN_FILE, folder / EVAL_FILE
+    _write(train_path, [entry for entry in drawn if not held_out(entry)])
+    _write(eval_path, [entry for entry in drawn if held_out(entry)])
+    return train_path, eval_path
+
+
+def _write(path: Path, drawn: Sequence[Entry]) -> None:
+    path.write_text("".join(json.dumps(row(entry)) + "\n" for entry in drawn), encoding="utf-8")

@@ -1,0 +1,177 @@
+"""Make the demo's base checkpoint: `python -m slime_events.app.demo.base_checkpoint OUT [--seed 0]`.
+
+A two-layer Qwen3 of 0.43 M parameters, taught in two lessons. First only worked answers
+(`<think>8-5=3;3-1=2;2+2=4</think>4`): it learns arithmetic. Then mostly blurted ones, of which most forget the last
+term: it learns a bad habit over a skill that it keeps. GRPO has to find the skill again. The room between the
+two is engineered, and the demo says so.
+
+About two minutes on one thread. One seed gives one file on one kind of CPU and one torch; elsewhere the last bits of
+the floats, and with them the digest, may differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+from slime_events.app.demo.digits4 import QUESTIONS, Question, question, take
+from slime_events.app.demo.tokenizer import MODEL_MAX_LENGTH, VOCABULARY, save_tokenizer
+
+IGNORED = -100  # torch's cross entropy leaves such a label out
+
+
+@dataclass(frozen=True, slots=True)
+class Lessons:
+    """The recipe of the base. `lr` is the peak, reached after `warmup` steps; a cosine leads to `lr_floor` of it."""
+
+    steps: int = 1000
+    batch: int = 64
+    careful: float = 0.7  # of the steps, with worked answers only
+    worked: float = 0.34  # of the answers after that
+    forgetful: float = 0.85  # of the blurted answers: without the last term
+    lr: float = 3e-3
+    lr_floor: float = 0.02
+    warmup: int = 50
+    betas: tuple[float, float] = (0.9, 0.98)
+
+    def learning_rate(self, step: int) -> float:
+        """Of optimizer step 0 .. steps - 1."""
+        if step < self.warmup:
+            return self.lr * (step + 1) / self.warmup
+        progress = (step - self.warmup) / max(1, self.steps - self.warmup)
+        return self.lr * (self.lr_floor + (1 - self.lr_floor) * (1 + math.cos(math.pi * progress)) / 2)
+
+    def response(self, asked: Question, step: int, rng: random.Random) -> str:
+        """What the corpus answers to a question at a step."""
+        if step < self.careful * self.steps or rng.random() < self.worked:
+            return asked.worked
+        return asked.without_last_term if rng.random() < self.forgetful else asked.answer
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Of a checkpoint on held-out questions: share right, share with a worked answer, mean response in tokens."""
+
+    accuracy: float
+    worked: float
+    tokens: float
+
+
+def architecture() -> Qwen3Config:
+    """Two layers of Qwen3, hidden 128, 4 heads over 2 KV heads, tied embeddings."""
+    return Qwen3Config(
+        vocab_size=VOCABULARY,
+        hidden_size=128,
+        intermediate_size=384,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=MODEL_MAX_LENGTH,
+        rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
+        tie_word_embeddings=True,
+    )
+
+
+def prompt_ids(tokenizer: PreTrainedTokenizerFast, asked: Question) -> list[int]:
+    """The templated question as token ids, ready for the answer."""
+    turns = [{"role": "user", "content": asked.text}]
+    text = tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+    return list(tokenizer.encode(text, add_special_tokens=False))
+
+
+def lesson(
+    tokenizer: PreTrainedTokenizerFast, lessons: Lessons, step: int, rng: random.Random
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """One batch: token ids and labels, both int64 [batch, longest], right-padded; only the response is learned."""
+    rows: list[torch.Tensor] = []
+    labels: list[torch.Tensor] = []
+    while len(rows) < lessons.batch:
+        asked = question(rng.randrange(QUESTIONS))
+        if asked.held_out:
+            continue
+        prompt = prompt_ids(tokenizer, asked)
+        response = [*tokenizer.encode(lessons.response(asked, step, rng)), int(tokenizer.eos_token_id)]
+        rows.append(torch.tensor(prompt + response))
+        labels.append(torch.tensor([IGNORED] * len(prompt) + response))
+    pad = torch.nn.utils.rnn.pad_sequence
+    return pad(rows, True, float(tokenizer.pad_token_id)), pad(labels, True, IGNORED)
+
+
+def teach(tokenizer: PreTrainedTokenizerFast, seed: int, lessons: Lessons) -> Qwen3ForCausalLM:
+    """The whole supervised training, in float32 on one thread. Returns the model in evaluation mode."""
+    torch.manual_seed(seed)
+    rng = random.Random(seed)
+    model = Qwen3ForCausalLM(architecture()).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lessons.lr, betas=lessons.betas)
+    for step in range(lessons.steps):
+        for group in optimizer.param_groups:
+            group["lr"] = lessons.learning_rate(step)
+        ids, labels = lesson(tokenizer, lessons, step, rng)
+        # Padding is on the right: under the causal mask no real token sees it.
+        loss = model(input_ids=ids, labels=labels).loss
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        if step % 100 == 99:
+            print(f"step {step + 1}/{lessons.steps}  loss {loss.item():.3f}", flush=True)
+    return model.eval()
+
+
+def save(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> str:
+    """Write weights (bfloat16), configuration and generation defaults; returns the SHA-256 of the weight file."""
+    model.to(torch.bfloat16)
+    model.generation_config = GenerationConfig(
+        do_sample=True, temperature=1.0, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id
+    )
+    model.config.eos_token_id = tokenizer.eos_token_id
+    model.config.pad_token_id = tokenizer.pad_token_id
+    model.save_pretrained(folder)
+    return hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+
+
+@torch.no_grad()
+def measure(
+    model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, questions: Sequence[Question], *, sampled: bool
+) -> Measured:
+    """Answer every question once, at temperature 1 or greedily, with at most 40 new tokens."""
+    prompts = torch.tensor([prompt_ids(tokenizer, asked) for asked in questions])
+    choice = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0} if sampled else {"do_sample": False}
+    whole = model.generate(prompts, attention_mask=torch.ones_like(prompts), max_new_tokens=40, **choice)
+    responses = whole[:, prompts.shape[1] :]
+    texts = tokenizer.batch_decode(responses, skip_special_tokens=True)
+    right = [text.rpartition("</think>")[2] == asked.answer for text, asked in zip(texts, questions, strict=True)]
+    return Measured(
+        accuracy=sum(right) / len(questions),
+        worked=sum(text.startswith("<think>") for text in texts) / len(questions),
+        tokens=float((responses != tokenizer.pad_token_id).sum()) / len(questions),
+    )
+
+
+def main() -> None:
+    """Make, save, measure on 512 held-out questions, and print what the README beside the checkpoint records."""
+    parser = argparse.ArgumentParser(description="make the demo's base checkpoint")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    tokenizer = save_tokenizer(options.out)
+    digest = save(teach(tokenizer, options.seed, Lessons()), tokenizer, options.out)
+    model = Qwen3ForCausalLM.from_pretrained(options.out, dtype=torch.float32).eval()
+    questions = take(512, options.seed, held_out=True)
+    for name, sampled in (("sampled", True), ("greedy", False)):
+        print(name, measure(model, tokenizer, questions, sampled=sampled))
+    print(f"sha256 of model.safetensors: {digest}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""What a demo says when it has ended: what was reached, what that means, where it lies, what to try next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from slime_events.analysis.progress import WINDOW
+
+HONEST = {
+    "digits4": (
+        "What it learned is to think before it answers. The base was taught to work such chains out and then to blurt\n"
+        "most answers without their last term, so that there is room: GRPO brought back a skill it had. It is not new\n"
+        "arithmetic."
+    ),
+    "arithmetic": (
+        "A few steps on a real pretrained model: it gives a bare number more often, and is surer of sums that it\n"
+        "half knew. There are only 121 of them, a fifth held out, so this shows that training works and little more."
+    ),
+}
+GAIN = {"digits4": 0.1, "arithmetic": 0.01}
+"""Of the held-out score (or else of the reward): what is less may be chance, at 128 samples."""
+TOO_LITTLE = "That is too little to see it learn: the demo's own number of steps shows it."
+
+
+def closing_words(summary: Mapping[str, Any], command: str = "slime-events") -> str:
+    """The closing text of a demo, from its `summary.json`. command: how this shell reaches us.
+
+    Required: reward_first, reward_last, rewards (of each step), weight_versions, events, seconds. Read where there:
+    run, folder, task (`digits4` or `arithmetic`, where it is the stock one), eval_first and eval_last (greedy,
+    held-out), response_tokens_first and response_tokens_last, sample (an id worth showing).
+    """
+    run = summary.get("run", "demo")
+    folder = summary.get("folder", f"slime-runs/{run}")
+    parts = [
+        _reached(summary),
+        _learned(summary),
+        f"Everything lies in {folder}: the log, the archive, the weights, the traces.",
+        _next(run, summary.get("sample"), command),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _learned(summary: Mapping[str, Any]) -> str:
+    """What the stock task taught, where it did: of a task of the user's own we know nothing."""
+    task = summary.get("task")
+    if task not in HONEST:
+        return ""
+    if {"eval_first", "eval_last"} <= summary.keys():
+        gain = summary["eval_last"] - summary["eval_first"]
+    else:
+        gain = summary["reward_last"] - summary["reward_first"]
+    return HONEST[task] if gain >= GAIN[task] else TOO_LITTLE
+
+
+def _reached(summary: Mapping[str, Any]) -> str:
+    lines = [f"reward            {_reward(summary['rewards'], summary)}"]
+    if "eval_last" in summary:
+        first = f"{summary['eval_first']:.2f} -> " if "eval_first" in summary else ""
+        made_by = f", answers by {summary['eval_last_by']}" if summary.get("eval_last_by") else ""
+        how = ("greedy, questions never trained on" if summary.get("task") else "mean of the last set") + made_by
+        lines.append(f"held-out          {first}{summary['eval_last']:.2f}  ({how})")
+    if len(summary["rewards"]) > 1 and {"response_tokens_first", "response_tokens_last"} <= summary.keys():
+        first, last = summary["response_tokens_first"], summary["response_tokens_last"]
+        lines.append(f"answer length     {first:.0f} -> {last:.0f} tokens")
+    lines.append(
+        f"{summary['weight_versions']} weight versions, {summary['events']:,} events, {summary['seconds']:.0f} seconds"
+    )
+    return "\n".join(lines)
+
+
+def _reward(rewards: Sequence[float], summary: Mapping[str, Any]) -> str:
+    """Means of five steps where those at the beginning and at the end are others."""
+    if len(rewards) == 1:
+        return f"{rewards[0]:.2f}  (of one step)"
+    if len(rewards) < 2 * WINDOW:
+        return f"{rewards[0]:.2f} -> {rewards[-1]:.2f}  (first and last step)"
+    return f"{summary['reward_first']:.2f} -> {summary['reward_last']:.2f}  (means of five steps)"
+
+
+def _next(run: str, sample: str | None, program: str) -> str:
+    commands = (
+        (f"{program} show {run}", "the run, step by step"),
+        (f"{program} show {run} --sample {sample or 'ID'}", "one rollout: text, log-probs, reward, fate"),
+        (f"{program} demo --model smollm2-135m", "the same on a real pretrained model")
+        if run != "smollm2-135m"
+        else (f"{program} demo", "the tiny model that plainly learns"),
+    )
+    width = max(len(command) for command, _ in commands)
+    return "Try next:\n" + "\n".join(f"  {command:<{width}}  {what}" for command, what in commands)

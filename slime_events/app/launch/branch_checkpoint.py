@@ -1,0 +1,117 @@
+"""`put_beginning`: what a branch's trainer begins with, as a checkpoint in the branch's folder.
+
+    parent's nearest checkpoint at or before the version | its base
+        -> the steps since, trained again from the parent's log to the same digests -> checkpoint
+
+It is made before the trainer is started, on ranks as the parent's were, since only they come to the same digests: the
+branch may have other settings. Once it is there the branch needs its parent no more; if it is lost, whoever launches
+the branch next makes it again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+
+from msgspec import structs
+
+from actors.offline.ranks_at import MakeRanks, ranks_at
+from actors.trainer.checkpoint_folders import CheckpointFolders
+from actors.trainer.local_ranks import local_ranks
+from actors.trainer.trainer_ranks import Ranks
+from schemas.errors import TrainerError
+from schemas.runs import Branched
+from slime_events.analysis.retrain.base import with_base
+from slime_events.core.config.settings import TrainSettings
+from slime_events.core.run.run_reader import OpenedRun, branched_of, open_run
+from storage.weights.store import WeightStore
+
+SCRATCH = ".beginning"
+
+
+async def put_beginning(
+    branched: Branched,
+    own: TrainSettings,
+    checkpoints: str,
+    *,
+    note: Callable[[str], None],
+    make_ranks: MakeRanks = local_ranks,
+) -> None:
+    """See above; nothing where it is there already. own: the branch's settings. checkpoints: its folder of them.
+
+    Raises RunNotFound, StorageError where the parent cannot be opened, InvalidValue where its base checkpoint is gone,
+    TrainerError where a step comes out otherwise than it was committed.
+    """
+    folder = CheckpointFolders(checkpoints).of(branched.version)
+    if Path(folder).is_dir():
+        return
+    scratch, begun = Path(checkpoints) / SCRATCH, time.perf_counter()
+    note(f"making version {branched.version} of run {branched.run}, which this one goes on from")
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(parents=True)
+    async with _parent(branched, own, scratch, note, make_ranks) as parent, make_ranks(parent.settings) as ranks:
+        found = await ranks_at(parent, branched.version, ranks)
+        if found.weights != branched.weights_digest:
+            raise TrainerError(
+                f"version {branched.version} of the run at {branched.where} has weights {found.weights}, and the "
+                f"branch was made from {branched.weights_digest}: it is another run now"
+            )
+        if branched.optimizer_digest:
+            await ranks.save_checkpoint(folder)
+        else:
+            await _export(ranks, branched.version, parent.settings, scratch)
+    if not Path(folder).is_dir():
+        await _save_anew(own, scratch, folder, make_ranks)
+    shutil.rmtree(scratch)
+    note(f"version {branched.version} is there, after {time.perf_counter() - begun:.1f} s")
+
+
+@contextlib.asynccontextmanager
+async def _parent(
+    branched: Branched, own: TrainSettings, scratch: Path, note: Callable[[str], None], make_ranks: MakeRanks
+) -> AsyncIterator[OpenedRun]:
+    """The parent, with a base checkpoint that is there, and, if it is a branch, with its own beginning."""
+    async with open_run(branched.where) as parent:
+        given = own.trainer.hf_checkpoint
+        other = given if given != parent.settings.trainer.hf_checkpoint else None
+        yield await trainable(parent, other, scratch / branched.run, note=note, make_ranks=make_ranks)
+
+
+async def trainable(
+    opened: OpenedRun,
+    base: str | None,
+    scratch: Path,
+    *,
+    note: Callable[[str], None],
+    make_ranks: MakeRanks = local_ranks,
+) -> OpenedRun:
+    """The run with all that ranks at one of its versions begin with: its base checkpoint and, if it is a branch that
+    has lost it, the version that it branched off from, made again in `scratch`.
+
+    base: the checkpoint, where the run's own is gone. Raises as `put_beginning`.
+    """
+    folder = opened.folder
+    settings = with_base(opened.settings, folder.weights if folder else None, base)
+    before = await branched_of(opened.log)
+    saved = settings.trainer.save or (str(folder.checkpoints) if folder else None)
+    if before and not (saved and Path(CheckpointFolders(saved).of(before.version)).is_dir()):
+        await put_beginning(before, settings, str(scratch), note=note, make_ranks=make_ranks)
+        settings = structs.replace(settings, trainer=structs.replace(settings.trainer, save=str(scratch)))
+    return replace(opened, settings=settings)
+
+
+async def _export(ranks: Ranks, version: int, settings: TrainSettings, scratch: Path) -> None:
+    store = WeightStore(str(scratch / "weights"), base=settings.trainer.hf_checkpoint, durable=False)
+    store.write(version, await ranks.export_weights(), parent=version - 1 if version else None)
+
+
+async def _save_anew(own: TrainSettings, scratch: Path, folder: str, make_ranks: MakeRanks) -> None:
+    """The exported weights under an optimizer and a schedule that have done nothing yet, those of the branch."""
+    (weights,) = (scratch / "weights").glob("v*")
+    trainer = structs.replace(own.trainer, load=str(weights))
+    async with make_ranks(structs.replace(own, trainer=trainer)) as ranks:
+        await ranks.save_checkpoint(folder)

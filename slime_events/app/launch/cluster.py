@@ -1,0 +1,165 @@
+"""`Cluster`: Ray and Ray Serve, started for one run on loopback or joined where one is running."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from schemas.errors import DeadlineExceeded, MissingPart
+from slime_events.core.run.process_environment import KEEP_MEMORY, ONE_THREAD, yield_to_others
+
+QUIET = {
+    "RAY_DEDUP_LOGS": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_SERVE_ENABLE_DIRECT_INGRESS": "0",
+    "TOKENIZERS_PARALLELISM": "false",
+    "HF_HUB_OFFLINE": "1",
+}
+CALM = {
+    "RAY_worker_niceness": "0",
+    "RAY_enable_metrics_collection": "0",
+    "RAY_prestart_worker_first_driver": "0",
+    "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.25",
+}
+"""Of a Ray of our own. Ray would have all its workers yield to everything else on the machine; here they know who
+yields to whom. It would start a worker on every core, a second of each, that no actor becomes, since ours have an
+environment of their own. Its metrics have no reader, and its look at a few replicas ten times a second takes 6 % of a
+core.
+"""
+log = logging.getLogger(__name__)
+
+OBJECT_STORE_BYTES = 256 * 1024 * 1024
+LEAVE_S, LEAVE_LOOK_S = 10.0, 0.05
+"""How long a deployment under way has to give up before Ray ends under it."""
+
+
+class Cluster:
+    """A local Ray on loopback, sized for a machine without GPUs too; or the Ray at `address`."""
+
+    def __init__(self, address: str | None, logs: Path) -> None:
+        self._address, self._logs = address, logs
+        self._apps: list[str] = []
+        self._starting = threading.Lock()
+        self._ended = self._deploying = False
+        self.has_gpus = False
+
+    def start(self) -> None:
+        """Blocks for some seconds: call it in a thread. Raises MissingPart where Ray is not installed, DeadlineExceeded
+        where it does not start or answer, or is to stop already."""
+        with self._starting:
+            if self._ended:
+                raise DeadlineExceeded("Ray was not started: the run ends")
+            self._start()
+
+    def _start(self) -> None:
+        try:
+            import ray
+        except ImportError as error:
+            raise MissingPart("Ray is not installed: run `make install`, then `slime-events doctor`") from error
+        for name, value in QUIET.items():
+            os.environ.setdefault(name, value)
+        env = {"env_vars": {**ONE_THREAD, **QUIET, **KEEP_MEMORY}}
+        own: dict[str, Any] = {
+            "include_dashboard": False,
+            "object_store_memory": OBJECT_STORE_BYTES,
+            "_node_ip_address": "127.0.0.1",
+        }
+        if not self._address:
+            for name, value in CALM.items():
+                os.environ.setdefault(name, value)
+            # Ray turns a loopback address into the machine's own, and then listens to the whole network.
+            ray._private.services.resolve_ip_for_localhost = lambda host: host
+        try:
+            ray.init(
+                address=self._address or "local",
+                runtime_env=env,
+                log_to_driver=False,
+                logging_level="ERROR",
+                **({} if self._address else own),
+            )
+        except (Exception, SystemExit) as error:  # Ray has many, and all of them mean this
+            where = f"at {self._address}" if self._address else "here"
+            raise DeadlineExceeded(f"Ray {where} did not start or answer: {type(error).__name__}: {error}") from error
+        # Else a call that comes after `stop`, such as one of a deployment under way, would start or join another Ray.
+        ray._private.auto_init_hook.enable_auto_connect = False
+        # Ray prints of each process that died into whatever the terminal shows, past its own logging. What a death
+        # means for the run is said by the run; Ray's words go to the log.
+        ray._private.worker.print_to_stdstream = _log_ray
+        self.has_gpus = ray.cluster_resources().get("GPU", 0) > 0
+
+    def actor(self, cls: type, name: str, *args: Any, gpus: float = 0, nice: int = 0) -> Any:
+        """A Ray actor of `cls` with a process of its own. nice: by how much it yields to others on its machine."""
+        import ray
+
+        remote = ray.remote(num_cpus=0, num_gpus=gpus, max_restarts=0)(cls)
+        actor = remote.options(name=name).remote(*args)
+        if nice:
+            actor.__ray_call__.remote(_yield_to_others, nice)
+        return actor
+
+    def kill(self, actor: Any) -> None:
+        """End an actor's process, if it has not ended yet."""
+        import ray
+
+        ray.kill(actor)
+
+    def serve(self, app: Any, name: str) -> None:
+        """Deploy without an HTTP proxy: rollouts come and go through the log. Blocks until the replicas run."""
+        from ray import serve
+
+        logging.getLogger("ray.serve").setLevel(logging.WARNING)
+        self._deploying = True
+        try:
+            serve.start(http_options={"location": "NoServer"}, logging_config={"log_level": "WARNING"})
+            self._apps.append(name)
+            serve.run(app, name=name, route_prefix=None)
+        finally:
+            self._deploying = False
+
+    def stop(self) -> None:
+        """Take the engines down; of a Ray that was started here, everything. What is being started is waited for."""
+        self._ended = True
+        with self._starting:
+            self._stop()
+
+    def _stop(self) -> None:
+        try:
+            import ray
+        except ImportError:
+            return
+        if not ray.is_initialized():
+            return
+        if self._address:
+            from ray import serve
+
+            for app in self._apps:
+                serve.delete(app)
+        else:
+            self._end_deployment()
+        ray.shutdown()
+
+    def _end_deployment(self) -> None:
+        """Have whoever deploys leave Ray before it ends: a thread that is in Ray then can take the process with it."""
+        import ray
+        from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
+
+        until = time.monotonic() + LEAVE_S
+        while self._deploying and time.monotonic() < until:
+            with contextlib.suppress(Exception):  # it may not be there yet
+                ray.kill(ray.get_actor(SERVE_CONTROLLER_NAME, namespace=SERVE_NAMESPACE))
+            time.sleep(LEAVE_LOOK_S)
+
+
+def _yield_to_others(_: object, nice: int) -> None:
+    yield_to_others(nice)
+
+
+def _log_ray(data: dict[str, Any], ignore_prefix: bool = False) -> None:
+    for line in data["lines"]:
+        log.info("ray: %s", line)

@@ -1,0 +1,81 @@
+"""`LogServer`: the NATS server that holds a run's log: one of ours in the run's folder, or somebody else's."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+
+from schemas.errors import SlimeEventsError
+from slime_events.app.launch.orphans import end_orphans
+from slime_events.app.launch.run_lock import Holder
+from slime_events.core.run.run_folder import RunFolder
+from storage.cancellation import end_all
+from storage.nats.server import NatsServer
+from storage.open_log import own_server, record_url
+
+LOOK_S = 0.2
+AGAIN_S = 5.0
+"""Seconds between two tries to start one that cannot be started."""
+
+
+class LogServer:
+    """url: of a server that is not ours; None for one of our own. note: says what happens to it."""
+
+    def __init__(self, folder: RunFolder, url: str | None, note: Callable[[str], None]) -> None:
+        self._folder, self._url, self._note = folder, url, note
+        self._server: NatsServer | None = None
+        self._starting = asyncio.Lock()
+
+    @contextlib.asynccontextmanager
+    async def running(self, before: Holder | None) -> AsyncIterator[str]:
+        """Its address, while inside. before: the launcher that was killed; what it left is ended, and its server kept.
+
+        The server is the one that has the log: whatever else is left could still write to it.
+        """
+        if before is not None:
+            await self._end_orphans(before)
+        if self._url:
+            record_url(self._folder.path, self._url)
+            yield self._url
+            return
+        self._server = await own_server(self._folder.path)
+        keeping = asyncio.create_task(self._keep(), name="keep-nats")
+        try:
+            yield self._server.url
+        finally:
+            await end_all(keeping)
+            await self._server.stop()
+
+    async def _end_orphans(self, before: Holder) -> None:
+        server = NatsServer.attach(self._folder.nats)
+        count = await asyncio.to_thread(end_orphans, before.mark, (server.pid,) if server else ())
+        if count:
+            self._note(f"ended {count} processes that launcher {before.pid} had left when it was killed")
+
+    def stage_in_memory(self) -> None:
+        """See `NatsServer.stage_in_memory`; nothing for a server of somebody else."""
+        if self._server is not None:
+            self._server.stage_in_memory()
+
+    async def check(self) -> None:
+        """A server of ours that died is started again on its folder and port, by us or by a reader who was first.
+
+        Everybody waits for it meanwhile.
+        """
+        async with self._starting:
+            if self._server is None or self._server.alive:
+                return
+            self._note(f"the NATS server {self._server.pid} of this run has died: starting it again")
+            self._server = await own_server(self._folder.path)
+            self._note(f"NATS is back at {self._server.url}; everything acked is there")
+
+    async def _keep(self) -> None:
+        """Whatever waits for the log, the launcher itself too, has it back."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            try:
+                await self.check()
+            except (SlimeEventsError, OSError) as error:
+                self._note(f"the NATS server of this run cannot be started, tried again in {AGAIN_S:.0f} s: {error}")
+                await asyncio.sleep(AGAIN_S)

@@ -1,0 +1,52 @@
+"""Processes that a launcher left when it was killed: found by the mark that all its descendants inherit."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Collection
+
+import psutil  # type: ignore[import-untyped, unused-ignore]
+
+from schemas.errors import DeadlineExceeded
+from slime_events.app.launch.run_lock import MARK
+
+END_S = 10.0
+_STEP_S = 0.05
+
+
+def end_orphans(mark: str, spare: Collection[int] = (), *, variable: str = MARK) -> int:
+    """Kill what carries the mark; how many processes that were. spare: pids that are of use (the log's server).
+    variable: of the environment, that has the mark.
+
+    Nothing is told by its name or pid alone. Raises DeadlineExceeded naming what does not end.
+    """
+    found = [
+        process for process in psutil.process_iter() if _carries(process, variable, mark) and process.pid not in spare
+    ]
+    for process in found:
+        with contextlib.suppress(psutil.Error):  # psutil compares start times, so that no other process is hit
+            process.kill()
+    until = time.monotonic() + END_S
+    while alive := [process for process in found if _lives(process)]:
+        if time.monotonic() > until:
+            pids = ", ".join(str(process.pid) for process in alive)
+            raise DeadlineExceeded(f"processes {pids} of the killed launcher did not end in {END_S:.0f} s")
+        time.sleep(_STEP_S)
+    return len(found)
+
+
+def _carries(process: psutil.Process, variable: str, mark: str) -> bool:
+    try:
+        return process.pid != os.getpid() and bool(process.environ().get(variable) == mark)
+    except (psutil.Error, OSError):
+        return False  # it has just ended, or is somebody else's
+
+
+def _lives(process: psutil.Process) -> bool:
+    """Not so a zombie, which stays where nobody collects the orphans of a container."""
+    try:
+        return process.is_running() and bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False

@@ -1,0 +1,111 @@
+"""`Roles`: the processes that take part in a run, started all at once, and one of them again when it is gone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from actors.debug.debug_processes import DumperActor, LoaderActor, UntrainedActor
+from actors.ray_actors import ArchivistActor, ConductorActor, GraderActor, RankActor, TrainerActor
+from serve_apps.deployment import rollout_app
+from serve_apps.generate.setup import generate_setup
+from slime_events.app.launch.abandonable import in_thread
+from slime_events.app.launch.cluster import Cluster
+from slime_events.app.launch.role_end import error_of
+from slime_events.core.config.settings import TrainSettings
+from slime_events.core.run.process_environment import IN_NO_HURRY, TRAINS
+from slime_events.core.run.run_address import RunAddress
+
+ENGINES, TRAINER, CONDUCTOR, GRADER, ARCHIVIST = "engines", "trainer", "conductor", "grader", "archivist"
+LOADER, DUMPER = "loader", "dumper"
+NICE = {TRAINER: TRAINS, ARCHIVIST: IN_NO_HURRY, DUMPER: IN_NO_HURRY}
+
+
+class Roles:
+    """tasks: by role, what its process comes to. Serve replaces lost engines; any other role is `start`ed again."""
+
+    def __init__(self, cluster: Cluster, settings: TrainSettings, address: RunAddress) -> None:
+        self._cluster, self._settings, self._address = cluster, settings, address
+        self._starters: dict[str, Callable[[], Any]] = {
+            TRAINER: self._trainer,
+            CONDUCTOR: lambda: self._actor(ConductorActor, CONDUCTOR).run.remote(address, settings),
+            GRADER: lambda: self._actor(GraderActor, GRADER).run.remote(address, settings),
+            ARCHIVIST: lambda: self._actor(ArchivistActor, ARCHIVIST).run.remote(address),
+        }
+        self._for_debugging()
+        self._actors: dict[str, list[Any]] = {}
+        self._starts: dict[str, int] = {}
+        self._stopping: set[str] = set()
+        self.tasks: dict[str, asyncio.Future[Any]] = {}
+
+    def _for_debugging(self) -> None:
+        """Roles in place of others, or beside them."""
+        debug, settings, address = self._settings.debug, self._settings, self._address
+        if debug.debug_train_only:
+            del self._starters[GRADER]
+            self._starters[LOADER] = lambda: self._actor(LoaderActor, LOADER).run.remote(address, settings)
+        if debug.debug_rollout_only:
+            self._starters[TRAINER] = lambda: self._actor(UntrainedActor, TRAINER).run.remote(address, settings)
+        if debug.save_debug_rollout_data:
+            self._starters[DUMPER] = lambda: self._actor(DumperActor, DUMPER).run.remote(address, settings)
+
+    def start_all(self) -> None:
+        """All roles at once: each waits in the log for what it needs of the others."""
+        engines = () if self._settings.debug.debug_train_only else (ENGINES,)
+        for role in (*engines, *self._starters):
+            self.start(role)
+
+    def start(self, role: str) -> None:
+        """Start a role, after whatever is left of the one before it was ended."""
+        for actor in self._actors.pop(role, ()):
+            self._cluster.kill(actor)
+        self._starts[role] = self._starts.get(role, 0) + 1
+        if role == ENGINES:
+            self.tasks[role] = in_thread(self._serve)
+            return
+        self.tasks[role] = asyncio.wrap_future(self._starters[role]().future())
+        if role in self._stopping:
+            self.stop(role)
+
+    def stop(self, role: str) -> None:
+        """Ask the conductor, and any after it, for a clean end of the run, or the archivist for one of its work."""
+        self._stopping.add(role)
+        for actor in self._actors.get(role, ())[-1:]:
+            actor.stop.remote()
+
+    def let_go(self) -> None:
+        """Before Ray ends: nobody is called any more, not even by a signal that comes late, and nobody's end is news.
+
+        A role's error that nobody asks for would be printed as asyncio does it, below what ended the run.
+        """
+        self._actors.clear()
+        for task in self.tasks.values():
+            task.add_done_callback(error_of)
+
+    def _serve(self) -> None:
+        """Until the replicas run. What is lost later is Serve's to replace."""
+        app = rollout_app(
+            self._address,
+            self._settings.engine,
+            self._settings.reward,
+            gpus=self._gpus * self._settings.engine.rollout_num_gpus_per_engine,
+            generate=generate_setup(self._settings),
+        )
+        self._cluster.serve(app, f"rollout-{self._address.run}")
+
+    def _trainer(self) -> Any:
+        """Rank 0 and its peers, which cannot go on without each other."""
+        ranks = range(1, self._settings.trainer.world_size)
+        peers = [self._actor(RankActor, TRAINER, f"rank{r}", self._address.folder, r, gpus=self._gpus) for r in ranks]
+        return self._actor(TrainerActor, TRAINER, gpus=self._gpus).run.remote(self._address, self._settings, peers)
+
+    def _actor(self, cls: type, role: str, name: str = "", *args: Any, gpus: float = 0) -> Any:
+        place = f"{name or role}-{self._address.run}-{self._starts[role]}"
+        actor = self._cluster.actor(cls, place, *args, gpus=gpus, nice=NICE.get(role, 0))
+        self._actors.setdefault(role, []).append(actor)
+        return actor
+
+    @property
+    def _gpus(self) -> float:
+        return 1.0 if self._cluster.has_gpus and self._settings.engine.device != "cpu" else 0.0

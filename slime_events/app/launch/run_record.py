@@ -1,0 +1,102 @@
+"""`Standing`: where a run stands by what it says of itself, and what it takes to go on from there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from schemas.errors import InvalidValue, RunNotFound
+from schemas.runs import FinishReason, RunFinished, RunResumed, RunStarted
+from schemas.steps import StepCommitted
+from schemas.subjects import about, of_type
+from slime_events.core.config.settings import TrainSettings
+from slime_events.core.run.run_settings import settings_in_force
+from storage.log import EventLog, Recorded
+
+Changes = dict[str, dict[str, Any]]
+"""Component to field to new value."""
+
+MAY_CHANGE = {
+    "run": ("nats_url", "archive_seconds", "ray_address", "otlp_endpoint", "trace_share", "max_deaths", "plain"),
+    "rollout": ("num_rollout", "rollout_deadline", "max_attempts"),
+    "reward": ("rm_timeout", "rm_workers"),
+    "engine": ("rollout_num_gpus", "sglang_server_concurrency", "chunk_tokens", "chunk_seconds"),
+    "trainer": ("keep_weights", "distributed_timeout_minutes"),
+}
+"""What does not enter into what is trained: how long, with how much patience, on how much hardware, watched by whom."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """started, resumed: the run's own events. last: the newest of them, ends included. steps: committed so far, those
+    before a branch's beginning included.
+    """
+
+    started: RunStarted
+    resumed: tuple[RunResumed, ...]
+    last: Recorded
+    steps: int
+
+    @property
+    def first(self) -> int:
+        """The version that the run begins with: 0, or that of the run it branched off from."""
+        return self.started.branched.version if self.started.branched else 0
+
+    @property
+    def incarnation(self) -> int:
+        """The number of the next one."""
+        return len(self.resumed) + 1
+
+    @property
+    def has_finished(self) -> bool:
+        """Whether it ended with all its steps."""
+        end = self.last.envelope.event
+        return isinstance(end, RunFinished) and end.reason is FinishReason.ALL_STEPS
+
+    @property
+    def settings(self) -> TrainSettings:
+        """Those of run.started, with what resumptions have changed since."""
+        return settings_in_force((self.started, *self.resumed))
+
+
+async def read_standing(log: EventLog) -> Standing:
+    """Read it from the log. Raises RunNotFound where the log does not begin with run.started."""
+    events = [recorded async for recorded in log.read(1, about(log.run, "run", "run"))]
+    if not events or not isinstance(started := events[0].envelope.event, RunStarted):
+        raise RunNotFound(
+            f"the log of run {log.run} does not say that it was started: start it with slime-events train"
+        )
+    resumed = tuple(r.envelope.event for r in events if isinstance(r.envelope.event, RunResumed))
+    newest = await log.last(of_type(log.run, "step.committed"))
+    committed = newest.envelope.event if newest else None
+    first = started.branched.version if started.branched else 0
+    steps = committed.version if isinstance(committed, StepCommitted) else first
+    return Standing(started, resumed, events[-1], steps)
+
+
+def changes(before: TrainSettings, after: TrainSettings) -> Changes:
+    """What differs, field by field."""
+    old, new = msgspec.to_builtins(before), msgspec.to_builtins(after)
+    found = {c: {f: value for f, value in new[c].items() if value != old[c].get(f)} for c in new}
+    return {component: fields for component, fields in found.items() if fields}
+
+
+def check_changes(changed: Changes, steps: int) -> None:
+    """Raises InvalidValue naming what a resumed run may not change. steps: committed so far."""
+    wrong = [f for component, fields in changed.items() for f in fields if f not in MAY_CHANGE.get(component, ())]
+    if wrong:
+        allowed = sorted(flag(f) for fields in MAY_CHANGE.values() for f in fields)
+        raise InvalidValue(
+            f"{', '.join(map(flag, wrong))}: a run that goes on cannot change what it trains; it may change "
+            f"{', '.join(allowed)}. Start another run for the rest."
+        )
+    wanted = changed.get("rollout", {}).get("num_rollout")
+    if wanted is not None and wanted < steps:
+        raise InvalidValue(f"--num-rollout {wanted}: {steps} steps are committed already, and stay.")
+
+
+def flag(field: str) -> str:
+    """A field as it stands on a command line."""
+    return "--" + field.replace("_", "-")

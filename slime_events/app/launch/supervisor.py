@@ -1,0 +1,195 @@
+"""`Supervisor`: follows a run's log to its end, and its roles to theirs; starts again what died, fails what cannot be.
+
+A role whose process is gone is started again: all that it held is in the log. A role that ends with a reason of its own
+would do so again, and fails the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import time
+from collections.abc import Awaitable, Callable
+from typing import NoReturn
+
+from schemas.errors import DeadlineExceeded, NoSpace, SlimeEventsError, StorageError, TrainerError
+from schemas.runs import RunFailed
+from schemas.subjects import about
+from schemas.workers import WorkerLost
+from slime_events.analysis.progress import Progress, disagreement
+from slime_events.app.launch.engine_watch import EngineWatch
+from slime_events.app.launch.rejection_watch import RejectionWatch
+from slime_events.app.launch.restarts import Restarts
+from slime_events.app.launch.role_end import error_of, is_lost, reason_of
+from slime_events.app.launch.roles import ARCHIVIST, CONDUCTOR, Roles
+from slime_events.app.launch.view import View
+from slime_events.core.config.settings import TrainSettings
+from slime_events.core.run.participant import Worker
+from slime_events.core.run.run_folder import RunFolder
+from slime_events.core.state.run import RunPhase
+from slime_events.loop.conductor.decide import waits_for
+from slime_events.loop.conductor.plan import make_plan
+from slime_events.loop.conductor.stall import Stall
+from storage.follow import Follower
+from storage.log import Fence, Recorded
+
+LAUNCHER = "launcher"
+END_DEADLINE_S = 60.0
+ARCHIVE_DEADLINE_S = 10.0
+FAIL_DEADLINE_S = 5.0
+CONDUCTOR_GRACE_S = 60.0
+"""The conductor has the same deadline for the run's progress. It is given this much longer to start and to say so."""
+LEAST_FREE_BYTES = 16 * 1024 * 1024
+LOOK_S = 0.5
+READ_S = 0.25
+"""Between looks at the log: a person watches, and no step waits for that."""
+
+
+class Supervisor:
+    """worker: the launcher's, of the incarnation that is watched. check_server: looks after a NATS server of ours."""
+
+    def __init__(
+        self,
+        worker: Worker,
+        roles: Roles,
+        progress: Progress,
+        view: View,
+        settings: TrainSettings,
+        folder: RunFolder,
+        check_server: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._worker, self._roles, self._progress, self._view = worker, roles, progress, view
+        self._settings, self._folder, self._check_server = settings, folder, check_server
+        self._engines, self._rejections = EngineWatch(settings.engine.replicas), RejectionWatch()
+        self._restarts = Restarts(settings.run.max_deaths)
+        self._plan = make_plan(settings.rollout, settings.evaluation, settings.trainer)
+        self._stall = self._new_stall()
+        self._over = False
+
+    async def watch(self) -> None:
+        """Until the run has finished and its roles have ended. Raises a SlimeEventsError that says why it failed."""
+        async with Follower(self._worker.log, every_s=READ_S) as follower:
+            told = False
+            while not (self._over and follower.caught_up):
+                for recorded in await follower.next(wait_s=LOOK_S):
+                    is_news = not follower.is_history(recorded)
+                    if is_news and not told:
+                        told = True
+                        self._view.begin(self._progress)
+                    self._take(recorded, is_news=is_news)
+                await self._check_server()
+                await self._check_room()
+                await self._check_roles()
+                if not follower.caught_up:
+                    continue
+                if told:
+                    self._view.tick(self._progress, self._settings.rollout.num_rollout or 0)
+                if reason := self._engines.hopeless:
+                    await self._fail("engine", reason)
+                await self._check_conductor()
+        state = self._progress.state
+        if state.phase is RunPhase.FAILED:
+            await self._end(state.failure)
+        if state.phase is not RunPhase.FINISHED:
+            raise TrainerError(f"run {state.run} was resumed by another launcher: this one ends, the run goes on there")
+        await self._await_roles()
+
+    def _take(self, recorded: Recorded, *, is_news: bool) -> None:
+        if self._over and is_news:
+            return  # such as an engine that loads the last weights only now: the summary is of the run up to its end
+        line = self._progress.apply(recorded)
+        event = recorded.envelope.event
+        self._over = self._worker.is_over(self._over, event)
+        rejections = self._rejections.apply(event)
+        if not is_news:
+            return
+        if line is not None:
+            self._view.step(line, self._progress, self._settings.rollout.num_rollout or 0)
+            if warning := disagreement(line):
+                self._view.note(warning)
+        for news in (rejections, self._engines.apply(event)):
+            if news:
+                self._view.note(news)
+
+    async def _check_room(self) -> None:
+        """While the last of the disk is left, so that the log still takes the reason. NATS on a full disk is silent."""
+        free = shutil.disk_usage(self._folder.path).free
+        if free < LEAST_FREE_BYTES:
+            reason = f"{self._folder.path} has {free >> 20} MB free: make room, what is acked is in the log"
+            await self._fail(LAUNCHER, reason, NoSpace)
+
+    def _new_stall(self) -> Stall:
+        deadline_s = self._settings.rollout.rollout_deadline + CONDUCTOR_GRACE_S
+        return Stall(deadline_s, 2 * LOOK_S, time.monotonic())
+
+    async def _check_conductor(self) -> None:
+        """It fails a run that does not move on. Where it does not, it hangs itself."""
+        state = self._progress.state
+        idle = self._stall.seconds(state.moved, time.monotonic())
+        if idle is not None and not self._over:
+            waited_for = waits_for(state, self._plan)
+            reason = f"no progress for {idle:.0f} s while waiting for {waited_for}, and it does not say so: it hangs"
+            await self._fail(CONDUCTOR, reason, waited_for=waited_for)
+
+    async def _check_roles(self) -> None:
+        for role, task in list(self._roles.tasks.items()):
+            error = error_of(task)
+            if error is None:
+                continue
+            if self._over and not is_lost(error):
+                return  # the log says why the run has ended, or `_await_roles` will
+            if not is_lost(error):
+                await self._fail(role, reason_of(error))
+            await self._start_again(role, reason_of(error))
+
+    async def _start_again(self, role: str, reason: str) -> None:
+        most = self._settings.run.max_deaths
+        if not self._restarts.allows(role, self._progress.state.moved):
+            await self._fail(role, f"its process died {most} times and the run did not move on meanwhile: {reason}")
+        self._view.note(f"the {role} is lost: {reason}; another one takes its place")
+        self._roles.start(role)
+        if role == CONDUCTOR:
+            self._stall = self._new_stall()
+        worker = next((one.worker for one in reversed(self._progress.workers) if one.role == role), None)
+        if worker is not None:
+            lost = WorkerLost(worker=worker, role=role, reason=reason)
+            with contextlib.suppress(StorageError, TimeoutError):  # the news is not worth the run, nor a long wait
+                async with asyncio.timeout(FAIL_DEADLINE_S):
+                    await self._worker.say([lost])
+
+    async def _fail(
+        self,
+        role: str,
+        reason: str,
+        kind: type[SlimeEventsError] = TrainerError,
+        *,
+        waited_for: str | None = None,
+    ) -> NoReturn:
+        """End the run for what a role did: in the log, if it still answers, and here."""
+        state, life = self._progress.state, self._worker.incarnation
+        if state.phase in (RunPhase.NEW, RunPhase.RUNNING) and life is not None:
+            failed = RunFailed(role=role, reason=reason, waited_for=waited_for, at_events=state.events)
+            with contextlib.suppress(StorageError, TimeoutError):
+                async with asyncio.timeout(FAIL_DEADLINE_S):
+                    await self._worker.say_again(failed, Fence(about(state.run, "run", "run"), life.since))
+        await self._end(reason if role == LAUNCHER else f"the {role} ended: {reason}", kind)
+
+    async def _end(self, failure: str, kind: type[SlimeEventsError] = TrainerError) -> NoReturn:
+        """A failed run is archived as far as it came; what else its roles have to say adds nothing."""
+        self._roles.stop(ARCHIVIST)
+        await asyncio.wait([self._roles.tasks[ARCHIVIST]], timeout=ARCHIVE_DEADLINE_S)
+        raise kind(f"run {self._settings.run.run} failed (logs in {self._folder.logs}): {failure}")
+
+    async def _await_roles(self) -> None:
+        """All roles of a finished run to their ends. One that is lost on the way is started again, to end by itself."""
+        until = time.monotonic() + END_DEADLINE_S
+        while late := [role for role, task in self._roles.tasks.items() if not task.done()]:
+            if time.monotonic() > until:
+                raise DeadlineExceeded(f"the run is over, but {', '.join(late)} did not end in {END_DEADLINE_S:.0f} s")
+            tasks = [self._roles.tasks[role] for role in late]
+            await asyncio.wait(tasks, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+            await self._check_roles()
+        for role, task in self._roles.tasks.items():
+            if error := error_of(task):
+                raise TrainerError(f"the run is over, but the {role} ended badly: {reason_of(error)}")

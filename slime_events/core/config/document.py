@@ -1,0 +1,133 @@
+"""`docs/settings.md`, from structs and tables: `python -m slime_events.core.config.document docs/settings.md`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from slime_events.core.config import megatron, tables
+from slime_events.core.config.fields import SettingsField, component_names, component_type, settings_fields
+from slime_events.core.config.flags import OLDER_FLAGS
+from slime_events.core.config.help import default_words, value_words
+
+DEFAULTS_OF_SLIME: dict[str, str] = {
+    "actor_num_gpus_per_node": "8",
+    "rollout_batch_size": "required",
+    "n_samples_per_prompt": "1",
+    "rollout_max_response_len": "unset",
+    "bf16": "on",
+    "max_staleness": "0 in train.py, 1 in train_async.py",
+}
+"""Fields of slime's with another default there."""
+
+_INTRO = """\
+# Settings
+
+This page is made from the source: `python -m slime_events.core.config.document docs/settings.md`.
+
+Every setting is a flag of `slime-events train` and a key in TOML, under the table of its component. `--config FILE`
+takes settings from a TOML file; flags go before the file, wherever they stand. What a run resolved to is in its
+`run.started` event. A name that nobody knows is an error with the nearest names; settings that exclude each other are
+an error with the reason.
+
+```toml
+[rollout]
+num_rollout = 200
+rollout_batch_size = 32
+
+[trainer.megatron]
+recompute_granularity = "full"
+
+[engine.sglang]
+mem_fraction_static = 0.7
+```
+
+- Megatron's flags pass through by name, without a prefix (`--recompute-granularity full`, `--no-rope-fusion`): every
+  field of megatron-core's transformer, parallelism, optimizer and data parallel configs, and the classic names below.
+- SGLang's flags pass through with `--sglang-` before them: every field of the installed release's `ServerArgs`.
+- Both are checked by name and type against the source of the installed packages, before anything starts.
+- A list is given as several words, or by repeating the flag. A value that begins with `--` is written `--flag=value`.
+"""
+
+
+def document() -> str:
+    """The whole page, in Markdown."""
+    parts = [_INTRO, *(_component(name) for name in component_names()), _derived(), _other_flags()]
+    return "\n".join(parts)
+
+
+def _component(component: str) -> str:
+    doc = " ".join((component_type(component).__doc__ or "").split())
+    rows = [_row(field) for field in settings_fields() if field.component == component]
+    return _section(f"`[{component}]`", doc, ("flag", "value", "default", "meaning"), rows)
+
+
+def _row(field: SettingsField) -> tuple[str, ...]:
+    default = default_words(field.default)
+    if field.name in DEFAULTS_OF_SLIME:
+        default = f"{default or 'unset'} (slime: {DEFAULTS_OF_SLIME[field.name]})"
+    switched_off = field.usual_flag != field.flag
+    flag = f"`{field.usual_flag}` (`{field.name} = false`)" if switched_off else f"`{field.flag}`"
+    return flag, value_words(field).replace("|", " "), default, field.description
+
+
+def _derived() -> str:
+    rows = [
+        (
+            "`global_batch_size`, `num_steps_per_rollout`",
+            "from each other; neither: one optimizer step per rollout step",
+        ),
+        ("`eps_clip_high`", "`eps_clip`"),
+        ("`rollout_max_prompt_len`", "`rollout_max_context_len` - 1"),
+        ("`eval_*`", "the rollout's and data's own"),
+        ("`eval_on`", "`version`"),
+        ("`eval_reward_key`", "`reward_key`"),
+        ("`grpo_std_normalization`", "off for groups of one sample"),
+        ("`max_staleness`", "at least `update_weights_interval` - 1"),
+        ("`lr_decay_iters`", "the whole run, where the learning rate decays and `num_rollout` is set"),
+    ]
+    return _section("What follows from what is set", "", ("setting", "where it is left out"), rows)
+
+
+def _other_flags() -> str:
+    classic = ", ".join(f"`{flag}`" for flag in megatron.CLASSIC)
+    inert = [(f"`{flag}`", entry.reason) for flag, entry in tables.INERT.items()]
+    inert += [(f"`{prefix}*`", reason) for prefix, reason in tables.INERT_PREFIXES.items()]
+    only = [
+        (f"`{flag}`", " ".join(f"`{v}`" for v in one.values), one.reason) for flag, one in tables.ONLY_VALUE.items()
+    ]
+    not_yet = [(f"`{flag}`", needs) for flag, needs in tables.NOT_YET.items()]
+    not_yet += [(f"`{flag} {value}`", needs) for (flag, value), needs in tables.NOT_YET_VALUES.items()]
+    ours = [(f"`--sglang-{name.replace('_', '-')}`", use) for name, use in tables.SGLANG_OURS.items()]
+    older = "These older names of slime's are taken for what they mean here: " + ", ".join(
+        f"`{f}`" for f in OLDER_FLAGS
+    )
+    return "\n".join([
+        _section("Accepted, without effect", f"The reason is printed. {older}.", ("flag", "why"), inert),
+        _section("Accepted with one value", "", ("flag", "value", "why not others"), only),
+        _section("Not supported yet", "These stop the command.", ("flag", "why"), not_yet),
+        _section("Set by the engine itself", "These stop the command.", ("flag", "use"), ours),
+        f"## Megatron-LM's classic names\n\n{classic}\n",
+    ])  # fmt: skip
+
+
+def _section(title: str, text: str, head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [f"## {title}", "", *([text, ""] if text else []), _cells(head), _cells("---" for _ in head)]
+    return "\n".join([*lines, *map(_cells, rows), ""])
+
+
+def _cells(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def main() -> None:
+    """Write the page to the path given, or to standard output."""
+    if len(sys.argv) > 1:
+        Path(sys.argv[1]).write_text(document(), encoding="utf-8")
+    else:
+        sys.stdout.write(document())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,248 @@
+"""`parse_train`: the words after `slime-events train` become `TrainSettings`.
+
+slime's flags by their names, Megatron's unprefixed, SGLang's with `--sglang-`, ours beside them. Pure: nothing but the
+file of `--config` is read (and, for a flag that only another package can know, that package's source).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from schemas.errors import ConfigError, ImpossibleCombination, InvalidValue, MissingPart, UnknownFlag
+from slime_events.core.config import megatron, tables
+from slime_events.core.config.combinations import impossible
+from slime_events.core.config.derivations import derive
+from slime_events.core.config.fields import SettingsField, honoured
+from slime_events.core.config.installed import InstalledField, megatron_fields, sglang_fields
+from slime_events.core.config.nearest import did_you_mean
+from slime_events.core.config.settings import TrainSettings
+from slime_events.core.config.toml import Values, read_toml, settings_from
+from slime_events.core.config.values import Kind, ValueType, parse_words
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedTrain:
+    """Settings with everything derived and checked, and one sentence for every flag that did not do what it says."""
+
+    settings: TrainSettings
+    notes: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Draft:
+    """What the flags have said so far. `said`: flags' fields, so that a repeated list is appended to."""
+
+    values: Values
+    notes: list[str] = field(default_factory=list)
+    inert: dict[str, list[str]] = field(default_factory=dict)
+    said: set[tuple[str, str]] = field(default_factory=set)
+
+    def put(self, component: str, name: str, value: Any) -> None:
+        table = self.values.setdefault(component, {})
+        if isinstance(value, list) and (component, name) in self.said:
+            value = table[name] + value
+        table[name] = value
+        self.said.add((component, name))
+
+    def put_inner(self, component: str, inner: str, name: str, value: Any) -> None:
+        self.values.setdefault(component, {}).setdefault(inner, {})[name] = value
+
+
+@dataclass(frozen=True, slots=True)
+class _Occurrence:
+    """One flag as it was written: `inline` is what stood after `=`, `words` what followed it."""
+
+    flag: str
+    inline: str | None
+    words: tuple[str, ...]
+
+    def take(self, arity: tables.Arity) -> tuple[str, ...]:
+        """The words that belong to the flag; InvalidValue where there are too few or too many."""
+        words = self.words if self.inline is None else (self.inline, *self.words)
+        if arity == "none" and words:
+            raise InvalidValue(f"{self.flag} takes no value, and {' '.join(words)!r} follows it.")
+        if arity != "none" and not words:
+            raise InvalidValue(f"{self.flag} needs a value (write --flag=value for one that begins with --).")
+        if arity == "one" and len(words) > 1:
+            raise InvalidValue(f"{self.flag} takes one value; what is {' '.join(words[1:])!r} for?")
+        return words
+
+    def value(self, expected: ValueType) -> Any:
+        """The typed value of the words."""
+        words = self.take("many" if expected.many else "one")
+        return parse_words(self.flag, words, expected)
+
+
+def parse_train(argv: Sequence[str], *, read: Callable[[str], str] | None = None) -> ParsedTrain:
+    """Settings from flags, on top of the file of `--config` where one is given; where flags stand makes no difference.
+
+    Raises UnknownFlag (with the nearest names), InvalidValue, ImpossibleCombination (one sentence for each), or
+    ConfigError for a flag of slime's whose feature is not there yet. `read` gives the text of the `--config` file.
+    """
+    occurrences = _split(argv)
+    files = [one.take("one")[0] for one in occurrences if one.flag == "--config"]
+    if len(files) > 1:
+        raise InvalidValue(f"--config is given {len(files)} times; one run has one file.")
+    draft = _Draft(read_toml((read or _read)(files[0]), files[0]) if files else {})
+    for occurrence in occurrences:
+        if occurrence.flag != "--config":
+            _apply(draft, occurrence)
+    settings, derived = derive(settings_from(draft.values), given=draft.said)
+    if problems := impossible(settings):
+        raise ImpossibleCombination("\n".join(problems))
+    inert = [f"{', '.join(flags)}: no effect; {reason}." for reason, flags in draft.inert.items()]
+    return ParsedTrain(settings, (*draft.notes, *inert, *derived))
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidValue(f"--config {path} cannot be read: {error}") from error
+
+
+def _split(argv: Sequence[str]) -> list[_Occurrence]:
+    """Flags, each with the words up to the next one. A word that begins with a dash and a digit is a value."""
+    found: list[tuple[str, str | None, list[str]]] = []
+    for word in argv:
+        if word.startswith("--") and len(word) > 2:
+            flag, equals, inline = word.partition("=")
+            found.append((flag, inline if equals else None, []))
+        elif found:
+            found[-1][2].append(word)
+        else:
+            raise InvalidValue(f"{word!r} stands before the first flag; every setting is --name value.")
+    return [_Occurrence(flag, inline, tuple(words)) for flag, inline, words in found]
+
+
+def _apply(draft: _Draft, one: _Occurrence) -> None:
+    """Find the table that knows the flag, and do what it says."""
+    if one.flag in _OLDER:
+        _OLDER[one.flag](draft, one)
+    elif one.flag in honoured():
+        _apply_honoured(draft, one, honoured()[one.flag])
+    elif one.flag in tables.INERT:
+        one.take(tables.INERT[one.flag].arity)
+        draft.inert.setdefault(tables.INERT[one.flag].reason, []).append(one.flag)
+    elif one.flag in tables.ONLY_VALUE:
+        _apply_only_value(draft, one)
+    elif one.flag in tables.NOT_YET:
+        raise ConfigError(f"{one.flag} is not supported yet: {tables.NOT_YET[one.flag]}.")
+    elif family := next((prefix for prefix in tables.INERT_PREFIXES if one.flag.startswith(prefix)), None):
+        draft.inert.setdefault(tables.INERT_PREFIXES[family], []).append(one.flag)
+    elif one.flag.startswith("--sglang-"):
+        _apply_sglang(draft, one)
+    else:
+        _apply_megatron(draft, one)
+
+
+def _apply_honoured(draft: _Draft, one: _Occurrence, fields: tuple[SettingsField, ...]) -> None:
+    for known in fields:
+        if known.type.switch:
+            one.take("none")
+            draft.put(known.component, known.name, one.flag == known.flag)
+            continue
+        for word in (one.inline, *one.words):
+            if needs := tables.NOT_YET_VALUES.get((one.flag, word or "")):
+                raise ConfigError(f"{one.flag} {word} is not supported yet: {needs}.")
+        if set(one.take("many")) <= set(tables.USUAL_VALUES.get(one.flag, ())):
+            continue
+        draft.put(known.component, known.name, one.value(known.type))
+
+
+def _apply_only_value(draft: _Draft, one: _Occurrence) -> None:
+    only = tables.ONLY_VALUE[one.flag]
+    (word,) = one.take("one")
+    if word not in only.values:
+        raise ConfigError(f"{one.flag} {word} is not supported: {only.reason}.")
+
+
+def _async_buffer_size(draft: _Draft, one: _Occurrence) -> None:
+    draft.put("rollout", "max_staleness", one.value(ValueType((Kind.INT,))))
+    draft.notes.append(f"{one.flag} is --max-staleness: how many versions a rollout may be behind.")
+
+
+def _true_on_policy(draft: _Draft, one: _Occurrence) -> None:
+    one.take("none")
+    draft.put("engine", "deterministic", True)
+    draft.notes.append(f"{one.flag} is --deterministic: the same tokens for the same seed and weights.")
+
+
+_OLDER: dict[str, Callable[[_Draft, _Occurrence], None]] = {
+    "--async-buffer-size": _async_buffer_size,
+    "--true-on-policy-mode": _true_on_policy,
+}
+"""Flags of older releases of slime that have another name here."""
+OLDER_FLAGS: tuple[str, ...] = tuple(_OLDER)
+
+
+def _apply_sglang(draft: _Draft, one: _Occurrence) -> None:
+    asked = one.flag.removeprefix("--sglang-").replace("-", "_")
+    fields = sglang_fields()
+    if asked not in fields and asked in tables.SGLANG_RENAMED:
+        draft.notes.append(
+            f"{one.flag} is --sglang-{tables.SGLANG_RENAMED[asked].replace('_', '-')} in the installed SGLang."
+        )
+        asked = tables.SGLANG_RENAMED[asked]
+    known, value = fields.get(asked), True
+    if known is None and asked.startswith("no_") and asked[3:] in fields:
+        known, value = fields[asked[3:]], False
+    if known is None:
+        names = [f"--sglang-{name.replace('_', '-')}" for name in fields]
+        raise UnknownFlag(f"{one.flag} is no setting of the installed SGLang.{did_you_mean(one.flag, names)}")
+    if known.name in tables.SGLANG_OURS:
+        raise ConfigError(f"{one.flag} is set by the engine itself; use {tables.SGLANG_OURS[known.name]}.")
+    draft.put_inner("engine", "sglang", known.name, _installed_value(one, known, value))
+
+
+def _apply_megatron(draft: _Draft, one: _Occurrence) -> None:
+    if one.flag in megatron.CLASSIC:
+        classic = megatron.CLASSIC[one.flag]
+        if classic.type is None:
+            one.take("none")
+        value = one.value(classic.type) if classic.type else classic.constant
+        draft.put_inner("trainer", "megatron", classic.name, value)
+        return
+    known, value = _megatron_field(one.flag)
+    if known is None:
+        raise UnknownFlag(f"Nobody knows {one.flag}.{did_you_mean(one.flag, known_flags())}")
+    draft.put_inner("trainer", "megatron", known.name, _installed_value(one, known, value))
+
+
+def _megatron_field(flag: str) -> tuple[InstalledField | None, bool]:
+    """The config field that a flag means, and what it says of a switch: `--no-x` and `--disable-x` say false."""
+    try:
+        fields = megatron_fields()
+    except MissingPart:
+        return None, True
+    name = flag.removeprefix("--").replace("-", "_")
+    if name in fields:
+        return fields[name], True
+    for prefix in ("no_", "disable_"):
+        positive = fields.get(name.removeprefix(prefix))
+        if name.startswith(prefix) and positive and positive.type and positive.type.switch:
+            return positive, False
+    return None, True
+
+
+def _installed_value(one: _Occurrence, known: InstalledField, switch_value: bool) -> Any:
+    if known.type is None:
+        raise InvalidValue(
+            f"{one.flag} cannot be given on a command line: {known.owner}.{known.name} is a {known.annotation}."
+        )
+    if known.type.switch:
+        one.take("none")
+        return switch_value
+    return one.value(known.type)
+
+
+def known_flags() -> tuple[str, ...]:
+    """Every flag that `train` knows, SGLang's apart (they are many, and have their own prefix)."""
+    own = ("--config", *OLDER_FLAGS, *honoured(), *tables.INERT, *tables.ONLY_VALUE, *tables.NOT_YET, *megatron.CLASSIC)
+    try:
+        return (*own, *(f"--{name.replace('_', '-')}" for name in megatron_fields()))
+    except MissingPart:
+        return own

@@ -1,0 +1,127 @@
+"""The settings that the installed SGLang and Megatron-core take, read from their source without importing them.
+
+Importing either takes seconds and pulls in torch; parsing takes about 15 ms, and only happens when a flag asks for it.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import gc
+import importlib.util
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from schemas.errors import MissingPart
+from slime_events.core.config.values import ValueType, of_source
+
+_MEGATRON_CONFIGS = {
+    "transformer/transformer_config.py": ("TransformerConfig", "MLATransformerConfig"),
+    "model_parallel_config.py": ("ModelParallelConfig",),
+    "optimizer/optimizer_config.py": ("OptimizerConfig",),
+    "distributed/distributed_data_parallel_config.py": ("DistributedDataParallelConfig",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledField:
+    """One field of another package's settings. `type` is None where no command line can give such a value.
+
+    `owner` is the class that has it; `names` are all its command line names, without the leading dashes.
+    """
+
+    name: str
+    owner: str
+    annotation: str
+    type: ValueType | None
+    names: tuple[str, ...]
+
+
+@functools.cache
+def megatron_fields() -> dict[str, InstalledField]:
+    """megatron-core's config fields by name, over all four config classes."""
+    root = _package("megatron.core", "pip install megatron-core")
+    found: dict[str, InstalledField] = {}
+    for path, owners in _MEGATRON_CONFIGS.items():
+        for owner, field in _class_fields(root / path):
+            if owner in owners and not field.name.startswith("_"):
+                found.setdefault(field.name, field)
+    return found
+
+
+@functools.cache
+def sglang_fields() -> dict[str, InstalledField]:
+    """SGLang's ServerArgs fields by every command line name, with underscores.
+
+    Newer SGLang releases assemble ServerArgs from one class per topic in a folder beside it, older ones write it in one
+    file: both are read.
+    """
+    root = _package("sglang", "pip install sglang") / "srt"
+    found: dict[str, InstalledField] = {}
+    for path in (root / "server_args.py", *sorted((root / "arg_groups" / "fields").glob("*.py"))):
+        for owner, field in _class_fields(path):
+            if (path.name == "server_args.py" and owner != "ServerArgs") or field.name.startswith("_"):
+                continue
+            for name in (field.name, *field.names):
+                found.setdefault(name.replace("-", "_"), field)
+    return found
+
+
+def _package(name: str, cure: str) -> Path:
+    spec = importlib.util.find_spec(name) if importlib.util.find_spec(name.partition(".")[0]) else None
+    if spec is None or not spec.submodule_search_locations:
+        raise MissingPart(f"The package {name} is not installed, so its flags cannot be read: {cure}.")
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def _class_fields(path: Path) -> Iterator[tuple[str, InstalledField]]:
+    if not path.exists():
+        return
+    for top in _parsed(path).body:
+        if not isinstance(top, ast.ClassDef):
+            continue
+        for line in top.body:
+            if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
+                yield top.name, _field(top.name, line.target.id, line.annotation)
+
+
+def _parsed(path: Path) -> ast.Module:
+    """Its syntax, with no garbage collected meanwhile.
+
+    Python before 3.11.8 counts the depth of whatever it parses in one place (python/cpython#106905): a destructor that
+    parses too, as one does that prints a traceback, makes it raise SystemError here.
+    """
+    source = path.read_text(encoding="utf-8")
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return ast.parse(source)
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _field(owner: str, name: str, annotation: ast.expr) -> InstalledField:
+    said, names = annotation, [name]
+    if isinstance(annotation, ast.Subscript) and isinstance(annotation.slice, ast.Tuple):
+        head = ast.unparse(annotation.value)
+        if head in ("A", "Annotated"):
+            said = annotation.slice.elts[0]
+            for extra in annotation.slice.elts[1:]:
+                names += _command_line_names(extra)
+    return InstalledField(name, owner, ast.unparse(said), of_source(said), tuple(dict.fromkeys(names)))
+
+
+def _command_line_names(extra: ast.expr) -> list[str]:
+    """`cli_name="--a"` and `aliases=["--b"]` of SGLang's field metadata."""
+    if not isinstance(extra, ast.Call):
+        return []
+    texts = (
+        node.value
+        for keyword in extra.keywords
+        if keyword.arg in ("cli_name", "aliases")
+        for node in ast.walk(keyword.value)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
+    return [text.lstrip("-") for text in texts]

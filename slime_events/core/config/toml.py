@@ -1,0 +1,137 @@
+"""Settings as TOML: a table per component, the same names as the fields."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from schemas.errors import ConfigError, InvalidValue, UnknownFlag
+from slime_events.core.config import megatron
+from slime_events.core.config.fields import PASS_THROUGH, component_names, settings_fields
+from slime_events.core.config.installed import megatron_fields, sglang_fields
+from slime_events.core.config.nearest import did_you_mean
+from slime_events.core.config.settings import TrainSettings
+from slime_events.core.config.values import ValueType, fits
+
+Values = dict[str, dict[str, Any]]
+"""Component to field to value: settings of which not all are said."""
+
+
+def from_toml(text: str, source: str = "settings.toml") -> TrainSettings:
+    """The settings that a TOML text says, with nothing derived. `source` is named in errors."""
+    return settings_from(read_toml(text, source))
+
+
+def to_toml(settings: TrainSettings) -> str:
+    """The settings as TOML, from which `from_toml` makes them again; None is left out, as TOML has no null."""
+    tables: list[str] = []
+    for component, values in msgspec.to_builtins(settings).items():
+        inner = {name: values.pop(name) for where, name in PASS_THROUGH if where == component}
+        tables.append(_table(component, values))
+        tables.extend(_table(f"{component}.{name}", table) for name, table in inner.items() if table)
+    return "\n".join(tables)
+
+
+def settings_from(values: Mapping[str, Mapping[str, Any]]) -> TrainSettings:
+    """Settings with `values` over the defaults; InvalidValue where a value is not of its field's type."""
+    try:
+        return msgspec.convert(values, TrainSettings)
+    except msgspec.ValidationError as error:
+        raise InvalidValue(f"A setting has a value that it cannot have: {error}") from error
+
+
+def read_toml(text: str, source: str) -> Values:
+    """The values of a TOML text, each name and type checked; errors carry file and line."""
+    try:
+        found = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidValue(f"{source} is not TOML: {error}") from error
+    types = {(field.component, field.name): field.type for field in settings_fields()}
+    for component, table in found.items():
+        if component not in component_names() or not isinstance(table, dict):
+            where = f"{source}, line {_line(text, None, component)}"
+            raise UnknownFlag(f"{where}: there is no table [{component}].{_table_hint(component)}")
+        for name, value in table.items():
+            where = f"{source}, line {_line(text, component, name)}"
+            if (component, name) in PASS_THROUGH:
+                _check_inner(value, name, where)
+            elif (component, name) not in types:
+                known = [field for owner, field in types if owner == component]
+                raise UnknownFlag(
+                    f"{where}: [{component}] has no {name}.{did_you_mean(name, known) or _elsewhere(name)}"
+                )
+            elif not fits(value, types[component, name]):
+                raise InvalidValue(f"{where}: {name} is {value!r}, and should be {types[component, name]}.")
+    return found
+
+
+def _check_inner(value: Any, name: str, where: str) -> None:
+    if not isinstance(value, dict):
+        raise InvalidValue(f"{where}: {name} is a table of its own.")
+    known: dict[str, ValueType | None]
+    if name == "sglang":
+        known = {field.name: field.type for field in sglang_fields().values()}
+    else:
+        known = {classic.name: classic.type for classic in megatron.CLASSIC.values()}
+        known |= {field.name: field.type for field in megatron_fields().values() if field.type}
+    for one, inner in value.items():
+        if one not in known:
+            raise UnknownFlag(f"{where}: {name} has no setting {one}.{did_you_mean(one, known)}")
+        expected = known[one]
+        if expected is not None and not fits(inner, expected):
+            raise InvalidValue(f"{where}: {name}.{one} is {inner!r}, and should be {expected}.")
+
+
+def _table_hint(name: str) -> str:
+    field = next((field for field in settings_fields() if field.name == name), None)
+    if field is not None:
+        return f" {name} belongs into [{field.component}]."
+    return did_you_mean(name, component_names()) or f" There are {', '.join(component_names())}."
+
+
+def _elsewhere(name: str) -> str:
+    owners = [field.component for field in settings_fields() if field.name == name]
+    return f" It belongs into [{owners[0]}]." if owners else ""
+
+
+def _line(text: str, component: str | None, name: str) -> int | str:
+    """The line where a key (or a table, where `component` is None) is written; `?` for spellings not looked for."""
+    header = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if table := re.match(r"\s*\[+\s*([\w.\-\"]+)\s*\]", line):
+            header = table[1]
+            if header == (name if component is None else f"{component}.{name}") or (
+                component is None and header.startswith(f"{name}.")
+            ):
+                return number
+        elif header == (component or "") and re.match(rf"\s*\"?{re.escape(name)}\"?\s*[=.]", line):
+            return number
+    return "?"
+
+
+def _table(header: str, values: Mapping[str, Any]) -> str:
+    lines = [f"{_key(name)} = {_value(value)}" for name, value in values.items() if value is not None]
+    return "\n".join([f"[{header}]", *lines, ""])
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _value(name)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_key(key)} = {_value(one)}" for key, one in value.items() if one is not None) + "}"
+    raise ConfigError(f"{value!r} cannot be written as TOML.")

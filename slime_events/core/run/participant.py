@@ -1,0 +1,91 @@
+"""`Worker`: who says an event, and how it gets its envelope."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import time
+from collections.abc import Iterable, Sequence
+
+from schemas.envelope import Envelope, enclose
+from schemas.event import Event, type_of
+from schemas.runs import RunFailed, RunFinished, RunResumed
+from schemas.subjects import about, of_type
+from schemas.workers import WorkerJoined
+from slime_events.core.run.incarnation import Incarnation
+from slime_events.core.telemetry.event_spans import traceparent_of
+from storage.log import Append, EventLog, Fence, Recorded, once
+
+
+class Worker:
+    """One process's voice in a run. The clock is here, so that decisions need none.
+
+    incarnation: the one that the process belongs to; None where it may outlive it.
+    """
+
+    def __init__(
+        self,
+        log: EventLog,
+        role: str,
+        name: str | None = None,
+        *,
+        trace_share: float = 0.0,
+        incarnation: Incarnation | None = None,
+    ) -> None:
+        self.log, self.role, self._trace_share = log, role, trace_share
+        self.incarnation = incarnation
+        self.id = name or f"{role}-{secrets.token_hex(4)}"
+
+    def enclose(self, event: Event, *, cause: str | None = None, traceparent: str | None = None) -> Envelope:
+        """The event in an envelope of now and us. traceparent: a sender's; by default that of the event's own span."""
+        return enclose(
+            self.log.run,
+            event,
+            at=time.time_ns(),
+            producer=self.id,
+            cause=cause,
+            traceparent=traceparent or traceparent_of(self.log.run, event, self._trace_share),
+        )
+
+    async def say(self, events: Sequence[Event], *, cause: str | None = None) -> list[int]:
+        """Append events that may each stand only once under their subject, all or nothing."""
+        return await self.log.append([once(self.enclose(event, cause=cause)) for event in events])
+
+    async def say_again(self, event: Event, fence: Fence | None = None) -> int:
+        """Append one event whose subject may hold others already."""
+        return (await self.log.append([Append(self.enclose(event), fence)]))[0]
+
+    async def join(self, seconds: dict[str, float]) -> None:
+        """Say that this process takes part. seconds: what its start was made of."""
+        joined = WorkerJoined(
+            worker=self.id,
+            role=self.role,
+            pid=os.getpid(),
+            node=socket.gethostname(),
+            seconds=seconds,
+        )
+        await self.say([joined])
+
+    def is_over(self, over: bool, event: Event) -> bool:
+        """The fold that tells whether the run is over for this process: ended, or resumed without it."""
+        if isinstance(event, RunResumed) and self.incarnation is not None:
+            return event.incarnation > self.incarnation.number
+        return is_over(over, event)
+
+
+def is_over(over: bool, event: Event) -> bool:
+    """The fold that tells whether a run is over: an end ends it, until it is resumed."""
+    return isinstance(event, RunFinished | RunFailed) or (over and not isinstance(event, RunResumed))
+
+
+def subjects_of(run: str, folded: Iterable[type[Event]]) -> tuple[str, ...]:
+    """What a process follows that folds these types of events, and what the run says of itself."""
+    return (about(run, "run", "run"), *(of_type(run, type_of(cls)) for cls in folded))
+
+
+async def run_events_before(position: int, log: EventLog) -> list[Recorded]:
+    """What the run had said of itself before a position: a fold that begins there has to know it."""
+    if position <= 1:
+        return []
+    return [recorded async for recorded in log.read(1, about(log.run, "run", "run")) if recorded.position < position]

@@ -1,0 +1,108 @@
+"""`OpenedRun`: a run to look at, wherever it is: on now, finished, or only an archive in object storage.
+
+name, or path of a run's folder   its log, on the server that it has or on one that is started to read it
+URL of an archived run            `<archive URL>/<run>`, such as s3://bucket/archive/demo: nothing else is needed
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from schemas.errors import RunNotFound
+from schemas.runs import Branched, RunStarted
+from schemas.subjects import about
+from slime_events.core.config.settings import TrainSettings
+from slime_events.core.run.run_folder import RUNS_DIR, RunFolder, find_run
+from slime_events.core.run.run_settings import settings_in_force
+from slime_events.core.trajectory import Fetch
+from storage.archive.log import ArchivedLog
+from storage.archive.manifest import MANIFESTS
+from storage.archive.reader import ArchiveReader
+from storage.blobs import BlobStore
+from storage.log import Readable
+from storage.open_log import open_run_log
+from storage.payloads import fetch
+
+NOT_STARTED = "the log of run {run} does not say that it was started: it is empty, or it is no run's log"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedRun:
+    """log: to read only. settings: in force at its end. fetch: an array's numbers, from the event or the blob store.
+    folder: None for an archive. where: what was asked for, in a form that opens it again from any working directory.
+    """
+
+    log: Readable
+    settings: TrainSettings
+    fetch: Fetch
+    folder: RunFolder | None
+    where: str
+
+    @property
+    def run(self) -> str:
+        """The name that it was started with."""
+        return self.log.run
+
+
+@contextlib.asynccontextmanager
+async def open_run(where: str, runs_dir: str | Path = RUNS_DIR) -> AsyncIterator[OpenedRun]:
+    """Open a run by name, folder or archive URL. Raises RunNotFound, StorageError, ConfigError."""
+    if is_archive(where):
+        reader = await asyncio.to_thread(open_archive, where)
+        log = ArchivedLog(reader, reader.run)
+        yield OpenedRun(log, await _settings(log), _fetch(reader.blobs), None, reader.url)
+        return
+    folder = find_run(where, runs_dir)
+    async with open_run_log(folder.path, folder.log_name()) as live:
+        settings = await _settings(live)
+        blobs = BlobStore(settings.run.blob_url or str(folder.blobs))
+        yield OpenedRun(live, settings, _fetch(blobs), folder, str(folder.path))
+
+
+async def branched_of(log: Readable) -> Branched | None:
+    """Where a run goes on from itself; None for one that begins with its base checkpoint. Raises RunNotFound."""
+    async for recorded in log.read(1, about(log.run, "run", "run")):
+        event = recorded.envelope.event
+        if isinstance(event, RunStarted):
+            return event.branched
+    raise RunNotFound(NOT_STARTED.format(run=log.run))
+
+
+@contextlib.asynccontextmanager
+async def open_parent(branched: Branched) -> AsyncIterator[OpenedRun]:
+    """The run that one goes on from, or follows. Raises RunNotFound where it has gone, StorageError, ConfigError."""
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            parent = await stack.enter_async_context(open_run(branched.where))
+        except RunNotFound as error:
+            raise RunNotFound(f"the run goes on from {branched.run}, which was at {branched.where}: {error}") from error
+        yield parent
+
+
+def is_archive(where: str) -> bool:
+    """Whether this is the URL (or the path) of an archived run."""
+    return "://" in where or ("/" in where and Path(where, MANIFESTS).is_dir())
+
+
+def open_archive(where: str) -> ArchiveReader:
+    """What was sealed by now. Raises RunNotFound for a place without segments, ArchiveDamaged, StorageError."""
+    url, _, run = where.rstrip("/").rpartition("/")
+    reader = ArchiveReader(url, run)
+    if not reader.last:
+        raise RunNotFound(f"{reader.url} holds no archived run: give <the --archive-url of the run>/<name of the run>")
+    return reader
+
+
+async def _settings(log: Readable) -> TrainSettings:
+    found = [recorded.envelope.event async for recorded in log.read(1, about(log.run, "run", "run"))]
+    if not found:
+        raise RunNotFound(NOT_STARTED.format(run=log.run))
+    return settings_in_force(found)
+
+
+def _fetch(blobs: BlobStore) -> Fetch:
+    return lambda array: fetch(array, blobs)

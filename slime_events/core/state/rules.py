@@ -1,0 +1,221 @@
+"""What an event does to a `RunState`: a rule for each kind, but for the three that stand in the loop of `apply`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import UNSET, structs
+
+from schemas.archives import ArchiveSealed
+from schemas.batches import BatchSealed
+from schemas.checkpoints import CheckpointSaved
+from schemas.evals import EvalCompleted
+from schemas.event import Event, Purpose
+from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
+from schemas.ids import group_of
+from schemas.prompts import PromptRejected, PromptSubmitted
+from schemas.rewards import RewardFailed
+from schemas.rollouts import RolloutFailed, RolloutProgressed, RolloutSuspended
+from schemas.runs import Branched, RunFailed, RunFinished, RunResumed, RunStarted
+from schemas.steps import StepCommitted
+from schemas.weights import WeightsActivated, WeightsPublished
+from schemas.workers import WorkerLost
+from slime_events.core.state.group import GroupPhase, GroupState, SamplePhase, SampleState
+from slime_events.core.state.run import EvalState, RunPhase, RunState, SealedState
+
+# Looked up once: a rule that is applied a million times would spend much of its time on finding its enums' members.
+_TRAIN, _RUNNING = Purpose.TRAIN, SamplePhase.RUNNING
+
+
+def _run_started(state: RunState, event: RunStarted, at: int, position: int) -> None:
+    state.phase = RunPhase.RUNNING
+    if event.branched is not None:
+        _begin_branch(state, event.branched)
+
+
+def _begin_branch(state: RunState, branched: Branched) -> None:
+    """What the parent had come to; its open groups are not taken over. Counts are of the branch's own log."""
+    state.branched = structs.replace(branched, draws=UNSET)  # the fold of draws is another one
+    state.version = state.next_step = branched.version
+    state.weights_digest, state.optimizer_digest = branched.weights_digest, branched.optimizer_digest
+    state.cursors = dict(branched.cursors)
+
+
+def _run_resumed(state: RunState, event: RunResumed, at: int, position: int) -> None:
+    state.phase, state.failure, state.activated = RunPhase.RUNNING, "", {}
+
+
+def _run_finished(state: RunState, event: RunFinished, at: int, position: int) -> None:
+    state.phase = RunPhase.FINISHED
+
+
+def _run_failed(state: RunState, event: RunFailed, at: int, position: int) -> None:
+    state.phase, state.failure = RunPhase.FAILED, event.reason
+
+
+def _prompt_submitted(state: RunState, event: PromptSubmitted, at: int, position: int) -> None:
+    group = GroupState(
+        group=event.group,
+        prompt=event.tokens,
+        position=position,
+        purpose=event.purpose,
+        dataset=event.dataset,
+        source_path=event.source.path,
+        text=event.text,
+        label=event.label,
+        metadata=event.metadata,
+        recalled=event.recalled or UNSET,
+    )
+    state.groups[event.group] = group
+    if event.purpose is _TRAIN:
+        state.waiting.append(event.group)
+        state.counts.prompts_submitted += 1
+        _advance(state, event.source.path, event.source.offset)
+        return
+    version = event.version if event.version is not None else state.published
+    group.version = version
+    key = f"{event.dataset}-v{version}"
+    state.evals_begun[event.dataset] = max(version, state.evals_begun.get(event.dataset, -1))
+    state.evals.setdefault(key, EvalState(dataset=event.dataset, version=version)).groups.append(event.group)
+
+
+def _prompt_rejected(state: RunState, event: PromptRejected, at: int, position: int) -> None:
+    state.counts.prompts_rejected += 1
+    if event.dataset == "train":  # an evaluation may read the file that training reads, and has no cursor
+        _advance(state, event.source.path, event.source.offset)
+
+
+def _advance(state: RunState, path: str, offset: int) -> None:
+    state.cursors[path] = max(state.cursors.get(path, 0), offset + 1)
+
+
+def sample_of(state: RunState, sample: str) -> SampleState | None:
+    """The sample of that id, while its group is open."""
+    group = state.groups.get(group_of(sample))
+    return group.samples.get(sample) if group else None
+
+
+def _rollout_progressed(state: RunState, event: RolloutProgressed, at: int, position: int) -> None:
+    sample = sample_of(state, event.sample)
+    if sample is not None:
+        sample.phase = _RUNNING
+        sample.length = event.start + event.tokens.n
+        sample.saw(event.spans)
+
+
+def _rollout_suspended(state: RunState, event: RolloutSuspended, at: int, position: int) -> None:
+    sample = sample_of(state, event.sample)
+    if sample is not None:
+        sample.phase, sample.length = SamplePhase.SUSPENDED, event.length
+        sample.suspensions += 1
+        state.counts.suspensions += 1
+
+
+def _rollout_failed(state: RunState, event: RolloutFailed, at: int, position: int) -> None:
+    sample = sample_of(state, event.sample)
+    if sample is not None:
+        sample.phase, sample.failed_as, sample.failure = SamplePhase.FAILED, event.kind, event.message
+        sample.failures += 1
+        state.counts.samples_failed += 1
+
+
+def _reward_failed(state: RunState, event: RewardFailed, at: int, position: int) -> None:
+    sample = sample_of(state, event.sample)
+    if sample is not None:
+        sample.phase, sample.failure = SamplePhase.UNGRADED, f"{event.kind}: {event.message}"
+        state.counts.rewards_failed += 1
+
+
+def _group_accepted(state: RunState, event: GroupAccepted, at: int, position: int) -> None:
+    group = state.groups.get(event.group)
+    if group is not None:
+        group.phase, group.rewards = GroupPhase.ACCEPTED, event.rewards
+        state.accepted.append(event.group)
+        state.broken_in_a_row = 0
+        state.counts.groups_accepted += 1
+
+
+def _group_rejected(state: RunState, event: GroupRejected, at: int, position: int) -> None:
+    if state.groups.pop(event.group, None) is not None:
+        state.counts.groups_rejected += 1
+        state.broken_in_a_row = 0 if event.cause is RejectionCause.FILTER else state.broken_in_a_row + 1
+        state.rejections[event.cause] = state.rejections.get(event.cause, 0) + 1
+
+
+def _batch_sealed(state: RunState, event: BatchSealed, at: int, position: int) -> None:
+    state.next_step = event.step + 1
+    if state.follows:  # its groups are those of the run that made them
+        state.sealed[event.step] = SealedState(groups=(), digest=event.digest)
+        return
+    taken = set(event.groups)
+    state.accepted = [group for group in state.accepted if group not in taken]
+    for group in event.groups:
+        state.groups[group].phase = GroupPhase.SEALED
+    state.sealed[event.step] = SealedState(groups=event.groups, digest=event.digest)
+    state.batch_starts[event.step] = min(state.groups[group].position for group in event.groups)
+
+
+def _step_committed(state: RunState, event: StepCommitted, at: int, position: int) -> None:
+    sealed = state.sealed.pop(event.step, None)
+    for group in sealed.groups if sealed else ():
+        state.groups.pop(group, None)
+        state.counts.groups_trained += 1
+    state.version = event.version
+    state.weights_digest, state.optimizer_digest = event.weights_digest, event.optimizer_digest
+
+
+def _weights_published(state: RunState, event: WeightsPublished, at: int, position: int) -> None:
+    state.published = event.version
+    state.version = max(state.version, event.version)
+    state.weights_digest = event.digest
+
+
+def _weights_activated(state: RunState, event: WeightsActivated, at: int, position: int) -> None:
+    state.activated[event.engine] = event.version
+
+
+def _eval_completed(state: RunState, event: EvalCompleted, at: int, position: int) -> None:
+    done = state.evals.pop(f"{event.dataset}-v{event.version}", None)
+    for group in done.groups if done else ():
+        state.groups.pop(group, None)
+    state.eval_means[event.dataset] = event.mean
+
+
+def _checkpoint_saved(state: RunState, event: CheckpointSaved, at: int, position: int) -> None:
+    state.counts.checkpoints += 1
+    state.batch_starts = {step: start for step, start in state.batch_starts.items() if step >= event.version}
+
+
+def _archive_sealed(state: RunState, event: ArchiveSealed, at: int, position: int) -> None:
+    state.counts.segments += 1
+
+
+def _worker_lost(state: RunState, event: WorkerLost, at: int, position: int) -> None:
+    state.activated.pop(event.worker, None)
+
+
+Rule = Callable[[RunState, Any, int, int], None]
+"""(state, event, at, position): at is the writer's clock, UTC nanoseconds; position is the event's in the log."""
+RULES: dict[type[Event], Rule] = {
+    RunStarted: _run_started,
+    RunResumed: _run_resumed,
+    RunFinished: _run_finished,
+    RunFailed: _run_failed,
+    PromptSubmitted: _prompt_submitted,
+    PromptRejected: _prompt_rejected,
+    RolloutProgressed: _rollout_progressed,
+    RolloutSuspended: _rollout_suspended,
+    RolloutFailed: _rollout_failed,
+    RewardFailed: _reward_failed,
+    GroupAccepted: _group_accepted,
+    GroupRejected: _group_rejected,
+    BatchSealed: _batch_sealed,
+    StepCommitted: _step_committed,
+    WeightsPublished: _weights_published,
+    WeightsActivated: _weights_activated,
+    EvalCompleted: _eval_completed,
+    CheckpointSaved: _checkpoint_saved,
+    ArchiveSealed: _archive_sealed,
+    WorkerLost: _worker_lost,
+}

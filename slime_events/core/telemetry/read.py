@@ -1,0 +1,130 @@
+"""Reading spans back: from a run's folder, as the tree of one prompt, as text."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from schemas.errors import DataError
+from slime_events.core.telemetry import names
+from slime_events.core.telemetry.span import Span, from_otlp_json
+
+_SHOWN = (
+    names.RL_SAMPLE,
+    names.RL_DATASET,
+    names.RL_SOURCE,
+    names.RL_ENGINE,
+    names.GEN_AI_USAGE_OUTPUT_TOKENS,
+    names.GEN_AI_RESPONSE_FINISH_REASONS,
+    names.RL_WEIGHTS_VERSIONS,
+    names.RL_REWARD,
+    names.RL_ACCEPTED,
+    names.RL_REASON,
+    names.RL_STEP,
+    names.RL_SAMPLES,
+    names.RL_WEIGHTS_VERSION,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SpanTree:
+    """A span and what came of it. linked: it is in another trace, which names this one's parent in a link."""
+
+    span: Span
+    children: tuple[SpanTree, ...]
+    linked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SpanFiles:
+    """All spans of a run's folder, by start, and how many their processes dropped."""
+
+    spans: tuple[Span, ...]
+    dropped: int
+
+
+def read_spans(folder: Path) -> SpanFiles:
+    """The spans in `*.jsonl` of a folder. A last line that is still being written is left out.
+
+    Raises DataError naming file and line for any other line that is not what an exporter writes.
+    """
+    spans: dict[tuple[int, int], Span] = {}
+    dropped = 0
+    for path in sorted(folder.glob("*.jsonl")):
+        lines = path.read_bytes().split(b"\n")
+        for number, line in enumerate(lines[:-1], 1):
+            try:
+                plain = msgspec.json.decode(line, type=dict)
+                if "traceId" in plain:
+                    span = from_otlp_json(plain)
+                    spans[span.context] = span
+                dropped += int(plain.get("dropped", 0))
+            except (msgspec.DecodeError, KeyError, ValueError, TypeError, AttributeError) as error:
+                raise DataError(
+                    f"{path}:{number} is not a span ({error!r}): delete the line to read the others"
+                ) from error
+    return SpanFiles(tuple(sorted(spans.values(), key=lambda span: span.start_ns)), dropped)
+
+
+def trace_of(spans: Iterable[Span], trace: int) -> tuple[SpanTree, ...]:
+    """The spans of a trace as trees, with what links to it from others: a prompt with the version it helped to make.
+
+    Several trees where a parent is missing (it was dropped, or its process still has it).
+    """
+    of_trace, children, linking = [], defaultdict(list), defaultdict(list)
+    known = set()
+    for span in sorted(spans, key=lambda span: (span.start_ns, span.end_ns)):
+        known.add(span.context)
+        if span.trace == trace:
+            of_trace.append(span)
+        if span.parent is not None:
+            children[(span.trace, span.parent)].append(span)
+        for link in span.links:
+            if link.trace != span.trace:
+                linking[tuple(link)].append(span)
+
+    def grow(span: Span, linked: bool) -> SpanTree:
+        own = [grow(child, False) for child in children[span.context]]
+        # Only what links to the trace that was asked for, or a version's tree would hold all its other groups.
+        others = [grow(other, True) for other in linking[span.context]] if span.trace == trace else []
+        return SpanTree(span, tuple(own + others), linked)
+
+    roots = (span for span in of_trace if span.parent is None or (trace, span.parent) not in known)
+    return tuple(grow(span, False) for span in roots)
+
+
+def render(trees: Sequence[SpanTree]) -> str:
+    """The trees as text: seconds since the first span began, how long each took, what it was about."""
+    if not trees:
+        return "no spans"
+    begin = min(tree.span.start_ns for tree in trees)
+    lines: list[str] = []
+    for tree in trees:
+        _render(tree, begin, "", "", lines)
+    return "\n".join(lines)
+
+
+def _render(tree: SpanTree, begin: int, first: str, rest: str, lines: list[str]) -> None:
+    span = tree.span
+    label = f"{first}{span.name}"
+    took = (span.end_ns - span.start_ns) / 1e9
+    facts = " ".join(
+        f"{key.split('.', 1)[1]}={_plain(span.attributes[key])}" for key in _SHOWN if key in span.attributes
+    )
+    error = f" FAILED {span.error}" if span.error is not None else ""
+    other = f" (trace {span.trace:032x})" if tree.linked else ""
+    lines.append(f"{label:<24} +{(span.start_ns - begin) / 1e9:9.3f} s {took:8.3f} s  {facts}{error}{other}".rstrip())
+    for i, child in enumerate(tree.children):
+        last = i == len(tree.children) - 1
+        branch = "⇢ " if child.linked else "─ "
+        _render(child, begin, f"{rest}{'└' if last else '├'}{branch}", f"{rest}{'   ' if last else '│  '}", lines)
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, tuple | list):
+        return ",".join(map(str, value))
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,181 @@
+"""`Trajectories`: the tokens of running and finished rollouts, folded from their chunks."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from schemas.arrays import Array
+from schemas.errors import RunNotFound, StorageError
+from schemas.ids import group_of, place_of, sample_id
+from schemas.rollouts import (
+    RolloutCompleted,
+    RolloutFailed,
+    RolloutProgressed,
+    RolloutRequested,
+    RolloutSuspended,
+    StopReason,
+    WeightSpan,
+)
+from schemas.subjects import about
+from storage.log import Readable
+
+Fetch = Callable[[Array], npt.NDArray[Any]]
+"""An array's numbers, from inline bytes or the blob store."""
+
+
+@dataclass(slots=True)
+class Trajectory:
+    """One rollout so far. prompt: int32 [prompt]; tokens: int32 [response]; log_probs: float32 [response].
+
+    position: of the newest event folded in, the fence of the next. attempt: of the newest request. rollout: the sample
+    that was asked for, where this is a further one of its rollout. recalled: another run has recorded it. asked: the
+    request's prompt, where the rollout ended with another; prompt_text: the text of that other.
+    """
+
+    sample: str
+    prompt: Array
+    attempt: int = 0
+    position: int = 0
+    tokens: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+    log_probs: npt.NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
+    spans: tuple[WeightSpan, ...] = ()
+    loss_mask: npt.NDArray[np.int8] | None = None
+    stop: StopReason | None = None
+    text: str = ""
+    digest: str = ""
+    rollout: str = ""
+    recalled: bool = False
+    asked: Array | None = None
+    prompt_text: str = ""
+
+    @property
+    def length(self) -> int:
+        """Response tokens there are."""
+        return len(self.tokens)
+
+    @property
+    def oldest(self) -> int:
+        """The oldest weight version in it."""
+        return min((span.version for span in self.spans), default=0)
+
+    @property
+    def newest(self) -> int:
+        """The newest weight version in it."""
+        return max((span.version for span in self.spans), default=0)
+
+    def progress(self, event: RolloutProgressed, fetch: Fetch) -> None:
+        """Join a chunk on. A chunk that starts elsewhere than at the end is a torn history."""
+        self._join(event.start, event.tokens, event.log_probs, fetch)
+        self.spans = merge_spans(self.spans, event.spans)
+
+    def complete(self, event: RolloutCompleted, fetch: Fetch) -> None:
+        """Join the rest on and close."""
+        self._join(event.start, event.tokens, event.log_probs, fetch)
+        if self.length != event.length:
+            raise StorageError(f"rollout {self.sample} says {event.length} tokens, the log holds {self.length}")
+        self.spans, self.stop, self.text, self.digest = event.spans, event.stop, event.text, event.digest
+        self.recalled = event.origin is not None
+        if event.loss_mask is not None:
+            self.loss_mask = fetch(event.loss_mask)
+        if event.prompt is not None:
+            self.asked, self.prompt, self.prompt_text = self.prompt, event.prompt, event.prompt_text
+
+    def _join(self, start: int, tokens: Array, log_probs: Array, fetch: Fetch) -> None:
+        if start != self.length or tokens.n != log_probs.n:
+            raise StorageError(
+                f"rollout {self.sample}: a chunk of {tokens.n} tokens and {log_probs.n} log-probs starts at {start}, "
+                f"but the log holds {self.length} tokens before it"
+            )
+        if tokens.n:
+            self.tokens = np.concatenate([self.tokens, fetch(tokens)]) if self.length else fetch(tokens)
+            self.log_probs = np.concatenate([self.log_probs, fetch(log_probs)]) if start else fetch(log_probs)
+
+
+FOLDED = (RolloutRequested, RolloutProgressed, RolloutCompleted, RolloutFailed, RolloutSuspended)
+"""The types of events that trajectories are made of."""
+
+
+class Trajectories:
+    """The rollouts of the samples that one is told of, by sample id."""
+
+    def __init__(self, fetch: Fetch) -> None:
+        self._fetch = fetch
+        self.by_sample: dict[str, Trajectory] = {}
+
+    def apply(self, event: object, position: int) -> None:
+        """Fold one event in; events that are not `FOLDED` are passed over."""
+        if isinstance(event, RolloutRequested):
+            found = self.by_sample.setdefault(event.sample, Trajectory(event.sample, event.prompt))
+            found.attempt, found.position = event.attempt, position
+        elif isinstance(event, FOLDED):
+            known = self.by_sample.get(event.sample) or self._sibling(event)
+            if known is None:
+                return
+            if isinstance(event, RolloutProgressed):
+                if event.turn is None:  # a rollout that has turns stands whole in its end
+                    known.progress(event, self._fetch)
+            elif isinstance(event, RolloutCompleted):
+                known.complete(event, self._fetch)
+            known.position = position
+
+    def _sibling(self, event: object) -> Trajectory | None:
+        """A further sample of a rollout that one is told of."""
+        asked_for = self.by_sample.get(event.rollout) if isinstance(event, RolloutCompleted) else None
+        if asked_for is None or not isinstance(event, RolloutCompleted):
+            return None
+        prompt = asked_for.asked or asked_for.prompt  # whose end may have been read before, with a prompt of its own
+        sibling = Trajectory(event.sample, prompt, attempt=event.attempt, rollout=event.rollout)
+        self.by_sample[event.sample] = sibling
+        return sibling
+
+    def forget(self, samples: tuple[str, ...]) -> None:
+        """Let go of samples that nobody will ask for again."""
+        for sample in samples:
+            self.by_sample.pop(sample, None)
+
+
+async def read_trajectory(log: Readable, sample: str, fetch: Fetch) -> Trajectory:
+    """Tokens, log-probs, spans and text of one sample so far. Raises RunNotFound, BlobMissing, StorageError."""
+    folded = Trajectories(fetch)
+    asked_for = sample_id(group_of(sample), place_of(sample)[0])
+    for name in dict.fromkeys((asked_for, sample)):
+        async for recorded in log.read(subject=about(log.run, "rollout", name)):
+            folded.apply(recorded.envelope.event, recorded.position)
+    if sample not in folded.by_sample:
+        raise RunNotFound(f"run {log.run} has no rollout of sample {sample!r}")
+    return folded.by_sample[sample]
+
+
+def merge_spans(spans: tuple[WeightSpan, ...], more: tuple[WeightSpan, ...]) -> tuple[WeightSpan, ...]:
+    """Spans joined end to end; neighbours of one version become one."""
+    merged = list(spans)
+    for span in more:
+        if merged and merged[-1].version == span.version and merged[-1].end == span.start:
+            merged[-1] = WeightSpan(merged[-1].start, span.end, span.version)
+        elif span.end > span.start:
+            merged.append(span)
+    return tuple(merged)
+
+
+def mask_older_versions(spans: tuple[WeightSpan, ...], length: int) -> npt.NDArray[np.int8] | None:
+    """Loss mask int8 [length]: 0 on tokens of older versions than the last span's; None where there are none."""
+    older = [span for span in spans if span.version < spans[-1].version]
+    if not older:
+        return None
+    mask = np.ones(length, np.int8)
+    for span in older:
+        mask[span.start : span.end] = 0
+    return mask
+
+
+def content_digest(tokens: npt.NDArray[np.int32], log_probs: npt.NDArray[np.float32]) -> str:
+    """sha256 over the response's token bytes and log-prob bytes, little-endian; hex."""
+    digest = hashlib.sha256(np.ascontiguousarray(tokens, dtype="<i4").tobytes())
+    digest.update(np.ascontiguousarray(log_probs, dtype="<f4").tobytes())
+    return digest.hexdigest()

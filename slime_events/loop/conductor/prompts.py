@@ -1,0 +1,171 @@
+"""`PromptFeed`: prompts as events, from the prompt file, the evaluation sets and the inbox."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+from schemas.event import Purpose
+from schemas.inbox import InboxPrompt
+from schemas.prompts import PromptRejected, PromptSubmitted, Source
+from slime_events.core.config.data import DataSettings
+from slime_events.core.config.evaluation import EvalSettings
+from slime_events.core.config.rollout import RolloutSettings
+from slime_events.loop.conductor.prompt_sampler import SampledPrompts, sampled_prompts
+from slime_events.loop.conductor.submitted import submitted
+from slime_events.loop.conductor.user_data_source import OwnSource
+from slime_events.loop.prompts.archived_prompts import ArchivedPrompts
+from slime_events.loop.prompts.buffer_filter import BufferFilter
+from slime_events.loop.prompts.draw_stats import Draws
+from slime_events.loop.prompts.prompt import Tokenizer, make_prompt
+from slime_events.loop.prompts.row import BadReason, BadRow, Problem, PromptRow
+from slime_events.loop.prompts.source import PromptSource, eval_sources
+from slime_events.loop.prompts.weight_ancestry import WeightLine, read_line
+from slime_events.plugins.args_view import ArgsView
+from slime_events.plugins.tokenizer import load_tokenizer
+from storage.log import Readable, Recorded
+
+TRAIN, INBOX = "train", "inbox"
+Prompted = PromptSubmitted | PromptRejected
+
+
+class PromptFeed:
+    """Where the conductor's prompts come from. It keeps no place: that is the state's cursor."""
+
+    def __init__(
+        self,
+        source: PromptSource | None,
+        evaluations: Mapping[str, PromptSource],
+        data: DataSettings,
+        tokenizer: Tokenizer,
+        max_prompt_len: int | None,
+        sampled: SampledPrompts | None = None,
+        own: OwnSource | None = None,
+    ) -> None:
+        self._source, self._evaluations, self._data = source, evaluations, data
+        self._tokenizer, self._max_prompt_len = tokenizer, max_prompt_len
+        self._sampled, self._own = sampled, own
+        self._evaluation_rows: dict[str, list[PromptRow | BadRow]] = {}
+
+    @classmethod
+    def open(
+        cls,
+        data: DataSettings,
+        evaluation: EvalSettings,
+        rollout: RolloutSettings,
+        hf_checkpoint: str,
+        archive: ArchivedPrompts | None = None,
+        shown: ArgsView | None = None,
+    ) -> PromptFeed:
+        """The feed that settings describe. Without any source only the inbox feeds the run. archive: as
+        `archived_prompts` gives it; shown: what a user's data source and buffer filter see.
+        """
+        tokenizer = load_tokenizer(hf_checkpoint)
+        longest = rollout.rollout_max_prompt_len
+        if longest is None and rollout.rollout_max_context_len is not None:
+            longest = rollout.rollout_max_context_len - 1
+        has_file = data.prompt_data and not data.data_source_path
+        source = PromptSource(data, rollout.rollout_seed, tokenizer, longest) if has_file else None
+        evaluations = dict(eval_sources(evaluation, data, tokenizer, longest))
+        args = ArgsView({**(shown or ArgsView({})).as_dict(), "hf_checkpoint": hf_checkpoint})
+        pick = BufferFilter.load(data.buffer_filter_path, args) if archive and data.buffer_filter_path else None
+        sampled = sampled_prompts(data, rollout.rollout_seed, source, archive, tokenizer, longest, pick)
+        own = OwnSource(data, args, tokenizer, longest) if data.data_source_path else None
+        return cls(source, evaluations, data, tokenizer, longest, sampled, own)
+
+    def hear(self, recorded: Recorded) -> None:
+        """What is drawn may follow from what the log says: every event in order, after those that `recall` read."""
+        if self._sampled is not None:
+            self._sampled.hear(recorded)
+        if self._own is not None:
+            self._own.position = recorded.position
+
+    async def recall(self, log: Readable, end: int) -> None:
+        """Read what the log says of draws up to position `end`; what was heard before is forgotten."""
+        if self._sampled is not None:
+            self._sampled.draws = Draws(self._data.pass_reward)
+            await self._sampled.draws.read(log, end)
+            self._sampled.line = await read_line(log) if end else WeightLine()
+
+    def malformed(self) -> list[PromptRejected]:
+        """The lines that are no JSON objects, found when the file was indexed."""
+        return [_rejected(bad, TRAIN) for bad in self._source.bad_lines] if self._source else []
+
+    def take(self, cursors: Mapping[str, int], count: int) -> list[Prompted]:
+        """The next `count` usable prompts of the file, with the unusable ones met on the way."""
+        if self._own is not None:
+            return self._own.take(cursors, count)
+        if self._sampled is not None:
+            return self._sampled.take(cursors, count)
+        if self._source is None:
+            return []
+        cursor = self._source.cursor_after(cursors.get(self._source.url, 0) - 1)
+        rows, _ = self._source.take(cursor, count)
+        return [_event(row, self._source.url, TRAIN, f"{TRAIN}-{row.epoch}") for row in rows]
+
+    def evaluation(self, name: str, version: int) -> list[Prompted]:
+        """All prompts of one evaluation set, for one weight version."""
+        source = self._evaluations[name]
+        if name not in self._evaluation_rows:
+            first = source.cursor_after(-1)
+            rows, _ = source.take(first, len(source)) if len(source) else ([], first)
+            self._evaluation_rows[name] = [row for row in rows if row.epoch == 0]
+        return [
+            _event(row, source.url, name, f"eval-{name}-v{version}", purpose=Purpose.EVAL, version=version)
+            for row in self._evaluation_rows[name]
+        ]
+
+    def from_inbox(self, prompt: InboxPrompt) -> PromptSubmitted | Problem:
+        """An outside producer's prompt; its group id depends on the sender's key alone."""
+        fields = {self._data.input_key: prompt.prompt, self._data.tool_key: prompt.tools}
+        chat = not isinstance(prompt.prompt, str)
+        if chat and prompt.rendered:
+            return Problem(BadReason.WRONG_TYPE, "it is said to be rendered, so it has to be a text, no chat messages")
+        template = chat or (self._data.apply_chat_template and not prompt.rendered)
+        made = make_prompt(fields, self._inbox_settings(template), self._tokenizer, self._max_prompt_len)
+        if isinstance(made, Problem):
+            return made
+        digest = hashlib.blake2b(prompt.key.encode(), digest_size=8).hexdigest()
+        return submitted(
+            made,
+            group=f"{INBOX}-{digest}",
+            source=Source(path=INBOX, key=prompt.key),
+            dataset=INBOX,
+            label=prompt.label,
+            metadata=prompt.metadata,
+            tools=prompt.tools,
+        )
+
+    def _inbox_settings(self, template: bool) -> DataSettings:
+        return DataSettings(
+            input_key=self._data.input_key,
+            tool_key=self._data.tool_key,
+            apply_chat_template=template,
+            apply_chat_template_kwargs=self._data.apply_chat_template_kwargs,
+        )
+
+
+def _event(
+    row: PromptRow | BadRow,
+    url: str,
+    dataset: str,
+    prefix: str,
+    *,
+    purpose: Purpose = Purpose.TRAIN,
+    version: int | None = None,
+) -> Prompted:
+    if isinstance(row, BadRow):
+        return _rejected(row, dataset)
+    return submitted(
+        row,
+        group=f"{prefix}-{row.row:06d}",
+        source=Source(path=url, row=row.row, line=row.line, epoch=row.epoch, offset=row.position),
+        dataset=dataset,
+        purpose=purpose,
+        version=version,
+    )
+
+
+def _rejected(bad: BadRow, dataset: str) -> PromptRejected:
+    source = Source(path=bad.file, line=bad.line, epoch=bad.epoch, offset=bad.position)
+    return PromptRejected(source=source, reason=f"{bad.reason.value}: {bad.message}", dataset=dataset)

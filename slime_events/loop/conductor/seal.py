@@ -1,0 +1,68 @@
+"""When a batch is sealed, and of what: in prompt order, or first those accepted groups that have
+the fewest steps left.
+
+Never a sample beyond the bound: a batch is held back while sealing it would leave no step in time for a group that is
+still being made. Backpressure sees to it that there is always one as long as no younger group takes its place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+
+from schemas.batches import BatchSealed
+from schemas.groups import GroupAccepted
+from slime_events.core.state.group import GroupPhase, GroupState, SamplePhase
+from slime_events.core.state.run import RunState
+from slime_events.loop.conductor.accept import Verdict
+from slime_events.loop.conductor.boundary import at_boundary, rests
+from slime_events.loop.conductor.plan import Plan
+from slime_events.loop.conductor.staleness import in_time, last_step
+
+Normalise = Callable[[Sequence[float], Sequence[int]], list[float]]
+"""(raw rewards, group sizes) -> rewards normalised over their groups, the advantages' input."""
+
+
+def seal(state: RunState, plan: Plan, decided: Sequence[Verdict], normalise: Normalise) -> list[BatchSealed]:
+    """The next batch, if it is full and sealing it leaves nobody behind. `decided`: verdicts of this turn."""
+    step = state.next_step
+    if step >= plan.steps or at_boundary(step, state, plan):
+        return []
+    fresh = {verdict.group: verdict for verdict in decided}
+    candidates = [state.groups[g] for g in state.accepted]
+    candidates += [state.groups[v.group] for v in decided if isinstance(v, GroupAccepted)]
+    if len(candidates) < plan.groups:
+        return []
+    if not plan.in_prompt_order:
+        candidates.sort(key=lambda group: last_step(group, plan))
+    undecided = [g for g in state.in_phase(GroupPhase.REQUESTED) if g.group not in fresh]
+    if undecided and not in_time([*candidates[plan.groups :], *undecided], step + 1, plan):
+        return []
+    suspends = rests(step + 1, state, plan) and any(map(_is_under_way, undecided))
+    return [_batch(step, candidates[: plan.groups], normalise, suspends=suspends)]
+
+
+def _is_under_way(group: GroupState) -> bool:
+    return any(sample.phase in (SamplePhase.REQUESTED, SamplePhase.RUNNING) for sample in group.samples.values())
+
+
+def _batch(step: int, groups: Sequence[GroupState], normalise: Normalise, *, suspends: bool) -> BatchSealed:
+    samples = [sample for group in groups for sample in group.samples.values()]
+    raw = [reward for group in groups for reward in group.graded]
+    rewards = normalise(raw, [len(group.samples) for group in groups])
+    return BatchSealed(
+        step=step,
+        groups=tuple(group.group for group in groups),
+        samples=tuple(sample.sample for sample in samples),
+        rewards=tuple(rewards),
+        raw_rewards=tuple(raw),
+        digest=batch_digest(step, [(s.sample, s.digest, r) for s, r in zip(samples, rewards, strict=True)]),
+        oldest_version=min(group.oldest for group in groups),
+        suspends=suspends,
+    )
+
+
+def batch_digest(step: int, lines: Sequence[tuple[str, str, float]]) -> str:
+    """sha256 over the step and a line (sample, content digest, reward) per sample, in order; hex."""
+    text = "\n".join([str(step), *(f"{sample} {digest} {reward!r}" for sample, digest, reward in lines)])
+    return hashlib.sha256(text.encode()).hexdigest()

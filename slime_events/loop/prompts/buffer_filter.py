@@ -1,0 +1,71 @@
+"""`BufferFilter`: slime's `--buffer-filter-path`, over the groups of an archive.
+
+slime's own choice (`pop_first`) is the first groups of the buffer. Here the buffer are the archived groups that may be
+drawn now, in the order of their first time; each is a list of `Sample`s with prompt, label, metadata and reward. Their
+responses stay in the archive: a new one is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from schemas.errors import PlugPointError
+from slime_events.loop.prompts.archived_prompts import ArchivedPrompt
+from slime_events.plugins.args_view import ArgsView
+from slime_events.plugins.loader import load_function, name_of
+from slime_events.plugins.sample import Sample, Status
+
+Groups = list[list[Sample]]
+
+
+def pop_first(args: Any, rollout_id: int | None, buffer: Groups, num_samples: int) -> Groups:
+    """The first of the buffer, which they leave."""
+    taken = buffer[:num_samples]
+    del buffer[:num_samples]
+    return taken
+
+
+class BufferFilter:
+    """A user's `(args, rollout_id, buffer, num_samples) -> groups`, asked for one group at a time."""
+
+    def __init__(self, function: Callable[..., Any], view: ArgsView) -> None:
+        self._function, self._view = function, view
+
+    @classmethod
+    def load(cls, path: str, view: ArgsView) -> BufferFilter:
+        """Raises PlugPointMissing, PlugPointError."""
+        return cls(load_function(path), view)
+
+    def choose(self, rows: Sequence[tuple[int, ArchivedPrompt]]) -> int | None:
+        """The row that is drawn next; None where it chooses none. Raises PlugPointError where it is broken."""
+        name = name_of(self._function)
+        try:
+            chosen = list(self._function(self._view, None, [_group(row, prompt) for row, prompt in rows], 1))
+        except Exception as error:
+            raise PlugPointError(f"the buffer filter {name} raised {type(error).__name__}: {error}") from error
+        if not chosen:
+            return None
+        known = {row for row, _ in rows}
+        first = chosen[0][0] if isinstance(chosen[0], list) and chosen[0] else None
+        if len(chosen) > 1 or not isinstance(first, Sample) or first.group_index not in known:
+            raise PlugPointError(
+                f"the buffer filter {name} has to return a list with one group of the buffer it was given"
+            )
+        return first.group_index
+
+
+def _group(row: int, archived: ArchivedPrompt) -> list[Sample]:
+    prompt = archived.prompt
+    return [
+        Sample(
+            group_index=row,
+            index=index,
+            prompt=prompt.text,
+            label=prompt.label,
+            reward=reward,
+            metadata=dict(prompt.metadata),
+            status=Status.COMPLETED,
+        )
+        for index, reward in enumerate(archived.rewards)
+    ]

@@ -1,0 +1,157 @@
+"""From the fields of one line (or of one outside producer's message) to what the model is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from slime_events.core.config.data import DataSettings
+from slime_events.loop.prompts.row import BadReason, Problem
+
+
+class Tokenizer(Protocol):
+    """What is needed of a transformers tokenizer."""
+
+    def encode(self, text: str, *, add_special_tokens: bool = ...) -> list[int]:
+        """Token ids of a text."""
+
+    def apply_chat_template(self, conversation: Sequence[Mapping[str, Any]], **kwargs: Any) -> Any:
+        """A chat as text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """The usable content of one line; fields as in PromptRow."""
+
+    text: str
+    tokens: npt.NDArray[np.int32] | None
+    messages: list[dict[str, Any]] | None
+    label: str | None
+    metadata: dict[str, Any]
+    tools: list[dict[str, Any]] | None
+
+
+class _BadFieldError(Exception):
+    def __init__(self, reason: BadReason, message: str) -> None:
+        super().__init__(message)
+        self.problem = Problem(reason, message)
+
+
+def make_prompt(
+    fields: Mapping[str, Any],
+    settings: DataSettings,
+    tokenizer: Tokenizer | None = None,
+    max_prompt_len: int | None = None,
+) -> Prompt | Problem:
+    """Read, render and tokenise a prompt.
+
+    A text prompt under --apply-chat-template becomes a user's message, as in slime. The text is tokenised without
+    special tokens being added. max_prompt_len: tokens; a longer prompt is a Problem. Needs a tokenizer for both.
+    """
+    try:
+        label = _label(fields, settings.label_key)
+        metadata = _metadata(fields, settings.metadata_key)
+        tools = _tools(fields, settings.tool_key)
+        text, messages = _text(fields, settings, tokenizer, tools)
+        tokens = None if tokenizer is None else _tokens(text, tokenizer, max_prompt_len)
+    except _BadFieldError as error:
+        return error.problem
+    return Prompt(text=text, tokens=tokens, messages=messages, label=label, metadata=metadata, tools=tools)
+
+
+def _text(
+    fields: Mapping[str, Any], settings: DataSettings, tokenizer: Tokenizer | None, tools: list[dict[str, Any]] | None
+) -> tuple[str, list[dict[str, Any]] | None]:
+    key = settings.input_key
+    prompt = _required(fields, key, "--input-key")
+    if prompt is None or prompt in ("", []):
+        raise _BadFieldError(BadReason.EMPTY_PROMPT, f"the prompt in {key!r} is empty")
+    if not settings.apply_chat_template:
+        if isinstance(prompt, list):
+            hint = f"{key!r} holds chat messages: give --apply-chat-template"
+            raise _BadFieldError(BadReason.WRONG_TYPE, hint)
+        if not isinstance(prompt, str):
+            raise _wrong_type(key, prompt, "a text")
+        return prompt, None
+    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    if not _is_list_of_objects(messages):
+        raise _wrong_type(key, prompt, "a text or a list of chat messages")
+    if tokenizer is None:
+        raise ValueError("a chat template needs a tokenizer")
+    template = {**({"tools": tools} if tools else {}), **settings.apply_chat_template_kwargs}
+    try:
+        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **template)
+    except Exception as error:  # a template is a program of the model's makers: anything may come out of it
+        message = f"the chat template raised {type(error).__name__}: {error}"
+        raise _BadFieldError(BadReason.TEMPLATE_FAILED, message) from error
+    return str(text), messages
+
+
+def _tokens(text: str, tokenizer: Tokenizer, max_prompt_len: int | None) -> npt.NDArray[np.int32]:
+    tokens = np.asarray(tokenizer.encode(text, add_special_tokens=False), dtype=np.int32)
+    if not len(tokens):
+        raise _BadFieldError(BadReason.EMPTY_PROMPT, "the prompt has no tokens")
+    if max_prompt_len is not None and len(tokens) > max_prompt_len:
+        message = f"the prompt has {len(tokens)} tokens, at most {max_prompt_len} are allowed"
+        raise _BadFieldError(BadReason.TOO_LONG, message)
+    return tokens
+
+
+def _label(fields: Mapping[str, Any], key: str | None) -> str | None:
+    if key is None:
+        return None
+    label = _required(fields, key, "--label-key")
+    if label is None or isinstance(label, str):
+        return label
+    if isinstance(label, int | float):
+        return str(label)
+    raise _wrong_type(key, label, "a text or a number")
+
+
+def _metadata(fields: Mapping[str, Any], key: str) -> dict[str, Any]:
+    metadata = _parsed(fields.get(key) or {}, key, "an object")
+    if not isinstance(metadata, dict):
+        raise _wrong_type(key, metadata, "an object")
+    return metadata
+
+
+def _tools(fields: Mapping[str, Any], key: str) -> list[dict[str, Any]] | None:
+    tools = _parsed(fields.get(key), key, "a list of objects")
+    if tools is None or tools == []:
+        return None
+    if not _is_list_of_objects(tools):
+        raise _wrong_type(key, tools, "a list of objects")
+    found: list[dict[str, Any]] = tools
+    return found
+
+
+def _parsed(value: Any, key: str, wanted: str) -> Any:
+    # Data sets often carry JSON inside a text field.
+    if not isinstance(value, str):
+        return value
+    try:
+        return msgspec.json.decode(value)
+    except msgspec.DecodeError as error:
+        raise _BadFieldError(
+            BadReason.WRONG_TYPE, f"{key!r} must be {wanted} or its JSON, and its text is none: {error}"
+        ) from error
+
+
+def _required(fields: Mapping[str, Any], key: str, flag: str) -> Any:
+    if key not in fields:
+        there = ", ".join(map(repr, fields)) or "nothing"
+        raise _BadFieldError(BadReason.MISSING_FIELD, f"no field {key!r} ({flag}); there is {there}")
+    return fields[key]
+
+
+def _is_list_of_objects(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(item, dict) for item in value)
+
+
+def _wrong_type(key: str, value: Any, wanted: str) -> _BadFieldError:
+    return _BadFieldError(BadReason.WRONG_TYPE, f"{key!r} must be {wanted}, not {type(value).__name__}")

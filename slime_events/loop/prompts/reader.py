@@ -1,0 +1,172 @@
+"""Rows of a data file by number, without ever holding the file in memory."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from schemas.errors import DataError, MissingPart, TooManyBadLines
+from slime_events.loop.prompts.files import DataFile
+from slime_events.loop.prompts.row import BadReason, BadRow
+
+BLOCK = 1 << 20
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_object = msgspec.json.Decoder(dict[str, Any])
+
+
+class Reader(abc.ABC):
+    """`len(reader)` rows; `bad_lines` were found while indexing and are no rows (slime skips them, too)."""
+
+    bad_lines: Sequence[BadRow] = ()
+
+    @abc.abstractmethod
+    def __len__(self) -> int: ...
+
+    @abc.abstractmethod
+    def read(self, rows: Sequence[int]) -> list[dict[str, Any]]:
+        """The fields of some rows, in the order asked for."""
+
+    @abc.abstractmethod
+    def line(self, row: int) -> int:
+        """The 1-based line of a row in its file (for Parquet its row)."""
+
+
+def open_reader(file: DataFile, *, stop: int | None = None, max_bad_lines: int = 100) -> Reader:
+    """A reader by the file's ending: .jsonl (also .json, .ndjson; plain, .gz, .zst) or .parquet.
+
+    stop: rows that are needed at most, where it is known. Raises TooManyBadLines, DataError or MissingPart.
+    """
+    if is_parquet(file):
+        return ParquetReader(file)
+    return JsonlReader(file, stop=stop, max_bad_lines=max_bad_lines)
+
+
+def is_parquet(file: DataFile) -> bool:
+    """By its ending; else it is JSON lines. Raises DataError for any other ending."""
+    if file.name.endswith((".parquet", ".jsonl", ".ndjson", ".json")):
+        return file.name.endswith(".parquet")
+    raise DataError(f"{file.url}: the ending says nothing; use .jsonl, .jsonl.gz, .jsonl.zst or .parquet")
+
+
+class JsonlReader(Reader):
+    """One JSON object per line. One pass finds where each row begins: 12 bytes a row stay in memory."""
+
+    def __init__(self, file: DataFile, *, stop: int | None = None, max_bad_lines: int = 100) -> None:
+        self._file = file
+        starts, sizes, skipped = array("q"), array("I"), array("q")
+        bad: list[BadRow] = []
+        for number, start, line in lines_of(file):
+            if stop is not None and len(starts) >= stop:
+                break
+            problem = bad_line(line) if line.strip() else None
+            if problem is not None:
+                bad.append(BadRow(file=file.url, line=number + 1, reason=problem[0], message=problem[1]))
+                if len(bad) > max_bad_lines:
+                    raise too_many(bad, max_bad_lines)
+            if problem is not None or not line.strip():
+                skipped.append(number)
+                continue
+            starts.append(start)
+            sizes.append(len(line))
+        self._starts: npt.NDArray[np.int64] = np.frombuffer(starts, dtype=np.int64) if starts else np.empty(0, np.int64)
+        self._sizes: npt.NDArray[np.uint32] = np.frombuffer(sizes, dtype=np.uint32) if sizes else np.empty(0, np.uint32)
+        # Row r is line r + (lines skipped before it); these are the rows that the skipped lines stand before.
+        self._skipped_before = np.array(skipped, dtype=np.int64) - np.arange(len(skipped))
+        self.bad_lines = tuple(bad)
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def read(self, rows: Sequence[int]) -> list[dict[str, Any]]:
+        index = np.asarray(rows, dtype=np.int64)
+        lines = self._file.read_ranges(self._starts[index].tolist(), self._sizes[index].tolist())
+        try:
+            return [_object.decode(line) for line in lines]
+        except msgspec.DecodeError as error:
+            raise DataError(f"{self._file.url} has changed since it was indexed: {error}") from error
+
+    def line(self, row: int) -> int:
+        return row + int(np.searchsorted(self._skipped_before, row, side="right")) + 1
+
+
+class ParquetReader(Reader):
+    """Read by row group; the last few groups stay in memory."""
+
+    CACHED = 2
+
+    def __init__(self, file: DataFile) -> None:
+        try:
+            import pyarrow as pa
+            import pyarrow.parquet as pq
+        except ImportError as error:
+            raise MissingPart("Parquet files need pyarrow: pip install pyarrow") from error
+        self._opened = contextlib.ExitStack()  # open as long as this reader lives
+        try:
+            self._parquet = pq.ParquetFile(self._opened.enter_context(file.open()))
+        except pa.ArrowException as error:
+            raise DataError(f"{file.url} is no Parquet file: {error}") from error
+        groups = self._parquet.metadata.num_row_groups
+        sizes = [self._parquet.metadata.row_group(group).num_rows for group in range(groups)]
+        self._ends = np.cumsum([0, *sizes])[1:]
+        self._cache: dict[int, Any] = {}
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def read(self, rows: Sequence[int]) -> list[dict[str, Any]]:
+        found: dict[int, dict[str, Any]] = {}
+        # By group, so that each is unpacked once however the rows are shuffled.
+        for row in sorted(set(rows)):
+            group = int(np.searchsorted(self._ends, row, side="right"))
+            first = int(self._ends[group - 1]) if group else 0
+            found[row] = self._group(group).slice(row - first, 1).to_pylist()[0]
+        return [found[row] for row in rows]
+
+    def line(self, row: int) -> int:
+        return row + 1
+
+    def _group(self, group: int) -> Any:
+        if group not in self._cache:
+            while len(self._cache) >= self.CACHED:
+                del self._cache[next(iter(self._cache))]
+            self._cache[group] = self._parquet.read_row_group(group)
+        return self._cache[group]
+
+
+def too_many(bad: Sequence[BadRow], limit: int) -> TooManyBadLines:
+    """The error for one bad line too many, with the first few and the last."""
+    shown = [str(row) for row in (*bad[:3], bad[-1])]
+    return TooManyBadLines(f"{len(bad)} unusable prompt lines, --max-bad-lines is {limit}:\n  " + "\n  ".join(shown))
+
+
+def lines_of(file: DataFile) -> Iterator[tuple[int, int, bytes]]:
+    """(0-based number, byte offset, content) of every line; holds one block and one line."""
+    with file.open() as opened:
+        number, start, rest = 0, 0, b""
+        while block := opened.read(BLOCK):
+            lines = (rest + block).split(b"\n")
+            rest = lines.pop()
+            for line in lines:
+                yield number, start, line
+                number += 1
+                start += len(line) + 1
+        if rest:
+            yield number, start, rest
+
+
+def bad_line(line: bytes) -> tuple[BadReason, str] | None:
+    """Why a line is no JSON object; None where it is one."""
+    try:
+        _fields.decode(line)
+    except msgspec.ValidationError:
+        return BadReason.NOT_AN_OBJECT, "not a JSON object"
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return BadReason.NOT_JSON, f"not JSON: {error}"
+    return None

@@ -1,0 +1,193 @@
+"""`PromptSource`: an endless stream of prompts out of one file, at a place that the caller keeps.
+
+The source has no state of its own: `take(cursor, n)` gives the same rows for the same cursor, always. Where a run
+stands is a fold of its events, so nothing is lost or drawn twice when it is resumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from schemas.errors import DataError, ImpossibleCombination, InvalidValue
+from slime_events.core.config.data import DataSettings
+from slime_events.core.config.evaluation import EvalSettings
+from slime_events.loop.prompts.files import DataFile, FileIdentity
+from slime_events.loop.prompts.path import parse_path
+from slime_events.loop.prompts.prompt import Tokenizer, make_prompt
+from slime_events.loop.prompts.reader import open_reader, too_many
+from slime_events.loop.prompts.row import BadRow, Problem, PromptRow
+from slime_events.loop.prompts.shuffle import epoch_order
+
+
+class Cursor(msgspec.Struct, frozen=True, order=True):
+    """A place in the stream. offset: rows drawn of this epoch; it may equal the source's length (slime's counting)."""
+
+    epoch: int = 0
+    offset: int = 0
+
+
+START = Cursor()
+
+
+class PromptSource:
+    """The rows of `settings.prompt_data`, epoch after epoch, in file order or shuffled by `seed + epoch`.
+
+    tokenizer: a transformers tokenizer; without one prompts have no tokens and chat templates cannot be rendered.
+    max_prompt_len: tokens; longer prompts are bad rows. They keep their place in the order, where slime takes them
+    out before it shuffles: the order of the others then differs from slime's.
+
+    Opening it indexes the file once. `bad_lines`: lines that are no JSON objects; as in slime they are no rows.
+    Raises DataError (no file, no rows), TooManyBadLines, ImpossibleCombination.
+    """
+
+    def __init__(
+        self,
+        settings: DataSettings,
+        seed: int = 42,
+        tokenizer: Tokenizer | None = None,
+        max_prompt_len: int | None = None,
+    ) -> None:
+        if settings.prompt_data is None:
+            raise InvalidValue("--prompt-data is missing: a .jsonl or .parquet file")
+        if settings.apply_chat_template and tokenizer is None:
+            raise ImpossibleCombination("--apply-chat-template needs a tokenizer: give --hf-checkpoint")
+        self._settings = settings
+        self._seed = seed
+        self._tokenizer = tokenizer
+        self._max_prompt_len = max_prompt_len
+        self.url, rows = parse_path(settings.prompt_data)
+        self._file = DataFile(self.url)
+        self._reader = open_reader(self._file, stop=_stop(rows), max_bad_lines=settings.max_bad_lines)
+        self._rows = range(len(self._reader))[rows or slice(None)]
+        self.bad_lines: Sequence[BadRow] = self._reader.bad_lines
+        self._bad_rows: dict[int, BadRow] = {}
+        if not self._rows:
+            empty = f"has no usable line ({len(self.bad_lines)} bad)" if not len(self._reader) else "slice is empty"
+            raise DataError(f"{settings.prompt_data}: {empty}")
+
+    def __len__(self) -> int:
+        """Rows of one epoch."""
+        return len(self._rows)
+
+    @property
+    def identity(self) -> FileIdentity:
+        """Which file, in which state; `identity.digest` for events."""
+        return self._file.identity
+
+    def take(self, cursor: Cursor, n: int) -> tuple[list[PromptRow | BadRow], Cursor]:
+        """The next `n` prompts, over as many epochs as it takes, with the bad rows met on the way; and where it ended.
+
+        A bad row is met again in every epoch and counts once. Raises TooManyBadLines above `max_bad_lines`
+        of them, DataError where a whole epoch has no usable row.
+        """
+        taken: list[PromptRow | BadRow] = []
+        good = fruitless = 0
+        while good < n:
+            cursor, places = self._next_places(cursor, n - good)
+            for row in self._read(cursor.epoch, places):
+                taken.append(row)
+                good += isinstance(row, PromptRow)
+                fruitless = 0 if isinstance(row, PromptRow) else fruitless + 1
+            cursor = Cursor(cursor.epoch, places.stop)
+            if fruitless >= len(self):
+                raise DataError(f"{self._settings.prompt_data}: none of its {len(self)} rows is usable; {taken[-1]}")
+        return taken, cursor
+
+    def row_at(self, epoch: int, place: int) -> int:
+        """The row that stands at a place of an epoch's order."""
+        return int(epoch_order(len(self), self._seed, epoch)[place]) if self._settings.rollout_shuffle else place
+
+    def read_row(self, row: int, *, epoch: int, position: int) -> PromptRow | BadRow:
+        """One row, for who has an order of his own. epoch, position: what he calls its place there."""
+        (content,) = self._reader.read([self._rows[row]])
+        return self._made(row, content, epoch, position)
+
+    def cursor_after(self, position: int) -> Cursor:
+        """Where to go on after the row at `position` (-1: the beginning)."""
+        epoch, place = divmod(position, len(self))
+        return Cursor(epoch, place + 1) if position >= 0 else START
+
+    def _next_places(self, cursor: Cursor, n: int) -> tuple[Cursor, range]:
+        """Up to `n` places of one epoch, wrapping at its end."""
+        if cursor.offset >= len(self):
+            cursor = Cursor(cursor.epoch + 1, 0)
+        return cursor, range(cursor.offset, min(cursor.offset + n, len(self)))
+
+    def _read(self, epoch: int, places: range) -> list[PromptRow | BadRow]:
+        rows = list(places)
+        if self._settings.rollout_shuffle:
+            rows = epoch_order(len(self), self._seed, epoch)[places.start : places.stop].tolist()
+        fields = self._reader.read([self._rows[row] for row in rows])
+        return [
+            self._made(row, content, epoch, epoch * len(self) + place)
+            for place, row, content in zip(places, rows, fields, strict=True)
+        ]
+
+    def _made(self, row: int, content: dict[str, Any], epoch: int, position: int) -> PromptRow | BadRow:
+        made = make_prompt(content, self._settings, self._tokenizer, self._max_prompt_len)
+        line = self._reader.line(self._rows[row])
+        if isinstance(made, Problem):
+            return self._bad(row, line, made, epoch, position)
+        return PromptRow(
+            row=row,
+            epoch=epoch,
+            position=position,
+            line=line,
+            source=f"{self.url}:{line}",
+            text=made.text,
+            tokens=made.tokens,
+            messages=made.messages,
+            label=made.label,
+            metadata=made.metadata,
+            tools=made.tools,
+        )
+
+    def _bad(self, row: int, line: int, problem: Problem, epoch: int, position: int) -> BadRow:
+        bad = BadRow(
+            file=self.url, line=line, reason=problem.reason, message=problem.message, epoch=epoch, position=position
+        )
+        self._bad_rows.setdefault(row, bad)
+        distinct = [*self.bad_lines, *self._bad_rows.values()]
+        if len(distinct) > self._settings.max_bad_lines:
+            raise too_many(distinct, self._settings.max_bad_lines)
+        return bad
+
+
+def _stop(rows: slice | None) -> int | None:
+    """How many rows must be indexed for a slice; None is all, since a negative bound counts from the end."""
+    if rows is None or rows.stop is None or rows.stop < 0 or (rows.start or 0) < 0:
+        return None
+    return int(rows.stop)
+
+
+def eval_sources(
+    evaluation: EvalSettings,
+    data: DataSettings,
+    tokenizer: Tokenizer | None = None,
+    max_prompt_len: int | None = None,
+) -> list[tuple[str, PromptSource]]:
+    """The named evaluation sets of --eval-prompt-data, in file order. Raises InvalidValue where a pair is broken."""
+    given = evaluation.eval_prompt_data
+    if len(given) % 2:
+        raise InvalidValue(f"--eval-prompt-data takes pairs `name path`, and {len(given)} words are no pairs: {given}")
+    names, paths = given[::2], given[1::2]
+    if len(set(names)) < len(names):
+        raise InvalidValue(f"--eval-prompt-data names a set twice: {', '.join(names)}")
+    return [
+        (name, PromptSource(eval_data(evaluation, data, path), tokenizer=tokenizer, max_prompt_len=max_prompt_len))
+        for name, path in zip(names, paths, strict=True)
+    ]
+
+
+def eval_data(evaluation: EvalSettings, data: DataSettings, path: str) -> DataSettings:
+    """How one evaluation set is read."""
+    return msgspec.structs.replace(
+        data,
+        prompt_data=path,
+        input_key=evaluation.eval_input_key or data.input_key,
+        label_key=evaluation.eval_label_key or data.label_key,
+        rollout_shuffle=False,
+    )

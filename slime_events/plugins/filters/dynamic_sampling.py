@@ -1,0 +1,30 @@
+"""Drop groups whose rewards are all alike, since GRPO's advantages are then zero (DAPO, arXiv 2503.14476, 3.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from slime_events.plugins.filters.base_types import DynamicFilterOutput
+from slime_events.plugins.filters.figures import Member, group_std, rewards_of
+
+MIN_STD = 1e-6
+
+
+def check_reward_nonzero_std(args: Any, samples: Sequence[Member], **_: Any) -> DynamicFilterOutput:
+    """Keep a group whose rewards' unbiased standard deviation (float64) is above 1e-6.
+
+    A group of one has none and is dropped. The reason names the first reward: `zero_std_1.0`.
+    """
+    rewards = rewards_of(args, samples)
+    std = group_std(rewards)
+    if std is not None and std > MIN_STD:
+        return DynamicFilterOutput(keep=True)
+    return DynamicFilterOutput(keep=False, reason=f"zero_std_{round(rewards[0], 1)}")
+
+
+def check_reward_nonzero_std_with_fallback(args: Any, samples: Sequence[Member], **kwargs: Any) -> DynamicFilterOutput:
+    """The same, but a rejected group may fill a step that would need another round of sampling."""
+    output = check_reward_nonzero_std(args, samples, **kwargs)
+    output.keep_when_insufficient = True
+    return output

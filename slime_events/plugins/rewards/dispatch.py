@@ -1,0 +1,113 @@
+"""Which grader a sample gets, by slime's order: the sample's own, the run's own, then a built-in by name."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from schemas.errors import UnknownGrader
+from slime_events.core.config.reward import RewardSettings
+from slime_events.plugins.loader import digest_of, load_function, name_of
+from slime_events.plugins.rewards.boxed import last_boxed
+from slime_events.plugins.rewards.registry import GRADERS, REWARD_KEYS, BuiltIn
+from slime_events.plugins.sample import Sample
+
+DEFAULT_NAMES = ("reward_func", "custom_rm")
+"""Looked for where --custom-rm-path names a file only."""
+
+BOXED = "boxed_"
+REMOTE = "remote_rm"
+"""A judge behind HTTP (`remote.py`): no process of the pool loads it."""
+
+
+class Grader(NamedTuple):
+    """A grader: `function(args, sample)` or, for a group, `function(args, samples)`; sync or async.
+
+    name and digest: for events. own: a user's. reward_key: which entry counts where it returns a dict. concurrent: its
+    calls may wait side by side.
+    """
+
+    name: str
+    digest: str
+    function: Callable[..., Any]
+    own: bool
+    reward_key: str | None
+    concurrent: bool = False
+
+
+def resolve(
+    settings: RewardSettings, sample: Sample, *, evaluation: bool = False, user_dir: Path | None = None
+) -> Grader:
+    """The grader of one sample: `sample.custom_rm_path`, `custom_rm_path`, `metadata["rm_type"]`, `rm_type`.
+
+    Raises UnknownGrader where no or no known name is left, PlugPointError for a user's function that will not load.
+    """
+    key = reward_key(settings, evaluation=evaluation)
+    if path := sample.custom_rm_path or settings.custom_rm_path:
+        return load_own(path, key, user_dir)
+    return built_in(grader_name(settings, sample), key)
+
+
+def grader_name(settings: RewardSettings, sample: Sample) -> str:
+    """The name of the built-in grader that a sample gets; empty where a user's own grades it, or none is named."""
+    if sample.custom_rm_path or settings.custom_rm_path:
+        return ""
+    about = sample.metadata if isinstance(sample.metadata, dict) else {}
+    return str(about.get("rm_type") or settings.rm_type or "").strip()
+
+
+def resolve_group(settings: RewardSettings, *, evaluation: bool = False, user_dir: Path | None = None) -> Grader | None:
+    """The user's `(args, samples) -> list` of --group-rm; None where groups are graded sample by sample."""
+    if not (settings.group_rm and settings.custom_rm_path):
+        return None
+    return load_own(settings.custom_rm_path, reward_key(settings, evaluation=evaluation), user_dir)
+
+
+def reward_key(settings: RewardSettings, *, evaluation: bool = False) -> str | None:
+    """--eval-reward-key for evaluation where it is set, else --reward-key."""
+    return (settings.eval_reward_key if evaluation else None) or settings.reward_key
+
+
+@functools.lru_cache(maxsize=64)
+def load_own(path: str, key: str | None, user_dir: Path | None) -> Grader:
+    """A user's grader."""
+    function = load_function(path, default_names=DEFAULT_NAMES, user_dir=user_dir)
+    call = getattr(function, "__call__", None)  # noqa: B004  an object with an async __call__
+    concurrent = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+    return Grader(name_of(function), digest_of(function), function, own=True, reward_key=key, concurrent=concurrent)
+
+
+@functools.lru_cache(maxsize=64)
+def built_in(rm_type: str | None, key: str | None = None) -> Grader:
+    r"""The grader called `rm_type`; `boxed_X` gives X what the last `\boxed{}` holds (nothing: an empty text).
+
+    So `boxed_math` and `boxed_deepscaler`, which look for a box themselves, are always 0, as in slime.
+    """
+    name = (rm_type or "").strip()
+    known = (
+        f"--rm-type takes {', '.join(sorted([*GRADERS, REMOTE]))} or boxed_ before one; --custom-rm-path takes your own"
+    )
+    if not name:
+        raise UnknownGrader(f"no grader: {known}")
+    base = name.removeprefix(BOXED)
+    if base not in GRADERS:
+        raise UnknownGrader(f"no grader is called {name!r}: {known}")
+    grade = GRADERS[base]
+
+    def function(_: Any, sample: Sample) -> Any:
+        return grade(response_for(name, sample.response), sample)
+
+    return Grader(name, _digest(base, grade), function, own=False, reward_key=key or REWARD_KEYS.get(base))
+
+
+def response_for(rm_type: str, response: str) -> str:
+    """What a grader called `rm_type` reads of a response."""
+    return (last_boxed(response) or "") if rm_type.startswith(BOXED) else response
+
+
+@functools.cache
+def _digest(base: str, grade: BuiltIn) -> str:
+    return digest_of(grade)

@@ -1,0 +1,110 @@
+"""What a grader pool and its processes say to each other: length-prefixed MessagePack over a socket, never pickle."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from typing import Any
+
+import msgspec
+
+from slime_events.core.config.reward import RewardSettings
+from slime_events.plugins.rewards.outcome import Graded, RewardFailure, plain
+from slime_events.plugins.sample import Sample
+
+MARK = struct.Struct("<i")
+"""The number of the unit that a process works on, in the page that it shares with its pool."""
+IDLE = -1
+_LENGTH = struct.Struct("<I")
+
+
+class Setup(msgspec.Struct, frozen=True):
+    """First word to a process. args: what a user's function sees beside the reward settings."""
+
+    settings: RewardSettings
+    args: dict[str, Any]
+    user_dir: str
+
+
+class Unit(msgspec.Struct, frozen=True):
+    """One call of a grader: a single sample, or a group that is graded at once."""
+
+    samples: list[Sample]
+    group: bool = False
+    evaluation: bool = False
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """Units to grade, each encoded apart, so that they can be sent again without their neighbours."""
+
+    units: list[msgspec.Raw]
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """A process has loaded its grader. grader, digest: the run's own (empty where each sample names one)."""
+
+    grader: str
+    digest: str
+    concurrent: bool
+
+
+class SetupFailed(msgspec.Struct, frozen=True, tag="setup_failed"):
+    """A process could not load its grader. error: name of a class of schemas.errors."""
+
+    error: str
+    message: str
+
+
+class Done(msgspec.Struct, frozen=True, tag="done"):
+    """One unit of the batch is graded: one outcome per sample."""
+
+    unit: int
+    outcomes: list[Graded | RewardFailure]
+
+
+Answer = Ready | SetupFailed | Done
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=plain)
+
+
+def encode(message: Any) -> bytes:
+    """MessagePack; what it cannot hold (numpy and torch scalars, arrays) as numbers and lists."""
+    return _encoder.encode(message)
+
+
+def frame(payload: bytes) -> bytes:
+    """A payload with its length (u32, little-endian) in front."""
+    return _LENGTH.pack(len(payload)) + payload
+
+
+class Frames:
+    """Payloads from a stream. Whoever is interrupted while one comes reads on where it was."""
+
+    def __init__(self, reader: asyncio.StreamReader) -> None:
+        self._reader = reader
+        self._length: int | None = None
+
+    async def next(self) -> bytes:
+        """The next payload. Raises asyncio.IncompleteReadError at the end."""
+        if self._length is None:
+            (self._length,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
+        payload = await self._reader.readexactly(self._length)
+        self._length = None
+        return payload
+
+
+def receive_frame(connection: socket.socket) -> bytes | None:
+    """The next payload, blocking; None at the end."""
+    head = _receive(connection, _LENGTH.size)
+    return None if head is None else _receive(connection, _LENGTH.unpack(head)[0])
+
+
+def _receive(connection: socket.socket, size: int) -> bytes | None:
+    parts = bytearray()
+    while len(parts) < size:
+        part = connection.recv(min(size - len(parts), 1 << 20))
+        if not part:
+            return None
+        parts += part
+    return bytes(parts)

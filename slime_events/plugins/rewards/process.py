@@ -1,0 +1,182 @@
+"""`GraderProcess`: the pool's end of one grader process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
+
+import msgspec
+
+import slime_events
+from schemas import errors
+from schemas.errors import DeadlineExceeded, PlugPointError
+from slime_events.plugins.rewards import messages
+
+# -P keeps the working directory out of sys.path's front; our own root comes last, for a tree that is not installed.
+_BOOT = (
+    "import sys; sys.path.append(sys.argv[1]); "
+    "from slime_events.plugins.rewards.worker import main; main(*map(int, sys.argv[2:]))"
+)
+_STDERR = 2
+_ROOT = str(Path(slime_events.__file__).resolve().parents[1])
+_answer_decoder = msgspec.msgpack.Decoder(messages.Answer)
+
+STACK_SECONDS = 0.05
+"""Given to a stuck process to write its Python stack into the log before it is ended."""
+
+
+class StruckWhileLoading(PlugPointError):
+    """A signal ended the process: its grader's doing, or somebody else's."""
+
+
+class GraderProcess:
+    """A child that is executed anew (no fork of this process), leads its own session, and dies with this process.
+
+    Its stdout and stderr go to `log`, the conversation runs over a socket pair of its own.
+    """
+
+    def __init__(
+        self, child: subprocess.Popen[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter, mark: int
+    ) -> None:
+        self._child = child
+        self._frames = messages.Frames(reader)
+        self._writer = writer
+        self._mark = mark
+        self.ready = messages.Ready("", "", False)
+
+    @classmethod
+    async def start(cls, setup: messages.Setup, log: Path | None, deadline: float) -> GraderProcess:
+        """Start a process and wait until it has loaded its grader.
+
+        Raises PlugPointError (or what the grader's settings call for) where it cannot, DeadlineExceeded after
+        `deadline` seconds, OSError where the machine has no room for it.
+        """
+        ours, theirs = socket.socketpair()
+        with theirs, contextlib.ExitStack() as of_no_use:
+            of_no_use.enter_context(ours)
+            mark = os.memfd_create("grader-mark")
+            of_no_use.callback(os.close, mark)
+            os.ftruncate(mark, messages.MARK.size)
+            child = _spawn(theirs.fileno(), mark, setup.user_dir, log)
+            of_no_use.pop_all()
+        reader, writer = await asyncio.open_connection(sock=ours)
+        process = cls(child, reader, writer, mark)
+        try:
+            async with asyncio.timeout(deadline):
+                process.ready = await process._set_up(setup)
+        except TimeoutError:
+            await process.kill(stack=True)
+            raise DeadlineExceeded(f"a grader process was not ready within {deadline:g} s{_see(log)}") from None
+        except BaseException:
+            await process.kill()
+            raise
+        return process
+
+    async def _set_up(self, setup: messages.Setup) -> messages.Ready:
+        self._writer.write(messages.frame(messages.encode(setup)))
+        try:
+            answer = _answer_decoder.decode(await self._frames.next())
+        except (asyncio.IncompleteReadError, ConnectionError) as error:
+            await self.kill()
+            struck = self._child.returncode < 0
+            kind = StruckWhileLoading if struck else PlugPointError
+            raise kind(f"a grader process {self.ending()} while it loaded its grader") from error
+        if isinstance(answer, messages.SetupFailed):
+            raise getattr(errors, answer.error, PlugPointError)(answer.message)
+        if not isinstance(answer, messages.Ready):
+            raise PlugPointError(f"a grader process answered {type(answer).__name__} before it was ready")
+        return answer
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._child.pid
+
+    @property
+    def alive(self) -> bool:
+        """Still running."""
+        return self._child.poll() is None
+
+    def ending(self) -> str:
+        """How it ended, in words."""
+        code = self._child.poll()
+        if code is None:
+            return "stopped answering"
+        return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+
+    async def grade(self, units: Sequence[msgspec.Raw], limit: float) -> AsyncGenerator[messages.Done, None]:
+        """Grade a batch; yields each unit as it is done.
+
+        Raises TimeoutError when no unit was done for `limit` seconds, asyncio.IncompleteReadError or ConnectionError
+        when the process died. It must then be killed.
+        """
+        self._writer.write(messages.frame(messages.encode(messages.Batch(list(units)))))
+        for _ in units:
+            answer = _answer_decoder.decode(await self._payload(limit))
+            if not isinstance(answer, messages.Done):
+                raise ConnectionError(f"a grader process answered {type(answer).__name__} to a batch")
+            yield answer
+
+    async def _payload(self, limit: float) -> bytes:
+        try:
+            async with asyncio.timeout(limit):
+                return await self._frames.next()
+        except TimeoutError:
+            async with asyncio.timeout(0.0):  # it may have come while the machine was paused
+                return await self._frames.next()
+
+    def current(self) -> int | None:
+        """The unit that the process is (or was, at its end) working on."""
+        (number,) = messages.MARK.unpack(os.pread(self._mark, messages.MARK.size, 0))
+        return None if number == messages.IDLE else int(number)
+
+    async def kill(self, *, stack: bool = False) -> None:
+        """End it and its children at once, whatever it is doing; it is reaped when this returns."""
+        if stack and self.alive:
+            self._child.send_signal(signal.SIGUSR1)
+            await asyncio.sleep(STACK_SECONDS)
+        self._writer.close()
+        if self.alive:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._child.pid, signal.SIGKILL)
+        await asyncio.to_thread(self._child.wait)
+        self._close_mark()
+
+    async def stop(self, deadline: float) -> None:
+        """Let it finish what it is at and end by itself; killed after `deadline` seconds."""
+        self._writer.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            await asyncio.to_thread(self._child.wait, deadline)
+        await self.kill()
+
+    def _close_mark(self) -> None:
+        if self._mark >= 0:
+            os.close(self._mark)
+            self._mark = -1
+
+
+def _spawn(connection: int, mark: int, user_dir: str, log: Path | None) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-P", "-c", _BOOT, _ROOT, str(connection), str(mark), str(os.getpid())]
+    with contextlib.ExitStack() as stack:
+        sink = None if log is None else stack.enter_context(log.open("ab"))
+        return subprocess.Popen(
+            command,
+            cwd=user_dir,
+            env={"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **os.environ},
+            stdin=subprocess.DEVNULL,
+            stdout=sink or _STDERR,
+            stderr=sink or _STDERR,
+            pass_fds=(connection, mark),
+            start_new_session=True,
+        )
+
+
+def _see(log: Path | None) -> str:
+    return "" if log is None else f"; see {log}"

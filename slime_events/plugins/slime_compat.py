@@ -1,0 +1,116 @@
+"""slime's names for what is ours, so that its command lines and the plug-ins written for it work as they are.
+
+`from slime.utils.types import Sample` and the other imports of `SLIME_MODULES` lead to our types, unless a real
+`slime` package is installed, which then goes first. Modules that are not listed are not there.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+SLIME_PATHS: dict[str, str] = {
+    "slime.rollout.filter_hub.dynamic_sampling_filters.check_reward_nonzero_std": (
+        "slime_events.plugins.filters.dynamic_sampling:check_reward_nonzero_std"
+    ),
+    "slime.rollout.filter_hub.dynamic_sampling_filters.check_reward_nonzero_std_with_fallback": (
+        "slime_events.plugins.filters.dynamic_sampling:check_reward_nonzero_std_with_fallback"
+    ),
+}
+"""slime's own dotted paths, as they stand in its command lines, and the functions here that do the same."""
+
+SLIME_MODULES: dict[str, dict[str, str]] = {
+    "slime": {},
+    "slime.utils": {},
+    "slime.utils.types": {"Sample": "slime_events.plugins.sample:Sample"},
+    "slime.utils.http_utils": {"post": "serve_apps.generate.slime_compat:post"},
+    "slime.utils.misc": {"load_function": "slime_events.plugins.loader:load_function"},
+    "slime.rollout": {},
+    "slime.rollout.sglang_rollout": {
+        "GenerateState": "serve_apps.generate.slime_compat:GenerateState",
+        "get_model_url": "serve_apps.generate.slime_compat:get_model_url",
+    },
+    "slime.rollout.data_source": {
+        "DataSource": "slime_events.loop.prompts.data_source:DataSource",
+        "RolloutDataSource": "slime_events.loop.prompts.data_source:RolloutDataSource",
+        "pop_first": "slime_events.loop.prompts.buffer_filter:pop_first",
+    },
+    "slime.rollout.filter_hub": {},
+    "slime.rollout.filter_hub.base_types": {
+        "DynamicFilterOutput": "slime_events.plugins.filters.base_types:DynamicFilterOutput",
+    },
+    "slime.rollout.filter_hub.dynamic_sampling_filters": {
+        "check_reward_nonzero_std": "slime_events.plugins.filters.dynamic_sampling:check_reward_nonzero_std",
+        "check_reward_nonzero_std_with_fallback": (
+            "slime_events.plugins.filters.dynamic_sampling:check_reward_nonzero_std_with_fallback"
+        ),
+    },
+    "slime.rollout.rm_hub": {},
+    "slime.rollout.rm_hub.deepscaler": {
+        "get_deepscaler_rule_based_reward": "slime_events.plugins.rewards.deepscaler:get_deepscaler_rule_based_reward",
+    },
+    "slime.rollout.rm_hub.math_utils": {
+        "extract_answer": "slime_events.plugins.rewards.boxed:last_boxed",
+        "grade_answer_verl": "slime_events.plugins.rewards.math:grade_answer",
+        "grade_answer_mathd": "slime_events.plugins.rewards.mathd:grade_answer_mathd",
+        "grade_answer_sympy": "slime_events.plugins.rewards.math:grade_answer_sympy",
+    },
+    "slime.rollout.rm_hub.math_dapo_utils": {"compute_score": "slime_events.plugins.rewards.dapo:compute_score"},
+    "slime.rollout.rm_hub.f1": {"f1_score": "slime_events.plugins.rewards.f1:f1_score"},
+    "slime.rollout.rm_hub.gpqa": {"compute_gpqa_reward": "slime_events.plugins.rewards.gpqa:compute_gpqa_reward"},
+}
+"""What a plug-in written for slime may import, by module and name, and where it is here.
+
+By name only: a file that holds a reward beside its generate function is imported where nothing is served.
+"""
+
+
+EARLIER_PACKAGES = {
+    "slime_events.filters": "slime_events.plugins.filters",
+    "slime_events.rewards": "slime_events.plugins.rewards",
+    "slime_events.sample": "slime_events.plugins.sample",
+}
+"""What plug-ins and recorded settings named before 0.2, and where it is now: logs keep such paths for ever."""
+
+
+class _SlimeAliases(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Serves SLIME_MODULES and EARLIER_PACKAGES; last in sys.meta_path, so a real slime package is found before."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if moved := _moved(fullname):
+            is_package = hasattr(importlib.import_module(moved), "__path__")
+            return importlib.machinery.ModuleSpec(fullname, self, is_package=is_package)
+        if fullname not in SLIME_MODULES:
+            return None
+        root = sys.modules.get("slime")
+        if root is not None and getattr(root.__spec__, "loader", None) is not self:
+            return None
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=not SLIME_MODULES[fullname])
+
+    def exec_module(self, module: ModuleType) -> None:
+        if moved := _moved(module.__name__):
+            found = vars(importlib.import_module(moved))
+            vars(module).update({name: value for name, value in found.items() if not name.startswith("__")})
+            return
+        for name, place in SLIME_MODULES[module.__name__].items():
+            home, _, attribute = place.partition(":")
+            setattr(module, name, getattr(importlib.import_module(home), attribute))
+
+
+def _moved(module: str) -> str | None:
+    """Today's name of a module under one of EARLIER_PACKAGES; None for any other."""
+    return next(
+        (new + module[len(old) :] for old, new in EARLIER_PACKAGES.items() if f"{module}.".startswith(f"{old}.")), None
+    )
+
+
+def install_slime_aliases() -> None:
+    """Let `from slime.utils.types import Sample` lead to ours where no slime is installed. Costs nothing until used."""
+    if not any(isinstance(finder, _SlimeAliases) for finder in sys.meta_path):
+        sys.meta_path.append(_SlimeAliases())

@@ -1,0 +1,130 @@
+"""`ArchiveIndex`: where in an archive the events of a subject lie, so that nobody reads all of it to find a few.
+
+For each segment, its records' numbers by a checksum of their subjects. Made when a segment is first asked for and kept
+beside others in a folder of this user, by the segment's sha256: a cache, which may be removed at any time.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import zlib
+from collections import OrderedDict
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from storage.archive.manifest import SegmentManifest
+from storage.archive.reader import ArchiveReader
+from storage.archive.segment import Segment, SegmentRecord
+
+FOLDER = Path("slime-events", "archive-index")
+KEPT = 4
+"""Segments that stay in memory: what is asked for together lies together."""
+
+WORTH_KEEPING = 1000
+"""Records of a segment from which on its table is kept: a small one is as quickly made."""
+
+_ENTRY = np.dtype([("key", "<u4"), ("number", "<u4")])
+
+
+class ArchiveIndex:
+    """Look-ups in what `reader` has. Raises as `ArchiveReader`; a folder that cannot be written to is done without."""
+
+    def __init__(self, reader: ArchiveReader, folder: Path | None = None) -> None:
+        self._reader = reader
+        self._folder = folder or cache_folder() / FOLDER
+        self._tables: dict[int, npt.NDArray[np.void]] = {}
+        self._segments: OrderedDict[int, Segment] = OrderedDict()
+
+    def last_of_each(self, subjects: Collection[str]) -> dict[str, SegmentRecord]:
+        """The last record of each of these subjects that has any; reads back from the end until all are found."""
+        found: dict[str, SegmentRecord] = {}
+        left = set(subjects)
+        for manifest in reversed(self._reader.segments):
+            if not left:
+                break
+            for record in self._within(manifest, left):
+                found[record.subject] = record
+            left -= found.keys()
+        return found
+
+    def of_subjects(self, subjects: Collection[str], start: int = 1) -> Iterator[SegmentRecord]:
+        """Every record of these subjects from position `start` on, in order."""
+        for manifest in self._reader.segments:
+            if manifest.last >= start:
+                yield from (record for record in self._within(manifest, subjects) if record.position >= start)
+
+    def _within(self, manifest: SegmentManifest, subjects: Collection[str]) -> list[SegmentRecord]:
+        """Its records of these subjects, in order. Two subjects may have one checksum, so each is looked at."""
+        table, wanted = self._table(manifest), np.array([_key(subject) for subject in subjects], np.uint32)
+        begins, ends = np.searchsorted(table["key"], wanted), np.searchsorted(table["key"], wanted, side="right")
+        rows = [row for begin, end in zip(begins.tolist(), ends.tolist(), strict=True) for row in range(begin, end)]
+        if not rows:
+            return []
+        segment, names = self._segment(manifest), frozenset(subjects)
+        records = map(segment.record, sorted(set(table["number"][rows].tolist())))
+        return [record for record in records if record.subject in names]
+
+    def _table(self, manifest: SegmentManifest) -> npt.NDArray[np.void]:
+        table = self._tables.get(manifest.segment)
+        if table is None:
+            path = self._folder / f"{manifest.sha256}.rows"
+            table = _read(path, manifest.count)
+            if table is None:
+                table = make_table(self._segment(manifest))
+                if len(table) >= WORTH_KEEPING:
+                    _write(path, table)
+            self._tables[manifest.segment] = table
+        return table
+
+    def _segment(self, manifest: SegmentManifest) -> Segment:
+        segment = self._segments.get(manifest.segment)
+        if segment is None:
+            segment = self._segments[manifest.segment] = self._reader.segment(manifest)
+            if len(self._segments) > KEPT:
+                self._segments.popitem(last=False)
+        self._segments.move_to_end(manifest.segment)
+        return segment
+
+
+def make_table(segment: Segment) -> npt.NDArray[np.void]:
+    """Of a segment's records: (checksum of the subject, number within the segment), sorted."""
+    table = np.empty(len(segment), _ENTRY)
+    table["key"] = np.fromiter(map(_key, segment.subjects), np.uint32, len(segment))
+    table["number"] = np.arange(len(segment))
+    return table[np.lexsort((table["number"], table["key"]))]
+
+
+def cache_folder() -> Path:
+    """This user's folder of what can be made again."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+
+
+def _key(subject: str) -> int:
+    return zlib.crc32(subject.encode())
+
+
+def _read(path: Path, count: int) -> npt.NDArray[np.void] | None:
+    """None where there is no whole one: the checksum over it comes last."""
+    try:
+        stored = path.read_bytes()
+    except OSError:
+        return None
+    body, check = stored[:-4], stored[-4:]
+    if len(body) != count * _ENTRY.itemsize or zlib.crc32(body).to_bytes(4, "little") != check:
+        return None
+    return np.frombuffer(body, _ENTRY)
+
+
+def _write(path: Path, table: npt.NDArray[np.void]) -> None:
+    body = table.tobytes()
+    temp = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temp.write_bytes(body + zlib.crc32(body).to_bytes(4, "little"))
+        temp.replace(path)
+    except OSError:  # a home that is read-only or full: it is made again next time
+        return

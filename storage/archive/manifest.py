@@ -1,0 +1,150 @@
+"""What an archive says of itself: one small JSON object per segment, and one that closes it.
+
+Under `<archive URL>/<run>/`:
+
+    segments/00000001-<sha256, 16 digits>.zst    the events (storage/archive/segment.py)
+    manifest/00000001.json                       `SegmentManifest`: written once, after the segment was verified
+    closed.json                                  `Closed`: how many segments there are, when a run has ended
+    blobs/                                       large payloads by sha256, where the run's own store is not as lasting
+
+Nothing is appended to or rewritten, so it works the same on files and on object stores. Creating a segment's manifest
+is the commit: a segment without one (a writer that died) is no part of the archive, and of two writers one is refused.
+Each manifest names the digest of the one before it, so none can be exchanged or lost unseen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+
+from schemas.errors import ArchiveDamaged, UnknownSchemaVersion
+from storage.object_store import ObjectFolder
+
+CLOSED = "closed.json"
+MANIFESTS = "manifest"
+BLOBS = "blobs"
+NO_PARENT = ""
+LAYOUT = 2
+"""That segments are written in; those up to it are read."""
+
+
+class SegmentManifest(msgspec.Struct, frozen=True, kw_only=True):
+    """Segment number `segment` (from 1). It holds `count` events at positions [first, last], without holes.
+
+    name: of the object; bytes, sha256: of the object as stored; raw_bytes: of the records before compression.
+    parent: sha256 of the JSON of the manifest before, empty for the first. layout: of the object. chain: over all
+    events of the log up to `last` (storage/hash_chain.py, hex), before: up to `last - 1`; empty in an archive that was
+    begun before manifests said so. With them a reader need not link every event anew.
+    """
+
+    segment: int
+    first: int
+    last: int
+    count: int
+    bytes: int
+    raw_bytes: int
+    sha256: str
+    name: str
+    parent: str
+    layout: int = 1
+    before: str = ""
+    chain: str = ""
+
+
+class Closed(msgspec.Struct, frozen=True, kw_only=True):
+    """A run has ended after `segments` segments, at position `last`. head: sha256 of the last manifest's JSON."""
+
+    segments: int
+    last: int
+    head: str
+
+
+def manifest_name(segment: int) -> str:
+    """Where a segment's manifest lies."""
+    return f"{MANIFESTS}/{segment:08d}.json"
+
+
+def segment_name(segment: int, sha256: str) -> str:
+    """Where a segment lies. The digest is in the name so that what a dead writer left is never in the way."""
+    return f"segments/{segment:08d}-{sha256[:16]}.zst"
+
+
+def to_json(manifest: SegmentManifest | Closed) -> bytes:
+    """As it is stored: the digest of these bytes is what `parent` and `head` name."""
+    return msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
+
+
+def digest_of(stored: bytes) -> str:
+    """Hex sha256."""
+    return hashlib.sha256(stored).hexdigest()
+
+
+class ManifestChain:
+    """The manifests of an archive in order, checked while they are read."""
+
+    def __init__(self, objects: ObjectFolder) -> None:
+        self._objects = objects
+        self.manifests: list[SegmentManifest] = []
+        self.head = NO_PARENT
+
+    def load(self) -> ManifestChain:
+        """Read those that came since the last call. Raises ArchiveDamaged, UnknownSchemaVersion, StoreUnavailable."""
+        names = self._objects.names(MANIFESTS)[len(self.manifests) :]
+        for name, stored in zip(names, self._objects.read_all(names), strict=True):
+            self._add(name, stored)
+        return self
+
+    @property
+    def last(self) -> int:
+        """The last archived position, 0 for none."""
+        return self.manifests[-1].last if self.manifests else 0
+
+    def closed(self) -> bool:
+        """Whether a run ended here and nothing came after. Raises ArchiveDamaged where segments are missing."""
+        try:
+            stored = self._objects.read(CLOSED)
+        except FileNotFoundError:
+            return False
+        where = self._objects.locate(CLOSED)
+        try:
+            closed = msgspec.json.decode(stored, type=Closed)
+        except msgspec.DecodeError as error:
+            raise ArchiveDamaged(f"{where} is damaged ({error}): restore it from a copy") from error
+        if closed.segments > len(self.manifests):
+            missing = self._objects.locate(manifest_name(len(self.manifests) + 1))
+            raise ArchiveDamaged(
+                f"{where} speaks of {closed.segments} segments up to position {closed.last}, but there are "
+                f"{len(self.manifests)}: restore {missing} and what follows from a copy"
+            )
+        if closed.segments == len(self.manifests) and closed.head != self.head:
+            raise ArchiveDamaged(f"{where} was made for another last manifest: restore both from a copy")
+        return closed.segments == len(self.manifests)
+
+    def _add(self, name: str, stored: bytes) -> None:
+        where, number = self._objects.locate(name), len(self.manifests) + 1
+        if name != manifest_name(number):
+            raise ArchiveDamaged(
+                f"segment {number}, from position {self.last + 1}, has no manifest: the next one found is {where}. "
+                f"Restore {self._objects.locate(manifest_name(number))} from a copy"
+            )
+        try:
+            manifest = msgspec.json.decode(stored, type=SegmentManifest)
+        except msgspec.DecodeError as error:
+            raise ArchiveDamaged(f"{where} is damaged ({error}): restore it from a copy") from error
+        if manifest.layout > LAYOUT:
+            raise UnknownSchemaVersion(
+                f"{where} speaks of a segment in layout {manifest.layout}, this version knows up to {LAYOUT}: upgrade"
+            )
+        if manifest.parent != self.head or manifest.segment != number:
+            raise ArchiveDamaged(
+                f"{where} does not follow the manifest before it (segment {number - 1}): one of them was changed. "
+                "Restore both from a copy"
+            )
+        if manifest.first != self.last + 1 or manifest.count != manifest.last - manifest.first + 1:
+            raise ArchiveDamaged(
+                f"{where} holds {manifest.count} events at positions {manifest.first} to {manifest.last}, after "
+                f"position {self.last}: there is a gap. Archive the log anew into an empty folder"
+            )
+        self.manifests.append(manifest)
+        self.head = digest_of(stored)

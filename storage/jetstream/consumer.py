@@ -1,0 +1,188 @@
+"""`JetStreamConsumer`: a taker of a durable pull consumer, one queue for all takers of its name."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from schemas.errors import SchemaError, StorageError
+from schemas.subjects import check_token
+from storage.jetstream.api_errors import ApiError
+from storage.jetstream.connection import Connection
+from storage.jetstream.pull import Pull, Pulled
+from storage.jetstream.read import recorded_of
+from storage.jetstream.retry import Away
+from storage.log import Delivery, Recorded
+
+MAX_TAKEN = 65536
+"""Events of one queue that may be in work at once, over all takers."""
+_REQUEST_S = 20.0
+_TAKE_BYTES = 32 * 1024 * 1024
+_NO_CONSUMER = 10014
+
+
+class JetStreamDelivery:
+    """One event handed to one taker."""
+
+    def __init__(self, connection: Connection, pulled: Pulled, recorded: Recorded, lease_s: float) -> None:
+        self._connection, self._pulled, self._lease_s = connection, pulled, lease_s
+        self._recorded = recorded
+        self._until = pulled.at + lease_s
+
+    @property
+    def recorded(self) -> Recorded:
+        """What is to be worked on."""
+        return self._recorded
+
+    @property
+    def attempt(self) -> int:
+        """1 at first, more after redeliveries."""
+        return self._pulled.attempt
+
+    async def working(self) -> None:
+        """Renew the lease. After its end this does nothing: another taker may have the event."""
+        if time.monotonic() < self._until:
+            self._until = time.monotonic() + self._lease_s
+            await self._say(b"+WPI")
+
+    async def done(self) -> None:
+        """It will not be delivered again."""
+        await self._say(b"+ACK")
+
+    async def release(self) -> None:
+        """Give it back at once. After the end of the lease this does nothing: another taker may have the event."""
+        if time.monotonic() < self._until:
+            self._until = 0.0
+            await self._say(b"-NAK")
+
+    async def _say(self, what: bytes) -> None:
+        """A word that is lost makes the event come again after the lease: nothing to wait for."""
+        with contextlib.suppress(Away):
+            await self._connection.publish(self._pulled.reply.decode(), what)
+
+
+class JetStreamConsumer:
+    """A taker of a named queue."""
+
+    def __init__(self, connection: Connection, pull: Pull, lease_s: float) -> None:
+        self._connection, self._pull, self._lease_s = connection, pull, lease_s
+        self._closed = False
+
+    @classmethod
+    async def open(
+        cls, connection: Connection, stream: str, name: str, subject: str, lease_s: float, start: int = 1
+    ) -> JetStreamConsumer:
+        """Make the queue where there is none. A new `lease_s` counts for all its takers from now on."""
+        config: dict[str, Any] = {
+            "durable_name": check_token(name, "consumer name"),
+            "name": name,
+            "filter_subject": subject,
+            "ack_policy": "explicit",
+            "ack_wait": int(lease_s * 1e9),
+            "max_deliver": -1,
+            "max_ack_pending": MAX_TAKEN,
+            "deliver_policy": "by_start_sequence" if start > 1 else "all",
+        }
+        if start > 1:
+            config["opt_start_seq"] = start
+        # Not made anew where it is as wanted: in a cluster even that interrupts its takers.
+        if not await _stands(connection, f"CONSUMER.INFO.{stream}.{name}", config):
+            await connection.api(f"CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": config})
+        pull = await Pull(connection, stream, name).__aenter__()
+        return cls(connection, pull, lease_s)
+
+    async def take(self, limit: int, wait_s: float) -> list[Delivery]:
+        """Up to `limit` deliveries as soon as there is one; an empty list after `wait_s` without any.
+
+        Raises LogUnavailable where NATS stays away, SchemaError naming the position of an event that cannot be read.
+        """
+        end = time.monotonic() + wait_s
+        patience = self._connection.patience()
+        while not self._closed:
+            try:
+                await self._fill(limit, end)
+            except Away as error:
+                if time.monotonic() >= end and patience.left > 0:
+                    return []
+                await patience.pause(error)
+                continue
+            taken = self._from_buffer(limit)
+            if taken or time.monotonic() >= end:
+                return taken
+        return []
+
+    async def _fill(self, limit: int, end: float) -> None:
+        """At least one message into the buffer, if one comes before `end`: first what is there, then the next."""
+        pull = self._pull
+        if pull.gone:
+            pull.gone = False
+            raise Away("the consumer is not there yet")
+        if not pull.buffer and pull.idle:
+            await self._ask_now(limit)
+        if pull.buffer:
+            return
+        left = end - time.monotonic()
+        if left <= 0:
+            return
+        if pull.idle:
+            await pull.ask(1, expires_s=min(max(left, 0.001), _REQUEST_S))
+        await pull.wait(min(left, _REQUEST_S + 1.0))
+        if 0 < len(pull.buffer) < limit and pull.idle:
+            await self._ask_now(limit - len(pull.buffer))
+
+    async def _ask_now(self, limit: int) -> None:
+        pull = self._pull
+        await pull.ask(limit, max_bytes=_TAKE_BYTES)
+        while not pull.idle and not pull.gone:
+            if not await pull.wait(1.0):
+                return
+
+    def _from_buffer(self, limit: int) -> list[Delivery]:
+        taken: list[Delivery] = []
+        buffer = self._pull.buffer
+        while buffer and len(taken) < limit:
+            pulled = buffer[0]
+            if time.monotonic() - pulled.at < self._lease_s:
+                try:
+                    recorded = recorded_of(pulled.position, pulled.subject, pulled.data)
+                except SchemaError:
+                    if taken:
+                        break
+                    buffer.popleft()
+                    raise
+                taken.append(JetStreamDelivery(self._connection, pulled, recorded, self._lease_s))
+            buffer.popleft()
+        return taken
+
+    async def close(self) -> None:
+        """Stop taking. What was pulled but not yet taken goes back at once."""
+        self._closed = True
+        await self._pull.__aexit__()
+        for pulled in self._pull.buffer:
+            with contextlib.suppress(StorageError):
+                await self._connection.publish(pulled.reply.decode(), b"-NAK")
+        self._pull.buffer.clear()
+
+
+async def done_up_to(connection: Connection, stream: str, name: str) -> int:
+    """See `EventLog.done_up_to`."""
+    info = await _info(connection, f"CONSUMER.INFO.{stream}.{name}")
+    return int(info["ack_floor"]["stream_seq"]) if info else 0
+
+
+async def _info(connection: Connection, question: str) -> Any:
+    """What the server says of a consumer; None where there is none."""
+    try:
+        return await connection.api(question)
+    except ApiError as error:
+        if error.code == _NO_CONSUMER:
+            return None
+        raise
+
+
+async def _stands(connection: Connection, question: str, wanted: Mapping[str, Any]) -> bool:
+    """Whether the consumer is there, and as wanted."""
+    info = await _info(connection, question)
+    return info is not None and all(info["config"].get(key) == value for key, value in wanted.items())

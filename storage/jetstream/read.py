@@ -1,0 +1,153 @@
+"""Reading a stream in order: up to its end in bulk or in pages (Direct Get), then an ephemeral consumer for what comes.
+
+Both count. A hole in the positions is `LogDamaged`; a consumer that skips one is thrown away and made anew, and so is
+one that fell silent because its server has gone: reading goes on after the last event that was given out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator
+
+from schemas.codec import decode
+from schemas.errors import LogDamaged, SchemaError
+from storage.cancellation import end_all
+from storage.event_block import Stretch, arrays_of
+from storage.hash_chain import link_all
+from storage.jetstream.bulk_read import FROM, read_bulk
+from storage.jetstream.connection import QUIET_S
+from storage.jetstream.ephemeral import ephemeral
+from storage.jetstream.pull import Pull, Pulled
+from storage.jetstream.retry import Away, Patience
+from storage.jetstream.stream import PAGE, PAGE_BYTES, Stored, Stream
+from storage.log import Recorded, Subjects, is_wanted
+
+_REQUEST_S = 30.0
+
+
+def recorded_of(position: int, subject: str, data: bytes) -> Recorded:
+    """Decoded. A SchemaError names the position and the subject."""
+    try:
+        return Recorded(position, subject, decode(data), data)
+    except SchemaError as error:
+        raise type(error)(f"position {position} ({subject}): {error}") from error
+
+
+async def read_events(stream: Stream, start: int, subject: Subjects, *, follow: bool) -> AsyncIterator[Recorded]:
+    """See `EventLog.read`."""
+    position = start
+    paged = subject if isinstance(subject, str) else None  # pages have one filter at most
+    patience: Patience | None = None
+    while True:
+        end = await stream.end(paged)
+        async with contextlib.aclosing(_lists(stream, position, end, paged)) as lists:
+            async for some in lists:
+                for found in some:
+                    position = found.position + 1
+                    if paged or is_wanted(found.subject, subject):
+                        yield recorded_of(found.position, found.subject, found.data)
+        position = max(position, end + 1)
+        if not follow:
+            return
+        try:
+            async with contextlib.aclosing(_live(stream, position, subject)) as live:
+                async for recorded in live:
+                    position = recorded.position + 1
+                    yield recorded
+            patience = None
+        except Away as error:
+            patience = patience or stream.connection.patience()
+            await patience.pause(error)
+
+
+async def _lists(stream: Stream, position: int, end: int, subject: str | None) -> AsyncGenerator[list[Stored], None]:
+    """In bulk where it is much, else (and after any trouble) in pages. Raises LogDamaged for a hole."""
+    if subject is None and end - position >= FROM:
+        with contextlib.suppress(Away):
+            async with contextlib.aclosing(read_bulk(stream, position, end)) as bulk:
+                async for some in bulk:
+                    position = some[-1].position + 1
+                    yield some
+    async with contextlib.aclosing(_pages(stream, position, end, subject)) as pages:
+        async for page in pages:
+            yield page
+
+
+async def _pages(stream: Stream, position: int, end: int, subject: str | None) -> AsyncGenerator[list[Stored], None]:
+    """The next page is under way while one is given out."""
+    ahead = _ask(stream, position, end, subject)
+    try:
+        while ahead is not None:
+            page = await ahead
+            ahead = _ask(stream, page[-1].position + 1, end, subject)
+            page = [found for found in page if found.position <= end]
+            whole = len(page) if subject is not None else _in_order(page, position)
+            yield page[:whole]
+            if whole < len(page):
+                raise LogDamaged(
+                    f"stream {stream.name} has no position {position + whole}, {page[whole].position} comes next"
+                )
+            position += whole
+    finally:
+        if ahead is not None:
+            await end_all(ahead)
+
+
+def _in_order(page: list[Stored], position: int) -> int:
+    """How many of them stand at `position` and after without a hole."""
+    return next((n for n, found in enumerate(page) if found.position != position + n), len(page))
+
+
+async def read_stretches(stream: Stream, start: int, chain: bytes, every: int | None) -> AsyncGenerator[Stretch, None]:
+    """See `Stretched`. Without `every` one ends with each answer of the server."""
+    end, first, datas = await stream.end(), start, list[bytes]()
+    async with contextlib.aclosing(_lists(stream, start, end, None)) as lists:
+        async for some in lists:
+            datas += [found.data for found in some]
+            while datas:
+                count = len(datas) if every is None else every - (first - 1) % every
+                if count > len(datas) and first + len(datas) <= end:
+                    break
+                part = datas[:count]
+                before, chain = link_all(chain, part)
+                yield Stretch(first, first + len(part) - 1, before, chain, arrays_of(part))
+                first += len(part)
+                del datas[:count]
+
+
+def _ask(stream: Stream, position: int, end: int, subject: str | None) -> asyncio.Task[list[Stored]] | None:
+    return asyncio.create_task(stream.page(position, end, subject)) if position <= end else None
+
+
+async def _live(stream: Stream, position: int, subject: Subjects) -> AsyncGenerator[Recorded, None]:
+    """Events from `position` on as they come. Ends when it is not sure to have seen all; Away where it cannot begin."""
+    connection = stream.connection
+    async with (
+        ephemeral(connection, stream.name, position, subject, 2 * _REQUEST_S) as name,
+        Pull(connection, stream.name, name) as pull,
+    ):
+        async for pulled in deliveries(pull):
+            if subject is None and pulled.position != position:
+                return
+            position = pulled.position + 1
+            yield recorded_of(pulled.position, pulled.subject, pulled.data)
+
+
+async def deliveries(pull: Pull) -> AsyncIterator[Pulled]:
+    """What the consumer sends, as long as it is certain that nothing is missing in between."""
+    number = 0
+    while not pull.gone and not pull.breaks:
+        if pull.idle:
+            try:
+                await pull.ask(PAGE, expires_s=_REQUEST_S, max_bytes=PAGE_BYTES)
+            except Away:
+                return
+        while pull.buffer:
+            pulled = pull.buffer.popleft()
+            number += 1
+            if pulled.number != number:
+                return
+            yield pulled
+        if not pull.idle and not await pull.wait(_REQUEST_S + QUIET_S):
+            return

@@ -1,0 +1,204 @@
+"""`NatsServer`: the NATS server of a run, in the run's own folder.
+
+The server outlives a crash of whoever started it: it has its own session, and holds the lock by an inherited file.
+Every acked message is on disk (`sync_interval: always`). It listens on loopback only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from schemas.errors import FolderInUse, LogUnavailable, StorageError
+from storage.nats import batch_staging
+from storage.nats.binary import find_binary
+from storage.nats.folder import (
+    ServerFacts,
+    config_text,
+    facts_of,
+    is_locked,
+    last_words,
+    locked,
+    room,
+)
+from storage.nats.ports import HOST, free_port, port_is_free
+
+_STEP_S = 0.01
+_CORES = max(1, len(os.sched_getaffinity(0)) // 2)
+"""Cores that the server runs on at once (GOMAXPROCS), unless the environment says: the rest is for those who compute.
+On one of two an atomic batch costs it a sixth less CPU and takes no longer."""
+
+
+class NatsServer:
+    """See the module. `start` one, or `attach` to the one that lives in the folder."""
+
+    def __init__(self, folder: Path, facts: ServerFacts, process: subprocess.Popen[bytes] | None = None) -> None:
+        self.folder, self.facts, self._process = folder, facts, process
+
+    @property
+    def url(self) -> str:
+        """Where clients connect."""
+        return self.facts.url
+
+    @property
+    def pid(self) -> int:
+        """Of the server process."""
+        return self.facts.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process lives. Another server, started in the folder since, is none of its life."""
+        there = self.attach(self.folder)
+        return there is not None and there.pid == self.pid
+
+    @classmethod
+    def attach(cls, folder: Path) -> NatsServer | None:
+        """The server that lives in the folder, whoever started it."""
+        folder = folder.resolve()
+        facts = facts_of(folder) if folder.is_dir() and is_locked(folder) else None
+        return None if facts is None else cls(folder, facts)
+
+    @classmethod
+    def adopt(cls, folder: Path) -> NatsServer | None:
+        """As `attach`; and the server stays when those who read with it leave."""
+        server = cls.attach(folder)
+        if server is not None and server.facts.temporary:
+            server.facts = replace(server.facts, temporary=False)
+            (server.folder / "server.json").write_text(json.dumps(asdict(server.facts)))
+        return server
+
+    @classmethod
+    async def start(
+        cls,
+        folder: Path,
+        *,
+        port: int | None = None,
+        deadline_s: float = 30.0,
+        temporary: bool = False,
+        max_store_bytes: int | None = None,
+        more: str = "",
+    ) -> NatsServer:
+        """Start on a new or an old folder, and wait until it answers.
+
+        port None: the one it had before where that is free, else any. max_store_bytes: of the log, by default what the
+        disk has. more: see `config_text`. Raises MissingPart, NoSpace, FolderInUse, LogUnavailable (port taken, not
+        ready).
+        """
+        binary = await asyncio.to_thread(find_binary)
+        folder = folder.resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+        chosen = cls._choose_port(folder, port)
+        limit = room(folder) if max_store_bytes is None else max_store_bytes
+        process = cls._spawn(binary, folder, config_text(folder, chosen, limit, more))
+        try:
+            async with asyncio.timeout(deadline_s):
+                url = await cls._ready(process, folder)
+        except BaseException as error:
+            process.kill()
+            process.wait()
+            if isinstance(error, TimeoutError):
+                raise LogUnavailable(
+                    f"nats-server in {folder} was not ready within {deadline_s:.0f} s: {last_words(folder)}"
+                ) from error
+            raise
+        batch_staging.stage_in_memory(folder)  # once more: a server that starts removes the links
+        facts = ServerFacts(process.pid, url, temporary)
+        (folder / "server.json").write_text(json.dumps(asdict(facts)))
+        return cls(folder, facts, process)
+
+    @staticmethod
+    def _choose_port(folder: Path, port: int | None) -> int:
+        if port is not None:
+            if not port_is_free(port):
+                raise LogUnavailable(f"port {port} on {HOST} is taken: choose another, or none for any free one")
+            return port
+        before = facts_of(folder)
+        old = int(before.url.rpartition(":")[2]) if before else None
+        return old if old is not None and port_is_free(old) else free_port()
+
+    @staticmethod
+    def _spawn(binary: Path, folder: Path, config: str) -> subprocess.Popen[bytes]:
+        try:
+            with locked(folder) as lock:
+                (folder / "nats.conf").write_text(config)
+                for stale in (*folder.glob("*.ports"), *folder.glob("server.json")):
+                    stale.unlink()
+                batch_staging.stage_in_memory(folder)
+                return subprocess.Popen(
+                    [str(binary), "-c", str(folder / "nats.conf")],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    start_new_session=True,
+                    pass_fds=(lock,),
+                    env={"GOMAXPROCS": str(_CORES), **os.environ},
+                )
+        except BlockingIOError as error:
+            facts = facts_of(folder)
+            who = f"server {facts.pid} at {facts.url}" if facts else "another server"
+            raise FolderInUse(f"{folder} is in use by the NATS {who}: use that one, or stop it first") from error
+        except OSError as error:
+            raise LogUnavailable(f"nats-server cannot be started in {folder}: {error}") from error
+
+    @staticmethod
+    async def _ready(process: subprocess.Popen[bytes], folder: Path) -> str:
+        """Its URL, once it answers."""
+        ports = folder / f"nats-server_{process.pid}.ports"
+        while True:
+            if process.poll() is not None:
+                raise LogUnavailable(
+                    f"nats-server in {folder} ended at once with status {process.returncode}: {last_words(folder)}"
+                )
+            with contextlib.suppress(OSError, ValueError, LookupError):
+                url = str(json.loads(ports.read_text())["nats"][0])
+                reader, writer = await asyncio.open_connection(HOST, int(url.rpartition(":")[2]))
+                try:
+                    if b'"jetstream":true' in await reader.readline():
+                        return url
+                finally:
+                    writer.close()
+            await asyncio.sleep(_STEP_S)
+
+    async def stop(self, deadline_s: float = 15.0) -> None:
+        """End it in order, by force after the deadline. What was acked is on disk either way."""
+        lived = self.alive
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            self.signal(number)
+            if await self._ended(deadline_s):
+                code = self._process.returncode if self._process else 0
+                if lived and number is signal.SIGTERM and code == 0:
+                    # After any other end, batches whose commit was cut stay staged: the next start completes them.
+                    batch_staging.unlink(self.folder)
+                return
+        raise StorageError(f"nats-server {self.pid} in {self.folder} does not end, not even by SIGKILL")
+
+    def stage_in_memory(self) -> None:
+        """Make small batches cheap (`batch_staging.py`): call it once a new stream is there, before its first batch."""
+        batch_staging.stage_in_memory(self.folder)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to this server, and to nothing that has its pid by chance."""
+        if self.alive:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    async def _ended(self, deadline_s: float) -> bool:
+        end = time.monotonic() + deadline_s
+        while self._process.poll() is None if self._process else self.alive:
+            if time.monotonic() > end:
+                return False
+            await asyncio.sleep(_STEP_S)
+        return True
+
+    async def __aenter__(self) -> NatsServer:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()

@@ -1,0 +1,245 @@
+"""`WeightStore`: each weight version a folder that is a loadable Hugging Face checkpoint, with a manifest of digests.
+
+    base/                               config and tokenizer files, copied once from the base checkpoint
+    v000012-<digest, 12 digits>/        one version: safetensors, manifest.json, hard links into base/
+
+A folder is complete or not there: it is made under a temporary name and renamed. The digest in its name keeps a writer
+that was replaced (and does not know it) from overwriting what its successor has published: readers follow the url of
+`weights.published`.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+import os
+import secrets
+import shutil
+from collections.abc import Collection, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+
+from schemas.errors import InvalidValue, WeightsDamaged
+from storage.digests import TensorDigest, tensor_digests, weights_digest
+from storage.object_store import file_errors, fsync
+from storage.weights.files import INDEX, ITEM_BYTES, SINGLE, TensorView, open_checkpoint, view, write_shard
+from storage.weights.manifest import MANIFEST, StoredTensor, WeightManifest, read_manifest, write_manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Buffer  # type: ignore[attr-defined]  # a typing-only name before Python 3.12
+
+    TensorBytes: TypeAlias = tuple[str, str, tuple[int, ...], Buffer]
+    """HF name, safetensors dtype (`F32`, `BF16`), shape, contiguous little-endian bytes."""
+else:
+    TensorBytes = tuple
+
+__all__ = ["TensorBytes", "WeightManifest", "WeightStore", "digest_of", "local_folder", "read", "verify"]
+
+_SIDE_FILES = (".json", ".jinja", ".txt", ".model", ".tiktoken")
+
+
+class WeightStore:
+    """Versions under `url`, a folder that trainer and engines share (a path or `file://`).
+
+    base: HF folder that config and tokenizer come from; without one a version is weights only. max_shard_bytes: of one
+    safetensors file. durable: fsync before `write` returns.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        base: str | Path | None = None,
+        *,
+        max_shard_bytes: int = 4 * 1024**3,
+        durable: bool = True,
+    ) -> None:
+        self.root = local_folder(url)
+        self._base = Path(base) if base else None
+        self._max_shard_bytes, self._durable = max_shard_bytes, durable
+        self._pool = ThreadPoolExecutor(2, thread_name_prefix="weights")
+
+    def write(self, version: int, tensors: Iterable[TensorBytes], parent: int | None) -> WeightManifest:
+        """Store a version; the same tensors again are the same version, already there.
+
+        Takes tensors one by one, never holding more than a shard and the next. Raises NoSpace, StoreUnavailable, and
+        CheckpointMismatch for a tensor whose bytes are not what its dtype and shape say.
+        """
+        temp = self.root / f".v{version:06d}.{os.getpid()}.{secrets.token_hex(4)}"
+        with file_errors(str(temp)):
+            temp.mkdir(parents=True)
+            try:
+                manifest = self._fill(temp, version, parent, tensors)
+                self._publish(temp, manifest)
+            finally:
+                shutil.rmtree(temp, ignore_errors=True)
+        return manifest
+
+    def folder(self, version: int, digest: str | None = None) -> str:
+        """Path of a stored version. Where several writers made it, the newest, or the one with that digest.
+
+        Raises WeightsDamaged where there is none.
+        """
+        found = sorted(self.root.glob(f"v{version:06d}-{(digest or '')[:12]}*"), key=lambda path: path.stat().st_mtime)
+        if not found:
+            raise WeightsDamaged(f"weight version {version} is not in {self.root}: it was removed, or never written")
+        return str(found[-1])
+
+    def versions(self) -> list[int]:
+        """Stored versions, ascending."""
+        return sorted({int(path.name[1:].split("-")[0]) for path in self.root.glob("v[0-9]*-*")})
+
+    def remove(self, versions: Collection[int]) -> None:
+        """Delete versions (see storage/weights/retention.py for which may go)."""
+        for version in versions:
+            for path in self.root.glob(f"v{version:06d}-*"):
+                # Renamed first, so that a half-deleted folder is never taken for a version.
+                gone = path.rename(self.root / f".removed-{path.name}-{secrets.token_hex(4)}")
+                shutil.rmtree(gone, ignore_errors=True)
+
+    def _fill(self, folder: Path, version: int, parent: int | None, tensors: Iterable[TensorBytes]) -> WeightManifest:
+        stored = self._write_shards(folder, tensors)
+        digests = {name: digest for name, (digest, _) in stored.items()}
+        manifest = WeightManifest(
+            version=version,
+            parent=parent,
+            digest=weights_digest(digests),
+            bytes=sum(map(_size, digests.values())),
+            tensors={name: StoredTensor(d.dtype, d.shape, d.sha256, file) for name, (d, file) in stored.items()},
+            files=self._link_side_files(folder),
+        )
+        path = write_manifest(folder, manifest)
+        if self._durable:
+            fsync(path)
+        return manifest
+
+    def _write_shards(self, folder: Path, tensors: Iterable[TensorBytes]) -> dict[str, tuple[TensorDigest, str]]:
+        written: list[tuple[Path, dict[str, TensorDigest]]] = []
+        for shard in _shards(tensors, self._max_shard_bytes):
+            path = folder / f"shard-{len(written)}"
+            written.append((path, write_shard(path, shard, self._pool, durable=self._durable)))
+        stored: dict[str, tuple[TensorDigest, str]] = {}
+        for number, (path, digests) in enumerate(written, 1):
+            name = SINGLE if len(written) == 1 else f"model-{number:05d}-of-{len(written):05d}.safetensors"
+            path.rename(folder / name)
+            stored.update({tensor: (digest, name) for tensor, digest in digests.items()})
+        if len(written) > 1:
+            self._write_index(folder, stored)
+        return stored
+
+    def _write_index(self, folder: Path, stored: dict[str, tuple[TensorDigest, str]]) -> None:
+        total = sum(_size(digest) for digest, _ in stored.values())
+        weight_map = {name: file for name, (_, file) in sorted(stored.items())}
+        index = msgspec.json.encode({"metadata": {"total_size": total}, "weight_map": weight_map})
+        (folder / INDEX).write_bytes(msgspec.json.format(index, indent=2))
+        if self._durable:
+            fsync(folder / INDEX)
+
+    def _publish(self, temp: Path, manifest: WeightManifest) -> None:
+        final = self.root / f"v{manifest.version:06d}-{manifest.digest[:12]}"
+        if self._durable:
+            fsync(temp)
+        try:
+            temp.rename(final)
+        except OSError:
+            if not final.is_dir():
+                raise
+            if read_manifest(final).digest != manifest.digest:
+                raise WeightsDamaged(f"{final} holds other weights than its name says: remove it") from None
+        if self._durable:
+            fsync(self.root)
+
+    @functools.cached_property
+    def _side_files(self) -> dict[str, str]:
+        """Name -> sha256 of the base's files, after they were copied to where later edits do not reach them."""
+        if self._base is None:
+            return {}
+        kept = self.root / "base"
+        kept.mkdir(parents=True, exist_ok=True)
+        names = sorted(
+            path.name
+            for path in self._base.iterdir()
+            if path.suffix in _SIDE_FILES and path.name not in (INDEX, MANIFEST)
+        )
+        for name in names:
+            if not (kept / name).exists():
+                temp = kept / f".{name}.{os.getpid()}"
+                shutil.copyfile(self._base / name, temp)
+                os.replace(temp, kept / name)
+        return {name: hashlib.sha256((kept / name).read_bytes()).hexdigest() for name in names}
+
+    def _link_side_files(self, folder: Path) -> dict[str, str]:
+        for name in self._side_files:
+            source = self.root / "base" / name
+            try:
+                os.link(source, folder / name)
+            except OSError:  # a file system without hard links
+                shutil.copyfile(source, folder / name)
+        return self._side_files
+
+
+def digest_of(tensors: Iterable[TensorBytes]) -> str:
+    """The digest that a version of these tensors has, without storing one."""
+    return weights_digest(tensor_digests((name, view(name, *tensor)) for name, *tensor in tensors))
+
+
+def read(folder: str | Path) -> tuple[WeightManifest, dict[str, TensorView]]:
+    """A version's manifest and its mapped tensors, unverified."""
+    root = local_folder(str(folder))
+    return read_manifest(root), open_checkpoint(root)
+
+
+def verify(folder: str | Path, digest: str | None = None) -> WeightManifest:
+    """Check every byte of a version against its manifest, and that against `digest` (of `weights.published`).
+
+    Raises WeightsDamaged naming the tensor or file.
+    """
+    root = local_folder(str(folder))
+    manifest, tensors = read(root)
+    if digest is not None and manifest.digest != digest:
+        raise WeightsDamaged(f"{root} holds weights {manifest.digest}, but {digest} was published: follow its url")
+    if missing := manifest.tensors.keys() ^ tensors.keys():
+        raise WeightsDamaged(f"{root}: tensor {min(missing)!r} is only in one of files and manifest")
+    with ThreadPoolExecutor(2) as pool:
+        hashes = pool.map(lambda name: hashlib.sha256(tensors[name].data).hexdigest(), manifest.tensors)
+        for (name, said), found in zip(manifest.tensors.items(), hashes, strict=True):
+            tensor = tensors[name]
+            if (tensor.dtype, tensor.shape, found) != (said.dtype, said.shape, said.sha256):
+                raise WeightsDamaged(
+                    f"tensor {name!r} in {root / said.file} is {tensor.dtype} {list(tensor.shape)} with sha256 "
+                    f"{found}, its manifest says {said.dtype} {list(said.shape)} with {said.sha256}: restore it"
+                )
+    for name, sha256 in manifest.files.items():
+        path = root / name
+        if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
+            raise WeightsDamaged(f"{path} is missing or was changed: restore it from a copy")
+    return manifest
+
+
+def local_folder(url: str) -> Path:
+    """The path of a local URL. InvalidValue for any other: engines load weights from a folder."""
+    if url.startswith("file://"):
+        return Path(url.removeprefix("file://"))
+    if "://" in url:
+        raise InvalidValue(f"weights cannot lie at {url}: give a folder that trainer and engines share")
+    return Path(url)
+
+
+def _shards(tensors: Iterable[TensorBytes], max_bytes: int) -> Iterator[dict[str, TensorView]]:
+    shard: dict[str, TensorView] = {}
+    size = 0
+    for name, dtype, shape, data in tensors:
+        tensor = view(name, dtype, shape, data)
+        if shard and size + tensor.data.nbytes > max_bytes:
+            yield shard
+            shard, size = {}, 0
+        shard[name] = tensor
+        size += tensor.data.nbytes
+    yield shard
+
+
+def _size(digest: TensorDigest) -> int:
+    return math.prod(digest.shape) * ITEM_BYTES[digest.dtype]
