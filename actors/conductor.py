@@ -24,7 +24,7 @@ from schemas.rollouts import RolloutProgressed
 from schemas.runs import FinishReason, RunEvent, RunFailed, RunFinished
 from schemas.subjects import about, every_event, of_type
 from schemas.workers import WorkerJoined
-from slime_events.analysis.rejections import Rejections
+from slime_events.analysis.model.rejections import Rejections
 from slime_events.core.run.participant import Worker, run_events_before
 from slime_events.core.state.apply import apply
 from slime_events.core.state.run import FOLD, RunPhase, RunState, state_digest

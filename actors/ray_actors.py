@@ -18,6 +18,7 @@ from actors.recorded_rollout_reader import Recaller
 from actors.state_keeper import StateKeeper
 from actors.trainer.rendezvous import meeting_address
 from slime_events.algorithms.reward_norm import normalize_rewards
+from slime_events.analysis.query.where import samples_where
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.trainer import TrainerSettings
@@ -56,7 +57,7 @@ class ConductorActor:
         data = settings.data
         async with taking_part(address, "conductor") as worker, contextlib.AsyncExitStack() as stack:
             plan = make_plan(settings.rollout, settings.evaluation, settings.trainer)
-            archive = await archived_prompts(data, samples=plan.samples, ahead=plan.ahead)
+            archive = await archived_prompts(data, samples_where, samples=plan.samples, ahead=plan.ahead)
             recorded = await stack.enter_async_context(open_run(archive.path)) if archive and data.recalls else None
             shown = ArgsView.of(settings.rollout, settings.reward, settings.algorithm)
             feed = PromptFeed.open(

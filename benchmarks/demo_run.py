@@ -27,7 +27,7 @@ from benchmarks.critical_path import StepTime, step_times
 from benchmarks.processes import Watch
 from benchmarks.trl_baseline import prepared
 from schemas.errors import DeadlineExceeded, TrainerError
-from slime_events.analysis.verify import verify
+from slime_events.analysis.model.verify import verify
 from storage.log import Recorded
 from storage.open_log import open_run_log
 

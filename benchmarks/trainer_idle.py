@@ -14,7 +14,7 @@ from benchmarks.long_tail import SPREAD, LongTail
 from schemas.rollouts import Sampling
 from serve_apps.engine.scripted_engine import Script
 from serve_apps.rollout import ChunkRule
-from slime_events.analysis.progress import Progress
+from slime_events.analysis.model.progress import Progress
 from tests.simulation.simulation import Simulation, make_plan
 
 MEDIAN, MOST = 32, 640

@@ -1,6 +1,12 @@
-"""Ids of samples: `<group>-s<index>`, and `<group>-s<index>-<n>` for the further samples of one rollout."""
+"""Ids of samples: `<group>-s<index>`, and `<group>-s<index>-<n>` for the further samples of one rollout.
+
+Their grammar is written and parsed here alone.
+"""
 
 from __future__ import annotations
+
+TRAIN, INBOX, LOADED = "train", "inbox", "loaded"
+"""Data sets of prompts that a run names itself: its file, prompts from outside, those with recorded answers."""
 
 
 def sample_id(group: str, index: int) -> str:

@@ -15,12 +15,13 @@ from schemas.batches import BatchSealed
 from schemas.envelope import Envelope
 from schemas.errors import Conflict
 from schemas.event import Event
+from schemas.ids import LOADED
 from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted, RolloutRequested
 from schemas.subjects import about
 from schemas.weights import WeightsPublished
-from slime_events.analysis.export.loaded import LOADED, LoadedStep
+from slime_events.analysis.export.loaded import LoadedStep
 from slime_events.core.run.participant import Worker
 from storage.follow import Follower
 from storage.log import Append, Fence, append_all, once

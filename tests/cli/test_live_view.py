@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from schemas.evals import EvalCompleted
-from slime_events.analysis.progress import Progress
+from slime_events.analysis.model.progress import Progress
 from slime_events.app.cli.commands.train import reached
 from slime_events.app.cli.render.sparkline import sparkline
 from slime_events.app.launch import live_view

@@ -14,8 +14,8 @@ from schemas.runs import RunResumed
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsActivated
 from schemas.workers import WorkerJoined
-from slime_events.analysis.history import History, apply
-from slime_events.analysis.progress import Progress
+from slime_events.analysis.model import History, apply
+from slime_events.analysis.model.progress import Progress
 from slime_events.app.cli.commands.show_run import run_facts, run_text
 from storage.log import Recorded
 from tests.cli.small_run import RUN, SECOND, START, events

@@ -10,8 +10,8 @@ import pytest
 from schemas.arrays import unpack
 from schemas.errors import RunNotFound
 from schemas.runs import RunResumed
-from slime_events.analysis.history import History, apply
-from slime_events.analysis.progress import Progress
+from slime_events.analysis.model import History, apply
+from slime_events.analysis.model.progress import Progress
 from slime_events.app.cli.commands.show import Question, Shown, answer, trace_text
 from slime_events.app.cli.commands.show_run import run_facts
 from slime_events.core.telemetry.event_spans import spans_of_log

@@ -16,6 +16,7 @@ from schemas.prompts import PromptSubmitted, Source
 from schemas.recorded import CommonVersion
 from schemas.rollouts import Origin, RolloutCompleted, StopReason, WeightSpan
 from schemas.runs import RunStarted
+from slime_events.analysis.query.where import samples_where
 from slime_events.core.config.data import DataSettings
 from slime_events.loop.prompts.archived_prompts import archived_prompts, read_rows
 from slime_events.loop.prompts.archived_rollouts import archived_rollouts
@@ -45,7 +46,7 @@ async def archive(tmp_path: Path) -> str:
     ],
 )
 async def test_who_may_be_drawn(archive: str, settings: dict[str, Any], groups: tuple[str, ...]) -> None:
-    found = await archived_prompts(DataSettings(archive_prompts=archive, **settings))
+    found = await archived_prompts(DataSettings(archive_prompts=archive, **settings), samples_where)
     assert found is not None
     assert found.path.endswith(f"/{RUN}")
     assert [found.rows[row].groups for row in found.eligible] == [[group] for group in groups]
@@ -55,7 +56,7 @@ async def test_who_may_be_drawn(archive: str, settings: dict[str, Any], groups: 
 
 async def test_each_group_with_its_recorded_rollouts_is_a_row(archive: str) -> None:
     data = DataSettings(archive_prompts=archive, archive_reuse="rollouts", archive_max_staleness=3)
-    found = await archived_prompts(data, samples=2, ahead=1)
+    found = await archived_prompts(data, samples_where, samples=2, ahead=1)
     assert found is not None
     assert found.rollouts is not None
     assert [row.groups for row in found.rows] == [[group] for group in GROUPS]
@@ -70,10 +71,10 @@ async def test_each_group_with_its_recorded_rollouts_is_a_row(archive: str) -> N
 
 async def test_nobody_left_and_no_archive(archive: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"of its 5 prompts none has a pass rate from 0\.9 to 1"):
-        await archived_prompts(DataSettings(archive_prompts=archive, archive_min_pass_rate=0.9))
+        await archived_prompts(DataSettings(archive_prompts=archive, archive_min_pass_rate=0.9), samples_where)
     with pytest.raises(RunNotFound):
-        await archived_prompts(DataSettings(archive_prompts=f"{tmp_path}/nowhere"))
-    assert await archived_prompts(DataSettings()) is None
+        await archived_prompts(DataSettings(archive_prompts=f"{tmp_path}/nowhere"), samples_where)
+    assert await archived_prompts(DataSettings(), samples_where) is None
 
 
 STARTED = RunStarted(settings={}, code_version="")

@@ -14,9 +14,9 @@ from schemas.rollouts import RolloutCompleted
 from schemas.runs import RunStarted
 from slime_events.analysis.export.export import Layout, export, make_writer
 from slime_events.analysis.export.sample import ExportedSample, Fate
-from slime_events.analysis.history import read_history
 from slime_events.analysis.lineage.facts import Asked, Kind
 from slime_events.analysis.lineage.resolve import lineage
+from slime_events.analysis.model import read_history
 from slime_events.analysis.query import tables_of
 from slime_events.analysis.rescore.collect import Gathering, Group
 from slime_events.app.cli.commands.show_sample import sample_facts

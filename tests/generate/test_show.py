@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from schemas.arrays import unpack
-from slime_events.analysis.history import read_history
+from slime_events.analysis.model import read_history
 from slime_events.app.cli.commands.show_sample import sample_facts, sample_text
 from slime_events.core.trajectory import read_trajectory
 from tests.generate.scene import a_run

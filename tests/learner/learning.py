@@ -20,7 +20,7 @@ from actors.trainer.trainer import Trainer
 from schemas.arrays import unpack
 from schemas.runs import RunStarted
 from slime_events.algorithms.reward_norm import normalize_rewards
-from slime_events.analysis.branch_point import read_point
+from slime_events.analysis.model.branch_point import read_point
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.toml import settings_from
 from slime_events.core.run.participant import Worker

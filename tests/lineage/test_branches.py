@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from schemas.errors import RunNotFound
-from slime_events.analysis.lineage.facts import Asked, Kind, Lineage, Versions
+from slime_events.analysis.lineage.facts import Asked, Kind, Lineage
 from slime_events.analysis.lineage.members import samples_in_lineage
 from slime_events.analysis.lineage.resolve import lineage
 from slime_events.analysis.lineage.svg import svg
+from slime_events.analysis.model.ancestry import Versions
 from slime_events.app.cli.render.lineage_text import lineage_text
 from slime_events.core.run.run_reader import OpenedRun
 from storage.memory_log import MemoryLog

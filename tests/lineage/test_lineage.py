@@ -8,9 +8,10 @@ from schemas.errors import RunNotFound
 from schemas.rollouts import RolloutProgressed
 from schemas.weights import WeightsPublished
 from slime_events.analysis.lineage import event_index
-from slime_events.analysis.lineage.facts import Asked, Kind, Lineage, Versions
+from slime_events.analysis.lineage.facts import Asked, Kind, Lineage
 from slime_events.analysis.lineage.members import samples_in_lineage
 from slime_events.analysis.lineage.resolve import NEWEST, lineage
+from slime_events.analysis.model.ancestry import Versions
 from slime_events.core.run.run_reader import OpenedRun
 from tests.cli.small_run import BATCHES, GROUPS, REJECTED, RUN, events
 from tests.lineage.long import Counting, long_run

@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from schemas.event import Event
-from slime_events.analysis.lineage.facts import Asked, Kind, Lineage, Sample, Versions
+from slime_events.analysis.lineage.facts import Asked, Kind, Lineage, Sample
 from slime_events.analysis.lineage.resolve import lineage
+from slime_events.analysis.model.ancestry import Versions
 from slime_events.app.cli.render.lineage_text import lineage_text
 from slime_events.core.run.run_reader import open_run
 from storage.archive.writer import ArchiveWriter

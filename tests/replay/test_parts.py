@@ -10,9 +10,9 @@ import pytest
 from schemas.arrays import pack_tokens
 from schemas.event import Event, Purpose
 from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
+from schemas.ids import LOADED
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
 from schemas.rewards import RewardAssigned
-from slime_events.analysis.export.loaded import LOADED
 from slime_events.analysis.replay.cycles import Turn, Turns
 from slime_events.analysis.replay.decider import _once_each, settings_under
 from slime_events.analysis.replay.difference import Kind, difference

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from actors.trainer.local_ranks import LocalRanks, local_ranks
-from slime_events.analysis.branch_point import read_point
+from slime_events.analysis.model.branch_point import read_point
 from slime_events.app.launch.branch_checkpoint import put_beginning
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_reader import open_run

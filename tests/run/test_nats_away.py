@@ -15,7 +15,7 @@ from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted
 from schemas.steps import StepCommitted
-from slime_events.analysis.verify import verify
+from slime_events.analysis.model.verify import verify
 from slime_events.core.config.settings import TrainSettings
 from storage.jetstream.log import JetStreamLog
 from storage.log import Recorded

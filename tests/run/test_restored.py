@@ -14,7 +14,7 @@ import pytest
 from schemas.errors import RunIsOn
 from schemas.runs import RunResumed
 from schemas.steps import StepCommitted
-from slime_events.analysis.verify import verify
+from slime_events.analysis.model.verify import verify
 from slime_events.app.cli.commands.archive import main as archive
 from slime_events.app.cli.commands.restore import main as restore
 from slime_events.app.cli.commands.resume import main as resume

@@ -16,7 +16,7 @@ from schemas.errors import InvalidValue, RunIsOn, SlimeEventsError
 from schemas.runs import FinishReason, RunFinished, RunResumed
 from schemas.steps import StepCommitted
 from schemas.subjects import of_type
-from slime_events.analysis.verify import verify
+from slime_events.analysis.model.verify import verify
 from slime_events.app.cli.commands import resume as resume_command
 from slime_events.app.cli.commands.resume import main as resume
 from slime_events.app.cli.commands.resume import run_and_flags

@@ -13,7 +13,7 @@ import pytest
 from schemas.errors import TrainerError
 from schemas.runs import FinishReason, RunFailed, RunFinished, RunStarted
 from schemas.workers import WorkerJoined
-from slime_events.analysis.progress import Progress
+from slime_events.analysis.model.progress import Progress
 from slime_events.app.launch import supervisor
 from slime_events.app.launch.roles import ARCHIVIST
 from slime_events.app.launch.supervisor import Supervisor

@@ -18,7 +18,7 @@ from schemas.rollouts import RolloutCompleted
 from schemas.runs import FinishReason, RunFinished
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsActivated, WeightsPublished
-from slime_events.analysis.verify import verify
+from slime_events.analysis.model.verify import verify
 from slime_events.app.cli.main import main
 from slime_events.core.telemetry.ids import trace_id
 from slime_events.core.telemetry.read import SpanTree, read_spans, trace_of

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import psutil
 
-from slime_events.analysis.progress import Progress, StepLine
+from slime_events.analysis.model.progress import Progress, StepLine
 from slime_events.app.demo.settings import prepare_demo
 from slime_events.app.launch.run import Launch
 from slime_events.core.config.derivations import derive

@@ -16,7 +16,7 @@ from schemas.runs import Branched, RunStarted
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsPublished
 from serve_apps.engine.scripted_engine import Script
-from slime_events.analysis.branch_point import read_point
+from slime_events.analysis.model.branch_point import read_point
 from slime_events.app.launch.branch_checkpoint import put_beginning
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.participant import Worker

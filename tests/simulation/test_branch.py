@@ -21,9 +21,9 @@ from schemas.weights import WeightsPublished
 from serve_apps.engine.scripted_engine import Script
 from slime_events.analysis.audit.audit import Audit, audit
 from slime_events.analysis.audit.report import report_text
-from slime_events.analysis.branch_point import read_point
-from slime_events.analysis.history import read_history
-from slime_events.analysis.progress import Progress
+from slime_events.analysis.model import read_history
+from slime_events.analysis.model.branch_point import read_point
+from slime_events.analysis.model.progress import Progress
 from slime_events.app.cli.commands.show_run import run_facts, run_text
 from slime_events.app.cli.commands.show_version import version_facts, version_text
 from slime_events.core.state.run import RunPhase

@@ -13,7 +13,7 @@ from schemas.groups import GroupRejected, RejectionCause
 from schemas.rewards import RewardAssigned, RewardFailed, RewardFailureKind
 from schemas.runs import RunFailed
 from serve_apps.engine.scripted_engine import Script
-from slime_events.analysis.rejections import Rejections
+from slime_events.analysis.model.rejections import Rejections
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.state.run import RunPhase
 from slime_events.plugins.filters.decide import run_filter

@@ -19,7 +19,8 @@ from schemas.runs import RunStarted
 from serve_apps.engine.scripted_engine import Script
 from slime_events.analysis.audit.audit import Audit
 from slime_events.analysis.audit.recalled import RecordedEnd
-from slime_events.analysis.branch_point import read_point
+from slime_events.analysis.model.branch_point import read_point
+from slime_events.analysis.query.where import samples_where
 from slime_events.core.config.data import DataSettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_reader import OpenedRun
@@ -66,7 +67,9 @@ async def recalling(
 ) -> PromptFeed:
     """A feed whose draws are rows of a file and groups of the archive, half and half."""
     folder.mkdir(exist_ok=True)
-    return sampled_feed(folder, data, await read_archive(first, data, samples=samples, ahead=ahead), rows=rows)
+    return sampled_feed(
+        folder, data, await read_archive(first, data, samples_where, samples=samples, ahead=ahead), rows=rows
+    )
 
 
 def ends_in(log: MemoryLog) -> dict[str, dict[str, RecordedEnd]]:

@@ -16,7 +16,7 @@ from schemas.prompts import PromptRejected, PromptSubmitted
 from schemas.runs import Branched, RunStarted
 from schemas.steps import StepCommitted
 from serve_apps.engine.scripted_engine import Script
-from slime_events.analysis.branch_point import read_point, with_draws
+from slime_events.analysis.model.branch_point import read_point, with_draws
 from slime_events.core.config.data import DataSettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_reader import OpenedRun

@@ -6,12 +6,11 @@ import itertools
 
 from schemas.evals import EvalCompleted
 from schemas.event import Purpose
+from schemas.ids import INBOX, TRAIN
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
 from slime_events.analysis.audit.check import Check, Counts
 from slime_events.analysis.audit.ledger import Ledger
 from storage.log import Recorded
-
-TRAIN, INBOX = "train", "inbox"
 
 
 class Prompts(Check):

@@ -10,7 +10,7 @@ import numpy as np
 
 from schemas.arrays import pack, pack_log_probs, pack_tokens
 from schemas.errors import DataError
-from schemas.ids import sibling_id
+from schemas.ids import LOADED, sibling_id
 from schemas.prompts import PromptSubmitted, Source
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted, RolloutRequested, StopReason, WeightSpan
@@ -20,8 +20,6 @@ from slime_events.analysis.export.slime_samples import OURS
 from slime_events.core.trajectory import content_digest
 from slime_events.plugins.sample import Sample, Status
 
-LOADED = "loaded"
-"""The data set of prompts that come with their answers."""
 GRADER = "recorded"
 Rollout = list[Sample]
 """Its samples: the one that was asked for, then the others that it gave."""

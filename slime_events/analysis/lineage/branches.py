@@ -17,7 +17,7 @@ from schemas.runs import Branched
 from schemas.steps import StepCommitted
 from schemas.subjects import about, of_type
 from schemas.weights import WeightsPublished
-from slime_events.analysis.lineage.facts import Run, Versions
+from slime_events.analysis.model.ancestry import Run, Versions
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.run.run_reader import OpenedRun, branched_of, is_archive, open_archive
 from storage.archive.log import ArchivedLog

@@ -14,7 +14,6 @@ from schemas.prompts import PromptSubmitted
 from schemas.rollouts import RolloutCompleted, RolloutRequested, WeightSpan
 from schemas.steps import StepCommitted
 from slime_events.analysis.lineage.advantage import advantages
-from slime_events.analysis.lineage.ancestry import Part
 from slime_events.analysis.lineage.branches import Branches
 from slime_events.analysis.lineage.event_index import Reading, Said
 from slime_events.analysis.lineage.facts import Group, Sample, Step
@@ -27,6 +26,7 @@ from slime_events.analysis.lineage.make import (
     loss_mask,
     sample_fact,
 )
+from slime_events.analysis.model.ancestry import Part
 
 
 class Made(NamedTuple):

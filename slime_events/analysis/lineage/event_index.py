@@ -11,7 +11,7 @@ from schemas.event import Event, type_of
 from schemas.rollouts import RolloutProgressed, WeightSpan
 from schemas.steps import StepCommitted
 from schemas.subjects import of_type
-from slime_events.analysis.lineage.ancestry import Part, Past
+from slime_events.analysis.model.ancestry import Part, Past
 from slime_events.core.trajectory import merge_spans
 from storage.log import Recorded
 

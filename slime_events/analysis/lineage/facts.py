@@ -17,6 +17,7 @@ import msgspec
 from schemas.event import Purpose
 from schemas.prompts import Source
 from schemas.rollouts import Origin, StopReason, WeightSpan
+from slime_events.analysis.model.ancestry import Run, Versions
 
 
 class Kind(enum.StrEnum):
@@ -39,34 +40,6 @@ class Asked(Fact, frozen=True, kw_only=True):
     kind: Kind
     value: str
     depth: int = 1
-
-
-class Versions(Fact, frozen=True, kw_only=True):
-    """Weight versions `first` to `last`, both counted, that `run` has made."""
-
-    run: str
-    first: int
-    last: int
-
-    @property
-    def count(self) -> int:
-        """How many."""
-        return self.last - self.first + 1
-
-
-class Run(Fact, frozen=True, kw_only=True):
-    """A run that the lineage goes through, the oldest first. where: what it is opened with.
-
-    parent, version, position: of a branch: the run it goes on from, at which version and position of its log. follows:
-    it is trained on its parent's rollouts.
-    """
-
-    run: str
-    where: str
-    parent: str | None = None
-    version: int | None = None
-    position: int | None = None
-    follows: bool = False
 
 
 class Version(Fact, frozen=True, kw_only=True):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from slime_events.analysis.lineage.ancestry import Past
 from slime_events.analysis.lineage.event_index import Reading
+from slime_events.analysis.model.ancestry import Past
 from slime_events.core.run.run_reader import OpenedRun
 
 

@@ -11,13 +11,13 @@ from schemas.event import type_of
 from schemas.groups import GroupAccepted, GroupRejected
 from schemas.ids import group_of
 from schemas.prompts import PromptSubmitted
-from slime_events.analysis.lineage.ancestry import Part, Past
 from slime_events.analysis.lineage.branches import Branches, find_branches
 from slime_events.analysis.lineage.collect import Collector, Made, some
 from slime_events.analysis.lineage.event_index import Reading
 from slime_events.analysis.lineage.facts import Asked, Group, Kind, Lineage, Sample, Step, Version
 from slime_events.analysis.lineage.make import OF_GROUP, OF_VERSION, step_fact, version_fact
 from slime_events.analysis.lineage.source import SourceLine, find_groups, steps_of_groups
+from slime_events.analysis.model.ancestry import Part, Past
 from slime_events.core.run.run_reader import OpenedRun
 
 NEWEST = "newest"

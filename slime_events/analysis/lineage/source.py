@@ -8,10 +8,9 @@ from pathlib import PurePosixPath
 
 from schemas.batches import BatchSealed
 from schemas.event import type_of
+from schemas.ids import INBOX
 from schemas.prompts import PromptSubmitted, Source
-from slime_events.analysis.lineage.ancestry import Part, Past
-
-INBOX = "inbox"
+from slime_events.analysis.model.ancestry import Part, Past
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from slime_events.analysis.lineage.facts import Kind, Lineage, Versions
+from slime_events.analysis.lineage.facts import Kind, Lineage
 from slime_events.analysis.lineage.picture import Row, rows_of
+from slime_events.analysis.model.ancestry import Versions
 
 WIDTH = 1120
 FILE_X, FILE_WIDTH = 20, 150

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from schemas.errors import BadQuery
 from schemas.ids import place_of
-from slime_events.analysis.query.run_tables import tables_of
 from slime_events.core.run.run_reader import OpenedRun
 
 _SAMPLE, _GROUP = "sample", ("group_id", "group")
@@ -21,6 +20,8 @@ async def samples_where(
     Its result has a column `sample`, or else `group_id` (or `group`), which stands for all samples of the group. Rows
     where that is null are passed over. with_parent, cache: as `tables_of`. Raises BadQuery, and as the log does.
     """
+    from slime_events.analysis.query.run_tables import tables_of  # DuckDB takes a second to import
+
     async with tables_of(opened, with_parent=with_parent, cache=cache) as tables:
         chosen = await tables.sql(sql)
         if _SAMPLE in chosen.columns:

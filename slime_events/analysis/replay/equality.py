@@ -13,10 +13,9 @@ from schemas.batches import BatchSealed
 from schemas.evals import EvalCompleted
 from schemas.event import Event
 from schemas.groups import GroupAccepted, GroupRejected
+from schemas.ids import INBOX, LOADED, TRAIN
 from schemas.prompts import PromptRejected, PromptSubmitted
 from schemas.rollouts import RolloutRequested
-from slime_events.analysis.export.loaded import LOADED
-from slime_events.loop.conductor.prompts import INBOX, TRAIN
 
 Verdict = GroupAccepted | GroupRejected
 ALWAYS = frozenset({GroupAccepted, GroupRejected, BatchSealed, RolloutRequested, EvalCompleted})

@@ -19,12 +19,12 @@ from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted, RolloutProgressed
 from schemas.runs import FinishReason, RunFailed, RunFinished, RunResumed, RunStarted
 from schemas.workers import WorkerJoined
+from slime_events.analysis.model.verify import fold
 from slime_events.analysis.replay.cycles import Turn, Turns
 from slime_events.analysis.replay.decider import Changes, Decider, settings_under
 from slime_events.analysis.replay.difference import difference
 from slime_events.analysis.replay.equality import about, is_decision
 from slime_events.analysis.replay.report import ReplayReport
-from slime_events.analysis.verify import fold
 from slime_events.core.state.group import GroupPhase
 from slime_events.core.state.run import RunState
 from slime_events.loop.conductor.accept import has_ended

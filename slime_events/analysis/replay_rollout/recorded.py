@@ -14,7 +14,7 @@ from schemas.prompts import PromptSubmitted
 from schemas.rollouts import RolloutRequested, Sampling, StopReason, WeightSpan
 from schemas.turns import TurnRecorded
 from schemas.weights import WeightsPublished
-from slime_events.analysis.lineage.ancestry import Part, Past
+from slime_events.analysis.model.ancestry import Part, Past
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.core.trajectory import read_trajectory
 from storage.weights.store import WeightStore, local_folder, verify

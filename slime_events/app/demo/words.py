@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from slime_events.analysis.progress import WINDOW
+from slime_events.analysis.model.progress import WINDOW
 
 HONEST = {
     "digits4": (

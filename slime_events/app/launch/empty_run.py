@@ -13,11 +13,11 @@ import shutil
 from pathlib import Path
 
 from schemas.errors import SlimeEventsError
+from schemas.ids import INBOX
 from schemas.prompts import PromptSubmitted
 from schemas.subjects import of_type
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_folder import RunFolder
-from slime_events.loop.conductor.prompts import INBOX
 from storage.archive.reader import ArchiveReader
 from storage.jetstream.log import JetStreamLog
 from storage.object_store import ObjectFolder

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TextIO
 
-from slime_events.analysis.progress import Progress, StepLine
+from slime_events.analysis.model.progress import Progress, StepLine
 
 
 def step_text(line: StepLine, progress: Progress, steps: int) -> str:

@@ -167,9 +167,10 @@ def _check_dump(pattern: str) -> None:
 
 def _check_archive(settings: TrainSettings) -> None:
     """What the conductor will do with it, once before."""
+    from slime_events.analysis.query.where import samples_where
     from slime_events.loop.conductor.plan import make_plan
     from slime_events.loop.prompts.archived_prompts import archived_prompts
 
     steps = settings.rollout.num_rollout or 1  # --num-epoch is not counted yet, and of no consequence here
     plan = make_plan(replace(settings.rollout, num_rollout=steps), settings.evaluation, settings.trainer)
-    asyncio.run(archived_prompts(settings.data, samples=plan.samples, ahead=plan.ahead))
+    asyncio.run(archived_prompts(settings.data, samples_where, samples=plan.samples, ahead=plan.ahead))

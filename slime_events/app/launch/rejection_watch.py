@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from schemas.event import Event
 from schemas.groups import GroupAccepted, GroupRejected
-from slime_events.analysis.rejections import Rejections
+from slime_events.analysis.model.rejections import Rejections
 
 FILTERED = 10
 """Groups that a filter has dropped before there is a word of it: it is there to drop some."""

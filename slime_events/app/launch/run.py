@@ -22,7 +22,7 @@ from typing import Any
 from actors.megatron.architecture import Architecture
 from schemas.errors import ConfigError, SlimeEventsError
 from schemas.runs import Branched
-from slime_events.analysis.progress import Progress
+from slime_events.analysis.model.progress import Progress
 from slime_events.app.launch.abandonable import ended_within
 from slime_events.app.launch.branch_checkpoint import put_beginning
 from slime_events.app.launch.cluster import Cluster

@@ -17,7 +17,7 @@ from schemas.errors import DeadlineExceeded, NoSpace, SlimeEventsError, StorageE
 from schemas.runs import RunFailed
 from schemas.subjects import about
 from schemas.workers import WorkerLost
-from slime_events.analysis.progress import Progress, disagreement
+from slime_events.analysis.model.progress import Progress, disagreement
 from slime_events.app.launch.engine_watch import EngineWatch
 from slime_events.app.launch.rejection_watch import RejectionWatch
 from slime_events.app.launch.restarts import Restarts

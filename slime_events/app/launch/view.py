@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from slime_events.analysis.progress import Progress, StepLine
+from slime_events.analysis.model.progress import Progress, StepLine
 
 
 class View(Protocol):

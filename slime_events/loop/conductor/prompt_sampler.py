@@ -15,6 +15,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from schemas.errors import DataError
+from schemas.ids import TRAIN
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
 from schemas.recorded import CommonVersion
 from slime_events.core.config.data import DataSettings
@@ -29,7 +30,6 @@ from slime_events.loop.prompts.source import PromptSource
 from slime_events.loop.prompts.weight_ancestry import WeightLine
 from storage.log import Recorded
 
-TRAIN = "train"
 Prompted = PromptSubmitted | PromptRejected
 
 

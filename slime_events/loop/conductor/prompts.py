@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping
 
 from schemas.event import Purpose
+from schemas.ids import INBOX, TRAIN
 from schemas.inbox import InboxPrompt
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
 from slime_events.core.config.data import DataSettings
@@ -25,7 +26,6 @@ from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.tokenizer import load_tokenizer
 from storage.log import Readable, Recorded
 
-TRAIN, INBOX = "train", "inbox"
 Prompted = PromptSubmitted | PromptRejected
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from schemas.errors import PlugPointError
+from schemas.ids import TRAIN
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
 from slime_events.core.config.data import DataSettings
 from slime_events.loop.conductor.submitted import submitted
@@ -15,7 +16,6 @@ from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import load_function
 from slime_events.plugins.sample import Sample
 
-TRAIN = "train"
 Prompted = PromptSubmitted | PromptRejected
 
 

@@ -7,6 +7,7 @@ too, each group is a row of its own. Rows keep their numbers however far the arc
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +23,9 @@ from schemas.subjects import of_type
 from slime_events.core.config.data import DataSettings
 from slime_events.core.run.run_reader import OpenedRun, open_run
 from slime_events.loop.prompts.archived_rollouts import ArchivedRollouts, archived_rollouts
+
+SamplesWhere = Callable[[OpenedRun, str], Awaitable[list[str]]]
+"""Ids of a run's samples that a SQL query chooses: `slime_events.analysis.query.where.samples_where`."""
 
 
 @dataclass(slots=True)
@@ -60,20 +64,26 @@ class ArchivedPrompts:
         return {row: (self.rows[row].passed, self.rows[row].answers) for row in self.eligible}
 
 
-async def archived_prompts(data: DataSettings, *, samples: int = 1, ahead: int = 0) -> ArchivedPrompts | None:
+async def archived_prompts(
+    data: DataSettings, samples_where: SamplesWhere, *, samples: int = 1, ahead: int = 0
+) -> ArchivedPrompts | None:
     """Those of --archive-prompts; None where it is not set. Raises RunNotFound, and as `read_archive` does."""
     if data.archive_prompts is None:
         return None
     async with open_run(data.archive_prompts) as opened:
-        return await read_archive(opened, data, samples=samples, ahead=ahead)
+        return await read_archive(opened, data, samples_where, samples=samples, ahead=ahead)
 
 
-async def read_archive(opened: OpenedRun, data: DataSettings, *, samples: int = 1, ahead: int = 0) -> ArchivedPrompts:
+async def read_archive(
+    opened: OpenedRun, data: DataSettings, samples_where: SamplesWhere, *, samples: int = 1, ahead: int = 0
+) -> ArchivedPrompts:
     """The prompts of a run that --archive-min-pass-rate, --archive-max-pass-rate and --archive-where choose. samples,
     ahead: as in `ArchivedRollouts`, where --archive-reuse takes rollouts. Raises DataError where no prompt is left.
     """
     rows = await read_rows(opened, data.pass_reward, each_group=data.recalls)
-    chosen = None if data.archive_where is None else await _groups_where(opened, data.archive_where)
+    chosen = None
+    if data.archive_where is not None:
+        chosen = {group_of(sample) for sample in await samples_where(opened, data.archive_where)}
     eligible = [number for number, row in enumerate(rows) if _is_eligible(row, data, chosen)]
     if not eligible:
         raise DataError(
@@ -130,9 +140,3 @@ def _is_eligible(row: ArchivedPrompt, data: DataSettings, chosen: set[str] | Non
     if rate is None or not data.archive_min_pass_rate <= rate <= data.archive_max_pass_rate:
         return False
     return chosen is None or not chosen.isdisjoint(row.groups)
-
-
-async def _groups_where(opened: OpenedRun, sql: str) -> set[str]:
-    from slime_events.analysis.query.where import samples_where  # DuckDB takes a second to import
-
-    return {group_of(sample) for sample in await samples_where(opened, sql)}

@@ -62,7 +62,7 @@ def main(argv: Sequence[str] = ()) -> int:
 
 async def _look(said: _Said) -> tuple[TrainSettings, Branched]:
     """What the branch begins with. Nothing is written yet."""
-    from slime_events.analysis.branch_point import read_point, with_draws
+    from slime_events.analysis.model.branch_point import read_point, with_draws
     from slime_events.app.launch.branch_settings import branch_settings, check_branch
     from slime_events.core.run.run_reader import open_run
 

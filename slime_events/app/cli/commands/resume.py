@@ -100,7 +100,7 @@ async def _tidy(folder: RunFolder) -> None:
 
 async def _summarise(folder: RunFolder) -> None:
     """What that launcher would have written, from the log; how long it took is not known."""
-    from slime_events.analysis.progress import Progress
+    from slime_events.analysis.model.progress import Progress
     from storage.open_log import open_run_log
 
     progress = Progress(folder.log_name())

@@ -14,15 +14,15 @@ from typing import Any
 
 from schemas.errors import InvalidValue
 from schemas.runs import RunResumed
-from slime_events.analysis.history import History, read_history
-from slime_events.analysis.progress import Progress
+from slime_events.analysis.model import History, read_history
+from slime_events.analysis.model.progress import Progress
+from slime_events.analysis.model.verify import verify
 from slime_events.analysis.timetravel.difference import difference
 from slime_events.analysis.timetravel.log_position import FORMS, AtPosition, parse_place
 from slime_events.analysis.timetravel.lookahead import look_ahead
 from slime_events.analysis.timetravel.moment import Moment
 from slime_events.analysis.timetravel.timeline import Timeline
 from slime_events.analysis.timetravel.view import facts_of
-from slime_events.analysis.verify import verify
 from slime_events.app.cli.commands.show_at import at_text
 from slime_events.app.cli.commands.show_diff import diff_text
 from slime_events.app.cli.commands.show_group import group_facts, group_text

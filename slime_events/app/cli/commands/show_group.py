@@ -6,7 +6,7 @@ from typing import Any
 
 from schemas.groups import GroupAccepted
 from schemas.rewards import RewardFailed
-from slime_events.analysis.history import GroupHistory, History, SampleHistory
+from slime_events.analysis.model import GroupHistory, History, SampleHistory
 from slime_events.app.cli.render.event_line import figures_text, spans_text
 from slime_events.app.cli.render.json_values import plain
 from slime_events.app.cli.render.text import block, clock, fields, shorten, table

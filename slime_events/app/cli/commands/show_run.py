@@ -6,9 +6,9 @@ from typing import Any
 
 from schemas.groups import GroupRejected
 from schemas.runs import RunFailed, RunFinished, RunResumed, RunStarted
-from slime_events.analysis.history import History
-from slime_events.analysis.progress import NANO, Progress
-from slime_events.analysis.rejections import Reason, reason_of
+from slime_events.analysis.model import History
+from slime_events.analysis.model.progress import NANO, Progress
+from slime_events.analysis.model.rejections import Reason, reason_of
 from slime_events.app.cli.render.json_values import plain
 from slime_events.app.cli.render.sparkline import sparkline
 from slime_events.app.cli.render.text import block, cell_text, duration, fields, moment, table, versions_text

@@ -7,7 +7,7 @@ from typing import Any
 
 from schemas.arrays import Array
 from schemas.turns import TurnRecorded
-from slime_events.analysis.history import History, SampleHistory
+from slime_events.analysis.model import History, SampleHistory
 from slime_events.app.cli.commands.show_group import decision_facts, decision_text, fate_text
 from slime_events.app.cli.render.event_line import spans_text
 from slime_events.app.cli.render.json_values import plain

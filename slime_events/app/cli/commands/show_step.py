@@ -6,7 +6,7 @@ from typing import Any
 
 from schemas.batches import BatchSealed
 from schemas.groups import GroupAccepted
-from slime_events.analysis.history import History, StepHistory
+from slime_events.analysis.model import History, StepHistory
 from slime_events.app.cli.render.event_line import spans_text
 from slime_events.app.cli.render.json_values import plain
 from slime_events.app.cli.render.text import clock, fields, shorten, table

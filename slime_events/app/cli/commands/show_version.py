@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from slime_events.analysis.history import History, VersionHistory
+from slime_events.analysis.model import History, VersionHistory
 from slime_events.app.cli.render.json_values import plain
 from slime_events.app.cli.render.text import clock, fields, table, versions_text
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from slime_events.analysis.lineage.facts import Advantage, Decision, Group, Lineage, Mask, Reward, Sample, Versions
+from slime_events.analysis.lineage.facts import Advantage, Decision, Group, Lineage, Mask, Reward, Sample
 from slime_events.analysis.lineage.picture import file_of
+from slime_events.analysis.model.ancestry import Versions
 
 SHORT = 12
 

@@ -7,14 +7,43 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
+import msgspec
+
 from schemas.errors import RunNotFound
 from schemas.runs import Branched
 from schemas.steps import StepCommitted
 from schemas.subjects import of_type
 from schemas.weights import WeightsPublished
-from slime_events.analysis.lineage.facts import Run, Versions
 from slime_events.core.run.run_reader import OpenedRun, branched_of, open_run
 from storage.log import Recorded
+
+
+class Versions(msgspec.Struct, frozen=True, kw_only=True):
+    """Weight versions `first` to `last`, both counted, that `run` has made."""
+
+    run: str
+    first: int
+    last: int
+
+    @property
+    def count(self) -> int:
+        """How many."""
+        return self.last - self.first + 1
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that the lineage goes through, the oldest first. where: what it is opened with.
+
+    parent, version, position: of a branch: the run it goes on from, at which version and position of its log. follows:
+    it is trained on its parent's rollouts.
+    """
+
+    run: str
+    where: str
+    parent: str | None = None
+    version: int | None = None
+    position: int | None = None
+    follows: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

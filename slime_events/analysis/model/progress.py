@@ -14,7 +14,7 @@ from schemas.evals import EvalCompleted
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsActivated
 from schemas.workers import WorkerJoined
-from slime_events.analysis.working_time import WorkingTime
+from slime_events.analysis.model.working_time import WorkingTime
 from slime_events.core.state.apply import apply
 from slime_events.core.state.run import RunState
 from storage.log import Recorded

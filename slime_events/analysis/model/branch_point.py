@@ -19,6 +19,7 @@ from schemas.batches import BatchSealed
 from schemas.errors import InvalidValue, RunNotFound
 from schemas.event import Purpose
 from schemas.groups import GroupRejected
+from schemas.ids import INBOX, TRAIN
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
 from schemas.runs import Branched
 from schemas.steps import StepCommitted
@@ -28,8 +29,6 @@ from slime_events.core.config.data import DataSettings
 from slime_events.core.run.run_reader import branched_of, open_run
 from slime_events.loop.prompts.draw_stats import Draws
 from storage.log import Readable
-
-TRAIN, INBOX = "train", "inbox"
 
 
 class _Made(NamedTuple):

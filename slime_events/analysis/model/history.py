@@ -13,7 +13,7 @@ from schemas.ids import place_of
 from schemas.prompts import PromptRejected
 from schemas.runs import Branched, RunFailed, RunFinished, RunResumed, RunStarted
 from schemas.workers import WorkerJoined, WorkerLost
-from slime_events.analysis.history.parts import GroupHistory, Said, SampleHistory, StepHistory, T, VersionHistory
+from slime_events.analysis.model.parts import GroupHistory, Said, SampleHistory, StepHistory, T, VersionHistory
 from slime_events.core.config.nearest import nearest
 
 

@@ -5,8 +5,8 @@ step trained it and which weight version came of that. Token arrays are left in 
 of one sample when they are asked for.
 """
 
-from slime_events.analysis.history.apply import apply, read_history
-from slime_events.analysis.history.history import History
-from slime_events.analysis.history.parts import GroupHistory, Said, SampleHistory, StepHistory, VersionHistory
+from slime_events.analysis.model.apply import apply, read_history
+from slime_events.analysis.model.history import History
+from slime_events.analysis.model.parts import GroupHistory, Said, SampleHistory, StepHistory, VersionHistory
 
 __all__ = ["GroupHistory", "History", "Said", "SampleHistory", "StepHistory", "VersionHistory", "apply", "read_history"]

@@ -23,8 +23,8 @@ from schemas.steps import StepCommitted
 from schemas.turns import TurnRecorded
 from schemas.weights import WeightsActivated, WeightsPublished
 from schemas.workers import WorkerJoined, WorkerLost
-from slime_events.analysis.history.history import History
-from slime_events.analysis.history.parts import GroupHistory, Said, SampleHistory, StepHistory, VersionHistory
+from slime_events.analysis.model.history import History
+from slime_events.analysis.model.parts import GroupHistory, Said, SampleHistory, StepHistory, VersionHistory
 from slime_events.core.trajectory import merge_spans
 from storage.log import Readable, Recorded
 
