@@ -25,11 +25,11 @@ from schemas.runs import FinishReason, RunEvent, RunFailed, RunFinished
 from schemas.subjects import about, every_event, of_type
 from schemas.workers import WorkerJoined
 from slime_events.analysis.model.rejections import Rejections
-from slime_events.core.run.participant import Worker, run_events_before
+from slime_events.core.run.participant import Participant, run_events_before
 from slime_events.core.state.apply import apply
 from slime_events.core.state.run import FOLD, RunPhase, RunState, state_digest
 from slime_events.loop.conductor.accept import Judge
-from slime_events.loop.conductor.cycle import first_words, turn
+from slime_events.loop.conductor.cycle import recovery_events, turn
 from slime_events.loop.conductor.decide import is_broken, is_complete, waits_for
 from slime_events.loop.conductor.plan import Plan
 from slime_events.loop.conductor.prompts import PromptFeed
@@ -64,7 +64,7 @@ class Conductor:
 
     def __init__(
         self,
-        worker: Worker,
+        worker: Participant,
         plan: Plan,
         feed: PromptFeed,
         judge: Judge,
@@ -160,7 +160,7 @@ class Conductor:
             await self._fail(reason, waited_for=waits_for(state, plan))
             return
         if not self._begun:
-            self._said = await self._append(first_words(state, plan, self._feed))
+            self._said = await self._append(recovery_events(state, plan, self._feed))
             self._begun = True
             if self._said > state.events:
                 return  # nothing is decided on what was said in part
@@ -206,9 +206,9 @@ class Conductor:
             state_digest=state_digest(state),
             fold=FOLD,
         )
-        await self._worker.say_again(event, Fence(every_event(state.run), state.events))
+        await self._worker.append_fenced(event, Fence(every_event(state.run), state.events))
 
     async def _fail(self, reason: str, waited_for: str | None) -> None:
         log.error("the run failed: %s", reason)
         event = RunFailed(role="conductor", reason=reason, waited_for=waited_for, at_events=self.state.events)
-        self._said = await self._worker.say_again(event, Fence(about(self.state.run, "run", "run"), self._run_at))
+        self._said = await self._worker.append_fenced(event, Fence(about(self.state.run, "run", "run"), self._run_at))

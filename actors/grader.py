@@ -13,7 +13,7 @@ import logging
 from schemas.errors import Conflict
 from schemas.event import Event
 from schemas.subjects import about
-from slime_events.core.run.participant import Worker, run_events_before, subjects_of
+from slime_events.core.run.participant import Participant, run_events_before, subjects_of
 from slime_events.loop.training.pending_rewards import Ungraded
 from slime_events.plugins.rewards.graders import Graders
 from slime_events.plugins.rewards.outcome import outcome_event
@@ -29,7 +29,7 @@ class Grader:
     """The shell around the pool. start: a position before which the log holds nothing that is still to be graded."""
 
     def __init__(
-        self, worker: Worker, pool: Graders, commit: GroupCommit, *, whole_groups: bool, start: int = 1
+        self, worker: Participant, pool: Graders, commit: GroupCommit, *, whole_groups: bool, start: int = 1
     ) -> None:
         self._worker, self._pool, self._commit, self._start_at = worker, pool, commit, start
         self._whole_groups = whole_groups

@@ -20,7 +20,7 @@ from schemas.event import Event
 from schemas.inbox import FieldError, InboxPrompt, InboxReply
 from schemas.prompts import PromptSubmitted
 from schemas.subjects import inbox
-from slime_events.core.run.participant import Worker
+from slime_events.core.run.participant import Participant
 from slime_events.loop.conductor.prompts import PromptFeed
 from slime_events.loop.prompts.row import Problem
 from storage.log import Append, once
@@ -35,7 +35,7 @@ _PLACE = re.compile(r"(?P<message>.*?)(?: - at `\$(?P<path>[^`]*)`)?$", re.DOTAL
 class Inbox:
     """A subscription on the run's inbox, as a context manager. offload: where long prompts' arrays go."""
 
-    def __init__(self, worker: Worker, feed: PromptFeed, nats_url: str, offload: Offload | None = None) -> None:
+    def __init__(self, worker: Participant, feed: PromptFeed, nats_url: str, offload: Offload | None = None) -> None:
         self._worker, self._feed, self._url, self._offload = worker, feed, nats_url, offload
         self._client: Any = None
 

@@ -22,7 +22,7 @@ from slime_events.analysis.query.where import samples_where
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.trainer import TrainerSettings
-from slime_events.core.run.join import taking_part
+from slime_events.core.run.join import join_run
 from slime_events.core.run.run_address import RunAddress
 from slime_events.core.run.run_reader import open_run
 from slime_events.core.state.snapshot import low_water, training_start
@@ -55,7 +55,7 @@ class ConductorActor:
         """Conduct to the end; how the run ended."""
         begun = time.perf_counter()
         data = settings.data
-        async with taking_part(address, "conductor") as worker, contextlib.AsyncExitStack() as stack:
+        async with join_run(address, "conductor") as worker, contextlib.AsyncExitStack() as stack:
             plan = make_plan(settings.rollout, settings.evaluation, settings.trainer)
             archive = await archived_prompts(data, samples_where, samples=plan.samples, ahead=plan.ahead)
             recorded = await stack.enter_async_context(open_run(archive.path)) if archive and data.recalls else None
@@ -100,7 +100,7 @@ class GraderActor:
     async def run(self, address: RunAddress, settings: TrainSettings) -> None:
         """Grade to the end of the run."""
         begun = time.perf_counter()
-        async with taking_part(address, "grader") as worker:
+        async with join_run(address, "grader") as worker:
             shown = ArgsView.of(settings.rollout, settings.algorithm, settings.reward).as_dict()
             output = Path(address.folder) / "logs" / "graders.log"
             async with Graders(settings.reward, args=shown, log=output) as pool, GroupCommit(worker.log) as commit:
@@ -117,7 +117,7 @@ class ArchivistActor:
 
     async def run(self, address: RunAddress) -> None:
         """Archive to the end of the run, its last event included, or until `stop`."""
-        async with taking_part(address, "archivist") as worker:
+        async with join_run(address, "archivist") as worker:
             blobs = blobs_to_archive(address.blob_url, address.archive_url, address.folder)
             writer = ArchiveWriter(address.archive_url, address.run, blobs=blobs)
             await worker.join({})
@@ -139,7 +139,7 @@ class TrainerActor:
 
         begun = time.perf_counter()
         trainer = settings.trainer
-        async with taking_part(address, "trainer") as worker:
+        async with join_run(address, "trainer") as worker:
             ranks = RanksOfMegatron(peers, settings.debug.save_debug_train_data)
             imported = time.perf_counter()
             await ranks.start(trainer, settings.algorithm, meeting_address())

@@ -26,7 +26,7 @@ from serve_apps.engine.scripted_engine import Script, ScriptedEngine
 from serve_apps.engine_weights import EngineWeights
 from serve_apps.rollout import ChunkRule
 from serve_apps.rollout_worker import RolloutWorker
-from slime_events.core.run.participant import Worker
+from slime_events.core.run.participant import Participant
 from storage.follow import Follower
 from storage.group_commit import GroupCommit
 from storage.jetstream.log import JetStreamLog
@@ -102,7 +102,7 @@ async def _measure(folder: Path, responses: int, length: int, turns: int) -> lis
         engine = Punctual(Script(chunk=DELTA))
         await engine.start(1.0)
         try:
-            await _publish(Worker(log, "bench"), folder)
+            await _publish(Participant(log, "bench"), folder)
             rules = [ChunkRule(NEVER, DEADLINE_S), ChunkRule(CHUNK, DEADLINE_S)] * turns
             return [await _turn(log, engine, rule, n, responses, length) for n, rule in enumerate(rules)]
         finally:
@@ -110,17 +110,19 @@ async def _measure(folder: Path, responses: int, length: int, turns: int) -> lis
             await log.close()
 
 
-async def _publish(worker: Worker, folder: Path) -> None:
+async def _publish(worker: Participant, folder: Path) -> None:
     store = WeightStore(str(folder / "weights"))
     manifest = store.write(0, [("w", "F32", (8,), b"\0" * 32)], parent=None)
     url = store.folder(0, manifest.digest)
-    await worker.say([WeightsPublished(version=0, parent=None, url=url, digest=manifest.digest, bytes=manifest.bytes)])
+    await worker.append(
+        [WeightsPublished(version=0, parent=None, url=url, digest=manifest.digest, bytes=manifest.bytes)]
+    )
 
 
 async def _turn(
     log: EventLog, engine: ScriptedEngine, rule: ChunkRule, number: int, responses: int, length: int
 ) -> Turn:
-    worker = Worker(log, "engine")
+    worker = Participant(log, "engine")
     start = await log.position() + 1
     async with GroupCommit(log) as commit:
         weights = EngineWeights(worker, engine, commit)

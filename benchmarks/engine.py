@@ -28,7 +28,7 @@ from serve_apps.engine_weights import EngineWeights
 from serve_apps.rollout import ChunkRule
 from serve_apps.rollout_worker import RolloutWorker
 from slime_events.core.config.engine import EngineSettings
-from slime_events.core.run.participant import Worker
+from slime_events.core.run.participant import Participant
 from storage.blobs import BlobStore
 from storage.follow import Follower
 from storage.group_commit import GroupCommit
@@ -85,7 +85,7 @@ class _Deployed:
     def __init__(self, log: JetStreamLog, engine: SglangEngine, folder: Path, settings: EngineSettings) -> None:
         self._log, self._engine, self._settings = log, engine, settings
         self._blobs = BlobStore(str(folder / "blobs"))
-        self._worker = Worker(log, "bench")
+        self._worker = Participant(log, "bench")
         store = WeightStore(str(folder / "weights"), base=settings.hf_checkpoint)
         tensors = [(name, t.dtype, t.shape, t.data) for name, t in open_checkpoint(settings.hf_checkpoint).items()]
         self._store, self._tensors = store, tensors
@@ -133,7 +133,7 @@ class _Deployed:
         published = WeightsPublished(
             version=manifest.version, parent=None, url=url, digest=manifest.digest, bytes=manifest.bytes
         )
-        await self._worker.say([published])
+        await self._worker.append([published])
         while not any(
             isinstance(event := recorded.envelope.event, WeightsActivated) and event.version == manifest.version
             for recorded in await follower.next(wait_s=1.0)

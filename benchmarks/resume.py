@@ -23,7 +23,7 @@ from slime_events.analysis.audit.audit import Audit, audit
 from slime_events.analysis.audit.rules import Rules
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.data import DataSettings
-from slime_events.core.run.participant import Worker
+from slime_events.core.run.participant import Participant
 from slime_events.core.state.apply import apply
 from slime_events.core.state.run import RunState
 from slime_events.core.state.snapshot import take
@@ -129,7 +129,7 @@ async def _first_decision(log: JetStreamLog, steps: int, snapshots: Snapshots | 
     """Seconds from the start of a conductor until something new is in the log."""
     end = await log.position()
     conductor = Conductor(
-        Worker(log, "conductor"),
+        Participant(log, "conductor"),
         long_plan(steps + 10),
         PromptFeed(None, {}, DataSettings(), _NoTokenizer(), None),
         lambda group: run_filter(None, None, group_samples(group)),

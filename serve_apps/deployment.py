@@ -25,8 +25,8 @@ from serve_apps.rollout import ChunkRule
 from serve_apps.rollout_worker import TAKE_AT_ONCE, RolloutWorker
 from slime_events.core.config.engine import EngineSettings
 from slime_events.core.config.reward import RewardSettings
-from slime_events.core.run.join import taking_part
-from slime_events.core.run.participant import Worker
+from slime_events.core.run.join import join_run
+from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import RunAddress
 from storage.blobs import BlobStore
 from storage.group_commit import GroupCommit
@@ -68,7 +68,7 @@ async def serve_rollouts(
     third failed check, and by a new process. An engine that cannot be started at all is for Serve.
     """
     while True:
-        async with taking_part(address, "engine") as worker:
+        async with join_run(address, "engine") as worker:
             begun = time.perf_counter()
             async with _telling_of_loss(worker):
                 engine: Engine = SglangEngine(settings, log=Path(address.folder) / "logs" / f"sglang-{worker.id}.log")
@@ -85,19 +85,19 @@ async def serve_rollouts(
 
 
 @contextlib.asynccontextmanager
-async def _telling_of_loss(worker: Worker) -> AsyncIterator[None]:
+async def _telling_of_loss(worker: Participant) -> AsyncIterator[None]:
     """What goes wrong inside is said as worker.lost, if the log answers, and raised."""
     try:
         yield
     except Exception as error:
         reason = f"{error}" if isinstance(error, SlimeEventsError) else f"{type(error).__name__}: {error}"
         with contextlib.suppress(StorageError):
-            await worker.say([WorkerLost(worker=worker.id, role=worker.role, reason=reason)])
+            await worker.append([WorkerLost(worker=worker.id, role=worker.role, reason=reason)])
         raise
 
 
 async def _work(
-    worker: Worker,
+    worker: Participant,
     engine: Engine,
     address: RunAddress,
     settings: EngineSettings,

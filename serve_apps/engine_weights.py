@@ -20,7 +20,7 @@ from schemas.subjects import of_type
 from schemas.weights import WeightsActivated, WeightsPublished
 from serve_apps.engine.engine import Engine
 from serve_apps.version_choice import Choice, Claim, choose_version
-from slime_events.core.run.participant import Worker
+from slime_events.core.run.participant import Participant
 from storage.follow import Follower
 from storage.group_commit import GroupCommit
 from storage.log import Append
@@ -40,7 +40,7 @@ class EngineWeights:
 
     def __init__(
         self,
-        worker: Worker,
+        worker: Participant,
         engine: Engine,
         commit: GroupCommit,
         *,

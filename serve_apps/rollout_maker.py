@@ -31,7 +31,7 @@ from serve_apps.rollout import ChunkRule, Rollout
 from serve_apps.step_boundary import StepBoundary
 from serve_apps.stream import stream
 from slime_events.core.run.incarnation import Incarnation
-from slime_events.core.run.participant import Worker
+from slime_events.core.run.participant import Participant
 from slime_events.core.trajectory import Fetch, Trajectories
 from storage.group_commit import GroupCommit
 from storage.log import Append, Delivery, Fence
@@ -47,7 +47,7 @@ class RolloutMaker:
 
     def __init__(
         self,
-        worker: Worker,
+        worker: Participant,
         engine: Engine,
         commit: GroupCommit,
         fetch: Fetch,

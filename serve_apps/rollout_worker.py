@@ -25,7 +25,7 @@ from serve_apps.rollout import ChunkRule, Rollout
 from serve_apps.rollout_maker import Offload, RolloutMaker, rid_of
 from serve_apps.step_boundary import StepBoundary
 from slime_events.core.run.incarnation import Incarnation
-from slime_events.core.run.participant import Worker
+from slime_events.core.run.participant import Participant
 from slime_events.core.trajectory import Fetch
 from storage.cancellation import end_all
 from storage.follow import Follower
@@ -53,7 +53,7 @@ class RolloutWorker:
 
     def __init__(
         self,
-        worker: Worker,
+        worker: Participant,
         engine: Engine,
         commit: GroupCommit,
         fetch: Fetch,

@@ -10,7 +10,7 @@ from actors.trainer.trainer import Trainer
 from actors.trainer.untrained_ranks import UntrainedRanks
 from slime_events.analysis.export.loaded import LoadedStep
 from slime_events.core.config.settings import TrainSettings
-from slime_events.core.run.join import taking_part
+from slime_events.core.run.join import join_run
 from slime_events.core.run.run_address import RunAddress
 from storage.blobs import BlobStore
 from storage.payloads import fetch, offload_async
@@ -23,7 +23,7 @@ class LoaderActor:
     async def run(self, address: RunAddress, settings: TrainSettings) -> None:
         """Play the dumps to the end of the run."""
         rollout = settings.rollout
-        async with taking_part(address, "loader") as worker:
+        async with join_run(address, "loader") as worker:
             load = partial(
                 LoadedStep.load,
                 settings.debug.load_debug_rollout_data or "",
@@ -42,7 +42,7 @@ class UntrainedActor:
 
     async def run(self, address: RunAddress, settings: TrainSettings) -> int:
         """Commit every batch with the weights as they are; the version reached."""
-        async with taking_part(address, "trainer") as worker:
+        async with join_run(address, "trainer") as worker:
             await worker.join({})
             checkpoint = settings.trainer.hf_checkpoint
             return await Trainer(
@@ -63,7 +63,7 @@ class DumperActor:
 
     async def run(self, address: RunAddress, settings: TrainSettings) -> None:
         """Write dumps to the end of the run."""
-        async with taking_part(address, "dumper") as worker:
+        async with join_run(address, "dumper") as worker:
             await worker.join({})
             read = partial(fetch, blobs=BlobStore(address.blob_url))
             await Dumper(worker, read, settings.debug.save_debug_rollout_data or "").run()

@@ -9,7 +9,7 @@ import asyncio
 
 from slime_events.analysis.export.samples import Samples
 from slime_events.analysis.export.writers import DumpWriter
-from slime_events.core.run.participant import Worker
+from slime_events.core.run.participant import Participant
 from slime_events.core.trajectory import Fetch
 from storage.follow import Follower
 
@@ -17,7 +17,7 @@ from storage.follow import Follower
 class Dumper:
     """template: of the files' paths, with {rollout_id}."""
 
-    def __init__(self, worker: Worker, fetch: Fetch, template: str) -> None:
+    def __init__(self, worker: Participant, fetch: Fetch, template: str) -> None:
         self._worker, self._writer = worker, DumpWriter(template)
         self._samples = Samples(worker.log.run, fetch)
 

@@ -22,7 +22,7 @@ from schemas.rollouts import RolloutCompleted, RolloutRequested
 from schemas.subjects import about
 from schemas.weights import WeightsPublished
 from slime_events.analysis.export.loaded import LoadedStep
-from slime_events.core.run.participant import Worker
+from slime_events.core.run.participant import Participant
 from storage.follow import Follower
 from storage.log import Append, Fence, append_all, once
 
@@ -35,7 +35,9 @@ Load = Callable[[int], LoadedStep]
 class Loader:
     """steps: of the run. It holds one dump, and what of it was asked for and not answered."""
 
-    def __init__(self, worker: Worker, load: Load, offload: Callable[[Event], Awaitable[Event]], *, steps: int) -> None:
+    def __init__(
+        self, worker: Participant, load: Load, offload: Callable[[Event], Awaitable[Event]], *, steps: int
+    ) -> None:
         self._worker, self._load, self._offload, self._steps = worker, load, offload, steps
         self._loaded: dict[int, LoadedStep] = {}
         self._groups: dict[str, tuple[int, int]] = {}

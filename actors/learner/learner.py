@@ -22,7 +22,7 @@ from schemas.checkpoints import CheckpointSaved
 from schemas.errors import Conflict, StorageError
 from schemas.runs import FinishReason, RunFinished
 from schemas.subjects import every_event, of_type
-from slime_events.core.run.participant import Worker
+from slime_events.core.run.participant import Participant
 from slime_events.core.state.apply import apply
 from slime_events.core.state.run import FOLD, RunState, state_digest
 from slime_events.loop.learner.batches import Batches
@@ -43,7 +43,7 @@ class Learner:
 
     def __init__(
         self,
-        worker: Worker,
+        worker: Participant,
         parent: AsyncGenerator[Recorded, None],
         batches: Batches,
         rollouts: FollowedBatches,
@@ -108,7 +108,7 @@ class Learner:
     async def _say(self, batch: BatchSealed, said: dict[int, str]) -> None:
         before = said.get(batch.step)
         if before is None:
-            await self._worker.say([batch])
+            await self._worker.append([batch])
         elif before != batch.digest:
             raise StorageError(
                 f"step {batch.step} has batch {before} in the log of {self._worker.log.run}, and its parent's "
@@ -128,7 +128,9 @@ class Learner:
                     saved = max(saved, event.version) if isinstance(event, CheckpointSaved) else saved
                 if self._is_complete(state, saved):
                     try:
-                        await self._worker.say_again(self._finished(state), Fence(every_event(own.run), state.events))
+                        await self._worker.append_fenced(
+                            self._finished(state), Fence(every_event(own.run), state.events)
+                        )
                         return
                     except Conflict:
                         continue  # the archivist has said something meanwhile

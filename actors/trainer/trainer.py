@@ -26,7 +26,7 @@ from schemas.steps import StepClaimed, StepCommitted
 from schemas.subjects import about
 from schemas.weights import WeightsPublished
 from slime_events.analysis.retrain.difference import trained_otherwise
-from slime_events.core.run.participant import Worker, subjects_of
+from slime_events.core.run.participant import Participant, subjects_of
 from slime_events.core.train_batch import TrainBatch
 from slime_events.core.trajectory import Fetch
 from slime_events.loop.training.pending_batches import OpenBatches
@@ -50,7 +50,7 @@ class Trainer:
 
     def __init__(
         self,
-        worker: Worker,
+        worker: Participant,
         ranks: Ranks,
         store: WeightStore,
         fetch: Fetch,
@@ -105,7 +105,7 @@ class Trainer:
                 await self._write(self._version)
         elif first is None:
             self._published = trained.first
-            await self._worker.say([self._as_published(await self._write(self._published))])
+            await self._worker.append([self._as_published(await self._write(self._published))])
         elif (found := await self._digest(self._version)) != first.digest:
             raise TrainerError(
                 f"the run began with weights {first.digest}, but the base checkpoint has {found} now: give back the "
@@ -153,7 +153,7 @@ class Trainer:
         if last is not None and isinstance(last.envelope.event, StepCommitted):
             await self._take_step(last.envelope.event, last.envelope.producer)
         claimed = StepClaimed(step=self._version, trainer=self._worker.id)
-        position = await self._worker.say_again(claimed, Fence(subject, last.position if last else 0))
+        position = await self._worker.append_fenced(claimed, Fence(subject, last.position if last else 0))
         self._claim = self._version, position
 
     def _about(self, step: int) -> str:
@@ -257,4 +257,4 @@ class Trainer:
             optimizer_digest=digests.optimizer,
             seconds=time.perf_counter() - begun,
         )
-        await self._worker.say([saved])
+        await self._worker.append([saved])

@@ -64,7 +64,7 @@ class CustomGenerate:
             returned = await self._run(request, prompt, journal)
             record.check_all_claimed()
         except Rests:
-            await desk.say([msgspec.structs.replace(rollout.rest(), length=record.generated)])
+            await desk.append([msgspec.structs.replace(rollout.rest(), length=record.generated)])
             return
         finally:
             journal.close()
@@ -78,7 +78,7 @@ class CustomGenerate:
             Timings(queued=rollout.queued, generating=time.perf_counter() - rollout.begun),
         )
         events = completions(returned, made)
-        await desk.say([*events, *self._rewards(returned, events, request)])
+        await desk.append([*events, *self._rewards(returned, events, request)])
 
     async def _read(self, rollout: Rollout) -> Record:
         """What the log holds of the rollout's turns; the fence moves to the last of it."""

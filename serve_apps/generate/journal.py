@@ -163,7 +163,7 @@ class Journal:
 
     async def _say(self, events: Sequence[Event]) -> None:
         async with self._saying:  # turns side by side share one fence
-            await self._desk.say(events)
+            await self._desk.append(events)
 
     async def _generate(self, prompt: Tokens, sampling: Sampling, seed: int, asked: str, known: InFlight) -> Ended:
         begun = time.perf_counter()

@@ -16,12 +16,12 @@ class Rests(BaseException):  # no error, and nothing that a function's `except E
 
 @dataclass(frozen=True, slots=True)
 class Desk:
-    """What a rollout has of its worker. say: appends events in one call, fenced on all that is said of the sample.
+    """What a rollout has of its worker. append: events in one call, fenced on all that is said of the sample.
     rests: whether the rollout is to rest now. rid: its name at the engine.
     """
 
     engine: Generator
     rule: ChunkRule
     rid: str
-    say: Callable[[Sequence[Event]], Awaitable[None]]
+    append: Callable[[Sequence[Event]], Awaitable[None]]
     rests: Callable[[], bool]

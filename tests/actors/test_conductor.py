@@ -17,7 +17,7 @@ from schemas.prompts import PromptSubmitted
 from schemas.rollouts import RolloutProgressed, RolloutRequested
 from schemas.runs import RunFailed, RunFinished
 from serve_apps.engine.scripted_engine import Script
-from slime_events.core.run.participant import Worker
+from slime_events.core.run.participant import Participant
 from slime_events.core.state.run import RunPhase
 from storage.cancellation import end_all
 from storage.log import once
@@ -28,7 +28,7 @@ from tests.simulation.test_run import check_run
 
 
 def successor(sim: Simulation, offload: Any = inline, deadline_s: float = 10.0) -> Conductor:
-    return make_conductor(Worker(sim.log, "conductor"), sim.plan, sim.feed, offload=offload, deadline_s=deadline_s)
+    return make_conductor(Participant(sim.log, "conductor"), sim.plan, sim.feed, offload=offload, deadline_s=deadline_s)
 
 
 @pytest.mark.parametrize("staleness", [0, 1])
@@ -55,7 +55,7 @@ async def test_an_evaluation_begun_in_part_is_completed(tmp_path: Path) -> None:
     plan = make_plan(steps=1, eval_every=1, eval_names=("held",), eval_samples=2)
     async with Simulation(tmp_path, plan, evaluations={"held": ["a", "b", "c"]}) as sim:
         first = next(iter(sim.feed.evaluation("held", 0)))
-        await sim.log.append([once(Worker(sim.log, "conductor").enclose(first))])
+        await sim.log.append([once(Participant(sim.log, "conductor").enclose(first))])
         sim.start_engine(Script(chunk=8))
         assert await sim.finish() is RunPhase.FINISHED
     assert [(event.version, event.samples) for event in sim.events(EvalCompleted)] == [(0, 6), (1, 6)]
@@ -106,7 +106,7 @@ async def test_a_conductor_that_fails_says_why(tmp_path: Path) -> None:
 async def test_a_conductor_with_nothing_to_read_yet_looks_again(tmp_path: Path) -> None:
     """As one that begins with a snapshot of the whole log."""
     log = MemoryLog("sim")
-    conductor = make_conductor(Worker(log, "conductor"), make_plan(), make_feed(tmp_path, ["a"], {}))
+    conductor = make_conductor(Participant(log, "conductor"), make_plan(), make_feed(tmp_path, ["a"], {}))
     running = asyncio.create_task(conductor.run())
     done, _ = await asyncio.wait([running], timeout=3 * TICK_S)
     assert not done, "it waits for the run's start"

@@ -15,7 +15,7 @@ from schemas.prompts import PromptSubmitted, Source
 from schemas.rewards import RewardAssigned, RewardFailed, RewardFailureKind
 from schemas.rollouts import RolloutCompleted, RolloutRequested, Sampling, StopReason
 from schemas.runs import FinishReason, RunFinished
-from slime_events.core.run.participant import Worker
+from slime_events.core.run.participant import Participant
 from slime_events.loop.training.pending_rewards import Ungraded
 from slime_events.plugins.rewards.outcome import Outcome, RewardFailure
 from slime_events.plugins.sample import Sample
@@ -55,7 +55,7 @@ def completed(sample: str) -> RolloutCompleted:
 
 async def folded(events: list[Event], *, whole_groups: bool = False) -> tuple[Ungraded, MemoryLog]:
     log = MemoryLog("g")
-    worker = Worker(log, "test")
+    worker = Participant(log, "test")
     ungraded = Ungraded(whole_groups=whole_groups)
     for event in events:
         await log.append([once(worker.enclose(event))])
@@ -120,13 +120,13 @@ async def test_two_graders_never_say_two_things_of_a_sample() -> None:
 
     async with asyncio.timeout(60), GroupCommit(log) as one, GroupCommit(log) as other:
         graders = [
-            Grader(Worker(log, "grader"), Together(), one, whole_groups=False),  # type: ignore[arg-type]
-            Grader(Worker(log, "grader"), Together(lambda _: failure), other, whole_groups=False),  # type: ignore[arg-type]
+            Grader(Participant(log, "grader"), Together(), one, whole_groups=False),  # type: ignore[arg-type]
+            Grader(Participant(log, "grader"), Together(lambda _: failure), other, whole_groups=False),  # type: ignore[arg-type]
         ]
         tasks = [asyncio.create_task(grader.run()) for grader in graders]
         async with Follower(log, len(log.records) + 1) as follower:
             await follower.next(60.0)
-        await Worker(log, "conductor").say([END])
+        await Participant(log, "conductor").append([END])
         await asyncio.gather(*tasks)
     said = [r.envelope.event for r in log.records if isinstance(r.envelope.event, RewardAssigned | RewardFailed)]
     assert sorted(event.sample for event in said) == ["g-s0", "g-s1"]
@@ -146,8 +146,8 @@ async def test_gradings_under_way_end_with_the_run() -> None:
             return []
 
     async with asyncio.timeout(60), GroupCommit(log) as commit:
-        grader = asyncio.create_task(Grader(Worker(log, "g"), Stuck(), commit, whole_groups=False).run())  # type: ignore[arg-type]
+        grader = asyncio.create_task(Grader(Participant(log, "g"), Stuck(), commit, whole_groups=False).run())  # type: ignore[arg-type]
         await begun.wait()
-        await Worker(log, "conductor").say([END])
+        await Participant(log, "conductor").append([END])
         await grader
     assert ended.is_set()

@@ -16,7 +16,7 @@ from schemas.steps import StepClaimed, StepCommitted
 from schemas.subjects import about
 from schemas.weights import WeightsPublished
 from serve_apps.engine.scripted_engine import Script
-from slime_events.core.run.participant import Worker
+from slime_events.core.run.participant import Participant
 from slime_events.core.state.run import RunPhase
 from slime_events.core.train_batch import TrainBatch
 from storage.log import Recorded
@@ -40,7 +40,7 @@ async def test_of_two_trainers_the_one_that_is_behind_ends_with_a_reason(tmp_pat
         tokens=0,
     )
     trainer = Trainer(
-        Worker(log, "trainer"),
+        Participant(log, "trainer"),
         ScriptedRanks(),
         WeightStore(str(tmp_path), durable=False),
         unpack,
@@ -53,7 +53,7 @@ async def test_of_two_trainers_the_one_that_is_behind_ends_with_a_reason(tmp_pat
     task = asyncio.create_task(trainer.run())
     async with asyncio.timeout(60):
         await anext(log.read(follow=True))
-        await Worker(log, "trainer", "trainer-other").say([step])
+        await Participant(log, "trainer", "trainer-other").append([step])
         with pytest.raises(TrainerError, match="step 0 was committed by trainer-other"):
             await task
 
@@ -115,7 +115,7 @@ async def test_the_version_that_engines_load_is_kept_until_the_next_one_is_publi
 
     store = Told(str(tmp_path / "weights"), durable=False)
     sim.trainer = Trainer(
-        Worker(sim.log, "trainer"),
+        Participant(sim.log, "trainer"),
         sim.ranks,
         store,
         unpack,
@@ -142,7 +142,7 @@ async def test_of_two_trainers_that_claim_at_the_same_moment_one_is_refused(
     async def last_and_then_a_claim(subject: str) -> Recorded | None:
         found = await last(subject)
         if subject == about("sim", "step", "0") and not sim.events(StepClaimed):
-            await Worker(sim.log, "trainer", "trainer-other").say([other])
+            await Participant(sim.log, "trainer", "trainer-other").append([other])
         return found
 
     monkeypatch.setattr(sim.log, "last", last_and_then_a_claim)

@@ -13,7 +13,7 @@ from schemas.prompts import PromptRejected, PromptSubmitted, Source
 from schemas.rollouts import RolloutRequested, Sampling
 from schemas.runs import Branched
 from slime_events.core.state.run import EvalState, RunPhase, RunState
-from slime_events.loop.conductor.cycle import Prompted, draw, evaluation, first_words, turn
+from slime_events.loop.conductor.cycle import Prompted, draw, evaluation, recovery_events, turn
 from storage.log import Recorded
 from tests.conductor.driver import Driver, keep_all, make_plan
 
@@ -112,12 +112,12 @@ def test_an_evaluation_samples_as_training_where_nothing_else_is_said() -> None:
     assert request.sampling == make_plan().sampling
 
 
-def test_the_first_words_of_a_new_conductor() -> None:
+def test_the_recovery_events_of_a_new_conductor() -> None:
     """Bad lines, the requests that the one before it had still to say, and evaluations that it had begun."""
     driver = Driver(make_plan(groups=1, samples=2))
     driver.state.evals = {"held-v3": EvalState(dataset="held", version=3)}
     del driver.state.groups["g0000"].samples["g0000-s1"]
-    said = first_words(driver.state, driver.plan, Rows())
+    said = recovery_events(driver.state, driver.plan, Rows())
     assert said[0] == BAD
     assert [event.entity() for event in said[1:] if isinstance(event, RolloutRequested)] == [
         "g0000-s1", "eval-held-v3-s0",

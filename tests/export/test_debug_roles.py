@@ -24,7 +24,7 @@ from slime_events.analysis.export.dump import load_dump, save_dump
 from slime_events.analysis.export.export import Layout, make_writer
 from slime_events.analysis.export.loaded import LoadedStep
 from slime_events.analysis.export.samples import Samples
-from slime_events.core.run.participant import Worker
+from slime_events.core.run.participant import Participant
 from slime_events.core.state.run import RunPhase
 from tests.history.checker import check
 from tests.replay.golden import golden
@@ -49,7 +49,7 @@ async def loaded(folder: Path, template: str) -> Simulation:
     """A run without engines, of loaded rollouts."""
     async with Simulation(folder, PLAN, prompts=[]) as sim:
         load = partial(LoadedStep.load, template, groups=PLAN.groups, samples=PLAN.samples)
-        loader = asyncio.create_task(Loader(Worker(sim.log, "loader"), load, inline, steps=PLAN.steps).run())
+        loader = asyncio.create_task(Loader(Participant(sim.log, "loader"), load, inline, steps=PLAN.steps).run())
         waiting = asyncio.create_task(sim.finish())
         await asyncio.wait({loader, waiting}, return_when=asyncio.FIRST_COMPLETED)
         if loader.done():
@@ -85,7 +85,7 @@ async def test_a_run_trains_on_exactly_what_was_loaded(tmp_path: Path) -> None:
 async def test_what_is_dumped_of_it_is_what_was_loaded(tmp_path: Path) -> None:
     template = dumps(tmp_path / "dumps")
     sim = await loaded(tmp_path, template)
-    files = await Dumper(Worker(sim.log, "dumper"), unpack, f"{tmp_path}/again/{{rollout_id}}.pt").run()
+    files = await Dumper(Participant(sim.log, "dumper"), unpack, f"{tmp_path}/again/{{rollout_id}}.pt").run()
     assert files == [f"{tmp_path}/again/{step}.pt" for step in range(PLAN.steps)]
     for step, path in enumerate(files):
         before, after = load_dump(template.format(rollout_id=step))[1], load_dump(path)[1]

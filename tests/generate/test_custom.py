@@ -25,7 +25,7 @@ from serve_apps.generate.custom import CustomGenerate
 from serve_apps.generate.session import CURRENT
 from serve_apps.generate.slime_compat import get_model_url, post
 from serve_apps.rollout import Rollout
-from slime_events.core.run.participant import Worker
+from slime_events.core.run.participant import Participant
 from slime_events.core.trajectory import Trajectory
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.sample import Sample
@@ -88,15 +88,15 @@ def test_a_grader_of_groups_goes_over_a_function_s_head() -> None:
 
 async def test_it_reads_up_to_the_last_that_was_said_and_stops_where_it_has_ended() -> None:
     log = MemoryLog("r")
-    worker = Worker(log, "conductor")
+    worker = Participant(log, "conductor")
     making = custom(log)
     rollout = Rollout(REQUEST, Trajectory(REQUEST.sample, REQUEST.prompt), "e")
     try:
-        await worker.say([REQUEST])
-        await worker.say([TurnBegun(sample="g-s0", index=0, role=TurnRole.ASSISTANT, asked="a", engine="lost")])
+        await worker.append([REQUEST])
+        await worker.append([TurnBegun(sample="g-s0", index=0, role=TurnRole.ASSISTANT, asked="a", engine="lost")])
         record = await making._read(rollout)
         assert (rollout.known.position, record.next_index) == (2, 1)
-        await worker.say([completed("g-s0")])
+        await worker.append([completed("g-s0")])
         with pytest.raises(Conflict):
             await making._read(rollout)
     finally:

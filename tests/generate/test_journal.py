@@ -28,7 +28,7 @@ from serve_apps.generate.rollout_context import Desk, Rests
 from serve_apps.generate.session import Session, current_session
 from serve_apps.generate.turn_log import InFlight, Record
 from serve_apps.rollout import ChunkRule, Rollout
-from slime_events.core.run.participant import Worker
+from slime_events.core.run.participant import Participant
 from slime_events.core.trajectory import Trajectory
 from slime_events.plugins.args_view import ArgsView
 from storage.log import Append, Fence
@@ -43,7 +43,7 @@ CALL = ToolCall("look_up", {"word": 1}, may_repeat=True)
 
 async def journal_of(log: MemoryLog, engine: str, script: Script | None = None, *, rests: bool = False) -> Journal:
     """As an engine that has just read what the log holds."""
-    worker, known = Worker(log, "engine", engine), Trajectory(REQUEST.sample, REQUEST.prompt)
+    worker, known = Participant(log, "engine", engine), Trajectory(REQUEST.sample, REQUEST.prompt)
     record, scope = Record(REQUEST.sample, unpack), everything_about(log.run, REQUEST.sample)
     async for recorded in log.read(1, scope):
         record.apply(recorded.envelope.event)
@@ -61,7 +61,7 @@ async def journal_of(log: MemoryLog, engine: str, script: Script | None = None, 
 
 async def test_of_two_engines_one_may_call_the_tool() -> None:
     log = MemoryLog("r")
-    await Worker(log, "conductor").say([REQUEST])
+    await Participant(log, "conductor").append([REQUEST])
     zombie, heir = await journal_of(log, "zombie"), await journal_of(log, "heir")
     assert isinstance(await heir.begin_call(CALL), Calling)
     with pytest.raises(Conflict):
@@ -73,7 +73,7 @@ async def test_of_two_engines_one_may_call_the_tool() -> None:
 
 async def test_an_engine_that_lost_the_rollout_ends_no_turn() -> None:
     log = MemoryLog("r")
-    await Worker(log, "conductor").say([REQUEST])
+    await Participant(log, "conductor").append([REQUEST])
     zombie = await journal_of(log, "zombie")
     calling = await zombie.begin_call(CALL)
     assert isinstance(calling, Calling)
@@ -91,7 +91,7 @@ async def test_an_engine_that_lost_the_rollout_ends_no_turn() -> None:
 
 async def test_turns_side_by_side_say_so() -> None:
     log = MemoryLog("r")
-    await Worker(log, "conductor").say([REQUEST])
+    await Participant(log, "conductor").append([REQUEST])
     journal = await journal_of(log, "e")
     for at_once in (2, 1):
         same = (journal.generate(unpack(REQUEST.prompt), REQUEST.sampling, None) for _ in range(at_once))
@@ -103,7 +103,7 @@ async def test_turns_side_by_side_say_so() -> None:
 async def test_a_prompt_goes_on_from_the_newest_turn_that_it_holds_whole() -> None:
     """What it adds is observed; one that rewrites history goes on from nothing, and is observed whole."""
     log = MemoryLog("r")
-    await Worker(log, "conductor").say([REQUEST])
+    await Participant(log, "conductor").append([REQUEST])
     journal = await journal_of(log, "e")
     prompt = unpack(REQUEST.prompt)
 
@@ -129,7 +129,7 @@ async def test_a_prompt_goes_on_from_the_newest_turn_that_it_holds_whole() -> No
 
 async def begun_log() -> MemoryLog:
     log = MemoryLog("r")
-    await Worker(log, "conductor").say([REQUEST])
+    await Participant(log, "conductor").append([REQUEST])
     return log
 
 
@@ -253,7 +253,7 @@ def test_turns_that_overlapped_may_come_in_another_order(overlapping: bool) -> N
 
 
 async def session_of(log: MemoryLog) -> Session:
-    await Worker(log, "conductor").say([REQUEST])
+    await Participant(log, "conductor").append([REQUEST])
     journal = await journal_of(log, "e")
     return Session(journal, asyncio.get_running_loop(), Letters(), REQUEST.sampling, ArgsView({}))
 

@@ -23,7 +23,7 @@ from slime_events.algorithms.reward_norm import normalize_rewards
 from slime_events.analysis.model.branch_point import read_point
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.toml import settings_from
-from slime_events.core.run.participant import Worker
+from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.loop.learner.batches import Batches
@@ -71,7 +71,7 @@ class Learning:
         """Say run.started, and put the version that it begins with where the trainer finds it."""
         point = await read_point(self.parent, self.version, self.where)
         branched = structs.replace(point, cursors={}, follows=True)
-        await Worker(self.log, "learner").say([RunStarted(settings={}, code_version="", branched=branched)])
+        await Participant(self.log, "learner").append([RunStarted(settings={}, code_version="", branched=branched)])
         parent = OpenedRun(self.parent, settings_from({}), unpack, None, str(self.folder / "parent"))
         await ranks_at(parent, self.version, self.ranks)
         await self.ranks.save_checkpoint(CheckpointFolders(str(self.folder / "checkpoints")).of(self.version))
@@ -79,7 +79,7 @@ class Learning:
 
     async def run(self, *, log: Any = None, ranks: Any = None) -> int:
         """One life of it, to its end. log: its way to its own log."""
-        worker = Worker(log or self.log, "learner")
+        worker = Participant(log or self.log, "learner")
         rollouts = FollowedBatches(unpack, temperature=1.0, shared=self.version)
         trainer = Trainer(
             worker,

@@ -28,7 +28,7 @@ from serve_apps.rollout_worker import RolloutWorker
 from slime_events.core.config.engine import EngineSettings
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.config.settings import TrainSettings
-from slime_events.core.run.join import taking_part
+from slime_events.core.run.join import join_run
 from slime_events.core.run.run_address import RunAddress
 from slime_events.core.train_batch import TrainBatch
 from storage.blobs import BlobStore
@@ -95,7 +95,7 @@ class Parts:
         class ScriptedTrainer:
             async def run(self, address: RunAddress, settings: TrainSettings, peers: Any) -> int:
                 await parts.ranks.reset()
-                async with taking_part(address, "trainer") as worker:
+                async with join_run(address, "trainer") as worker:
                     await worker.join({})
                     store = WeightStore(address.weights_url, base=settings.trainer.hf_checkpoint)
                     return await Trainer(
@@ -114,7 +114,7 @@ class Parts:
 
     async def engine(self, address: RunAddress, settings: EngineSettings, reward: RewardSettings) -> None:
         """In the place of a Serve replica."""
-        async with taking_part(address, "engine") as worker:
+        async with join_run(address, "engine") as worker:
             engine = ScriptedEngine(self.script)
             await engine.start(1.0)
             blobs = BlobStore(address.blob_url)

@@ -20,11 +20,11 @@ from slime_events.analysis.model.verify import verify
 from slime_events.app.cli.commands import resume as resume_command
 from slime_events.app.cli.commands.resume import main as resume
 from slime_events.app.cli.commands.resume import run_and_flags
-from slime_events.app.launch.run_announcement import say_resumed
+from slime_events.app.launch.run_announcement import announce_resume
 from slime_events.app.launch.run_lock import holding, is_held
 from slime_events.app.launch.run_record import Standing, read_standing
 from slime_events.app.launch.supervisor import LAUNCHER
-from slime_events.core.run.participant import Worker
+from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_folder import RunFolder
 from storage.archive.reader import ArchiveReader
 from storage.nats.server import NatsServer
@@ -181,8 +181,8 @@ def test_of_two_launchers_that_see_the_same_log_one_resumes_it(tmp_path: Path) -
     async def race() -> list[Any]:
         async with open_run_log(folder.path) as log:
             standing = await read_standing(log)
-            workers = [Worker(log, LAUNCHER) for _ in range(2)]
-            words = (say_resumed(worker, standing, standing.settings, folder) for worker in workers)
+            workers = [Participant(log, LAUNCHER) for _ in range(2)]
+            words = (announce_resume(worker, standing, standing.settings, folder) for worker in workers)
             return await asyncio.gather(*words, return_exceptions=True)
 
     outcomes = asyncio.run(race())

@@ -20,22 +20,22 @@ from slime_events.app.launch.supervisor import Supervisor
 from slime_events.core.config.rollout import RolloutSettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.incarnation import Incarnation
-from slime_events.core.run.participant import Worker
+from slime_events.core.run.participant import Participant
 from slime_events.core.state.run import RunPhase
 from storage.memory_log import MemoryLog
 
 
 @pytest.fixture
-async def worker(monkeypatch: pytest.MonkeyPatch) -> Worker:
+async def worker(monkeypatch: pytest.MonkeyPatch) -> Participant:
     """The launcher of a run that has just started, which looks at its log often."""
     monkeypatch.setattr(supervisor, "READ_S", 0.01)
     monkeypatch.setattr(supervisor, "LOOK_S", 0.01)
-    worker = Worker(MemoryLog("sim"), "launcher", incarnation=Incarnation(since=1))
-    await worker.say([RunStarted(settings={}, code_version="")])
+    worker = Participant(MemoryLog("sim"), "launcher", incarnation=Incarnation(since=1))
+    await worker.append([RunStarted(settings={}, code_version="")])
     return worker
 
 
-async def watch(worker: Worker, folder: Path, check_server: Callable[[], Awaitable[None]]) -> Progress:
+async def watch(worker: Participant, folder: Path, check_server: Callable[[], Awaitable[None]]) -> Progress:
     """Until the run has ended; what was seen of it. check_server: called between looks at the log."""
     archivist = asyncio.get_running_loop().create_future()
     roles: Any = SimpleNamespace(tasks={ARCHIVIST: archivist}, stop=lambda role: archivist.cancel())
@@ -48,7 +48,7 @@ async def watch(worker: Worker, folder: Path, check_server: Callable[[], Awaitab
 
 
 async def test_a_conductor_that_hangs_is_named_by_the_launcher(
-    tmp_path: Path, worker: Worker, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, worker: Participant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It fails a run that does not move on. Who fails one whose conductor hangs is the launcher."""
     monkeypatch.setattr(supervisor, "CONDUCTOR_GRACE_S", 0.1)
@@ -62,13 +62,13 @@ async def test_a_conductor_that_hangs_is_named_by_the_launcher(
     assert (failed.role, failed.waited_for) == ("conductor", "the trainer to publish version 0")
 
 
-async def test_the_progress_is_that_of_the_run_up_to_its_end(tmp_path: Path, worker: Worker) -> None:
+async def test_the_progress_is_that_of_the_run_up_to_its_end(tmp_path: Path, worker: Participant) -> None:
     """Though others still have something to say, and it is there at the same look."""
     end = RunFinished(reason=FinishReason.ALL_STEPS, steps=1, events=1, state_digest="")
     late = WorkerJoined(worker="late", role="engine", pid=1, node="here", seconds={})
 
     async def end_run() -> None:
-        await worker.say([end, late])
+        await worker.append([end, late])
 
     progress = await watch(worker, tmp_path, end_run)
     assert (progress.state.phase, progress.state.events) == (RunPhase.FINISHED, 2)

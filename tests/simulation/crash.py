@@ -27,7 +27,7 @@ from serve_apps.generate.setup import GenerateSetup
 from serve_apps.rollout import ChunkRule
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.run.incarnation import Incarnation
-from slime_events.core.run.participant import Worker
+from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.core.state.snapshot import low_water, training_start
 from slime_events.core.state.snapshots import Snapshots
@@ -199,7 +199,9 @@ class Crashed:
 
     async def run(self) -> None:
         """To the end of the run and of all roles. Raises what ended one of them otherwise than by its fate."""
-        await Worker(self.log, "launcher").say([RunStarted(settings={}, code_version="", branched=self.scene.branched)])
+        await Participant(self.log, "launcher").append(
+            [RunStarted(settings={}, code_version="", branched=self.scene.branched)]
+        )
         try:
             async with asyncio.timeout(DEADLINE_S):
                 for role in self._roles:
@@ -249,7 +251,7 @@ class Crashed:
             return False
         before = self._incarnation
         resumed = RunResumed(incarnation=before.number + 1, code_version="")
-        since = await Worker(self.log, "launcher").say_again(resumed, Fence(subject, last.position))
+        since = await Participant(self.log, "launcher").append_fenced(resumed, Fence(subject, last.position))
         done = await self.log.done_up_to(before.queue)
         self._incarnation = Incarnation(number=resumed.incarnation, since=since, requests_from=done + 1)
         return True
@@ -258,8 +260,8 @@ class Crashed:
         line = MortalLine(self.log, role=role, fate=self.fate, deaths=self._deaths)
         self._processes[role] = _Process(line, asyncio.create_task(self._roles[role](line), name=role))
 
-    def _worker(self, line: MortalLine, name: str | None = None) -> Worker:
-        return Worker(line, line.role.rstrip(string.digits), name, incarnation=self._incarnation)
+    def _worker(self, line: MortalLine, name: str | None = None) -> Participant:
+        return Participant(line, line.role.rstrip(string.digits), name, incarnation=self._incarnation)
 
     async def _conduct(self, line: MortalLine) -> None:
         worker = self._worker(line)

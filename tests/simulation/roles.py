@@ -23,7 +23,7 @@ from slime_events.algorithms.reward_norm import normalize_rewards
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.data import DataSettings
 from slime_events.core.config.reward import RewardSettings
-from slime_events.core.run.participant import Worker
+from slime_events.core.run.participant import Participant
 from slime_events.loop.conductor.accept import Judge
 from slime_events.loop.conductor.plan import Plan
 from slime_events.loop.conductor.prompts import PromptFeed
@@ -63,7 +63,7 @@ def _source(path: Path, rows: Sequence[Any]) -> PromptSource:
 
 
 def make_conductor(
-    worker: Worker,
+    worker: Participant,
     plan: Plan,
     feed: PromptFeed,
     judge: Judge | None = None,
@@ -85,7 +85,7 @@ def make_conductor(
     )
 
 
-def make_trainer(worker: Worker, plan: Plan, ranks: Any, folder: Path, **more: Any) -> Trainer:
+def make_trainer(worker: Participant, plan: Plan, ranks: Any, folder: Path, **more: Any) -> Trainer:
     """A trainer whose weights and checkpoints lie in the folder. more: of its arguments."""
     return Trainer(
         worker,
@@ -101,20 +101,20 @@ def make_trainer(worker: Worker, plan: Plan, ranks: Any, folder: Path, **more: A
     )
 
 
-async def run_grader(worker: Worker, pool: Any, *, whole_groups: bool = False, start: int = 1) -> None:
+async def run_grader(worker: Participant, pool: Any, *, whole_groups: bool = False, start: int = 1) -> None:
     """A grader to the end of the run."""
     async with GroupCommit(worker.log) as commit:
         await Grader(worker, pool, commit, whole_groups=whole_groups, start=start).run()
 
 
-async def run_archivist(worker: Worker, folder: Path, policy: SealPolicy) -> None:
+async def run_archivist(worker: Participant, folder: Path, policy: SealPolicy) -> None:
     """An archivist to the end of the run."""
     writer = ArchiveWriter(str(folder / "archive"), worker.log.run)
     await archive_run(worker.log, writer, worker.id, policy=policy)
 
 
 async def run_engine(
-    worker: Worker,
+    worker: Participant,
     engine: Engine,
     *,
     room: int,

@@ -20,7 +20,7 @@ from serve_apps.engine.scripted_engine import Script, ScriptedEngine
 from serve_apps.engine_weights import HOLD_S
 from serve_apps.rollout import ChunkRule
 from slime_events.core.run.incarnation import Incarnation
-from slime_events.core.run.participant import Worker
+from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.core.state.apply import apply
 from slime_events.core.state.run import RunPhase, RunState
@@ -88,14 +88,14 @@ class Simulation:
         """What starts from here on belongs to it."""
         self._incarnation = incarnation
 
-    def _worker(self, role: str) -> Worker:
-        return Worker(self.log, role, incarnation=self._incarnation)
+    def _worker(self, role: str) -> Participant:
+        return Participant(self.log, role, incarnation=self._incarnation)
 
     def _new_trainer(self) -> Trainer:
         return make_trainer(self._worker("trainer"), self.plan, self.ranks, self.folder)
 
     async def __aenter__(self) -> Simulation:
-        await Worker(self.log, "launcher").say([self._started])
+        await Participant(self.log, "launcher").append([self._started])
         self._roles = [
             asyncio.create_task(role, name=name)
             for name, role in (
@@ -130,7 +130,7 @@ class Simulation:
         self.lines.append(line)
         name = name or f"engine-{len(self.lines)}"
         engine = ScriptedEngine(script) if isinstance(script, Script | None) else script
-        worker = Worker(line, "engine", name, incarnation=self._incarnation)
+        worker = Participant(line, "engine", name, incarnation=self._incarnation)
         deadlines = {"lease_s": lease_s, "weights_deadline_s": weights_deadline_s, "hold_s": hold_s}
         serving = run_engine(worker, engine, room=room, rule=rule, **deadlines)
         self.engines[name] = asyncio.create_task(serving, name=name)

@@ -19,7 +19,7 @@ from serve_apps.engine.scripted_engine import Script
 from slime_events.analysis.model.branch_point import read_point
 from slime_events.app.launch.branch_checkpoint import put_beginning
 from slime_events.core.config.settings import TrainSettings
-from slime_events.core.run.participant import Worker
+from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_reader import open_run
 from storage.archive.writer import ArchiveWriter
 from storage.memory_log import MemoryLog
@@ -136,6 +136,6 @@ async def test_a_learner_is_gone_on_from_with_the_prompts_of_the_run_that_it_fol
             tokens=0,
         ),
     ]  # fmt: skip
-    await Worker(learner, "learner").say(said)
+    await Participant(learner, "learner").append(said)
     found = await read_point(learner, 2, "x")
     assert (found.cursors, found.weights_digest, found.optimizer_digest) == (second.cursors, "w2", "o2")

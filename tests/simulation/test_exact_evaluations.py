@@ -19,7 +19,7 @@ from schemas.steps import StepCommitted
 from schemas.weights import WeightsActivated, WeightsPublished
 from serve_apps.engine.engine import Delta, GenerateRequest
 from serve_apps.engine.scripted_engine import Script, ScriptedEngine
-from slime_events.core.run.participant import Worker
+from slime_events.core.run.participant import Participant
 from slime_events.core.state.run import RunPhase
 from tests.simulation.simulation import Simulation, make_plan
 from tests.simulation.test_run import check_run
@@ -167,7 +167,7 @@ async def test_an_answer_of_a_version_that_nobody_published_fails_alone(tmp_path
         await sim.until(WeightsActivated, version=1)
         request = sim.events(RolloutRequested, purpose=Purpose.EVAL)[0]
         other = msgspec.structs.replace(request, sample="eval-held-v0-000099-s0", min_version=-5, max_version=-5)
-        await Worker(sim.log, "conductor").say([other])
+        await Participant(sim.log, "conductor").append([other])
         (failed,) = await sim.until(RolloutFailed, sample=other.sample)
         assert failed.kind is FailureKind.INVALID
         await sim.until(StepCommitted, 5)
@@ -189,6 +189,6 @@ async def test_weights_that_nobody_publishes_are_not_waited_for_without_end(tmp_
         await sim.until(WeightsActivated)
         request = sim.events(RolloutRequested, purpose=Purpose.EVAL)[0]
         other = msgspec.structs.replace(request, sample="eval-held-v99-000000-s0", min_version=99, max_version=99)
-        await Worker(sim.log, "conductor").say([other])
+        await Participant(sim.log, "conductor").append([other])
         (failed,) = await sim.until(RolloutFailed, sample=other.sample)
     assert failed.kind is FailureKind.ENGINE

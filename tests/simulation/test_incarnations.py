@@ -16,7 +16,7 @@ from schemas.steps import StepCommitted
 from schemas.subjects import about
 from serve_apps.engine.scripted_engine import Script
 from slime_events.core.run.incarnation import Incarnation
-from slime_events.core.run.participant import Worker
+from slime_events.core.run.participant import Participant
 from slime_events.core.state.run import RunPhase
 from storage.cancellation import end_all
 from storage.log import Append, Fence, Recorded, Subjects
@@ -32,7 +32,7 @@ async def resume(sim: Simulation) -> int:
     last = await sim.log.last(subject)
     assert last is not None
     resumed = RunResumed(incarnation=1, code_version="")
-    return await Worker(sim.log, "launcher").say_again(resumed, Fence(subject, last.position))
+    return await Participant(sim.log, "launcher").append_fenced(resumed, Fence(subject, last.position))
 
 
 async def test_every_role_of_an_earlier_incarnation_ends_without_a_word(tmp_path: Path) -> None:
@@ -73,10 +73,10 @@ class Blind(Line):
 @pytest.mark.usefixtures("quick_looks")
 async def test_a_conductor_that_is_late_cannot_fail_the_run(tmp_path: Path) -> None:
     sim = Simulation(tmp_path)
-    await Worker(sim.log, "launcher").say([RunStarted(settings={}, code_version="")])
+    await Participant(sim.log, "launcher").append([RunStarted(settings={}, code_version="")])
     await resume(sim)
     line = Blind(sim.log)
-    late = make_conductor(Worker(line, "conductor"), sim.plan, sim.feed, deadline_s=0.1)
+    late = make_conductor(Participant(line, "conductor"), sim.plan, sim.feed, deadline_s=0.1)
     task = asyncio.create_task(late.run())
     async with asyncio.timeout(60):
         await line.refused.wait()

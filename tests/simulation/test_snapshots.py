@@ -19,7 +19,7 @@ from schemas.rewards import RewardAssigned
 from schemas.runs import RunFinished
 from schemas.steps import StepCommitted
 from serve_apps.engine.scripted_engine import Script
-from slime_events.core.run.participant import Worker
+from slime_events.core.run.participant import Participant
 from slime_events.core.state.run import state_digest
 from slime_events.core.state.snapshot import low_water, training_start
 from slime_events.core.state.snapshots import Snapshots
@@ -36,7 +36,7 @@ EVERY = 15
 
 def keeping(sim: Simulation, folder: Path) -> Conductor:
     keeper = StateKeeper(Snapshots(folder), every=EVERY)
-    return make_conductor(Worker(sim.log, "conductor"), sim.plan, sim.feed, keeper=keeper)
+    return make_conductor(Participant(sim.log, "conductor"), sim.plan, sim.feed, keeper=keeper)
 
 
 async def kill(sim: Simulation, role: str) -> int:
@@ -136,7 +136,7 @@ async def test_a_grader_that_begins_at_the_low_water_grades_all_that_is_left(
 
         async def grade() -> None:
             async with GroupCommit(sim.log) as commit:
-                await Grader(Worker(sim.log, "grader"), pool, commit, whole_groups=whole_groups, start=start).run()
+                await Grader(Participant(sim.log, "grader"), pool, commit, whole_groups=whole_groups, start=start).run()
 
         sim._roles[place] = asyncio.create_task(grade(), name="grader")
         await sim.finish()
@@ -153,7 +153,7 @@ async def test_a_grader_that_begins_after_the_end_ends(tmp_path: Path) -> None:
     start = low_water(sim.fold())
     assert start == len(sim.log.records) + 1
     async with GroupCommit(sim.log) as commit:
-        grader = Grader(Worker(sim.log, "grader"), InstantPool(), commit, whole_groups=False, start=start)
+        grader = Grader(Participant(sim.log, "grader"), InstantPool(), commit, whole_groups=False, start=start)
         await asyncio.wait_for(grader.run(), 20)
 
 
@@ -170,7 +170,7 @@ async def test_a_trainer_reads_no_more_than_the_batches_since_its_checkpoint(
         sim.disown_trainer()
         ranks = ScriptedRanks(disk=sim.ranks.disk)
         start_of = partial(training_start, sim.fold())
-        trainer = make_trainer(Worker(sim.log, "trainer"), sim.plan, ranks, tmp_path, start_of=start_of)
+        trainer = make_trainer(Participant(sim.log, "trainer"), sim.plan, ranks, tmp_path, start_of=start_of)
         starts = watch_reads(sim)
         sim.ranks = ranks
         sim._roles.append(asyncio.create_task(trainer.run(), name="trainer"))

@@ -15,7 +15,7 @@ from schemas.rollouts import Sampling
 from schemas.runs import RunFailed, RunStarted
 from schemas.steps import StepCommitted
 from serve_apps.engine.scripted_engine import Script
-from slime_events.core.run.participant import Worker
+from slime_events.core.run.participant import Participant
 from slime_events.core.state.run import RunPhase
 from slime_events.loop.conductor.stall import Stall
 from slime_events.plugins.rewards.outcome import Outcome
@@ -83,9 +83,9 @@ async def test_whoever_hangs_the_run_ends_with_what_it_waited_for(tmp_path: Path
 async def test_a_log_that_is_away_too_long_ends_the_conductor_by_name(tmp_path: Path) -> None:
     """The log's own deadline is over: nobody can say anything any more, and the process ends with it."""
     log = MemoryLog("sim")
-    await Worker(log, "launcher").say([RunStarted(settings={}, code_version="")])
+    await Participant(log, "launcher").append([RunStarted(settings={}, code_version="")])
     line = Line(log, is_cut=True)
-    conductor = make_conductor(Worker(line, "conductor"), PLAN, make_feed(tmp_path, ["one"], {}))
+    conductor = make_conductor(Participant(line, "conductor"), PLAN, make_feed(tmp_path, ["one"], {}))
     with pytest.raises(LogUnavailable):
         await asyncio.wait_for(conductor.run(), 60)
 

@@ -17,17 +17,8 @@ from schemas.rollouts import RolloutCompleted, RolloutRequested, WeightSpan
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsPublished
 from slime_events.analysis.lineage.event_index import Said
-from slime_events.analysis.lineage.facts import (
-    Advantage,
-    Decision,
-    Group,
-    Mask,
-    Reward,
-    Sample,
-    Step,
-    Version,
-    Versions,
-)
+from slime_events.analysis.lineage.facts import Advantage, Decision, Group, Mask, Reward, Sample, Step, Version
+from slime_events.analysis.model.ancestry import Versions
 from slime_events.core.trajectory import Fetch
 
 OF_VERSION: tuple[type[Event], ...] = (WeightsPublished, StepCommitted)

@@ -29,7 +29,7 @@ from slime_events.core.state.group import GroupPhase
 from slime_events.core.state.run import RunState
 from slime_events.loop.conductor.accept import has_ended
 from slime_events.loop.conductor.boundary import at_boundary
-from slime_events.loop.conductor.cycle import Feed, first_words, turn
+from slime_events.loop.conductor.cycle import Feed, recovery_events, turn
 from slime_events.loop.conductor.decide import is_broken, is_complete
 from slime_events.loop.conductor.evaluate import evals_completed
 from storage.log import Recorded
@@ -118,7 +118,7 @@ class Replay:
         """Decide as a conductor would that looks at the log here: one that has said all of a turn, or a new one."""
         if self._decider is None or not (self._turns.open or self._begins):
             return
-        decided, words = self._decide(), self._first_words() if self._begins else []
+        decided, words = self._decide(), self._recovery_events() if self._begins else []
         self._quiet = not decided and not words
         at, speaker = self._state.events, self._speaker or None
         self._turns.add(Turn(decided, at, other_than=None if self._turns.open else speaker))
@@ -136,10 +136,10 @@ class Replay:
             return []
         return [event for event in events if is_decision(event)]
 
-    def _first_words(self) -> list[Event]:
+    def _recovery_events(self) -> list[Event]:
         assert self._decider is not None
         try:
-            events = first_words(self._state, self._decider.plan, self._feed)
+            events = recovery_events(self._state, self._decider.plan, self._feed)
         except DataError:
             return []
         return [event for event in events if is_decision(event) and not self._is_said(event)]

@@ -26,12 +26,12 @@ from schemas.runs import Branched, RunFailed, RunFinished
 from schemas.subjects import about
 from slime_events.app.launch.branch_checkpoint import put_beginning
 from slime_events.app.launch.log_server import LogServer
-from slime_events.app.launch.run_announcement import say_resumed, say_started
+from slime_events.app.launch.run_announcement import announce_resume, announce_start
 from slime_events.app.launch.run_lock import holding
 from slime_events.app.launch.run_record import Standing, read_standing
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.incarnation import Incarnation
-from slime_events.core.run.participant import Worker
+from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.core.telemetry.process_log import setup_logging
@@ -103,7 +103,7 @@ class Learn:
                         return standing.steps
                     own = await self._resume(log, standing)
                 check_cancelled()
-                worker = Worker(log, ROLE, incarnation=own.life)
+                worker = Participant(log, ROLE, incarnation=own.life)
                 async with self._archiving(worker, own) as archiving:
                     try:
                         return await _while_archived(archiving, self._learn(worker, own))
@@ -127,7 +127,7 @@ class Learn:
             await log.close()
 
     async def _start(self, log: EventLog, new: Beginning) -> _Own:
-        life = await say_started(Worker(log, ROLE), new.settings, self._folder, new.branched)
+        life = await announce_start(Participant(log, ROLE), new.settings, self._folder, new.branched)
         return _Own(new.settings, new.branched, life)
 
     async def _look(self, log: EventLog) -> Standing:
@@ -141,11 +141,11 @@ class Learn:
         return standing
 
     async def _resume(self, log: EventLog, standing: Standing) -> _Own:
-        life = await say_resumed(Worker(log, ROLE), standing, standing.settings, self._folder)
+        life = await announce_resume(Participant(log, ROLE), standing, standing.settings, self._folder)
         assert standing.started.branched is not None
         return _Own(standing.settings, standing.started.branched, life)
 
-    async def _learn(self, worker: Worker, own: _Own) -> int:
+    async def _learn(self, worker: Participant, own: _Own) -> int:
         settings, branched = own.settings, own.branched
         trainer, checkpoints = settings.trainer, settings.trainer.save or str(self._folder.checkpoints)
         temperature = settings.rollout.rollout_temperature
@@ -183,7 +183,7 @@ class Learn:
         return read_changes(blobs.get(own.branched.changes), f"the changes of run {own.settings.run.run}")
 
     @contextlib.asynccontextmanager
-    async def _archiving(self, worker: Worker, own: _Own) -> AsyncIterator[asyncio.Task[Any]]:
+    async def _archiving(self, worker: Participant, own: _Own) -> AsyncIterator[asyncio.Task[Any]]:
         """The archivist, which is given a minute after a learner's end, and some seconds after its failure."""
         run, path = own.settings.run, self._folder.path
         url, stop = run.archive_url or str(self._folder.archive), asyncio.Event()
@@ -230,7 +230,7 @@ async def _while_archived(archiving: asyncio.Task[Any], learn: Coroutine[Any, An
         await end_all(learning)
 
 
-async def _fail(worker: Worker, error: SlimeEventsError) -> None:
+async def _fail(worker: Participant, error: SlimeEventsError) -> None:
     """Say in the learner's log why it ended, if the log still answers and does not say that it has finished."""
     log = worker.log
     with contextlib.suppress(StorageError, TimeoutError):
@@ -240,4 +240,4 @@ async def _fail(worker: Worker, error: SlimeEventsError) -> None:
                 return
             failed = RunFailed(role=ROLE, reason=str(error), at_events=at)
             with contextlib.suppress(Conflict):
-                await worker.say_again(failed, Fence(about(log.run, "run", "run"), last.position if last else 0))
+                await worker.append_fenced(failed, Fence(about(log.run, "run", "run"), last.position if last else 0))

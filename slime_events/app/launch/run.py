@@ -31,14 +31,14 @@ from slime_events.app.launch.launcher_presence import check_absent, present
 from slime_events.app.launch.log_server import LogServer
 from slime_events.app.launch.role_end import error_of
 from slime_events.app.launch.roles import CONDUCTOR, Roles
-from slime_events.app.launch.run_announcement import say_resumed, say_started
+from slime_events.app.launch.run_announcement import announce_resume, announce_start
 from slime_events.app.launch.run_lock import holding
 from slime_events.app.launch.run_record import Standing
 from slime_events.app.launch.supervisor import LAUNCHER, Supervisor
 from slime_events.app.launch.view import View
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.incarnation import Incarnation
-from slime_events.core.run.participant import Worker
+from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import RunAddress
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.state.run import RunPhase
@@ -130,7 +130,7 @@ class Launch:
             await asyncio.shield(starting)  # what is being started can be stopped only once it is there
             check_cancelled()
             self._roles = Roles(self._cluster, self._settings, self._address(url, life))
-            worker = Worker(log, LAUNCHER, incarnation=life)
+            worker = Participant(log, LAUNCHER, incarnation=life)
             arguments = self._progress, self._view, self._settings, self._folder, self._server.check
             try:
                 self._roles.start_all()
@@ -171,10 +171,10 @@ class Launch:
         self._seconds[name] = time.perf_counter() - begun
 
     async def _begin(self, log: EventLog) -> Incarnation:
-        worker = Worker(log, LAUNCHER)
+        worker = Participant(log, LAUNCHER)
         if self._resumes is None:
-            return await say_started(worker, self._settings, self._folder, self._branched)
-        return await say_resumed(worker, self._resumes, self._settings, self._folder)
+            return await announce_start(worker, self._settings, self._folder, self._branched)
+        return await announce_resume(worker, self._resumes, self._settings, self._folder)
 
     def _address(self, url: str, life: Incarnation) -> RunAddress:
         run, folder = self._settings.run, self._folder

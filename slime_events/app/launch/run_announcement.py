@@ -16,13 +16,13 @@ from slime_events.app.launch.run_record import Standing, changes
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.toml import to_toml
 from slime_events.core.run.incarnation import Incarnation, queue_of
-from slime_events.core.run.participant import Worker
+from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_folder import RunFolder
 from storage.log import Fence
 
 
-async def say_started(
-    worker: Worker, settings: TrainSettings, folder: RunFolder, branched: Branched | None
+async def announce_start(
+    worker: Participant, settings: TrainSettings, folder: RunFolder, branched: Branched | None
 ) -> Incarnation:
     """Begin a new run. branched: where it goes on from, if not from its base checkpoint. Raises RunIsOn."""
     log = worker.log
@@ -35,12 +35,14 @@ async def say_started(
         branched=branched,
     )
     _write(settings, folder)  # before the log says so: a run that was started must be found
-    (since,) = await worker.say([started])
+    (since,) = await worker.append([started])
     await _check_first(worker)
     return Incarnation(since=since)
 
 
-async def say_resumed(worker: Worker, standing: Standing, settings: TrainSettings, folder: RunFolder) -> Incarnation:
+async def announce_resume(
+    worker: Participant, standing: Standing, settings: TrainSettings, folder: RunFolder
+) -> Incarnation:
     """Go on from `standing` with these settings. Raises RunIsOn where another was first, RunHasEnded."""
     log, number = worker.log, standing.incarnation
     resumed = RunResumed(
@@ -50,7 +52,7 @@ async def say_resumed(worker: Worker, standing: Standing, settings: TrainSetting
         settings=changes(standing.settings, settings),
     )
     try:
-        since = await worker.say_again(resumed, Fence(_subject(worker), standing.last.position))
+        since = await worker.append_fenced(resumed, Fence(_subject(worker), standing.last.position))
     except Conflict as error:
         last = await log.last(_subject(worker))
         if last is not None and isinstance(last.envelope.event, RunFinished | RunFailed):
@@ -64,7 +66,7 @@ async def say_resumed(worker: Worker, standing: Standing, settings: TrainSetting
     return Incarnation(number=number, since=since, requests_from=max(done) + 1)
 
 
-def _subject(worker: Worker) -> str:
+def _subject(worker: Participant) -> str:
     return about(worker.log.run, "run", "run")
 
 
@@ -73,7 +75,7 @@ def _write(settings: TrainSettings, folder: RunFolder) -> None:
     folder.summary.unlink(missing_ok=True)  # of the life before: this one has not ended yet
 
 
-async def _check_first(worker: Worker) -> None:
+async def _check_first(worker: Participant) -> None:
     last = await worker.log.last(_subject(worker))
     if last is None or last.envelope.producer != worker.id:
         run = worker.log.run

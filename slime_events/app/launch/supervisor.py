@@ -25,7 +25,7 @@ from slime_events.app.launch.role_end import error_of, is_lost, reason_of
 from slime_events.app.launch.roles import ARCHIVIST, CONDUCTOR, Roles
 from slime_events.app.launch.view import View
 from slime_events.core.config.settings import TrainSettings
-from slime_events.core.run.participant import Worker
+from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.state.run import RunPhase
 from slime_events.loop.conductor.decide import waits_for
@@ -51,7 +51,7 @@ class Supervisor:
 
     def __init__(
         self,
-        worker: Worker,
+        worker: Participant,
         roles: Roles,
         progress: Progress,
         view: View,
@@ -156,7 +156,7 @@ class Supervisor:
             lost = WorkerLost(worker=worker, role=role, reason=reason)
             with contextlib.suppress(StorageError, TimeoutError):  # the news is not worth the run, nor a long wait
                 async with asyncio.timeout(FAIL_DEADLINE_S):
-                    await self._worker.say([lost])
+                    await self._worker.append([lost])
 
     async def _fail(
         self,
@@ -172,7 +172,7 @@ class Supervisor:
             failed = RunFailed(role=role, reason=reason, waited_for=waited_for, at_events=state.events)
             with contextlib.suppress(StorageError, TimeoutError):
                 async with asyncio.timeout(FAIL_DEADLINE_S):
-                    await self._worker.say_again(failed, Fence(about(state.run, "run", "run"), life.since))
+                    await self._worker.append_fenced(failed, Fence(about(state.run, "run", "run"), life.since))
         await self._end(reason if role == LAUNCHER else f"the {role} ended: {reason}", kind)
 
     async def _end(self, failure: str, kind: type[SlimeEventsError] = TrainerError) -> NoReturn:

@@ -1,4 +1,4 @@
-"""`taking_part`: how a process enters a run, whatever its role."""
+"""`join_run`: how a process enters a run, whatever its role."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from slime_events.core.run.participant import Worker
+from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import RunAddress
 from slime_events.core.telemetry.process_log import setup_logging
 from slime_events.core.telemetry.telemetry import Telemetry, span_file
@@ -17,7 +17,7 @@ from storage.jetstream.log import JetStreamLog
 
 
 @contextlib.asynccontextmanager
-async def taking_part(address: RunAddress, role: str) -> AsyncIterator[Worker]:
+async def join_run(address: RunAddress, role: str) -> AsyncIterator[Participant]:
     """A worker of the run: its log is open, its spans are exported, its process logs into the run folder."""
     folder = Path(address.folder)
     setup_logging(role, folder / "logs")
@@ -25,7 +25,9 @@ async def taking_part(address: RunAddress, role: str) -> AsyncIterator[Worker]:
     telemetry = Telemetry.start(role, address.run, address.otlp_endpoint, spans, address.trace_share)
     log = await JetStreamLog.open(address.nats_url, address.run, create=False)
     try:
-        yield Worker(TracedLog(log, telemetry), role, trace_share=address.trace_share, incarnation=address.incarnation)
+        yield Participant(
+            TracedLog(log, telemetry), role, trace_share=address.trace_share, incarnation=address.incarnation
+        )
     finally:
         await log.close()
         await asyncio.to_thread(telemetry.shutdown)

@@ -1,4 +1,4 @@
-"""`Worker`: who says an event, and how it gets its envelope."""
+"""`Participant`: who says an event, and how it gets its envelope."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from slime_events.core.telemetry.event_spans import traceparent_of
 from storage.log import Append, EventLog, Fence, Recorded, once
 
 
-class Worker:
+class Participant:
     """One process's voice in a run. The clock is here, so that decisions need none.
 
     incarnation: the one that the process belongs to; None where it may outlive it.
@@ -48,11 +48,11 @@ class Worker:
             traceparent=traceparent or traceparent_of(self.log.run, event, self._trace_share),
         )
 
-    async def say(self, events: Sequence[Event], *, cause: str | None = None) -> list[int]:
+    async def append(self, events: Sequence[Event], *, cause: str | None = None) -> list[int]:
         """Append events that may each stand only once under their subject, all or nothing."""
         return await self.log.append([once(self.enclose(event, cause=cause)) for event in events])
 
-    async def say_again(self, event: Event, fence: Fence | None = None) -> int:
+    async def append_fenced(self, event: Event, fence: Fence | None = None) -> int:
         """Append one event whose subject may hold others already."""
         return (await self.log.append([Append(self.enclose(event), fence)]))[0]
 
@@ -65,7 +65,7 @@ class Worker:
             node=socket.gethostname(),
             seconds=seconds,
         )
-        await self.say([joined])
+        await self.append([joined])
 
     def is_over(self, over: bool, event: Event) -> bool:
         """The fold that tells whether the run is over for this process: ended, or resumed without it."""

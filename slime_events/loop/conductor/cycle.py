@@ -66,7 +66,7 @@ def draw(state: RunState, count: int, feed: Feed) -> list[Prompted]:
     return found
 
 
-def first_words(state: RunState, plan: Plan, feed: Feed) -> list[Event]:
+def recovery_events(state: RunState, plan: Plan, feed: Feed) -> list[Event]:
     """What a conductor before this one may have said in part or not at all; what it did say is the same event."""
     events: list[Event] = [*feed.malformed(), *requests_missing(state, plan)]
     for begun in state.evals.values():

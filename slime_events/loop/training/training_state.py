@@ -11,7 +11,7 @@ from schemas.runs import RunStarted
 from schemas.steps import StepCommitted
 from schemas.subjects import about, of_type
 from schemas.weights import WeightsPublished
-from slime_events.core.run.participant import Worker
+from slime_events.core.run.participant import Participant
 
 TRAINING = ("step.committed", "weights.published", "checkpoint.saved")
 """The events that training says; no rollout is among them."""
@@ -69,7 +69,7 @@ class Trained:
         return self.committed.get(saved.version) == (saved.weights_digest, saved.optimizer_digest)
 
 
-async def read_trained(worker: Worker) -> Trained:
+async def read_trained(worker: Participant) -> Trained:
     """The fold of the worker's log as it is now; reads no rollout."""
     trained, log = Trained(), worker.log
     for event_type in TRAINING:
