@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("schemas", "storage", "slime_events", "actors", "serve_apps", "benchmarks", "tests")
+PACKAGES = ("schemas", "storage", "slime_events", "actors", "serve_apps", "benchmarks", "tests", "tools")
 FUNCTION_LINES = 60
 FILE_LINES = 250
 TEST_LINES = 300

@@ -1,4 +1,4 @@
-"""Make the demo's base checkpoint: `python -m slime_events.app.demo.base_checkpoint OUT [--seed 0]`.
+"""Make the demo's base checkpoint: `python -m tools.demo_base OUT [--seed 0]`.
 
 A two-layer Qwen3 of 0.43 M parameters, taught in two lessons. First only worked answers
 (`<think>8-5=3;3-1=2;2+2=4</think>4`): it learns arithmetic. Then mostly blurted ones, of which most forget the last
@@ -23,7 +23,7 @@ import torch
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from slime_events.app.demo.digits4 import QUESTIONS, Question, question, take
-from slime_events.app.demo.tokenizer import MODEL_MAX_LENGTH, VOCABULARY, save_tokenizer
+from tools.demo_tokenizer import MODEL_MAX_LENGTH, VOCABULARY, save_tokenizer
 
 IGNORED = -100  # torch's cross entropy leaves such a label out
 

@@ -1,0 +1,1 @@
+"""Programs of the developers: what made files that stand in the repository. No run needs them."""
