@@ -25,6 +25,7 @@ from actors.megatron.train_dump import save_train_dump
 from actors.megatron.trainee import Trainee
 from actors.megatron.weights import export_hf_weights, load_hf_weights
 from actors.trainer.trainer_ranks import StepResult
+from slime_events.algorithms.estimators import estimator_of
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.train_batch import TrainBatch
@@ -77,9 +78,9 @@ class TrainerRank:
         metrics = step.run()
         if dump is not None:
             save_train_dump(step, batch, dump)
-        with step.tally.timed("digest"):
+        with step.metrics.timed("digest"):
             digest = self.optimizer_digest()
-        return StepResult(metrics | {"seconds_digest": step.tally.seconds["digest"]}, digest)
+        return StepResult(metrics | {"seconds_digest": step.metrics.seconds["digest"]}, digest)
 
     def optimizer_digest(self) -> str:
         """Hex sha256 of the optimizer state, of each rank's in rank order where there are several."""
@@ -131,7 +132,7 @@ def _build(
     policy = build_model(architecture, config, place.device)
     load_hf_weights(policy, architecture, first, place.tensor)
     reference = None
-    if algorithm.use_kl_loss or algorithm.kl_coef != 0:
+    if estimator_of(algorithm).needs_reference(algorithm):
         reference = build_model(architecture, config, place.device).requires_grad_(False)
         load_hf_weights(reference, architecture, settings.ref_load or settings.hf_checkpoint, place.tensor)
     model = wrap_data_parallel(policy, config, flags)

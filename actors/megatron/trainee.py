@@ -12,9 +12,10 @@ from torch import Tensor
 
 from actors.megatron.architecture import Architecture
 from actors.megatron.cpu import on_cpu
+from actors.megatron.data_split import packing_rule
 from actors.megatron.forward import MicroBatch, pack, response_log_probs
-from actors.megatron.micro_batches import micro_batches
 from actors.megatron.parallel import Place
+from slime_events.algorithms.packing import micro_batches
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.train_batch import TrainSample
@@ -33,11 +34,12 @@ class Trainee:
     optimizer: Any
     scheduler: Any
 
-    def split(self, samples: Sequence[TrainSample], indices: Sequence[int]) -> list[list[int]]:
-        """The micro batches of `indices` into `samples`."""
+    def split(self, samples: Sequence[TrainSample], indices: Sequence[int], ranks: int = 1) -> list[list[list[int]]]:
+        """Of each of `ranks` data parallel ranks its micro batches of `indices` into `samples`."""
         lengths = [samples[index].total_length for index in indices]
-        chosen = micro_batches(lengths, self.settings, self.architecture, cpu=on_cpu())
-        return [[indices[place] for place in batch] for batch in chosen]
+        rule = packing_rule(self.settings, self.architecture, ranks, cpu=on_cpu())
+        dealt = micro_batches(lengths, rule)
+        return [[[indices[place] for place in members] for members in batches] for batches in dealt]
 
     def pack(self, samples: Sequence[TrainSample], indices: Sequence[int]) -> MicroBatch:
         """One packed micro batch on this rank's device."""
@@ -50,7 +52,7 @@ class Trainee:
     ) -> dict[int, Tensor]:
         """Index -> log-probs of the response, float32 [response], without gradient."""
         scores: dict[int, Tensor] = {}
-        for members in self.split(samples, indices):
+        for members in self.split(samples, indices)[0]:
             packed = self.pack(samples, members)
             log_probs, _ = response_log_probs(model, packed, temperature, self.place.tensor)
             scores.update(zip(members, log_probs, strict=True))

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import torch
 from torch import Tensor
 
-from schemas.errors import ImpossibleCombination
-from slime_events.algorithms.cispo import cispo_loss
-from slime_events.algorithms.gspo import gspo_kl
+from schemas.errors import ImpossibleCombination, TrainerError
+from slime_events.algorithms.estimators import estimator_of
 from slime_events.algorithms.kl import approx_kl
-from slime_events.algorithms.opsm import opsm_mask
-from slime_events.algorithms.policy_loss import clipped_policy_loss
-from slime_events.algorithms.reduce import token_weights
 from slime_events.algorithms.segments import Segments
 from slime_events.algorithms.tis import truncated
 from slime_events.core.config.algorithm import AlgorithmSettings
@@ -71,13 +70,7 @@ def _policy_term(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The estimator's loss per token [tokens] and what there is to say about it."""
     log_ratio = old - new
-    ppo_kl = gspo_kl(log_ratio, segments) if settings.advantage_estimator == "gspo" else log_ratio
-    low = settings.eps_clip
-    high = settings.eps_clip if settings.eps_clip_high is None else settings.eps_clip_high
-    if settings.advantage_estimator == "cispo":
-        pg_loss, clipped = cispo_loss(ppo_kl, new, advantage, low, high)
-    else:
-        pg_loss, clipped = clipped_policy_loss(ppo_kl, advantage, low, high, settings.eps_clip_c)
+    pg_loss, clipped, ppo_kl = estimator_of(settings).loss(log_ratio, new, advantage, segments, settings)
     metrics = {"pg_clipfrac": clipped, "ppo_kl": ppo_kl}
     if settings.use_opsm:
         kept = opsm_mask(log_ratio, advantage, segments, settings.opsm_delta)
@@ -95,3 +88,31 @@ def _reference_kl(
     ref = segments.join(ref_log_probs, "ref_log_probs").detach()
     ratio = (new - old).exp() if settings.use_unbiased_kl else None
     return approx_kl(new, ref, settings.kl_loss_type, ratio)
+
+
+def opsm_mask(log_ratio: Tensor, advantages: Tensor, segments: Segments, delta: float) -> Tensor:
+    """OPSM, off-policy sequence masking (DeepSeek-V3.2, 2025): leaves out bad samples that the policy drifted from.
+
+    Weight per token [tokens]: 0 where the advantage is negative and the sample's mean KL is above `delta`, else 1.
+
+    `log_ratio` is old - new log-probs, [tokens].
+    """
+    drifted = segments.expand(segments.masked_mean(log_ratio.detach())) > delta
+    return (~(drifted & (advantages < 0))).float()
+
+
+def token_weights(segments: Segments, *, per_token: bool, rollout_denoms: Sequence[float] | None = None) -> Tensor:
+    """Weights w [tokens], so that `(x * w).sum()` is the sum over samples of their masked means.
+
+    A sample's tokens share 1 / max(1, trained tokens of the sample); with fan-out, 1 / max(1, `rollout_denoms`), the
+    trained tokens of all samples of its rollout, so that a rollout weighs 1 however many samples it became. With
+    `per_token` every trained token weighs 1. The caller divides by the rollouts (or tokens) of the whole step.
+    """
+    if per_token:
+        return segments.mask.float()
+    denoms = segments.mask_sums
+    if rollout_denoms is not None:
+        if len(rollout_denoms) != len(segments.lengths):
+            raise TrainerError(f"{len(rollout_denoms)} rollout denominators for {len(segments.lengths)} samples")
+        denoms = torch.tensor(list(rollout_denoms), dtype=torch.float32, device=segments.mask.device)
+    return segments.mask / segments.expand(denoms.clamp_min(1))

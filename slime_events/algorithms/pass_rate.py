@@ -1,11 +1,18 @@
-"""pass@k (Chen et al., 2021). Needs no torch."""
+"""Figures of rollouts: pass@k (Chen et al., 2021) and texts that repeat themselves. Needs no torch."""
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from math import comb, fsum
 
 from schemas.errors import DataError
+
+AWAITS = "figures of rollouts among a step's metrics"
+
+WINDOW = 10_000
+"""Characters looked at, the last ones; a text that is not longer is never called repetitive."""
+MAX_RATIO = 10.0
 
 
 def pass_at_k(samples: int, correct: int, k: int) -> float:
@@ -34,3 +41,11 @@ def pass_rate(rewards: Sequence[float], group_sizes: Sequence[int]) -> dict[str,
         if estimates:
             rates[f"pass@{k}"] = fsum(estimates) / len(estimates)
     return rates
+
+
+def has_repetition(text: str) -> bool:
+    """Whether the end of a long text compresses more than tenfold (zlib at level 9)."""
+    if len(text) <= WINDOW:
+        return False
+    tail = text[-WINDOW:].encode()
+    return len(tail) / len(zlib.compress(tail, 9)) > MAX_RATIO
