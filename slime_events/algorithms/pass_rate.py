@@ -1,9 +1,10 @@
-"""Figures of rollouts: pass@k (Chen et al., 2021) and texts that repeat themselves. Needs no torch."""
+"""Figures of rollouts: pass@k (Chen et al., 2021), texts that repeat themselves, dropped groups. Needs no torch."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from math import comb, fsum
 
 from schemas.errors import DataError
@@ -49,3 +50,8 @@ def has_repetition(text: str) -> bool:
         return False
     tail = text[-WINDOW:].encode()
     return len(tail) / len(zlib.compress(tail, 9)) > MAX_RATIO
+
+
+def drop_metrics(reasons: Iterable[str | None]) -> dict[str, int]:
+    """`rollout/dynamic_filter/drop_<reason>` -> groups. A drop without a reason is not counted (slime)."""
+    return dict(Counter(f"rollout/dynamic_filter/drop_{reason}" for reason in reasons if reason))

@@ -28,13 +28,8 @@ Values = dict[str, dict[str, Any]]
 """Component to field to value: settings of which not all are said."""
 
 
-def from_toml(text: str, source: str = "settings.toml") -> TrainSettings:
-    """The settings that a TOML text says, with nothing derived. `source` is named in errors."""
-    return settings_from(read_toml(text, source))
-
-
 def to_toml(settings: TrainSettings) -> str:
-    """The settings as TOML, from which `from_toml` makes them again; None is left out, as TOML has no null."""
+    """The settings as TOML, as `read_toml` reads them; None is left out, as TOML has no null."""
     tables: list[str] = []
     for component, values in msgspec.to_builtins(settings).items():
         inner = {name: values.pop(name) for where, name in PASS_THROUGH if where == component}
