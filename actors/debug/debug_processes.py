@@ -6,12 +6,13 @@ from functools import partial
 
 from actors.debug.dumper import Dumper
 from actors.debug.loader import Loader
-from actors.trainer.trainer import Trainer
+from actors.trainer.trainer import Trainer, TrainerPlan
 from actors.trainer.untrained_ranks import UntrainedRanks
 from slime_events.analysis.export.loaded import LoadedStep
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.join import join_run
 from slime_events.core.run.run_address import RunAddress
+from slime_events.loop.training.pending_batches import OpenBatches
 from storage.blobs import BlobStore
 from storage.payloads import fetch, offload_async
 from storage.weights.store import WeightStore
@@ -49,12 +50,15 @@ class UntrainedActor:
                 worker,
                 UntrainedRanks(checkpoint),
                 WeightStore(address.weights_url, base=checkpoint),
-                partial(fetch, blobs=BlobStore(address.blob_url)),
-                temperature=settings.rollout.rollout_temperature,
-                publish_every=settings.trainer.update_weights_interval,
-                checkpoint_every=None,
-                checkpoints=f"{address.folder}/checkpoints",
-                steps=settings.rollout.num_rollout or 0,
+                OpenBatches(
+                    partial(fetch, blobs=BlobStore(address.blob_url)),
+                    temperature=settings.rollout.rollout_temperature,
+                ),
+                TrainerPlan(
+                    settings.rollout.num_rollout or 0,
+                    f"{address.folder}/checkpoints",
+                    settings.trainer.update_weights_interval,
+                ),
             ).run()
 
 

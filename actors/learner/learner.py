@@ -37,8 +37,8 @@ LOOK_S = 0.5
 
 
 class Learner:
-    """parent: its log from the first event on, to where it ends (`parent_records`). steps: the most that are trained,
-    those before the learner's first included. see: is shown the own log.
+    """parent: its log from the first event on, to where it ends (`parent_records`). The trainer's plan says how many
+    steps are trained at most, those before the learner's first included. see: is shown the own log.
     """
 
     def __init__(
@@ -48,14 +48,10 @@ class Learner:
         batches: Batches,
         rollouts: FollowedBatches,
         trainer: Trainer,
-        *,
-        steps: int,
-        checkpoint_every: int | None,
         see: Callable[[Recorded], None] = lambda recorded: None,
     ) -> None:
         self._worker, self._parent, self._batches, self._rollouts = worker, parent, batches, rollouts
-        self._trainer, self._steps = trainer, steps
-        self._checkpoint_every, self._see = checkpoint_every, see
+        self._trainer, self._plan, self._see = trainer, trainer.plan, see
         self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> int:
@@ -95,7 +91,7 @@ class Learner:
                     await self._say(taken.batch, said)
                     end = taken.batch.step + 1
                 self._rollouts.take(taken)
-                if end >= self._steps:
+                if end >= self._plan.steps:
                     break
                 await self._rollouts.room()
         if lost := [step for step in said if step >= end]:
@@ -138,12 +134,12 @@ class Learner:
     def _is_complete(self, state: RunState, saved: int) -> bool:
         if not self._end.done() or state.version < self._end.result():
             return False
-        every = self._checkpoint_every
+        every = self._plan.checkpoint_every
         due = state.version - state.version % every if every else 0
         return due <= state.first or saved >= due
 
     def _finished(self, state: RunState) -> RunFinished:
-        whole = state.version >= self._steps
+        whole = state.version >= self._plan.steps
         return RunFinished(
             reason=FinishReason.ALL_STEPS if whole else FinishReason.INTERRUPTED,
             steps=state.steps,

@@ -15,7 +15,7 @@ from torch import Tensor
 from actors.megatron import checkpoint
 from actors.megatron.architecture import Architecture
 from actors.megatron.cpu import on_cpu
-from actors.megatron.digest import optimizer_digest
+from actors.megatron.digest import optimizer_digest, tensor_bytes
 from actors.megatron.flags import MegatronFlags, sort_flags
 from actors.megatron.model import build_model, transformer_config
 from actors.megatron.optimizer import build_optimizer, build_scheduler, wrap_data_parallel
@@ -24,11 +24,12 @@ from actors.megatron.rollout_step import RolloutStep
 from actors.megatron.train_dump import save_train_dump
 from actors.megatron.trainee import Trainee
 from actors.megatron.weights import export_hf_weights, load_hf_weights
-from actors.trainer.trainer_ranks import StepResult
+from actors.trainer.ranks import StepResult
 from slime_events.algorithms.estimators import estimator_of
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.train_batch import TrainBatch
+from storage.weights.store import TensorBytes
 
 
 class TrainerRank:
@@ -105,6 +106,10 @@ class TrainerRank:
         for _ in tensors:
             pass
         return iter(())
+
+    def export_bytes(self) -> list[TensorBytes]:
+        """The same as bytes, on the CPU without a copy; nothing on ranks other than 0."""
+        return [tensor_bytes(name, tensor) for name, tensor in self.export_weights()]
 
     def save_checkpoint(self, folder: str | Path) -> None:
         """Write model, optimizer and schedule to a new folder that appears only when it is complete."""

@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from actors.trainer.trainer_ranks import Ranks, Result, train
+from actors.trainer.ranks import Ranks, StepResult, train
 from slime_events.analysis.retrain.difference import Difference, trained_otherwise
 from slime_events.analysis.retrain.distance import Distance, distance
 from slime_events.analysis.retrain.recorded_steps import RecordedStep
@@ -34,7 +34,7 @@ class SameDigests:
     keep: WeightStore | None = None
 
     def __call__(
-        self, step: RecordedStep, result: Result, tensors: list[TensorBytes]
+        self, step: RecordedStep, result: StepResult, tensors: list[TensorBytes]
     ) -> tuple[tuple[Difference, ...], Distance | None]:
         version = step.committed.version
         weights = self.keep.write(version, tensors, step.committed.step).digest if self.keep else digest_of(tensors)
@@ -48,7 +48,7 @@ class FarFrom:
     weights: Weights
 
     def __call__(
-        self, step: RecordedStep, result: Result, tensors: list[TensorBytes]
+        self, step: RecordedStep, result: StepResult, tensors: list[TensorBytes]
     ) -> tuple[tuple[Difference, ...], Distance | None]:
         recorded = self.weights(step.committed.version)
         return step.differences, None if recorded is None else distance(recorded, tensors)
@@ -76,7 +76,7 @@ class Retrainer:
         it then, or have trained it. Raises what the ranks and the log raise.
         """
         building = asyncio.ensure_future(anext(steps, None))
-        training: asyncio.Future[Result] | None = None
+        training: asyncio.Future[StepResult] | None = None
         judging: asyncio.Future[Retrained] | None = None
         try:
             while (step := await building) is not None:
@@ -102,7 +102,7 @@ class Retrainer:
             await steps.aclose()
 
     async def _judged(
-        self, step: RecordedStep, result: Result, tensors: list[TensorBytes], seconds: float
+        self, step: RecordedStep, result: StepResult, tensors: list[TensorBytes], seconds: float
     ) -> Retrained:
         differences, apart = await asyncio.to_thread(self._judge, step, result, tensors)
         committed = step.committed

@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from dataclasses import dataclass
 
+from actors.trainer.ranks import StepResult
 from slime_events.core.train_batch import TrainBatch
 from storage.weights.files import open_checkpoint
 from storage.weights.store import TensorBytes
 
 DIGEST = hashlib.sha256(b"no optimizer").hexdigest()
-
-
-@dataclass(frozen=True, slots=True)
-class Untrained:
-    """What a step comes to."""
-
-    metrics: dict[str, float]
-    optimizer_digest: str = DIGEST
 
 
 class UntrainedRanks:
@@ -27,13 +19,13 @@ class UntrainedRanks:
     def __init__(self, hf_checkpoint: str) -> None:
         self._folder = hf_checkpoint
 
-    async def train(self, batch: TrainBatch) -> Untrained:
+    async def train(self, batch: TrainBatch) -> StepResult:
         """Nothing; how many samples there were, for whoever looks at the steps."""
         rewards = [sample.raw_reward for sample in batch.samples]
         metrics = {"samples": float(len(rewards))}
         if rewards:
             metrics["reward"] = sum(rewards) / len(rewards)
-        return Untrained(metrics)
+        return StepResult(metrics, DIGEST)
 
     async def export_weights(self) -> list[TensorBytes]:
         """The checkpoint's tensors."""
