@@ -15,15 +15,13 @@ from torch import Tensor
 from actors.megatron import checkpoint
 from actors.megatron.architecture import Architecture
 from actors.megatron.cpu import on_cpu
-from actors.megatron.digest import optimizer_digest, tensor_bytes
 from actors.megatron.flags import MegatronFlags, sort_flags
 from actors.megatron.model import build_model, transformer_config
 from actors.megatron.optimizer import build_optimizer, build_scheduler, wrap_data_parallel
-from actors.megatron.parallel import Place, join, leave
 from actors.megatron.rollout_step import RolloutStep
 from actors.megatron.train_dump import save_train_dump
-from actors.megatron.trainee import Trainee
-from actors.megatron.weights import export_hf_weights, load_hf_weights
+from actors.megatron.trainee import Place, Trainee, join, leave
+from actors.megatron.weights import export_hf_weights, load_hf_weights, optimizer_digest, tensor_bytes
 from actors.trainer.ranks import StepResult
 from slime_events.algorithms.estimators import estimator_of
 from slime_events.core.config.algorithm import AlgorithmSettings

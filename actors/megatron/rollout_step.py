@@ -19,9 +19,8 @@ from actors.megatron.step_metrics import OffPolicyMetrics, StepMetrics
 from actors.megatron.trainee import Trainee
 from schemas.errors import TrainerError
 from slime_events.algorithms.advantages import compute_advantages
-from slime_events.algorithms.objective import policy_objective
+from slime_events.algorithms.objective import policy_objective, truncated
 from slime_events.algorithms.packing import OptimizerStep, optimizer_steps
-from slime_events.algorithms.tis import truncated
 from slime_events.core.train_batch import TrainBatch
 
 # The figures of the objective under the names that they are reported by; None: measured otherwise here.

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from slime_events.algorithms.tis import Correction
+from slime_events.algorithms.objective import Correction
 
 # A sample that needed no pass adds exactly 0 to these, so that they are means over the whole step. All other figures
 # of the objective are means over the samples that were passed through the model.

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from actors.offline.retrainer import Retrainer, SameDigests
-from actors.offline.run_steps import run_steps
+from actors.offline.retrainer import Retrainer, SameDigests, run_steps
 from actors.trainer.checkpoints import CheckpointFolders, restore
 from actors.trainer.ranks import Ranks
 from schemas.errors import TrainerError

@@ -19,8 +19,7 @@ from pathlib import Path
 from msgspec import structs
 
 from actors.offline.ranks_at import MakeRanks, begin
-from actors.offline.retrainer import FarFrom, Retrainer, SameDigests
-from actors.offline.run_steps import run_steps
+from actors.offline.retrainer import FarFrom, Retrainer, SameDigests, run_steps
 from actors.trainer.checkpoints import CheckpointFolders
 from actors.trainer.local_ranks import local_ranks
 from actors.trainer.ranks import Ranks

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from schemas.errors import ImpossibleCombination
 from slime_events.algorithms.estimators import estimator_of
-from slime_events.algorithms.kl import approx_kl
+from slime_events.algorithms.objective import approx_kl
 from slime_events.algorithms.segments import Segments
 from slime_events.core.config.algorithm import AlgorithmSettings
 

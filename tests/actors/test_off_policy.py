@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from actors.megatron.step_metrics import OffPolicyMetrics
-from slime_events.algorithms.tis import truncated
+from slime_events.algorithms.objective import truncated
 
 
 class Alone:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from actors.debug.debug_processes import UntrainedRanks
 from actors.trainer.local_ranks import local_ranks
 from actors.trainer.ranks import Ranks, rendezvous_address, train
 from actors.trainer.ray_ranks import RayRanks
-from actors.trainer.untrained_ranks import UntrainedRanks
 from schemas.errors import CheckpointMismatch
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.settings import TrainSettings

@@ -12,11 +12,9 @@ from slime_events.algorithms.advantages import compute_advantages, masked_whiten
 from slime_events.algorithms.estimators import ESTIMATORS
 from slime_events.algorithms.estimators.cispo import cispo_loss
 from slime_events.algorithms.estimators.estimator import normalize_group
-from slime_events.algorithms.kl import approx_kl
 from slime_events.algorithms.mis import Level, MisRule, Mode, mis_weights
-from slime_events.algorithms.objective import policy_objective, token_weights
+from slime_events.algorithms.objective import approx_kl, policy_objective, token_weights, truncated
 from slime_events.algorithms.segments import Segments, discounted_returns
-from slime_events.algorithms.tis import truncated
 from slime_events.algorithms.value_model import gae
 from slime_events.core.config.algorithm import AlgorithmSettings
 

@@ -12,8 +12,7 @@ from typing import Any
 from msgspec import structs
 
 from actors.learner.followed_batches import FollowedBatches
-from actors.learner.learner import Learner
-from actors.learner.parent_log import parent_records
+from actors.learner.learner import Learner, parent_records
 from actors.offline.ranks_at import ranks_at
 from actors.trainer.checkpoints import CheckpointFolders
 from actors.trainer.trainer import Trainer, TrainerPlan

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from actors.megatron.architecture import Architecture
 from actors.megatron.attention import GRID_SHARE, _lay_out
 from actors.megatron.data_split import default_tokens, packing_rule, rollout_denominators
-from actors.megatron.digest import digest_tensors
+from actors.megatron.forward import log_probs_and_entropy
 from actors.megatron.step_metrics import AGREEMENT, DIFFERENCE, OffPolicyMetrics, StepMetrics
-from actors.megatron.vocab_parallel import log_probs_and_entropy
+from actors.megatron.weights import digest_tensors
 from schemas.errors import TrainerError
+from slime_events.algorithms.objective import truncated
 from slime_events.algorithms.packing import PackingRule, first_fit, micro_batches, optimizer_steps
-from slime_events.algorithms.tis import truncated
 from slime_events.core.config.trainer import TrainerSettings
 from storage.digests import weights_digest
 from tests.megatron.tiny import make_batch

@@ -16,8 +16,7 @@ from typing import Any
 
 from actors.archivist import SealPolicy, archive_run
 from actors.learner.followed_batches import FollowedBatches
-from actors.learner.learner import Learner
-from actors.learner.parent_log import parent_records
+from actors.learner.learner import Learner, parent_records
 from actors.offline.ranks_at import MakeRanks
 from actors.trainer.local_ranks import local_ranks
 from actors.trainer.trainer import Trainer, TrainerPlan
