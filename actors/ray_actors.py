@@ -16,7 +16,7 @@ from actors.grader import Grader
 from actors.inbox import Inbox
 from actors.recorded_rollout_reader import Recaller
 from actors.state_keeper import StateKeeper
-from actors.trainer.rendezvous import meeting_address
+from actors.trainer.ranks import rendezvous_address
 from slime_events.algorithms.reward_norm import normalize_rewards
 from slime_events.analysis.query.where import samples_where
 from slime_events.core.config.algorithm import AlgorithmSettings
@@ -28,10 +28,10 @@ from slime_events.core.run.run_reader import open_run
 from slime_events.core.state.snapshot import low_water, training_start
 from slime_events.core.state.snapshots import Snapshots
 from slime_events.core.telemetry.process_log import setup_logging
-from slime_events.core.train_batch import TrainBatch
 from slime_events.loop.conductor.plan import make_plan
 from slime_events.loop.conductor.prompts import PromptFeed
 from slime_events.loop.prompts.archived_prompts import archived_prompts
+from slime_events.loop.training.pending_batches import OpenBatches
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.filters.judge import make_judge
 from slime_events.plugins.rewards.graders import Graders
@@ -40,7 +40,6 @@ from storage.blobs import BlobStore
 from storage.group_commit import GroupCommit
 from storage.log import EventLog
 from storage.payloads import fetch, offload_async
-from storage.weights.retention import Retention
 from storage.weights.store import WeightStore
 
 
@@ -134,15 +133,15 @@ class TrainerActor:
 
     async def run(self, address: RunAddress, settings: TrainSettings, peers: Sequence[Any]) -> int:
         """Train to the end of the run; the version reached."""
-        from actors.trainer.ranks import RanksOfMegatron
-        from actors.trainer.trainer import Trainer
+        from actors.trainer.ray_ranks import RayRanks
+        from actors.trainer.trainer import Trainer, TrainerPlan
 
         begun = time.perf_counter()
         trainer = settings.trainer
         async with join_run(address, "trainer") as worker:
-            ranks = RanksOfMegatron(peers, settings.debug.save_debug_train_data)
+            ranks = RayRanks(peers, settings.debug.save_debug_train_data)
             imported = time.perf_counter()
-            await ranks.start(trainer, settings.algorithm, meeting_address())
+            await ranks.start(trainer, settings.algorithm, rendezvous_address())
             built = time.perf_counter()
             await worker.join({"imports": imported - begun, "model": built - imported})
             try:
@@ -150,13 +149,15 @@ class TrainerActor:
                     worker,
                     ranks,
                     WeightStore(address.weights_url, base=trainer.hf_checkpoint),
-                    partial(fetch, blobs=BlobStore(address.blob_url)),
-                    temperature=settings.rollout.rollout_temperature,
-                    publish_every=trainer.update_weights_interval,
-                    checkpoint_every=trainer.save_interval,
-                    checkpoints=trainer.save or f"{address.folder}/checkpoints",
-                    steps=settings.rollout.num_rollout or 0,
-                    retention=_retention(settings),
+                    OpenBatches(
+                        partial(fetch, blobs=BlobStore(address.blob_url)),
+                        temperature=settings.rollout.rollout_temperature,
+                    ),
+                    TrainerPlan.of(
+                        settings,
+                        f"{address.folder}/checkpoints",
+                        evaluated=settings.evaluation.eval_interval or 0,
+                    ),
                     start_of=await _training_start(address, worker.log),
                 ).run()
             finally:
@@ -178,38 +179,9 @@ class RankActor:
 
         self._rank = TrainerRank(settings, algorithm, rank, world, master)
 
-    def train(self, batch: TrainBatch, dump: str | None) -> None:
-        """One rollout step."""
-        self._rank.train(batch, dump)
-
-    def export_weights(self) -> None:
-        """Take part in the gathering."""
-        for _ in self._rank.export_weights():
-            pass
-
-    def save_checkpoint(self, folder: str) -> None:
-        """Write this rank's part."""
-        self._rank.save_checkpoint(folder)
-
-    def load_checkpoint(self, folder: str) -> None:
-        """Read this rank's part."""
-        self._rank.load_checkpoint(folder)
-
-    def optimizer_digest(self) -> None:
-        """Take part in the gathering."""
-        self._rank.optimizer_digest()
-
-    def reset(self) -> None:
-        """Build this rank anew."""
-        self._rank.reset()
-
-
-def _retention(settings: TrainSettings) -> Retention | None:
-    """Which weight versions stay; None where all do."""
-    trainer, every = settings.trainer, settings.evaluation.eval_interval
-    if not trainer.keep_weights:
-        return None
-    return Retention(trainer.keep_weights, trainer.save_interval or 0, evaluated=every or 0)
+    def call(self, method: str, *args: Any) -> None:
+        """This rank's part of a collective call."""
+        getattr(self._rank, method)(*args)
 
 
 def _snapshots(address: RunAddress) -> Snapshots:

@@ -15,7 +15,7 @@ from schemas.rollouts import RolloutCompleted, RolloutRequested, Sampling, StopR
 from schemas.runs import RunStarted
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsActivated, WeightsPublished
-from slime_events.algorithms.reward_norm import normalize_group
+from slime_events.algorithms.estimators.estimator import normalize_group
 from slime_events.core.trajectory import content_digest
 from slime_events.loop.conductor.plan import Plan
 from slime_events.loop.conductor.seal import batch_digest

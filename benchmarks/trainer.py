@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from actors.trainer.rendezvous import meeting_address
+from actors.trainer.ranks import rendezvous_address
 from benchmarks.figure import Better, Figure
 from slime_events.algorithms.reward_norm import normalize_rewards
 from slime_events.app.demo.settings import demo_settings
@@ -38,7 +38,7 @@ def measure(steps: int = 12) -> list[Figure]:
     torch.set_num_threads(1)
     settings = demo_settings(Path(tempfile.gettempdir()))
     batch = demo_batch(settings)
-    rank = TrainerRank(settings.trainer, settings.algorithm, 0, 1, meeting_address())
+    rank = TrainerRank(settings.trainer, settings.algorithm, 0, 1, rendezvous_address())
     try:
         ours, plain = _seconds([lambda: rank.train(batch), _plain_step(settings, batch)], steps)
     finally:

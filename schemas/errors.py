@@ -29,7 +29,6 @@ A caller can catch at the height it can act on: a shell retries `LogUnavailable`
     │   ├── RunIsOn                another launcher has the run
     │   └── RunHasEnded            what a killed launcher left came to the run's end just now
     ├── DataError                  what was given cannot be used
-    │   ├── MalformedPrompt        file, line and reason
     │   ├── TooManyBadLines        more of them than --max-bad-lines
     │   └── BadQuery               SQL that cannot be answered: its line, and the nearest names
     ├── PlugPointError             a user's function that is missing, misnamed, or broke
@@ -164,10 +163,6 @@ class RunHasEnded(ConfigError):
 
 class DataError(SlimeEventsError):
     """What was given cannot be used."""
-
-
-class MalformedPrompt(DataError):
-    """A prompt line that cannot be used: file, line and reason."""
 
 
 class TooManyBadLines(DataError):

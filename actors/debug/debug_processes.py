@@ -2,19 +2,174 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
+import logging
+from collections.abc import Awaitable, Callable
 from functools import partial
 
-from actors.debug.dumper import Dumper
-from actors.debug.loader import Loader
-from actors.trainer.trainer import Trainer
-from actors.trainer.untrained_ranks import UntrainedRanks
+from actors.trainer.ranks import StepResult
+from actors.trainer.trainer import Trainer, TrainerPlan
+from schemas.batches import BatchSealed
+from schemas.envelope import Envelope
+from schemas.errors import Conflict
+from schemas.event import Event
+from schemas.ids import LOADED
+from schemas.prompts import PromptSubmitted
+from schemas.rewards import RewardAssigned
+from schemas.rollouts import RolloutCompleted, RolloutRequested
+from schemas.subjects import about
+from schemas.weights import WeightsPublished
 from slime_events.analysis.export.loaded import LoadedStep
+from slime_events.analysis.export.samples import Samples
+from slime_events.analysis.export.writers import DumpWriter
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.join import join_run
+from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import RunAddress
+from slime_events.core.train_batch import TrainBatch
+from slime_events.core.trajectory import Fetch
+from slime_events.loop.training.pending_batches import OpenBatches
 from storage.blobs import BlobStore
+from storage.follow import Follower
+from storage.log import Append, Fence, append_all, once
 from storage.payloads import fetch, offload_async
-from storage.weights.store import WeightStore
+from storage.weights.files import open_checkpoint
+from storage.weights.store import TensorBytes, WeightStore
+
+log = logging.getLogger(__name__)
+
+Load = Callable[[int], LoadedStep]
+"""A step's dump. Raises DataError."""
+
+
+class Loader:
+    """steps: of the run. It holds one dump, and what of it was asked for and not answered."""
+
+    def __init__(
+        self, worker: Participant, load: Load, offload: Callable[[Event], Awaitable[Event]], *, steps: int
+    ) -> None:
+        self._worker, self._load, self._offload, self._steps = worker, load, offload, steps
+        self._loaded: dict[int, LoadedStep] = {}
+        self._groups: dict[str, tuple[int, int]] = {}
+        self._asked: dict[str, tuple[int, RolloutRequested]] = {}
+        self._next_step, self._submitted = -1, 0
+        self._over = False
+
+    async def run(self) -> None:
+        """Until the run is over. Raises DataError for a dump that is not there or does not fit."""
+        async with Follower(self._worker.log) as follower:
+            while not (self._over and follower.caught_up):
+                for recorded in await follower.next(wait_s=1.0):
+                    self._take(recorded.envelope.event, recorded.position)
+                if follower.caught_up and not self._over:
+                    await self._submit()
+                    await self._answer()
+
+    def _take(self, event: Event, position: int) -> None:
+        self._over = self._worker.is_over(self._over, event)
+        if isinstance(event, WeightsPublished):
+            self._next_step = max(self._next_step, event.version)
+        elif isinstance(event, BatchSealed):
+            self._next_step = max(self._next_step, event.step + 1)
+            self._loaded = {step: loaded for step, loaded in self._loaded.items() if step > event.step}
+        elif isinstance(event, PromptSubmitted) and event.dataset == LOADED:
+            self._groups[event.group] = (event.source.epoch, event.source.row)
+            self._submitted = max(self._submitted, event.source.epoch + 1)
+        elif isinstance(event, RolloutRequested):
+            self._asked[event.sample] = (position, event)
+        elif isinstance(event, RolloutCompleted):
+            self._asked.pop(event.sample, None)
+
+    async def _step(self, step: int) -> LoadedStep:
+        if step not in self._loaded:
+            self._loaded[step] = await asyncio.to_thread(self._load, step)
+        return self._loaded[step]
+
+    async def _submit(self) -> None:
+        """The prompts of the next step, once all before it is sealed."""
+        step = self._next_step
+        if step < 0 or step >= self._steps or step < self._submitted:
+            return
+        prompts = (await self._step(step)).prompts()
+        await append_all(self._worker.log, [once(await self._enclosed(prompt)) for prompt in prompts])
+        self._submitted = step + 1
+
+    async def _answer(self) -> None:
+        asked, self._asked = self._asked, {}
+        for position, request in asked.values():
+            step, place = self._groups[request.group]
+            answers = (await self._step(step)).answers(request, place, self._worker.id)
+            said = [Append(await self._enclosed(one), self._fence(one, request, position)) for one in answers]
+            try:
+                await self._worker.log.append(said)
+            except Conflict:
+                log.info("%s was answered by another loader", request.sample)
+
+    def _fence(self, event: RolloutCompleted | RewardAssigned, request: RolloutRequested, position: int) -> Fence:
+        """Nothing is said of a sample after its request, and of a further one of its rollout nothing at all."""
+        noun = "rollout" if isinstance(event, RolloutCompleted) else "reward"
+        asked = noun == "rollout" and event.sample == request.sample
+        return Fence(about(self._worker.log.run, noun, event.sample), position if asked else 0)
+
+    async def _enclosed(self, event: Event) -> Envelope:
+        return self._worker.enclose(await self._offload(event))
+
+
+class Dumper:
+    """template: of the files' paths, with {rollout_id}."""
+
+    def __init__(self, worker: Participant, fetch: Fetch, template: str) -> None:
+        self._worker, self._writer = worker, DumpWriter(template)
+        self._samples = Samples(worker.log.run, fetch)
+
+    async def run(self) -> list[str]:
+        """Until the run is over; the files written. Raises StoreUnavailable, NoSpace."""
+        over = False
+        async with Follower(self._worker.log) as follower:
+            while not (over and follower.caught_up):
+                for recorded in await follower.next(wait_s=1.0):
+                    event = recorded.envelope.event
+                    over = self._worker.is_over(over, event)
+                    if samples := self._samples.apply(event, recorded.position):
+                        await asyncio.to_thread(self._writer.write, samples)
+        return self._writer.files
+
+
+DIGEST = hashlib.sha256(b"no optimizer").hexdigest()
+
+
+class UntrainedRanks:
+    """hf_checkpoint: the folder of the weights."""
+
+    def __init__(self, hf_checkpoint: str) -> None:
+        self._folder = hf_checkpoint
+
+    async def train(self, batch: TrainBatch) -> StepResult:
+        """Nothing; how many samples there were, for whoever looks at the steps."""
+        rewards = [sample.raw_reward for sample in batch.samples]
+        metrics = {"samples": float(len(rewards))}
+        if rewards:
+            metrics["reward"] = sum(rewards) / len(rewards)
+        return StepResult(metrics, DIGEST)
+
+    async def export_weights(self) -> list[TensorBytes]:
+        """The checkpoint's tensors."""
+        tensors = await asyncio.to_thread(open_checkpoint, self._folder)
+        return [(name, tensor.dtype, tensor.shape, tensor.data) for name, tensor in tensors.items()]
+
+    async def optimizer_digest(self) -> str:
+        """There is none."""
+        return DIGEST
+
+    async def save_checkpoint(self, folder: str) -> None:
+        """Nothing to save."""
+
+    async def load_checkpoint(self, folder: str) -> None:
+        """Nothing to load."""
+
+    async def reset(self) -> None:
+        """Nothing has moved."""
 
 
 class LoaderActor:
@@ -49,12 +204,15 @@ class UntrainedActor:
                 worker,
                 UntrainedRanks(checkpoint),
                 WeightStore(address.weights_url, base=checkpoint),
-                partial(fetch, blobs=BlobStore(address.blob_url)),
-                temperature=settings.rollout.rollout_temperature,
-                publish_every=settings.trainer.update_weights_interval,
-                checkpoint_every=None,
-                checkpoints=f"{address.folder}/checkpoints",
-                steps=settings.rollout.num_rollout or 0,
+                OpenBatches(
+                    partial(fetch, blobs=BlobStore(address.blob_url)),
+                    temperature=settings.rollout.rollout_temperature,
+                ),
+                TrainerPlan(
+                    settings.rollout.num_rollout or 0,
+                    f"{address.folder}/checkpoints",
+                    settings.trainer.update_weights_interval,
+                ),
             ).run()
 
 

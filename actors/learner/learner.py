@@ -12,17 +12,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing
 
 from actors.learner.followed_batches import FollowedBatches
 from actors.trainer.trainer import Trainer
 from schemas.batches import BatchSealed
 from schemas.checkpoints import CheckpointSaved
-from schemas.errors import Conflict, StorageError
+from schemas.errors import Conflict, DeadlineExceeded, LogUnavailable, StorageError
 from schemas.runs import FinishReason, RunFinished
 from schemas.subjects import every_event, of_type
-from slime_events.core.run.participant import Participant
+from slime_events.core.run.participant import Participant, is_over
+from slime_events.core.run.run_reader import OpenedRun, open_run
 from slime_events.core.state.apply import apply
 from slime_events.core.state.run import FOLD, RunState, state_digest
 from slime_events.loop.learner.batches import Batches
@@ -34,11 +36,71 @@ from storage.log import Fence, Recorded
 log = logging.getLogger(__name__)
 
 LOOK_S = 0.5
+OpenParent = Callable[[str], AbstractAsyncContextManager[OpenedRun]]
+
+
+async def parent_records(
+    where: str, *, deadline_s: float, open_parent: OpenParent = open_run
+) -> AsyncGenerator[Recorded, None]:
+    """All of it, from its first event on: an archive to its end, a run until it has ended.
+
+    Raises DeadlineExceeded where nothing new is said for `deadline_s` by a run that has not ended, or its log does not
+    answer for that long.
+    """
+    reader = _Reader(deadline_s)
+    while True:
+        try:
+            async with open_parent(where) as parent, aclosing(reader.read(parent)) as records:
+                async for recorded in records:
+                    yield recorded
+            return
+        except LogUnavailable as error:
+            reader.check_news(where)
+            log.warning("the log of %s went away at position %d and is opened again: %s", where, reader.position, error)
+            await asyncio.sleep(LOOK_S)
+
+
+class _Reader:
+    """Knows how far it is. position: of the last event that was handed out."""
+
+    def __init__(self, deadline_s: float) -> None:
+        self._deadline_s = deadline_s
+        self._over, self._news = False, time.monotonic()
+        self.position = 0
+
+    def check_news(self, where: str) -> None:
+        """Raises DeadlineExceeded where there has been none for too long."""
+        if time.monotonic() - self._news > self._deadline_s:
+            raise DeadlineExceeded(
+                f"the run at {where} has said nothing for {self._deadline_s:.0f} s and has not ended: see whether it "
+                "is on; the same command goes on from here"
+            )
+
+    async def read(self, parent: OpenedRun) -> AsyncGenerator[Recorded, None]:
+        """From where it is to the end of the archive, or of the run."""
+        if parent.folder is None:
+            async for recorded in parent.log.read(self.position + 1):
+                yield self._take(recorded)
+            return
+        async with Follower(parent.log, self.position + 1) as follower:
+            while not (self._over and follower.caught_up):
+                for recorded in await follower.next(wait_s=LOOK_S):
+                    yield self._take(recorded)
+                    self._news = time.monotonic()  # after whoever takes it has taken its time
+                self.check_news(parent.where)
+
+    def _take(self, recorded: Recorded) -> Recorded:
+        self._over = is_over(self._over, recorded.envelope.event)
+        self.position = recorded.position
+        return recorded
+
+
+LOOK_S = 0.5
 
 
 class Learner:
-    """parent: its log from the first event on, to where it ends (`parent_records`). steps: the most that are trained,
-    those before the learner's first included. see: is shown the own log.
+    """parent: its log from the first event on, to where it ends (`parent_records`). The trainer's plan says how many
+    steps are trained at most, those before the learner's first included. see: is shown the own log.
     """
 
     def __init__(
@@ -48,14 +110,10 @@ class Learner:
         batches: Batches,
         rollouts: FollowedBatches,
         trainer: Trainer,
-        *,
-        steps: int,
-        checkpoint_every: int | None,
         see: Callable[[Recorded], None] = lambda recorded: None,
     ) -> None:
         self._worker, self._parent, self._batches, self._rollouts = worker, parent, batches, rollouts
-        self._trainer, self._steps = trainer, steps
-        self._checkpoint_every, self._see = checkpoint_every, see
+        self._trainer, self._plan, self._see = trainer, trainer.plan, see
         self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> int:
@@ -95,7 +153,7 @@ class Learner:
                     await self._say(taken.batch, said)
                     end = taken.batch.step + 1
                 self._rollouts.take(taken)
-                if end >= self._steps:
+                if end >= self._plan.steps:
                     break
                 await self._rollouts.room()
         if lost := [step for step in said if step >= end]:
@@ -138,12 +196,12 @@ class Learner:
     def _is_complete(self, state: RunState, saved: int) -> bool:
         if not self._end.done() or state.version < self._end.result():
             return False
-        every = self._checkpoint_every
+        every = self._plan.checkpoint_every
         due = state.version - state.version % every if every else 0
         return due <= state.first or saved >= due
 
     def _finished(self, state: RunState) -> RunFinished:
-        whole = state.version >= self._steps
+        whole = state.version >= self._plan.steps
         return RunFinished(
             reason=FinishReason.ALL_STEPS if whole else FinishReason.INTERRUPTED,
             steps=state.steps,

@@ -1,56 +1,66 @@
-"""Which samples of a rollout step go into which optimizer step, and to which data parallel rank: pure decisions."""
+"""What the trainer splits a batch by: whether a sample can be trained on, and how micro batches are packed. Pure."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from actors.megatron.architecture import Architecture
 from schemas.errors import TrainerError
+from slime_events.algorithms.packing import PackingRule
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.train_batch import TrainSample
 
-
-@dataclass(frozen=True, slots=True)
-class OptimizerStep:
-    """indices: its samples, into the batch, in batch order. rollouts: how many distinct rollouts they are."""
-
-    indices: tuple[int, ...]
-    rollouts: int
+# Without a limit from the user: as many tokens as give large matrix products and keep about this much for backward.
+DEFAULT_BYTES = 2**30
+DEFAULT_TOKENS = (512, 16_384)
 
 
-def optimizer_steps(samples: Sequence[TrainSample], settings: TrainerSettings) -> list[OptimizerStep]:
-    """Cut a batch into optimizer steps of `global_batch_size` rollouts, or into `num_steps_per_rollout` of them.
+def check_samples(samples: Sequence[TrainSample], vocab_size: int) -> None:
+    """Raise TrainerError for the first sample whose arrays do not fit together or the model."""
+    for sample in samples:
+        response = sample.response_length
+        reason = None
+        if not 0 < response < sample.total_length:
+            reason = f"response of {response} in {sample.total_length} tokens; prompt and response need at least 1 each"
+        elif len(sample.loss_mask) != response or len(sample.rollout_log_probs) != response:
+            reason = (
+                f"response of {response} tokens with {len(sample.loss_mask)} loss mask entries and "
+                f"{len(sample.rollout_log_probs)} rollout log-probs"
+            )
+        elif int(sample.tokens.max()) >= vocab_size or int(sample.tokens.min()) < 0:
+            reason = f"a token outside of the vocabulary of {vocab_size}"
+        elif not math.isfinite(sample.reward):
+            reason = f"reward {sample.reward}"
+        if reason:
+            raise TrainerError(f"sample {sample.sample} of group {sample.group} cannot be trained on: {reason}")
 
-    Rollouts that do not fill a step are left over, as in slime. Raises TrainerError when not one step is filled.
+
+def packing_rule(settings: TrainerSettings, architecture: Architecture, ranks: int, *, cpu: bool) -> PackingRule:
+    """How micro batches are packed for `ranks` data parallel ranks.
+
+    With `use_dynamic_batch_size`: first fit under `max_tokens_per_gpu`. Without it `micro_batch_size` samples each,
+    except that on the CPU the default of 1 stands for first fit under `default_tokens`: a packed micro batch has no
+    padding, so that one sample at a time only costs speed.
     """
-    members: dict[str, list[int]] = {}
-    for index, sample in enumerate(samples):
-        members.setdefault(sample.rollout, []).append(index)
-    rollouts = list(members.values())
-    size = settings.global_batch_size or len(rollouts) // (settings.num_steps_per_rollout or 1)
-    count = len(rollouts) // size if size else 0
-    if settings.num_steps_per_rollout:
-        count = min(count, settings.num_steps_per_rollout)
-    if count == 0:
-        raise TrainerError(
-            f"the batch has {len(rollouts)} rollouts, one optimizer step takes {size or 'at least 1'} "
-            f"(global-batch-size {settings.global_batch_size}, num-steps-per-rollout {settings.num_steps_per_rollout})"
-        )
-    chunks = [rollouts[step * size : (step + 1) * size] for step in range(count)]
-    return [OptimizerStep(tuple(sorted(index for rollout in chunk for index in rollout)), size) for chunk in chunks]
+    tokens = None
+    if settings.use_dynamic_batch_size or (cpu and settings.micro_batch_size == 1):
+        limit = settings.max_tokens_per_gpu if settings.use_dynamic_batch_size else None
+        tokens = limit or default_tokens(architecture)
+    return PackingRule(tokens, settings.micro_batch_size, ranks, settings.balance_data)
 
 
-def rank_of(lengths: Sequence[int], ranks: int, *, balance: bool) -> list[int]:
-    """The data parallel rank of each sample: in turn, or with `balance` the longest first to the emptiest rank."""
-    if not balance:
-        return [index % ranks for index in range(len(lengths))]
-    load = [0] * ranks
-    chosen = [0] * len(lengths)
-    for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        chosen[index] = load.index(min(load))
-        load[chosen[index]] += lengths[index]
-    return chosen
+def default_tokens(architecture: Architecture) -> int:
+    """Tokens whose activations take about `DEFAULT_BYTES`, within `DEFAULT_TOKENS`.
+
+    Counted in float32: some 14 tensors of the hidden size and 5 of the feed-forward size in each layer, and logits,
+    softmax and their gradient.
+    """
+    layer = 14 * architecture.hidden_size + 5 * architecture.ffn_hidden_size
+    per_token = 4 * (architecture.num_layers * layer + 3 * architecture.vocab_size)
+    lowest, highest = DEFAULT_TOKENS
+    return max(lowest, min(highest, DEFAULT_BYTES // per_token))
 
 
 def rollout_denominators(samples: Sequence[TrainSample]) -> list[float] | None:

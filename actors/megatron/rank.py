@@ -15,19 +15,19 @@ from torch import Tensor
 from actors.megatron import checkpoint
 from actors.megatron.architecture import Architecture
 from actors.megatron.cpu import on_cpu
-from actors.megatron.digest import optimizer_digest
 from actors.megatron.flags import MegatronFlags, sort_flags
 from actors.megatron.model import build_model, transformer_config
 from actors.megatron.optimizer import build_optimizer, build_scheduler, wrap_data_parallel
-from actors.megatron.parallel import Place, join, leave
 from actors.megatron.rollout_step import RolloutStep
 from actors.megatron.train_dump import save_train_dump
-from actors.megatron.trainee import Trainee
-from actors.megatron.weights import export_hf_weights, load_hf_weights
-from actors.trainer.trainer_ranks import StepResult
+from actors.megatron.trainee import Place, Trainee, join, leave
+from actors.megatron.weights import export_hf_weights, load_hf_weights, optimizer_digest, tensor_bytes
+from actors.trainer.ranks import StepResult
+from slime_events.algorithms.estimators import estimator_of
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.train_batch import TrainBatch
+from storage.weights.store import TensorBytes
 
 
 class TrainerRank:
@@ -77,9 +77,9 @@ class TrainerRank:
         metrics = step.run()
         if dump is not None:
             save_train_dump(step, batch, dump)
-        with step.tally.timed("digest"):
+        with step.metrics.timed("digest"):
             digest = self.optimizer_digest()
-        return StepResult(metrics | {"seconds_digest": step.tally.seconds["digest"]}, digest)
+        return StepResult(metrics | {"seconds_digest": step.metrics.seconds["digest"]}, digest)
 
     def optimizer_digest(self) -> str:
         """Hex sha256 of the optimizer state, of each rank's in rank order where there are several."""
@@ -104,6 +104,10 @@ class TrainerRank:
         for _ in tensors:
             pass
         return iter(())
+
+    def export_bytes(self) -> list[TensorBytes]:
+        """The same as bytes, on the CPU without a copy; nothing on ranks other than 0."""
+        return [tensor_bytes(name, tensor) for name, tensor in self.export_weights()]
 
     def save_checkpoint(self, folder: str | Path) -> None:
         """Write model, optimizer and schedule to a new folder that appears only when it is complete."""
@@ -131,7 +135,7 @@ def _build(
     policy = build_model(architecture, config, place.device)
     load_hf_weights(policy, architecture, first, place.tensor)
     reference = None
-    if algorithm.use_kl_loss or algorithm.kl_coef != 0:
+    if estimator_of(algorithm).needs_reference(algorithm):
         reference = build_model(architecture, config, place.device).requires_grad_(False)
         load_hf_weights(reference, architecture, settings.ref_load or settings.hf_checkpoint, place.tensor)
     model = wrap_data_parallel(policy, config, flags)

@@ -12,17 +12,15 @@ import torch.distributed as dist
 from megatron.core.distributed import finalize_model_grads
 from torch import Tensor
 
-from actors.megatron.check_samples import check_samples
 from actors.megatron.cpu import stand_in
-from actors.megatron.data_split import OptimizerStep, optimizer_steps, rank_of, rollout_denominators
+from actors.megatron.data_split import check_samples, rollout_denominators
 from actors.megatron.forward import response_log_probs
-from actors.megatron.off_policy import OffPolicy
-from actors.megatron.step_metrics import Tally
+from actors.megatron.step_metrics import OffPolicyMetrics, StepMetrics
 from actors.megatron.trainee import Trainee
 from schemas.errors import TrainerError
 from slime_events.algorithms.advantages import compute_advantages
-from slime_events.algorithms.objective import policy_objective
-from slime_events.algorithms.tis import truncated
+from slime_events.algorithms.objective import policy_objective, truncated
+from slime_events.algorithms.packing import OptimizerStep, optimizer_steps
 from slime_events.core.train_batch import TrainBatch
 
 # The figures of the objective under the names that they are reported by; None: measured otherwise here.
@@ -30,13 +28,14 @@ RENAMED = {"entropy_loss": "entropy", "train_rollout_logprob_abs_diff": None}
 
 
 class RolloutStep:
-    """Every rank is given the whole batch; the samples of each optimizer step are dealt out over data parallel ranks.
+    """Every rank is given the whole batch; the micro batches of each optimizer step are dealt out over data parallel
+    ranks.
 
     In order: reference and old log-probs where the settings need them, advantages of the whole batch, then for each
     optimizer step forward and backward over this rank's micro batches, sum of the gradients over ranks, update.
 
     By index into the batch, where there are any: log-probs of the `reference`, `old` ones that were scored, and those
-    that a pass saw `before` the update; `advantages` by token.
+    that a pass saw `before` the update; `advantages` by token. `micro_batches`: of each optimizer step, this rank's.
     """
 
     def __init__(self, trainee: Trainee, batch: TrainBatch) -> None:
@@ -45,16 +44,19 @@ class RolloutStep:
         self.trainee = trainee
         self.samples = batch.samples
         self.temperature = batch.temperature
-        self.tally = Tally()
-        self.steps = optimizer_steps(batch.samples, trainee.settings)
+        self.metrics = StepMetrics()
+        self.steps = optimizer_steps(
+            [sample.rollout for sample in batch.samples],
+            trainee.settings.global_batch_size,
+            trainee.settings.num_steps_per_rollout,
+        )
         self.kept = [index for step in self.steps for index in step.indices]
-        self.mine = self._deal()
         device = trainee.place.device
         # Copies: what was read from the log cannot be written, and torch wants that of memory that it shares.
         self.masks = [torch.tensor(sample.loss_mask, device=device) for sample in batch.samples]
         self.rollout = [torch.tensor(sample.rollout_log_probs, device=device) for sample in batch.samples]
         self.fresh = [sample.oldest_version == sample.newest_version == batch.step for sample in batch.samples]
-        self.off_policy = OffPolicy(device) if any(sample.recalled for sample in batch.samples) else None
+        self.off_policy = OffPolicyMetrics(device) if any(sample.recalled for sample in batch.samples) else None
         self.trained_tokens = [int(sample.loss_mask.sum()) for sample in batch.samples]
         self.denominators = rollout_denominators(batch.samples)
         self.reference: dict[int, Tensor] = {}
@@ -62,18 +64,19 @@ class RolloutStep:
         self.before: dict[int, Tensor] = {}
         self.advantages: dict[int, Tensor] = {}
         self.moving: dict[int, bool] = {}
+        self.micro_batches: list[list[list[int]]] = []
 
     def run(self) -> dict[str, float]:
         """Train; the metrics of the step."""
-        with self.tally.timed("scoring"):
+        with self.metrics.timed("scoring"):
             self._prepare()
         grad_norms = []
         rate = 0.0
         for number, step in enumerate(self.steps):
             rate = self.trainee.optimizer.param_groups[0]["lr"]
             grad_norms.append(self._optimizer_step(number, step))
-        self.tally.counts["samples_passed"] = len(self.passes(self.kept))
-        metrics = self.tally.means(sum(map(self._weight_of_step, self.steps)), self.trainee.place.data)
+        self.metrics.counts["samples_passed"] = len(self.passes)
+        metrics = self.metrics.means(sum(map(self._weight_of_step, self.steps)), self.trainee.place.data)
         metrics |= {
             "grad_norm": sum(grad_norms) / len(grad_norms),
             "lr": rate,
@@ -88,24 +91,24 @@ class RolloutStep:
             metrics |= self.off_policy.figures(self.trainee.place.data)
         return metrics
 
-    def passes(self, indices: Sequence[int]) -> list[int]:
-        """This rank's samples among `indices` that can move the weights."""
+    def passing(self, indices: Sequence[int]) -> list[int]:
+        """The samples among `indices` that can move the weights, of all ranks."""
         algorithm, settings = self.trainee.algorithm, self.trainee.settings
-        mine = [index for index in indices if index in self.mine]
         every = algorithm.entropy_coef != 0 or (algorithm.use_kl_loss and algorithm.kl_loss_coef != 0)
         if every or not settings.skip_zero_advantage:
-            return mine
-        return [index for index in mine if self.moving[index]]
+            return list(indices)
+        return [index for index in indices if self.moving[index]]
 
-    def _deal(self) -> frozenset[int]:
-        """The samples of this data parallel rank."""
-        place = self.trainee.place
-        mine = set()
-        for step in self.steps:
-            lengths = [self.samples[index].total_length for index in step.indices]
-            ranks = rank_of(lengths, place.data.size(), balance=self.trainee.settings.balance_data)
-            mine |= {index for index, rank in zip(step.indices, ranks, strict=True) if rank == place.data.rank()}
-        return frozenset(mine)
+    @property
+    def passes(self) -> list[int]:
+        """The samples that this rank passes through the model."""
+        mine = {index for batches in self.micro_batches for members in batches for index in members}
+        return [index for index in self.kept if index in mine]
+
+    def _deal(self, indices: Sequence[int]) -> list[list[int]]:
+        """This rank's micro batches of samples of one optimizer step."""
+        data = self.trainee.place.data
+        return self.trainee.split(self.samples, indices, data.size())[data.rank()]
 
     def _prepare(self) -> None:
         """Log-probs before the update and under the reference where they are needed, and the advantages."""
@@ -114,7 +117,8 @@ class RolloutStep:
         in_reward = algorithm.kl_coef != 0
         own_old = not algorithm.use_rollout_logprobs
         if in_reward:
-            mine = sorted(self.mine)
+            self.micro_batches = [self._deal(step.indices) for step in self.steps]
+            mine = sorted(self.passes)
             self.reference = self._exchange(self._score_reference(mine))
             if own_old:
                 self.old = self._exchange(self._score_policy(mine))
@@ -128,12 +132,12 @@ class RolloutStep:
         )
         self.advantages = dict(zip(self.kept, advantages, strict=True))
         self.moving = self._moving()
-        passes = self.passes(self.kept)
+        self.micro_batches = [self._deal(self.passing(step.indices)) for step in self.steps]
         if algorithm.use_kl_loss and not in_reward:
-            self.reference = self._score_reference(passes)
+            self.reference = self._score_reference(self.passes)
         # With one update, what the update's own forward pass sees is the policy before it.
         if own_old and not in_reward and len(self.steps) > 1:
-            self.old = self._score_policy(passes)
+            self.old = self._score_policy(self.passes)
 
     def _moving(self) -> dict[int, bool]:
         """Whether any trained token of a sample has an advantage other than exactly 0."""
@@ -166,19 +170,19 @@ class RolloutStep:
     def _optimizer_step(self, number: int, step: OptimizerStep) -> float:
         """One update; the norm of the gradient before clipping."""
         trainee = self.trainee
-        with self.tally.timed("forward_backward"):
+        with self.metrics.timed("forward_backward"):
             trainee.model.zero_grad_buffer()
             trainee.optimizer.zero_grad()
-            batches = trainee.split(self.samples, self.passes(step.indices))
+            batches = self.micro_batches[number]
             for place, members in enumerate(batches):
                 last = place == len(batches) - 1
                 with nullcontext() if last else trainee.model.no_sync():
                     self._forward_backward(members, first=number == 0, divisor=self._weight_of_step(step))
-        with self.tally.timed("gradients"):
+        with self.metrics.timed("gradients"):
             if not batches and trainee.model.ddp_config.overlap_grad_reduce:
                 trainee.model.start_grad_sync()  # else the last backward pass starts it
             finalize_model_grads([trainee.model])
-        with self.tally.timed("optimizer"), stand_in():
+        with self.metrics.timed("optimizer"), stand_in():
             _, norm, _ = trainee.optimizer.step()
         if norm is None or not math.isfinite(norm):
             raise TrainerError(
@@ -214,17 +218,17 @@ class RolloutStep:
         )
         trainee.optimizer.scale_loss(loss / divisor).backward()
         named = {RENAMED.get(name, name): value for name, value in figures.items()}
-        self.tally.add(
+        self.metrics.add(
             {name: value for name, value in named.items() if name is not None}, sum(map(self._weight, members))
         )
         if first or known_old:
             self.before.update(zip(members, old, strict=True))
             same = [torch.full_like(self.masks[index], self.fresh[index], dtype=torch.bool) for index in members]
-            self.tally.add_difference(torch.cat(old), torch.cat(rollout), torch.cat(masks), torch.cat(same))
+            self.metrics.add_difference(torch.cat(old), torch.cat(rollout), torch.cat(masks), torch.cat(same))
             if self.off_policy is not None:
                 self._weigh(self.off_policy, members, torch.cat(old), torch.cat(rollout))
 
-    def _weigh(self, off_policy: OffPolicy, members: list[int], old: Tensor, rollout: Tensor) -> None:
+    def _weigh(self, off_policy: OffPolicyMetrics, members: list[int], old: Tensor, rollout: Tensor) -> None:
         algorithm = self.trainee.algorithm
         recalled = [(self.masks[index] != 0) & self.samples[index].recalled for index in members]
         off_policy.add(truncated(old, rollout, algorithm.tis_clip_low, algorithm.tis_clip), torch.cat(recalled))

@@ -1,4 +1,7 @@
-"""`Tally`: the figures of one rollout step, added up over micro batches, optimizer steps and ranks."""
+"""`StepMetrics`: the figures of one rollout step, added up over micro batches, optimizer steps and ranks.
+
+`OffPolicyMetrics`: how TIS weighted the recorded rollouts of the step.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from slime_events.algorithms.objective import Correction
+
 # A sample that needed no pass adds exactly 0 to these, so that they are means over the whole step. All other figures
 # of the objective are means over the samples that were passed through the model.
 OVER_THE_STEP = frozenset({"loss", "pg_loss", "pg_clipfrac"})
@@ -18,7 +23,7 @@ DIFFERENCE = "train_rollout_logprob_abs_diff"
 AGREEMENT = "logprob_agreement_max"
 
 
-class Tally:
+class StepMetrics:
     """Sums stay on the device until `means` is asked for."""
 
     def __init__(self) -> None:
@@ -85,6 +90,34 @@ class Tally:
                 means[name] = max(known)
         seconds = {part: max(rank[4].get(part, 0.0) for rank in everyone) for rank in everyone for part in rank[4]}
         return {**means, **counts, **{f"seconds_{part}": value for part, value in seconds.items()}}
+
+
+class OffPolicyMetrics:
+    """Of the trained tokens of recorded rollouts. Sums stay on the device until `figures` is asked for."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._sums = torch.zeros(3, dtype=torch.float64, device=device)
+        self._largest = torch.zeros((), device=device)
+
+    def add(self, correction: Correction, chosen: Tensor) -> None:
+        """correction: of tokens [tokens]; chosen: bool [tokens], those that are meant."""
+        weight, clipped = correction.weight[chosen], correction.clipped[chosen]
+        if weight.numel():
+            counted = torch.full_like(weight, 1.0)
+            self._sums += torch.stack([counted.sum(), weight.sum(), clipped.sum()]).double()
+            self._largest = torch.maximum(self._largest, weight.max())
+
+    def figures(self, data: dist.ProcessGroup) -> dict[str, float]:
+        """Mean and largest weight, and the share of tokens whose weight was bounded; collective."""
+        if data.size() > 1:
+            dist.all_reduce(self._sums, group=data)
+            dist.all_reduce(self._largest, op=dist.ReduceOp.MAX, group=data)
+        tokens, weight, clipped = self._sums.tolist()
+        return {
+            "recalled_tis": weight / max(tokens, 1.0),
+            "recalled_tis_max": float(self._largest),
+            "recalled_tis_clipfrac": clipped / max(tokens, 1.0),
+        }
 
 
 def _add(parts: list[dict[str, float]]) -> dict[str, float]:

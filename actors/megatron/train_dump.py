@@ -52,9 +52,10 @@ def save_train_dump(step: RolloutStep, batch: TrainBatch, path: str) -> None:
 
 def _shard(step: RolloutStep) -> dict[str, Any]:
     """This rank's part. partition: its samples, places in the batch; micro_batch_indices: places in that."""
-    mine = sorted(step.mine)
+    data, passes = step.trainee.place.data, set(step.passes)
+    unmoved = set(step.kept) - set(step.passing(step.kept))
+    mine = sorted(passes | {index for index in unmoved if index % data.size() == data.rank()})
     where = {index: place for place, index in enumerate(mine)}
-    passes = [step.trainee.split(step.samples, step.passes(one.indices)) for one in step.steps]
     columns = {
         "log_probs": step.old | step.before,
         "ref_log_probs": step.reference,
@@ -62,11 +63,13 @@ def _shard(step: RolloutStep) -> dict[str, Any]:
     }
     return {
         "rank": step.trainee.place.rank,
-        "data_parallel_rank": step.trainee.place.data.rank(),
+        "data_parallel_rank": data.rank(),
         "sample_indices": mine,
         "partition": mine,
-        "num_microbatches": [len(batches) for batches in passes],
-        "micro_batch_indices": [[where[index] for index in members] for batches in passes for members in batches],
+        "num_microbatches": [len(batches) for batches in step.micro_batches],
+        "micro_batch_indices": [
+            [where[index] for index in members] for batches in step.micro_batches for members in batches
+        ],
         "global_batch_sizes": [one.rollouts for one in step.steps],
         "tokens_of": {name: {i: _plain(values[i]) for i in mine if i in values} for name, values in columns.items()},
     }

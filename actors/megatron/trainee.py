@@ -1,23 +1,97 @@
-"""`Trainee`: the policy in training with all that acts on it."""
+"""`Place`: this process among the trainer's ranks. `Trainee`: the policy in training, with all that acts on it."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallel
 from torch import Tensor
 
 from actors.megatron.architecture import Architecture
-from actors.megatron.cpu import on_cpu
+from actors.megatron.cpu import install, on_cpu
+from actors.megatron.data_split import packing_rule
 from actors.megatron.forward import MicroBatch, pack, response_log_probs
-from actors.megatron.micro_batches import micro_batches
-from actors.megatron.parallel import Place
+from schemas.errors import TrainerError
+from slime_events.algorithms.packing import micro_batches
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.train_batch import TrainSample
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Rank, device, and the groups it talks in. Ranks of one tensor parallel group see the same samples."""
+
+    rank: int
+    world_size: int
+    device: torch.device
+    tensor: dist.ProcessGroup
+    data: dist.ProcessGroup
+
+    @property
+    def exports(self) -> bool:
+        """Whether this rank belongs to the tensor parallel group that gives the weights away: that of rank 0."""
+        return self.data.rank() == 0
+
+
+def join(settings: TrainerSettings, rank: int, world_size: int, master: str) -> Place:
+    """Join torch.distributed (gloo, or NCCL on CUDA) at `master` = "host:port" and form Megatron's groups.
+
+    One per process. Raises TrainerError when the ranks do not meet within `distributed_timeout_minutes` or do not
+    divide into tensor parallel groups.
+    """
+    if world_size % settings.tensor_model_parallel_size:
+        raise TrainerError(
+            f"{world_size} ranks do not divide by tensor-model-parallel-size {settings.tensor_model_parallel_size}"
+        )
+    install()
+    device = torch.device("cpu")
+    if not on_cpu():
+        # Ray shows an actor its own GPUs only; started by hand, all of the node's are there.
+        local = 0 if torch.cuda.device_count() == 1 else rank % torch.cuda.device_count()
+        device = torch.device("cuda", local)
+        torch.cuda.set_device(device)
+        os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
+    timeout = timedelta(minutes=settings.distributed_timeout_minutes)
+    # A rank alone meets nobody, so it opens no port; torch's own store listens on every address of the machine.
+    meeting: dict[str, Any] = (
+        {"store": torch._C._distributed_c10d.HashStore()} if world_size == 1 else {"init_method": f"tcp://{master}"}
+    )
+    try:
+        dist.init_process_group(
+            "gloo" if on_cpu() else "nccl", rank=rank, world_size=world_size, timeout=timeout, **meeting
+        )
+    except (RuntimeError, ValueError) as error:
+        raise TrainerError(f"rank {rank} of {world_size} could not join the trainer at {master}: {error}") from error
+    parallel_state.initialize_model_parallel(
+        settings.tensor_model_parallel_size, distributed_timeout_minutes=settings.distributed_timeout_minutes
+    )
+    if not on_cpu():
+        from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
+
+        model_parallel_cuda_manual_seed(settings.seed)
+    torch.manual_seed(settings.seed)
+    return Place(
+        rank=rank,
+        world_size=world_size,
+        device=device,
+        tensor=parallel_state.get_tensor_model_parallel_group(),
+        data=parallel_state.get_data_parallel_group(),
+    )
+
+
+def leave() -> None:
+    """Undo `join`, so that the process may join again."""
+    parallel_state.destroy_model_parallel()
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +107,12 @@ class Trainee:
     optimizer: Any
     scheduler: Any
 
-    def split(self, samples: Sequence[TrainSample], indices: Sequence[int]) -> list[list[int]]:
-        """The micro batches of `indices` into `samples`."""
+    def split(self, samples: Sequence[TrainSample], indices: Sequence[int], ranks: int = 1) -> list[list[list[int]]]:
+        """Of each of `ranks` data parallel ranks its micro batches of `indices` into `samples`."""
         lengths = [samples[index].total_length for index in indices]
-        chosen = micro_batches(lengths, self.settings, self.architecture, cpu=on_cpu())
-        return [[indices[place] for place in batch] for batch in chosen]
+        rule = packing_rule(self.settings, self.architecture, ranks, cpu=on_cpu())
+        dealt = micro_batches(lengths, rule)
+        return [[[indices[place] for place in members] for members in batches] for batches in dealt]
 
     def pack(self, samples: Sequence[TrainSample], indices: Sequence[int]) -> MicroBatch:
         """One packed micro batch on this rank's device."""
@@ -50,7 +125,7 @@ class Trainee:
     ) -> dict[int, Tensor]:
         """Index -> log-probs of the response, float32 [response], without gradient."""
         scores: dict[int, Tensor] = {}
-        for members in self.split(samples, indices):
+        for members in self.split(samples, indices)[0]:
             packed = self.pack(samples, members)
             log_probs, _ = response_log_probs(model, packed, temperature, self.place.tensor)
             scores.update(zip(members, log_probs, strict=True))

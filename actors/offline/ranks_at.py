@@ -9,11 +9,9 @@ from pathlib import Path
 
 from msgspec import structs
 
-from actors.offline.retrainer import Retrainer, SameDigests
-from actors.offline.run_steps import run_steps
-from actors.trainer.checkpoint_folders import CheckpointFolders
-from actors.trainer.restore import restore
-from actors.trainer.trainer_ranks import Ranks
+from actors.offline.retrainer import Retrainer, SameDigests, run_steps
+from actors.trainer.checkpoints import CheckpointFolders, restore
+from actors.trainer.ranks import Ranks
 from schemas.errors import TrainerError
 from slime_events.analysis.retrain.retrained import Retrained
 from slime_events.analysis.retrain.version_chain import Chain, read_chain

@@ -19,11 +19,10 @@ from pathlib import Path
 from msgspec import structs
 
 from actors.offline.ranks_at import MakeRanks, begin
-from actors.offline.retrainer import FarFrom, Retrainer, SameDigests
-from actors.offline.run_steps import run_steps
-from actors.trainer.checkpoint_folders import CheckpointFolders
+from actors.offline.retrainer import FarFrom, Retrainer, SameDigests, run_steps
+from actors.trainer.checkpoints import CheckpointFolders
 from actors.trainer.local_ranks import local_ranks
-from actors.trainer.trainer_ranks import Ranks
+from actors.trainer.ranks import Ranks
 from schemas.errors import ImpossibleCombination, TrainerError
 from slime_events.analysis.retrain.diagnosis import likely_causes
 from slime_events.analysis.retrain.recorded_steps import RecordedStep

@@ -13,15 +13,88 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from actors.trainer.trainer_ranks import Ranks, Result, train
+from actors.learner.followed_batches import FollowedBatches
+from actors.trainer.ranks import Ranks, StepResult, train
+from schemas.batches import BatchSealed
+from schemas.errors import StorageError
+from schemas.ids import group_of
+from schemas.rollouts import RolloutCompleted
+from schemas.runs import Branched
+from schemas.steps import StepCommitted
+from schemas.subjects import of_type
 from slime_events.analysis.retrain.difference import Difference, trained_otherwise
 from slime_events.analysis.retrain.distance import Distance, distance
-from slime_events.analysis.retrain.recorded_steps import RecordedStep
+from slime_events.analysis.retrain.recorded_steps import RecordedStep, recorded_step, recorded_steps
 from slime_events.analysis.retrain.retrained import Retrained
+from slime_events.analysis.retrain.version_chain import Chain
+from slime_events.core.run.run_reader import OpenedRun, open_run
+from slime_events.loop.learner.batches import Taken
 from slime_events.loop.training.training_state import Digests
 from storage.cancellation import end_all
+from storage.log import Readable
 from storage.weights.files import TensorView
 from storage.weights.store import TensorBytes, WeightStore, digest_of
+
+
+async def run_steps(opened: OpenedRun, chain: Chain, steps: range) -> AsyncGenerator[RecordedStep, None]:
+    """Those of `steps`, which are committed, in order. Raises StorageError, RunNotFound for a parent that is gone."""
+    temperature = opened.settings.rollout.rollout_temperature
+    branched = chain.started.branched if chain.started else None
+    if branched is None or not branched.follows:
+        async for step in recorded_steps(opened.log, opened.fetch, steps, temperature=temperature):
+            yield step
+        return
+    async with open_run(branched.where) as parent:
+        batches = FollowedBatches(parent.fetch, temperature=temperature, shared=branched.version)
+        async for step in followed_steps(opened.log, parent.log, batches, steps, branched):
+            yield step
+
+
+async def followed_steps(
+    own: Readable, parent: Readable, batches: FollowedBatches, steps: range, branched: Branched
+) -> AsyncGenerator[RecordedStep, None]:
+    """Of a learner: one pass over the parent's log, which holds no other rollouts than those of batches to come."""
+    committed = await _committed(own, steps)
+    lacking: dict[int, set[str]] = {}
+    seen: dict[int, set[str]] = {step: set() for step in steps}
+    async for recorded in own.read(1, of_type(own.run, "batch.sealed")):
+        sealed = recorded.envelope.event
+        if isinstance(sealed, BatchSealed) and sealed.step in steps:
+            batches.apply(sealed, recorded.position)
+            lacking[sealed.step] = set(sealed.samples)
+    wanted = {group_of(sample): step for step, samples in lacking.items() for sample in samples}
+    left = list(steps)
+    async for recorded in parent.read():
+        event = recorded.envelope.event
+        sample = getattr(event, "sample", "")
+        step = wanted.get(group_of(sample))
+        if step in seen:
+            batches.read(event, recorded.position)
+            seen[step].add(sample)
+            if isinstance(event, RolloutCompleted):
+                lacking[step].discard(sample)
+        while left and not lacking[left[0]]:
+            step = left.pop(0)
+            yield await asyncio.to_thread(recorded_step, batches, committed[step], {})
+            batches.forget(step)
+            batches.take(Taken(unused=tuple(seen.pop(step))))
+        if not left:
+            return
+    if left:
+        raise StorageError(
+            f"step {left[0]} of run {own.run} was trained on rollouts that the log of {parent.run} at {branched.where} "
+            "does not hold"
+        )
+
+
+async def _committed(own: Readable, steps: range) -> dict[int, StepCommitted]:
+    found: dict[int, StepCommitted] = {}
+    async for recorded in own.read(1, of_type(own.run, "step.committed")):
+        event = recorded.envelope.event
+        if isinstance(event, StepCommitted) and event.step in steps:
+            found[event.step] = event
+    return found
+
 
 Weights = Callable[[int], Mapping[str, TensorView] | None]
 """The recorded weights of a version; None where they are not there."""
@@ -34,7 +107,7 @@ class SameDigests:
     keep: WeightStore | None = None
 
     def __call__(
-        self, step: RecordedStep, result: Result, tensors: list[TensorBytes]
+        self, step: RecordedStep, result: StepResult, tensors: list[TensorBytes]
     ) -> tuple[tuple[Difference, ...], Distance | None]:
         version = step.committed.version
         weights = self.keep.write(version, tensors, step.committed.step).digest if self.keep else digest_of(tensors)
@@ -48,7 +121,7 @@ class FarFrom:
     weights: Weights
 
     def __call__(
-        self, step: RecordedStep, result: Result, tensors: list[TensorBytes]
+        self, step: RecordedStep, result: StepResult, tensors: list[TensorBytes]
     ) -> tuple[tuple[Difference, ...], Distance | None]:
         recorded = self.weights(step.committed.version)
         return step.differences, None if recorded is None else distance(recorded, tensors)
@@ -76,7 +149,7 @@ class Retrainer:
         it then, or have trained it. Raises what the ranks and the log raise.
         """
         building = asyncio.ensure_future(anext(steps, None))
-        training: asyncio.Future[Result] | None = None
+        training: asyncio.Future[StepResult] | None = None
         judging: asyncio.Future[Retrained] | None = None
         try:
             while (step := await building) is not None:
@@ -102,7 +175,7 @@ class Retrainer:
             await steps.aclose()
 
     async def _judged(
-        self, step: RecordedStep, result: Result, tensors: list[TensorBytes], seconds: float
+        self, step: RecordedStep, result: StepResult, tensors: list[TensorBytes], seconds: float
     ) -> Retrained:
         differences, apart = await asyncio.to_thread(self._judge, step, result, tensors)
         committed = step.committed

@@ -108,11 +108,8 @@ class _Served:
 
         self._rank = TrainerRank(*args)
 
-    def export_weights(self) -> list[tuple[str, str, tuple[int, ...], bytes]]:
-        from actors.megatron.digest import tensor_bytes
-
-        tensors = (tensor_bytes(name, tensor) for name, tensor in self._rank.export_weights())
-        return [(name, dtype, shape, bytes(data)) for name, dtype, shape, data in tensors]
+    def export_bytes(self) -> list[tuple[str, str, tuple[int, ...], bytes]]:
+        return [(name, dtype, shape, bytes(data)) for name, dtype, shape, data in self._rank.export_bytes()]
 
     def close(self) -> None:
         if self._rank is not None:

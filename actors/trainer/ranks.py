@@ -1,118 +1,120 @@
-"""`RanksOfMegatron`: all trainer ranks as one. Rank 0 lives in this process, the others are its Ray peers."""
+"""`Ranks`: all ranks of a trainer as one, wherever they are.
+
+`collective` is one call that every rank takes part in. `CollectiveRanks` is what the real ones have in common.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
-import ray
-from ray.exceptions import RayActorError
-
-from actors.megatron.digest import tensor_bytes
-from actors.megatron.rank import TrainerRank
-from actors.trainer.collective import collective
-from actors.trainer.trainer_ranks import StepResult
 from schemas.errors import RankLost
-from slime_events.analysis.export.dump import train_dump_path
-from slime_events.core.config.algorithm import AlgorithmSettings
-from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.train_batch import TrainBatch
+from storage.cancellation import end_all
+from storage.nats.ports import HOST, free_port
 from storage.weights.store import TensorBytes
 
 T = TypeVar("T")
-CLOSE_S = 10.0
-"""Seconds that rank 0 has to leave its group; its process ends without that."""
+BLAME_S = 5.0
+"""Seconds that the other ranks have to answer, once one has failed; then none of them is of use any more."""
 
 
-class RanksOfMegatron:
-    """Every call goes to every rank, since all of them are collective; answers are rank 0's.
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """metrics: by name, the same on every rank (seconds: the slowest rank's). optimizer_digest: of all ranks' state."""
 
-    Rank 0 is used from one thread of its own: the event loop stays free, and what torch keeps by thread stays there.
-    dumps: of each step that is trained, a path with {rollout_id}.
-    """
+    metrics: dict[str, float]
+    optimizer_digest: str
 
-    def __init__(self, peers: Sequence[Any], dumps: str | None = None) -> None:
-        self._peers, self._dumps = peers, dumps
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="megatron")
-        self._rank: TrainerRank | None = None
 
-    async def start(self, settings: TrainerSettings, algorithm: AlgorithmSettings, master: str) -> None:
-        """Build rank 0 and all peers; they meet at `master`."""
-        world = len(self._peers) + 1
-        others = [
-            peer.start.remote(settings, algorithm, rank, world, master) for rank, peer in enumerate(self._peers, 1)
-        ]
-        self._rank = await self._everywhere(lambda: TrainerRank(settings, algorithm, 0, world, master), others)
+class Ranks(Protocol):
+    """Calls go to every rank, answers are rank 0's."""
+
+    async def train(self, batch: TrainBatch) -> StepResult:
+        """One rollout step: all its optimizer steps."""
+
+    async def export_weights(self) -> list[TensorBytes]:
+        """HF-named tensors. They may change with the next call."""
+
+    async def optimizer_digest(self) -> str:
+        """sha256 hex over the optimizer's state, as in a step's result."""
+
+    async def save_checkpoint(self, folder: str) -> None:
+        """Model, optimizer, scheduler."""
+
+    async def load_checkpoint(self, folder: str) -> None:
+        """Go on from such a folder. Raises CheckpointMismatch where it is incomplete or does not fit; the ranks are
+        then to be reset or to load another."""
+
+    async def reset(self) -> None:
+        """Back to what the run started from: weights, new optimizer, new schedule."""
+
+
+class CollectiveRanks:
+    """Keeps `Ranks` by one method: `everywhere`."""
+
+    async def everywhere(self, method: str, *args: Any) -> Any:
+        """Rank 0's answer once all have theirs. A lost rank is named, not the one that waited for it in vain."""
+        raise NotImplementedError
 
     async def train(self, batch: TrainBatch) -> StepResult:
         """One rollout step on all ranks."""
-        rank, dump = self._own(), train_dump_path(self._dumps, batch.step) if self._dumps else None
-        others = [peer.train.remote(batch, dump) for peer in self._peers]
-        return await self._everywhere(lambda: rank.train(batch, dump), others)
+        result: StepResult = await self.everywhere("train", batch)
+        return result
 
     async def export_weights(self) -> list[TensorBytes]:
-        """HF-named tensors as bytes."""
-        rank = self._own()
-        others = [peer.export_weights.remote() for peer in self._peers]
-        return await self._everywhere(
-            lambda: [tensor_bytes(name, tensor) for name, tensor in rank.export_weights()], others
-        )
-
-    async def save_checkpoint(self, folder: str) -> None:
-        """Model, optimizer and scheduler of all ranks."""
-        rank = self._own()
-        others = [peer.save_checkpoint.remote(folder) for peer in self._peers]
-        await self._everywhere(lambda: rank.save_checkpoint(folder), others)
-
-    async def load_checkpoint(self, folder: str) -> None:
-        """Model, optimizer and scheduler of all ranks. Raises CheckpointMismatch."""
-        rank = self._own()
-        others = [peer.load_checkpoint.remote(folder) for peer in self._peers]
-        await self._everywhere(lambda: rank.load_checkpoint(folder), others)
+        """HF-named tensors."""
+        tensors: list[TensorBytes] = await self.everywhere("export_bytes")
+        return tensors
 
     async def optimizer_digest(self) -> str:
         """Of all ranks' optimizer state."""
-        rank = self._own()
-        others = [peer.optimizer_digest.remote() for peer in self._peers]
-        return await self._everywhere(rank.optimizer_digest, others)
+        return str(await self.everywhere("optimizer_digest"))
+
+    async def save_checkpoint(self, folder: str) -> None:
+        """Model, optimizer and scheduler of all ranks."""
+        await self.everywhere("save_checkpoint", folder)
+
+    async def load_checkpoint(self, folder: str) -> None:
+        """Model, optimizer and scheduler of all ranks. Raises CheckpointMismatch."""
+        await self.everywhere("load_checkpoint", folder)
 
     async def reset(self) -> None:
         """Build all ranks anew, as they were at the start."""
-        rank = self._own()
-        others = [peer.reset.remote() for peer in self._peers]
-        await self._everywhere(rank.reset, others)
-
-    async def close(self) -> None:
-        """Leave the process group, unless rank 0 is still in a call that waits for a rank in vain."""
-        if self._rank is not None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(CLOSE_S):
-                    await self._here(self._rank.close)
-        self._thread.shutdown(wait=False)
-
-    def _own(self) -> TrainerRank:
-        if self._rank is None:
-            raise RuntimeError("start the ranks first")
-        return self._rank
-
-    async def _everywhere(self, call: Callable[[], T], others: Sequence[Any]) -> T:
-        """Rank 0's answer once all have theirs. A lost rank is named, not the one that waited for it in vain."""
-        peers = [_of_peer(rank, other) for rank, other in enumerate(others, 1)]
-        return await collective([self._here(call), *peers], give_up=self._kill_peers)
-
-    def _kill_peers(self) -> None:
-        for peer in self._peers:
-            ray.kill(peer)
-
-    async def _here(self, call: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+        await self.everywhere("reset")
 
 
-async def _of_peer(rank: int, answer: Any) -> Any:
+async def train(ranks: Ranks, batch: TrainBatch) -> StepResult:
+    """One rollout step. An empty batch, which only a learner has, leaves weights, optimizer and schedule alone."""
+    if not batch.samples:
+        return StepResult({"samples": 0.0}, await ranks.optimizer_digest())
+    return await ranks.train(batch)
+
+
+async def collective(parts: Sequence[Awaitable[T]], give_up: Callable[[], None]) -> T:
+    """Rank 0's answer once all have theirs, `parts` in the order of ranks.
+
+    Raises the error of who failed first, but before all others that of a lost rank, which those who waited for it may
+    have noticed sooner. give_up: called where some still wait then; they wait for one that will not come.
+    """
+    tasks = [asyncio.ensure_future(part) for part in parts]
     try:
-        return await answer
-    except RayActorError as error:
-        raise RankLost(f"rank {rank} is gone (killed, out of memory, or crashed)") from error
+        first, waiting = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        if waiting:
+            _, waiting = await asyncio.wait(waiting, timeout=BLAME_S)
+        if waiting:
+            give_up()
+        answered = sorted((task for task in tasks if task not in waiting), key=lambda task: task not in first)
+        errors = [error for task in answered if (error := task.exception()) is not None]
+        if errors:
+            raise min(errors, key=lambda error: not isinstance(error, RankLost))
+        return tasks[0].result()
+    finally:
+        await end_all(*tasks)
+
+
+def rendezvous_address() -> str:
+    """`host:port` of rank 0, on loopback, where the ranks of one trainer meet; the port is free now."""
+    return f"{HOST}:{free_port()}"

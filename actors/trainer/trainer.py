@@ -15,10 +15,10 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from actors.trainer.checkpoint_folders import CheckpointFolders
-from actors.trainer.restore import restore
-from actors.trainer.trainer_ranks import Ranks, Result, train
+from actors.trainer.checkpoints import CheckpointFolders, restore
+from actors.trainer.ranks import Ranks, StepResult, train
 from schemas.batches import BatchSealed
 from schemas.checkpoints import CheckpointSaved
 from schemas.errors import TrainerError, WeightsDamaged
@@ -26,9 +26,9 @@ from schemas.steps import StepClaimed, StepCommitted
 from schemas.subjects import about
 from schemas.weights import WeightsPublished
 from slime_events.analysis.retrain.difference import trained_otherwise
+from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.participant import Participant, subjects_of
 from slime_events.core.train_batch import TrainBatch
-from slime_events.core.trajectory import Fetch
 from slime_events.loop.training.pending_batches import OpenBatches
 from slime_events.loop.training.training_state import Digests, Trained, read_trained
 from storage.follow import Follower
@@ -42,10 +42,34 @@ STEPS = (StepCommitted, StepClaimed)
 """What a trainer folds beside what batches are made of, and all that it is brought beside that."""
 
 
+@dataclass(frozen=True, slots=True)
+class TrainerPlan:
+    """steps: of the run; weights of the last are published. checkpoints: the folder that they are saved into.
+    publish_every, checkpoint_every: versions; None saves none. retention: which weights stay; None keeps all.
+    """
+
+    steps: int
+    checkpoints: str
+    publish_every: int = 1
+    checkpoint_every: int | None = None
+    retention: Retention | None = None
+
+    @classmethod
+    def of(cls, settings: TrainSettings, checkpoints: str, *, evaluated: int = 0) -> TrainerPlan:
+        """As the settings have it. checkpoints: where they name no folder. evaluated: as `Retention` has it."""
+        trainer = settings.trainer
+        return cls(
+            settings.rollout.num_rollout or 0,
+            trainer.save or checkpoints,
+            trainer.update_weights_interval,
+            trainer.save_interval,
+            Retention(trainer.keep_weights, trainer.save_interval or 0, evaluated) if trainer.keep_weights else None,
+        )
+
+
 class Trainer:
-    """The shell around the ranks. temperature: the rollout's, which log-probs are taken at. start_of: where in the log
-    a trainer that goes on from a version has to begin to read. open_batches: where batches are not of the log's own
-    rollouts.
+    """The shell around the ranks. batches: sealed ones, with what they are made of. start_of: where in the log a
+    trainer that goes on from a version has to begin to read.
     """
 
     def __init__(
@@ -53,22 +77,14 @@ class Trainer:
         worker: Participant,
         ranks: Ranks,
         store: WeightStore,
-        fetch: Fetch,
+        batches: OpenBatches,
+        plan: TrainerPlan,
         *,
-        temperature: float,
-        publish_every: int,
-        checkpoint_every: int | None,
-        checkpoints: str,
-        steps: int,
-        retention: Retention | None = None,
         start_of: Callable[[int], int] = lambda version: 1,
-        open_batches: OpenBatches | None = None,
     ) -> None:
-        self._worker, self._ranks, self._store, self._steps = worker, ranks, store, steps
-        self._publish_every, self._checkpoint_every = publish_every, checkpoint_every
-        self._folders = CheckpointFolders(checkpoints)
-        self._retention, self._start_of = retention, start_of
-        self._open = open_batches or OpenBatches(fetch, temperature=temperature)
+        self._worker, self._ranks, self._store, self._batches = worker, ranks, store, batches
+        self.plan, self._start_of = plan, start_of
+        self._folders = CheckpointFolders(plan.checkpoints)
         self._trained = Trained()
         self._to_write = -1
         self._version = self._published = -1
@@ -81,14 +97,14 @@ class Trainer:
         if self._trained.over:
             return self._trained.version
         await self._begin()
-        followed = subjects_of(self._worker.log.run, (*STEPS, *self._open.folded))
+        followed = subjects_of(self._worker.log.run, (*STEPS, *self._batches.folded))
         async with Follower(self._worker.log, self._start_of(self._version), followed) as follower:
             while not (self._over and follower.caught_up):
                 for recorded in await follower.next(wait_s=1.0):
                     await self._take(recorded)
-                if follower.caught_up and self._version in self._open.sealed and not self._over:
+                if follower.caught_up and self._version in self._batches.sealed and not self._over:
                     await self._take_over()
-                    await self._step(self._open.sealed[self._version])
+                    await self._step(self._batches.sealed[self._version])
         return self._version
 
     async def _begin(self) -> None:
@@ -131,7 +147,7 @@ class Trainer:
             if self._claim is not None and recorded.position > self._claim[1]:
                 raise TrainerError(f"{event.trainer} has taken over at step {event.step}: this trainer ends")
         else:
-            self._open.apply(event, recorded.position)
+            self._batches.apply(event, recorded.position)
 
     async def _take_step(self, committed: StepCommitted, producer: str) -> None:
         """A step in the log: of this trainer, or of one before it, whose steps since the checkpoint are made again."""
@@ -142,7 +158,7 @@ class Trainer:
                     "only one trainer may work on a run at a time"
                 )
             await self._step_again(committed)
-        self._open.forget(committed.step)
+        self._batches.forget(committed.step)
 
     async def _take_over(self) -> None:
         """Claim the first own step. Raises TrainerError where another trainer has committed it meanwhile."""
@@ -161,9 +177,9 @@ class Trainer:
 
     async def _step_again(self, committed: StepCommitted) -> None:
         """Train a step that is in the log already, to the same digests."""
-        if committed.step not in self._open.sealed or committed.step != self._version:
+        if committed.step not in self._batches.sealed or committed.step != self._version:
             raise TrainerError(f"step {committed.step} was committed, but the log holds no batch or no step before it")
-        result = await train(self._ranks, await self._open.made(committed.step))
+        result = await train(self._ranks, await self._batches.made(committed.step))
         found = Digests(await self._digest(committed.version), result.optimizer_digest)
         if different := trained_otherwise(committed, found):
             raise TrainerError(
@@ -195,7 +211,7 @@ class Trainer:
 
     async def _step(self, sealed: BatchSealed) -> None:
         begun = time.perf_counter()
-        batch = await self._open.made(sealed.step)
+        batch = await self._batches.made(sealed.step)
         built = time.perf_counter()
         result = await train(self._ranks, batch)
         trained = time.perf_counter()
@@ -204,18 +220,17 @@ class Trainer:
         seconds = {"batch": built - begun, "train": trained - built, "weights": written - trained}
         await self._commit(sealed, batch, result, manifest, seconds)
         self._version = manifest.version
-        self._open.forget(sealed.step)
+        self._batches.forget(sealed.step)
         await self._checkpoint(Digests(manifest.digest, result.optimizer_digest))
-        retention = self._retention
-        if retention is not None:
-            removable = retention.removable(self._store.versions(), pinned=(self._published,))
+        if self.plan.retention is not None:
+            removable = self.plan.retention.removable(self._store.versions(), pinned=(self._published,))
             await asyncio.to_thread(self._store.remove, removable)
 
     async def _commit(
         self,
         sealed: BatchSealed,
         batch: TrainBatch,
-        result: Result,
+        result: StepResult,
         manifest: WeightManifest,
         seconds: dict[str, float],
     ) -> None:
@@ -232,7 +247,7 @@ class Trainer:
             metrics=result.metrics,
             seconds=seconds,
         )
-        due = version % self._publish_every == 0 or version == self._steps
+        due = version % self.plan.publish_every == 0 or version == self.plan.steps
         published = [self._as_published(manifest)] if due else []
         first, position = self._claim or (-1, 0)
         fence = Fence(self._about(sealed.step), position if sealed.step == first else 0)
@@ -244,7 +259,7 @@ class Trainer:
     async def _checkpoint(self, digests: Digests) -> None:
         """Save the version that the ranks are at, if it is due. One that was said before is the same event."""
         version = self._version
-        if not self._checkpoint_every or version % self._checkpoint_every:
+        if not self.plan.checkpoint_every or version % self.plan.checkpoint_every:
             return
         begun = time.perf_counter()
         await asyncio.to_thread(self._folders.make_way, version)

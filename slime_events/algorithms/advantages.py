@@ -8,34 +8,15 @@ import torch
 from torch import Tensor
 
 from schemas.errors import ImpossibleCombination
-from slime_events.algorithms.grpo import grpo
-from slime_events.algorithms.kl import approx_kl
-from slime_events.algorithms.reinforce_plus_plus import reinforce_plus_plus, reinforce_plus_plus_baseline
+from slime_events.algorithms.estimators import estimator_of
+from slime_events.algorithms.objective import approx_kl
 from slime_events.algorithms.segments import Segments
-from slime_events.algorithms.whiten import AllReduce, masked_whiten
-from slime_events.core.config.algorithm import AlgorithmSettings, Estimator
+from slime_events.core.config.algorithm import AlgorithmSettings
 
-AdvantageFunction = Callable[[Tensor, Tensor, Segments, AlgorithmSettings], Tensor]
+AllReduce = Callable[[Tensor], Tensor]
+"""Sums a small float64 tensor over the data parallel ranks (context parallel ranks among them)."""
 
-ESTIMATORS: dict[Estimator, AdvantageFunction] = {
-    "grpo": grpo,
-    "gspo": grpo,
-    "cispo": grpo,
-    "reinforce_plus_plus": reinforce_plus_plus,
-    "reinforce_plus_plus_baseline": reinforce_plus_plus_baseline,
-}
-
-
-def token_kl(
-    log_probs: list[Tensor], ref_log_probs: list[Tensor] | None, segments: Segments, settings: AlgorithmSettings
-) -> Tensor:
-    """KL to the reference per token [tokens]; zeros when `kl_coef` is 0, where no reference pass is needed."""
-    if settings.kl_coef == 0:
-        return torch.zeros(len(segments.mask), device=segments.mask.device)
-    if ref_log_probs is None:
-        raise ImpossibleCombination("kl_coef is not 0 but there are no reference log-probs: give a reference model")
-    policy = segments.join(log_probs, "log_probs")
-    return approx_kl(policy, segments.join(ref_log_probs, "ref_log_probs"), settings.kl_loss_type)
+EPS = 1e-8
 
 
 @torch.no_grad()
@@ -58,7 +39,37 @@ def compute_advantages(
     """
     segments = Segments.of(loss_masks)
     kl = token_kl(log_probs, ref_log_probs, segments, settings)
-    flat = ESTIMATORS[settings.advantage_estimator](rewards.to(kl), kl, segments, settings)
+    flat = estimator_of(settings).advantage(rewards.to(kl), kl, segments, settings)
     if settings.normalize_advantages:
         flat = masked_whiten(flat, segments.mask, all_reduce)
     return segments.split(flat)
+
+
+def token_kl(
+    log_probs: list[Tensor], ref_log_probs: list[Tensor] | None, segments: Segments, settings: AlgorithmSettings
+) -> Tensor:
+    """KL to the reference per token [tokens]; zeros when `kl_coef` is 0, where no reference pass is needed."""
+    if settings.kl_coef == 0:
+        return torch.zeros(len(segments.mask), device=segments.mask.device)
+    if ref_log_probs is None:
+        raise ImpossibleCombination("kl_coef is not 0 but there are no reference log-probs: give a reference model")
+    policy = segments.join(log_probs, "log_probs")
+    return approx_kl(policy, segments.join(ref_log_probs, "ref_log_probs"), settings.kl_loss_type)
+
+
+def masked_whiten(values: Tensor, mask: Tensor, all_reduce: AllReduce | None = None) -> Tensor:
+    """(values - mean) * rsqrt(var + 1e-8) with mean and unbiased variance over the masked elements of all ranks.
+
+    `values` and `mask` are [tokens]; elements outside the mask are transformed as well. With fewer than two trained
+    tokens there is no variance: the values are centred only.
+    """
+    trained = values.double() * mask
+    moments = torch.stack([mask.double().sum(), trained.sum(), trained.square().sum()])
+    if all_reduce is not None:
+        moments = all_reduce(moments)
+    count, total, squares = moments
+    mean = total / count.clamp_min(1)
+    variance = ((squares - count * mean.square()) / (count - 1).clamp_min(1)).clamp_min(0)
+    scale = torch.where(count < 2, 1.0, torch.rsqrt(variance + EPS))
+    whitened: Tensor = (values - mean) * scale
+    return whitened.to(values.dtype)

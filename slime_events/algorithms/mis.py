@@ -1,7 +1,7 @@
 """Importance sampling between engine and trainer at the height of a token, a sequence or their geometric mean.
 
 Weights for the loss and, apart from them, a mask that rejects tokens or whole samples (Liu and Li, "When speed kills
-stability", 2025; the rules of slime's train_infer_mismatch_helper example).
+stability", 2025; the rules of slime's train_infer_mismatch_helper example). Masking single tokens is IcePop (2025).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from slime_events.algorithms.segments import Segments
 
+AWAITS = "flags of MIS in the trainer"
 SAFETY_BOUND = 20.0
 """On |log ratio|, so that the product over a long sequence stays finite."""
 

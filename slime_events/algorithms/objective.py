@@ -1,19 +1,17 @@
-"""The policy objective of a micro batch: what the trainer minimises, and the figures that explain it."""
+"""The policy objective of a micro batch: what the trainer minimises, its terms, and the figures that explain it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
 from torch import Tensor
 
-from schemas.errors import ImpossibleCombination
-from slime_events.algorithms.cispo import cispo_loss
-from slime_events.algorithms.gspo import gspo_kl
-from slime_events.algorithms.kl import approx_kl
-from slime_events.algorithms.opsm import opsm_mask
-from slime_events.algorithms.policy_loss import clipped_policy_loss
-from slime_events.algorithms.reduce import token_weights
+from schemas.errors import ImpossibleCombination, TrainerError
+from slime_events.algorithms.estimators import estimator_of
 from slime_events.algorithms.segments import Segments
-from slime_events.algorithms.tis import truncated
-from slime_events.core.config.algorithm import AlgorithmSettings
+from slime_events.core.config.algorithm import AlgorithmSettings, KlType
 
 
 def policy_objective(
@@ -71,13 +69,7 @@ def _policy_term(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The estimator's loss per token [tokens] and what there is to say about it."""
     log_ratio = old - new
-    ppo_kl = gspo_kl(log_ratio, segments) if settings.advantage_estimator == "gspo" else log_ratio
-    low = settings.eps_clip
-    high = settings.eps_clip if settings.eps_clip_high is None else settings.eps_clip_high
-    if settings.advantage_estimator == "cispo":
-        pg_loss, clipped = cispo_loss(ppo_kl, new, advantage, low, high)
-    else:
-        pg_loss, clipped = clipped_policy_loss(ppo_kl, advantage, low, high, settings.eps_clip_c)
+    pg_loss, clipped, ppo_kl = estimator_of(settings).loss(log_ratio, new, advantage, segments, settings)
     metrics = {"pg_clipfrac": clipped, "ppo_kl": ppo_kl}
     if settings.use_opsm:
         kept = opsm_mask(log_ratio, advantage, segments, settings.opsm_delta)
@@ -95,3 +87,94 @@ def _reference_kl(
     ref = segments.join(ref_log_probs, "ref_log_probs").detach()
     ratio = (new - old).exp() if settings.use_unbiased_kl else None
     return approx_kl(new, ref, settings.kl_loss_type, ratio)
+
+
+def opsm_mask(log_ratio: Tensor, advantages: Tensor, segments: Segments, delta: float) -> Tensor:
+    """OPSM, off-policy sequence masking (DeepSeek-V3.2, 2025): leaves out bad samples that the policy drifted from.
+
+    Weight per token [tokens]: 0 where the advantage is negative and the sample's mean KL is above `delta`, else 1.
+
+    `log_ratio` is old - new log-probs, [tokens].
+    """
+    drifted = segments.expand(segments.masked_mean(log_ratio.detach())) > delta
+    return (~(drifted & (advantages < 0))).float()
+
+
+def token_weights(segments: Segments, *, per_token: bool, rollout_denoms: Sequence[float] | None = None) -> Tensor:
+    """Weights w [tokens], so that `(x * w).sum()` is the sum over samples of their masked means.
+
+    A sample's tokens share 1 / max(1, trained tokens of the sample); with fan-out, 1 / max(1, `rollout_denoms`), the
+    trained tokens of all samples of its rollout, so that a rollout weighs 1 however many samples it became. With
+    `per_token` every trained token weighs 1. The caller divides by the rollouts (or tokens) of the whole step.
+    """
+    if per_token:
+        return segments.mask.float()
+    denoms = segments.mask_sums
+    if rollout_denoms is not None:
+        if len(rollout_denoms) != len(segments.lengths):
+            raise TrainerError(f"{len(rollout_denoms)} rollout denominators for {len(segments.lengths)} samples")
+        denoms = torch.tensor(list(rollout_denoms), dtype=torch.float32, device=segments.mask.device)
+    return segments.mask / segments.expand(denoms.clamp_min(1))
+
+
+LOW_VAR_BOUND = 10.0
+
+
+def approx_kl(log_probs: Tensor, base: Tensor, kind: KlType, importance_ratio: Tensor | None = None) -> Tensor:
+    """KL per token, elementwise, in nats; with lr = log_probs - base:
+
+    k1 = lr (unbiased, signed), k2 = lr^2 / 2, k3 = exp(-lr) - 1 + lr (unbiased, never negative), low_var_kl = k3
+    within [-10, 10]. `importance_ratio` (policy / behaviour) makes the estimate and its gradient unbiased where the
+    token came from another policy; it multiplies before the bound.
+    """
+    lr = log_probs - base
+    match kind:
+        case "k1":
+            kl = lr
+        case "k2":
+            kl = lr.square() / 2
+        case "k3" | "low_var_kl":
+            # expm1 keeps the small values, where exp(-lr) - 1 cancels.
+            kl = torch.expm1(-lr) + lr
+    if importance_ratio is not None:
+        kl = importance_ratio * kl
+    return kl.clamp(-LOW_VAR_BOUND, LOW_VAR_BOUND) if kind == "low_var_kl" else kl
+
+
+def clipped_policy_loss(
+    ppo_kl: Tensor, advantages: Tensor, eps_clip: float, eps_clip_high: float, eps_clip_c: float | None = None
+) -> tuple[Tensor, Tensor]:
+    """Loss and clip indicator (0.0 / 1.0) per token, [tokens] each, with ratio = exp(-ppo_kl):
+
+    max(-ratio * A, -clip(ratio, 1 - eps_clip, 1 + eps_clip_high) * A); where A < 0 and `eps_clip_c` (above 1) is
+    given, at most -eps_clip_c * A, so that one far-off token cannot push without bound.
+    """
+    ratio = (-ppo_kl).exp()
+    free = -ratio * advantages
+    clipped = -ratio.clamp(1 - eps_clip, 1 + eps_clip_high) * advantages
+    loss = torch.maximum(free, clipped)
+    clip_fraction = (clipped > free).float()
+    if eps_clip_c is not None:
+        loss = torch.where(advantages < 0, torch.minimum(loss, -eps_clip_c * advantages), loss)
+    return loss, clip_fraction
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """Per token, [tokens] each: the weight for the loss, 1.0 where it was bounded, the plain ratio trainer / engine."""
+
+    weight: Tensor
+    clipped: Tensor
+    ratio: Tensor
+
+    @property
+    def distance(self) -> Tensor:
+        """|ratio - 1| per token: how far engine and trainer are apart."""
+        return (self.ratio - 1).abs()
+
+
+def truncated(train_log_probs: Tensor, rollout_log_probs: Tensor, low: float, high: float) -> Correction:
+    """Weight = ratio within [low, high]; ratio = exp(train - rollout), both of the policy that sampled."""
+    ratio = (train_log_probs - rollout_log_probs).detach().exp()
+    weight = ratio.clamp(low, high)
+    return Correction(weight, (weight != ratio).float(), ratio)

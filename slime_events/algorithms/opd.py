@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+AWAITS = "a teacher model in the trainer"
+
 
 def distil(advantages: Tensor, student: Tensor, teacher: Tensor, coef: float) -> tuple[Tensor, Tensor]:
     """Advantages and reverse KL per token, any one shape: kl = student - teacher log-probs, A - coef * kl."""

@@ -1,137 +1,152 @@
-"""Samples into micro batches, micro batches onto data parallel ranks. Pure Python, needs no torch.
+"""Samples into optimizer steps, micro batches, and onto data parallel ranks. Pure Python, needs no torch.
 
-Pack first, distribute second: a step's samples are packed once, the number of micro batches is brought to a multiple
-of the ranks, and only then is each given to a rank, so that every rank runs equally many.
+Pack first, distribute second: the samples of an optimizer step are packed once, the number of micro batches is brought
+to a multiple of the ranks where there are samples enough, and only then is each given to a rank.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from schemas.errors import TrainerError
-from slime_events.algorithms.balance import karmarkar_karp
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerStep:
+    """indices: its samples, into the batch, in batch order. rollouts: how many distinct rollouts they are."""
+
+    indices: tuple[int, ...]
+    rollouts: int
+
+
+def optimizer_steps(
+    rollouts: Sequence[Hashable], global_batch_size: int | None, steps: int | None = None
+) -> list[OptimizerStep]:
+    """Cut a batch into optimizer steps of `global_batch_size` rollouts, or into `steps` of them.
+
+    rollouts[i]: of sample i; fan-out siblings share one and are trained together. Rollouts that do not fill a step are
+    left over, as in slime. Raises TrainerError when not one step is filled.
+    """
+    members: dict[Hashable, list[int]] = {}
+    for index, rollout in enumerate(rollouts):
+        members.setdefault(rollout, []).append(index)
+    groups = list(members.values())
+    size = global_batch_size or len(groups) // (steps or 1)
+    count = len(groups) // size if size else 0
+    if steps:
+        count = min(count, steps)
+    if count == 0:
+        raise TrainerError(
+            f"the batch has {len(groups)} rollouts, one optimizer step takes {size or 'at least 1'} "
+            f"(global-batch-size {global_batch_size}, num-steps-per-rollout {steps})"
+        )
+    chunks = [groups[step * size : (step + 1) * size] for step in range(count)]
+    return [OptimizerStep(tuple(sorted(index for group in chunk for index in group)), size) for chunk in chunks]
 
 
 @dataclass(frozen=True, slots=True)
 class PackingRule:
-    """max_tokens: tokens of one micro batch (max_tokens_per_gpu x context parallel size); None packs
-    `micro_batch_size` samples each instead. align: micro batches per rank come in multiples of it (the micro batch
-    group of virtual pipeline stages; 1 without them). balance: even out tokens over ranks, else deal in turn.
+    """max_tokens: tokens of one micro batch; None packs `micro_batch_size` samples each instead. ranks: data parallel
+    ones. balance: even out tokens over ranks, else deal in turn.
     """
 
-    dp_size: int = 1
     max_tokens: int | None = None
     micro_batch_size: int = 1
-    align: int = 1
+    ranks: int = 1
     balance: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """Who trains what, when.
+def micro_batches(lengths: Sequence[int], rule: PackingRule) -> list[list[list[int]]]:
+    """Of each rank its micro batches, as indices into `lengths` (tokens per sample).
 
-    partitions[rank]: indices of samples in the order that rank trains them. micro_batches[rank]: its micro batches in
-    order, as places in `partitions[rank]`. num_microbatches[step]: micro batches per rank. rollouts[step]: rollouts
-    of the step over all ranks, what its loss is divided by.
+    Every rank gets equally many, unless samples are too few or micro batches have a fixed size.
     """
-
-    partitions: list[list[int]]
-    micro_batches: list[list[list[int]]]
-    num_microbatches: list[int]
-    rollouts: list[int]
+    if rule.max_tokens is not None:
+        bins = first_fit(lengths, rule.max_tokens)
+        bins = split_largest(bins, -(-len(bins) // rule.ranks) * rule.ranks, lengths)
+    else:
+        size = rule.micro_batch_size
+        bins = [list(range(start, min(start + size, len(lengths)))) for start in range(0, len(lengths), size)]
+    if rule.balance and len(bins) >= rule.ranks:
+        weights = [sum(lengths[index] for index in members) for members in bins]
+        dealt = karmarkar_karp(weights, rule.ranks, equal_size=len(bins) % rule.ranks == 0)
+        return [[bins[place] for place in places] for places in dealt]
+    return [bins[rank :: rule.ranks] for rank in range(rule.ranks)]
 
 
 def first_fit(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
     """Indices by micro batch: each sample goes into the first that still has room; a longer one is alone."""
     bins: list[list[int]] = []
-    sums: list[int] = []
+    room: list[int] = []
     for index, length in enumerate(lengths):
-        place = next((j for j, used in enumerate(sums) if used + length <= max_tokens), None)
+        place = next((place for place, free in enumerate(room) if length <= free), None)
         if place is None:
             bins.append([index])
-            sums.append(length)
+            room.append(max_tokens - length)
         else:
             bins[place].append(index)
-            sums[place] += length
+            room[place] -= length
     return bins
 
 
 def split_largest(bins: Sequence[Sequence[int]], count: int, lengths: Sequence[int]) -> list[list[int]]:
-    """As many bins as `count`: the heaviest with two samples or more is halved in place until there are.
-
-    The lighter half goes to the end. Raises TrainerError where there are fewer samples than that.
+    """As many bins as `count`, or as there are samples: the heaviest with two samples or more is halved in place until
+    there are. The lighter half goes to the end.
     """
     result = [list(samples) for samples in bins]
     while len(result) < count:
         splittable = [place for place, samples in enumerate(result) if len(samples) > 1]
         if not splittable:
-            raise TrainerError(f"{len(result)} samples cannot make {count} micro batches: raise global_batch_size")
-        place = max(splittable, key=lambda j: (sum(lengths[i] for i in result[j]), -j))
+            break
+        place = max(splittable, key=lambda place: (sum(lengths[index] for index in result[place]), -place))
         samples = result[place]
-        heavier, lighter = karmarkar_karp([lengths[i] for i in samples], 2)
-        result[place] = [samples[i] for i in heavier]
-        result.append([samples[i] for i in lighter])
+        heavier, lighter = karmarkar_karp([lengths[index] for index in samples], 2)
+        result[place] = [samples[index] for index in heavier]
+        result.append([samples[index] for index in lighter])
     return result
 
 
-def micro_batches(lengths: Sequence[int], rule: PackingRule) -> list[list[int]]:
-    """The micro batches of one step as indices into `lengths` (tokens per sample), a multiple of ranks x align."""
-    multiple = rule.dp_size * rule.align
-    if rule.max_tokens is not None:
-        bins = first_fit(lengths, rule.max_tokens)
-        return split_largest(bins, -(-len(bins) // multiple) * multiple, lengths)
-    size = rule.micro_batch_size
-    bins = [list(range(start, min(start + size, len(lengths)))) for start in range(0, len(lengths), size)]
-    if len(bins) % multiple:
-        raise TrainerError(
-            f"{len(lengths)} samples in micro batches of {size} make {len(bins)}, not a multiple of {multiple} "
-            f"({rule.dp_size} data parallel ranks x {rule.align}): change micro_batch_size or use_dynamic_batch_size"
-        )
-    return bins
+Part = tuple[float, int, tuple[int, ...]]
+"""Sum, number of items and items of one part; compared in that order, so that ties fall the same way everywhere."""
 
 
-def steps_of(rollouts: Sequence[Hashable], global_batch_size: int) -> list[list[int]]:
-    """Samples of each optimizer step: `global_batch_size` rollouts, whole; rollouts that fill no step are left out.
+def karmarkar_karp(weights: Sequence[float], k: int, *, equal_size: bool = False) -> list[list[int]]:
+    """Split numbers into k parts with nearly equal sums (Karmarkar and Karp, 1982).
 
-    `rollouts[i]` is the rollout of sample i; fan-out siblings share one and are trained together.
-    Raises TrainerError with fewer rollouts than one step takes.
+    `k` lists of indices, the heaviest first, each ascending; with `equal_size` all of one length.
+    Raises TrainerError where that cannot be: fewer items than parts, or a number that k does not divide.
     """
-    members: dict[Hashable, list[int]] = {}
-    for sample, rollout in enumerate(rollouts):
-        members.setdefault(rollout, []).append(sample)
-    groups = list(members.values())
-    count = len(groups) // global_batch_size
-    if count == 0:
-        raise TrainerError(f"{len(groups)} rollouts do not fill one step of global_batch_size {global_batch_size}")
-    starts = range(0, count * global_batch_size, global_batch_size)
-    return [[sample for group in groups[s : s + global_batch_size] for sample in group] for s in starts]
+    if k < 1 or len(weights) < k:
+        raise TrainerError(f"{len(weights)} items cannot fill {k} parts: give every data parallel rank at least one")
+    if equal_size and len(weights) % k:
+        raise TrainerError(f"{len(weights)} items cannot be split into {k} parts of one size")
+    heap = [_entry(parts) for parts in (_runs if equal_size else _singles)(weights, k)]
+    heapq.heapify(heap)
+    while len(heap) > 1:
+        _, _, first = heapq.heappop(heap)
+        _, _, second = heapq.heappop(heap)
+        heapq.heappush(heap, _entry([_join(a, b) for a, b in zip(first, reversed(second), strict=True)]))
+    return [sorted(items) for _, _, items in heap[0][2]]
 
 
-def dp_schedule(
-    total_lengths: Sequence[int], rollouts: Sequence[Hashable], global_batch_size: int, rule: PackingRule
-) -> Schedule:
-    """The schedule of all optimizer steps that these samples make.
-
-    total_lengths: prompt + response tokens per sample; rollouts: see `steps_of`. Raises TrainerError where a step
-    cannot be spread over the ranks.
-    """
-    schedule = Schedule([[] for _ in range(rule.dp_size)], [[] for _ in range(rule.dp_size)], [], [])
-    for samples in steps_of(rollouts, global_batch_size):
-        lengths = [total_lengths[i] for i in samples]
-        bins = micro_batches(lengths, rule)
-        schedule.num_microbatches.append(len(bins) // rule.dp_size)
-        schedule.rollouts.append(global_batch_size)
-        for rank, chosen in enumerate(_deal(bins, lengths, rule)):
-            partition = schedule.partitions[rank]
-            for batch in chosen:
-                schedule.micro_batches[rank].append(list(range(len(partition), len(partition) + len(bins[batch]))))
-                partition += [samples[i] for i in bins[batch]]
-    return schedule
+def _singles(weights: Sequence[float], k: int) -> list[list[Part]]:
+    """One partial solution per item: it alone against k - 1 empty parts."""
+    return [[(weight, 1, (index,)), *[(0.0, 0, ())] * (k - 1)] for index, weight in enumerate(weights)]
 
 
-def _deal(bins: list[list[int]], lengths: list[int], rule: PackingRule) -> list[list[int]]:
-    """Which micro batches each rank runs, equally many each."""
-    if rule.balance:
-        return karmarkar_karp([sum(lengths[i] for i in b) for b in bins], rule.dp_size, equal_size=True)
-    return [list(range(rank, len(bins), rule.dp_size)) for rank in range(rule.dp_size)]
+def _runs(weights: Sequence[float], k: int) -> list[list[Part]]:
+    """One partial solution per k neighbours in weight, an item in each part: every later union keeps sizes equal."""
+    order = sorted(range(len(weights)), key=lambda index: (weights[index], index))
+    return [[(weights[i], 1, (i,)) for i in order[start : start + k]] for start in range(0, len(order), k)]
+
+
+def _entry(parts: list[Part]) -> tuple[float, tuple[float, ...], list[Part]]:
+    """Heap entry of a partial solution: the largest spread comes first, heavier parts first among equals."""
+    parts = sorted(parts, reverse=True)
+    return parts[-1][0] - parts[0][0], tuple(-part[0] for part in parts), parts
+
+
+def _join(a: Part, b: Part) -> Part:
+    return a[0] + b[0], a[1] + b[1], a[2] + b[2]

@@ -44,14 +44,6 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def free_ports(count: int) -> list[int]:
-    """As many different ones."""
-    ports: set[int] = set()
-    while len(ports) < count:
-        ports.add(free_port())
-    return list(ports)
-
-
 def _first_given_out() -> int:
     try:
         return int(_GIVEN_OUT.read_text().split()[0])

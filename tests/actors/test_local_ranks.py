@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from actors.trainer import collective, local_ranks
+from actors.trainer import local_ranks, ranks
 from actors.trainer.local_ranks import LocalRanks
 from schemas.errors import CheckpointMismatch, RankLost, TrainerError
 from slime_events.core.config.algorithm import AlgorithmSettings
@@ -37,7 +37,7 @@ class Process:
 
 
 async def asked(monkeypatch: pytest.MonkeyPatch, *processes: Process) -> Any:
-    monkeypatch.setattr(collective, "BLAME_S", 0.05)
+    monkeypatch.setattr(ranks, "BLAME_S", 0.05)
     return await LocalRanks(processes).everywhere("optimizer_digest")  # type: ignore[arg-type]
 
 
@@ -76,12 +76,12 @@ async def test_the_ranks_meeting_place_is_chosen_once_all_can_meet(monkeypatch: 
 
         async def close(self) -> None: ...
 
-    def meeting_address() -> str:
+    def rendezvous_address() -> str:
         said.append("chosen")
         return "there"
 
     monkeypatch.setattr(local_ranks, "RankProcess", Starting)
-    monkeypatch.setattr(local_ranks, "meeting_address", meeting_address)
+    monkeypatch.setattr(local_ranks, "rendezvous_address", rendezvous_address)
     trainer = TrainerSettings(hf_checkpoint="", actor_num_gpus_per_node=2)
     async with local_ranks.local_ranks(SimpleNamespace(trainer=trainer, algorithm=AlgorithmSettings())):  # type: ignore[arg-type]
         assert said == ["ready", "ready", "chosen", "start", "start"]

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from actors.megatron.off_policy import OffPolicy
-from slime_events.algorithms.tis import truncated
+from actors.megatron.step_metrics import OffPolicyMetrics
+from slime_events.algorithms.objective import truncated
 
 
 class Alone:
@@ -19,7 +19,7 @@ class Alone:
 
 
 def test_figures_are_of_the_chosen_tokens_alone() -> None:
-    figures = OffPolicy(torch.device("cpu"))
+    figures = OffPolicyMetrics(torch.device("cpu"))
     group: Any = Alone()
     for ratios, chosen in (([1.0, 0.5, 9.0], [True, True, False]), ([4.0, 1.5], [True, True]), ([7.0], [False])):
         correction = truncated(torch.tensor(ratios).log(), torch.zeros(len(ratios)), 0.0, 2.0)
@@ -34,4 +34,4 @@ def test_figures_are_of_the_chosen_tokens_alone() -> None:
 
 def test_without_a_token_nothing_is_divided_by() -> None:
     group: Any = Alone()
-    assert set(OffPolicy(torch.device("cpu")).figures(group).values()) == {0.0}
+    assert set(OffPolicyMetrics(torch.device("cpu")).figures(group).values()) == {0.0}

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.trainer.checkpoint_folders import CheckpointFolders
-from actors.trainer.restore import restore
+from actors.trainer.checkpoints import CheckpointFolders, restore
 from schemas.checkpoints import CheckpointSaved
 from schemas.weights import WeightsPublished
 from slime_events.loop.training.training_state import Digests, Trained

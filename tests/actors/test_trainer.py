@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.trainer.trainer import Trainer
+from actors.trainer.trainer import Trainer, TrainerPlan
 from schemas.arrays import unpack
 from schemas.checkpoints import CheckpointSaved
 from schemas.errors import Conflict, TrainerError
@@ -19,6 +19,7 @@ from serve_apps.engine.scripted_engine import Script
 from slime_events.core.run.participant import Participant
 from slime_events.core.state.run import RunPhase
 from slime_events.core.train_batch import TrainBatch
+from slime_events.loop.training.pending_batches import OpenBatches
 from storage.log import Recorded
 from storage.memory_log import MemoryLog
 from storage.weights.retention import Retention
@@ -43,12 +44,8 @@ async def test_of_two_trainers_the_one_that_is_behind_ends_with_a_reason(tmp_pat
         Participant(log, "trainer"),
         ScriptedRanks(),
         WeightStore(str(tmp_path), durable=False),
-        unpack,
-        temperature=1.0,
-        publish_every=1,
-        checkpoint_every=None,
-        checkpoints="",
-        steps=2,
+        OpenBatches(unpack, temperature=1.0),
+        TrainerPlan(steps=2, checkpoints=""),
     )
     task = asyncio.create_task(trainer.run())
     async with asyncio.timeout(60):
@@ -118,13 +115,8 @@ async def test_the_version_that_engines_load_is_kept_until_the_next_one_is_publi
         Participant(sim.log, "trainer"),
         sim.ranks,
         store,
-        unpack,
-        temperature=1.0,
-        publish_every=3,
-        checkpoint_every=None,
-        checkpoints="",
-        steps=5,
-        retention=Retention(newest=1),
+        OpenBatches(unpack, temperature=1.0),
+        TrainerPlan(steps=5, checkpoints="", publish_every=3, retention=Retention(newest=1)),
     )
     async with sim:
         sim.start_engine(Script(chunk=8))

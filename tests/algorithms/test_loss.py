@@ -4,22 +4,18 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.errors import ImpossibleCombination, TrainerError
-from slime_events.algorithms.advantages import ESTIMATORS, compute_advantages
-from slime_events.algorithms.cispo import cispo_loss
-from slime_events.algorithms.gae import gae
-from slime_events.algorithms.kl import approx_kl
-from slime_events.algorithms.logprob import token_entropy, token_log_probs
+from slime_events.algorithms.advantages import compute_advantages, masked_whiten
+from slime_events.algorithms.estimators import ESTIMATORS
+from slime_events.algorithms.estimators.cispo import cispo_loss
+from slime_events.algorithms.estimators.estimator import normalize_group
 from slime_events.algorithms.mis import Level, MisRule, Mode, mis_weights
-from slime_events.algorithms.objective import policy_objective
-from slime_events.algorithms.reduce import token_weights
-from slime_events.algorithms.returns import discounted_returns
-from slime_events.algorithms.segments import Segments
-from slime_events.algorithms.tis import truncated
-from slime_events.algorithms.whiten import masked_whiten
+from slime_events.algorithms.objective import approx_kl, policy_objective, token_weights, truncated
+from slime_events.algorithms.segments import Segments, discounted_returns
+from slime_events.algorithms.value_model import gae
 from slime_events.core.config.algorithm import AlgorithmSettings
 
 masks = st.lists(st.lists(st.sampled_from([0, 1]), max_size=12), min_size=1, max_size=6)
@@ -198,8 +194,6 @@ def test_advantages_whiten_over_all_ranks(estimator):
 
 @given(st.lists(st.sampled_from([0.0, 1.0, 2.5]), min_size=2, max_size=8))
 def test_grpo_advantages_of_a_group_sum_to_zero(rewards):
-    from slime_events.algorithms.reward_norm import normalize_group
-
     ones = [torch.ones(1) for _ in rewards]
     normalized = torch.tensor(normalize_group(rewards, scale=True))
     advantages = compute_advantages(normalized, ones, None, ones, AlgorithmSettings())
@@ -251,18 +245,6 @@ def test_mis_rejects_a_sample_for_one_token():
     assert weights.tolist() == pytest.approx([0.5, 0.5, math.exp(0.5)])
     weights, _ = mis_weights(train, rollout, segments, MisRule(batch_normalize=True))
     assert weights.mean().item() == pytest.approx(1)
-
-
-@settings(max_examples=20)
-@given(st.integers(1, 5), st.integers(2, 7))
-def test_log_probs_and_entropy_are_those_of_softmax(tokens, vocab):
-    logits = torch.randn(tokens, vocab, generator=torch.Generator().manual_seed(tokens * vocab))
-    chosen = torch.arange(tokens) % vocab
-    reference = torch.distributions.Categorical(logits=logits)
-    torch.testing.assert_close(token_log_probs(logits, chosen), reference.log_prob(chosen))
-    torch.testing.assert_close(token_entropy(logits), reference.entropy())
-    only_itself = torch.zeros(tokens, vocab, dtype=torch.bool)
-    assert token_log_probs(logits, chosen, only_itself).abs().max() < 1e-6
 
 
 def test_segments_of_nothing_are_refused() -> None:

@@ -5,8 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.errors import TrainerError
-from slime_events.algorithms.balance import karmarkar_karp
-from slime_events.algorithms.packing import PackingRule, dp_schedule, first_fit, split_largest, steps_of
+from slime_events.algorithms.packing import (
+    PackingRule,
+    first_fit,
+    karmarkar_karp,
+    micro_batches,
+    optimizer_steps,
+    split_largest,
+)
 
 lengths = st.lists(st.integers(1, 500), min_size=1, max_size=60)
 
@@ -35,22 +41,15 @@ def test_karmarkar_karp_places_each_once(sizes, k, equal):
         assert max(sums) - min(sums) <= max(sizes)
 
 
-@given(lengths, st.integers(1, 4), st.integers(1, 3), st.integers(50, 2000), st.booleans())
-def test_schedule_tiles_every_rank(sizes, dp, align, limit, balance):
-    rule = PackingRule(dp_size=dp, max_tokens=limit, align=align, balance=balance)
-    multiple = dp * align
-    if len(sizes) < -(-len(first_fit(sizes, limit)) // multiple) * multiple:
-        with pytest.raises(TrainerError):
-            dp_schedule(sizes, range(len(sizes)), len(sizes), rule)
-        return
-    schedule = dp_schedule(sizes, range(len(sizes)), len(sizes), rule)
-    assert sorted(i for part in schedule.partitions for i in part) == list(range(len(sizes)))
-    for part, batches in zip(schedule.partitions, schedule.micro_batches, strict=True):
-        assert [i for batch in batches for i in batch] == list(range(len(part)))
-        assert len(batches) == schedule.num_microbatches[0]
-        assert len(batches) % align == 0
-        for batch in batches:
-            assert len(batch) == 1 or sum(sizes[part[i]] for i in batch) <= limit
+@given(lengths, st.integers(1, 4), st.integers(50, 2000), st.booleans())
+def test_every_sample_is_dealt_to_one_rank(sizes, ranks, limit, balance):
+    dealt = micro_batches(sizes, PackingRule(limit, ranks=ranks, balance=balance))
+    assert len(dealt) == ranks
+    assert sorted(i for batches in dealt for members in batches for i in members) == list(range(len(sizes)))
+    for members in (members for batches in dealt for members in batches):
+        assert len(members) == 1 or sum(sizes[i] for i in members) <= limit
+    if len(sizes) >= -(-len(first_fit(sizes, limit)) // ranks) * ranks:
+        assert len({len(batches) for batches in dealt}) == 1, "where there are samples enough"
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=40), st.integers(1, 5))
@@ -58,24 +57,25 @@ def test_steps_count_rollouts_and_keep_siblings_together(rollouts, size):
     distinct = list(dict.fromkeys(rollouts))
     if len(distinct) < size:
         with pytest.raises(TrainerError):
-            steps_of(rollouts, size)
+            optimizer_steps(rollouts, size)
         return
-    steps = steps_of(rollouts, size)
+    steps = optimizer_steps(rollouts, size)
     assert len(steps) == len(distinct) // size
     for number, step in enumerate(steps):
         mine = distinct[number * size : (number + 1) * size]
-        assert sorted(step) == [i for i, rollout in enumerate(rollouts) if rollout in mine]
+        assert step.rollouts == size
+        assert list(step.indices) == [i for i, rollout in enumerate(rollouts) if rollout in mine]
 
 
-def test_fixed_micro_batches_must_fill_the_ranks():
-    rule = PackingRule(dp_size=2, micro_batch_size=2)
-    assert dp_schedule([1] * 8, range(8), 4, rule).num_microbatches == [1, 1]
-    with pytest.raises(TrainerError, match="micro_batch_size"):
-        dp_schedule([1] * 6, range(6), 6, rule)
+def test_micro_batches_of_a_fixed_size_are_dealt_in_turn():
+    assert micro_batches([1] * 5, PackingRule(micro_batch_size=2, ranks=2)) == [[[0, 1], [4]], [[2, 3]]]
+    assert micro_batches([1], PackingRule(ranks=2)) == [[[0]], []]
+    assert micro_batches([], PackingRule(10, ranks=2, balance=True)) == [[], []]
 
 
 def test_splitting_halves_the_heaviest_in_place():
     assert split_largest([[0, 1], [2]], 3, [1, 2, 9]) == [[1], [2], [0]]
+    assert split_largest([[0, 1]], 3, [1, 2]) == [[1], [0]], "and no further than to one sample each"
 
 
 def test_karmarkar_karp_joins_the_largest_first() -> None:

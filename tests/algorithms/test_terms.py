@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from slime_events.algorithms.kl import approx_kl
-from slime_events.algorithms.objective import policy_objective
+from slime_events.algorithms.objective import approx_kl, policy_objective
 from slime_events.core.config.algorithm import AlgorithmSettings
 
 

@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from schemas.errors import ConfigError, ImpossibleCombination, InvalidValue
+from slime_events.algorithms.train_arguments import parse_train
 from slime_events.app.cli.commands.branch import read_words
 from slime_events.app.demo.settings import BASE, demo_settings
 from slime_events.app.launch.branch_settings import branch_settings, check_branch
 from slime_events.core.config.derivations import derive
-from slime_events.core.config.flags import parse_train
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.toml import to_toml
 

@@ -7,10 +7,10 @@ import shlex
 import pytest
 
 from schemas.errors import ImpossibleCombination, InvalidValue
+from slime_events.algorithms.train_arguments import parse_train
 from slime_events.core.config.combinations import impossible
 from slime_events.core.config.derivations import derive
 from slime_events.core.config.engine import EngineSettings
-from slime_events.core.config.flags import parse_train
 from slime_events.core.config.paths import missing_paths, require_paths
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.trainer import TrainerSettings

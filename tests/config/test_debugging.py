@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from schemas.errors import ImpossibleCombination
-from slime_events.core.config.flags import parse_train
+from slime_events.algorithms.train_arguments import parse_train
 
 LINE = [
     *("--hf-checkpoint", "/m", "--num-rollout", "3", "--prompt-data", "p.jsonl", "--rm-type", "exact"),

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from schemas.errors import ConfigError, ImpossibleCombination, InvalidValue, UnknownFlag
+from slime_events.algorithms.train_arguments import parse_train
 from slime_events.core.config import megatron, tables
 from slime_events.core.config.fields import honoured, settings_fields
-from slime_events.core.config.flags import OLDER_FLAGS, ParsedTrain, parse_train
+from slime_events.core.config.flags import OLDER_FLAGS, ParsedTrain
 from slime_events.core.config.help import help_text
 from slime_events.core.config.installed import megatron_fields, sglang_fields
 from slime_events.core.config.nearest import nearest
@@ -233,7 +234,7 @@ def test_help_has_every_field() -> None:
 
 def test_nothing_heavy_is_imported() -> None:
     program = (
-        "import sys; from slime_events.core.config.flags import parse_train; "
+        "import sys; from slime_events.algorithms.train_arguments import parse_train; "
         "from slime_events.app.cli.commands import doctor; "
         f"parse_train({shlex.split(FULL_EXAMPLE)!r}); "
         "print([m for m in ('torch', 'ray', 'sglang', 'megatron.core', 'transformers', 'numpy') if m in sys.modules])"

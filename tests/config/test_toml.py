@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.errors import InvalidValue, UnknownFlag
+from slime_events.algorithms.train_arguments import parse_train, registered
 from slime_events.core.config.document import document
 from slime_events.core.config.fields import SettingsField, component_names, settings_fields
-from slime_events.core.config.flags import parse_train
 from slime_events.core.config.settings import TrainSettings
-from slime_events.core.config.toml import from_toml, settings_from, to_toml
+from slime_events.core.config.toml import read_toml, settings_from, to_toml
 from slime_events.core.config.values import Kind
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -48,7 +48,7 @@ def any_settings(draw: st.DrawFn) -> TrainSettings:
 
 @given(any_settings())
 def test_round_trip(settings: TrainSettings) -> None:
-    assert from_toml(to_toml(settings)) == settings
+    assert settings_from(read_toml(to_toml(settings), "run.toml")) == settings
     assert settings_from(msgspec.to_builtins(settings)) == settings, "as run.started records them"
 
 
@@ -77,7 +77,7 @@ def test_flags_and_their_toml_mean_the_same() -> None:
 )
 def test_errors_carry_file_and_line(text: str, error: type[Exception], says: str) -> None:
     with pytest.raises(error) as caught:
-        from_toml(text, "run.toml")
+        read_toml(text, "run.toml")
     assert "run.toml" in str(caught.value)
     for part in says.split("|"):
         assert part in str(caught.value)
@@ -85,6 +85,6 @@ def test_errors_carry_file_and_line(text: str, error: type[Exception], says: str
 
 def test_the_page_of_all_settings_is_up_to_date(pytestconfig: pytest.Config) -> None:
     page = pytestconfig.rootpath / "docs" / "settings.md"
-    assert page.read_text(encoding="utf-8") == document(), (
-        "python -m slime_events.core.config.document docs/settings.md"
+    assert page.read_text(encoding="utf-8") == document(registered()), (
+        "python -m slime_events.app.settings_page docs/settings.md"
     )

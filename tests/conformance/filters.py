@@ -6,7 +6,8 @@ from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
 
-from slime_events.plugins.filters.base_types import DynamicFilterOutput, MetricGatherer, should_drop
+from slime_events.algorithms.pass_rate import drop_metrics
+from slime_events.plugins.filters.base_types import DynamicFilterOutput, should_drop
 from slime_events.plugins.filters.dynamic_sampling import check_reward_nonzero_std
 from slime_events.plugins.sample import Sample
 
@@ -20,15 +21,8 @@ def nonzero_std(case: Input) -> Any:
 
 def drops(case: Input) -> Any:
     output = DynamicFilterOutput(keep=case["keep"], keep_when_insufficient=case["keep_when_insufficient"])
-    return should_drop(
-        output,
-        remaining_batch_size=case["remaining_batch_size"],
-        target_data_size=case["target_data_size"],
-    )
+    return should_drop(output, insufficient=case["remaining_batch_size"] <= case["target_data_size"])
 
 
 def metrics(case: Input) -> Any:
-    gatherer = MetricGatherer()
-    for reason in case["drops"]:
-        gatherer.on_dynamic_filter_drop(reason)
-    return gatherer.collect()
+    return drop_metrics(case["drops"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from slime_events.plugins.filters.base_types import MetricGatherer
+from slime_events.algorithms.pass_rate import drop_metrics
 from slime_events.plugins.filters.dynamic_sampling import (
     check_reward_nonzero_std,
     check_reward_nonzero_std_with_fallback,
@@ -34,14 +34,11 @@ def dynamic_sampling(case: Input) -> Any:
             break
         mini.end(group)
         mini.settle()
-    gatherer = MetricGatherer()
-    for reason in mini.drop_reasons():
-        gatherer.on_dynamic_filter_drop(reason)
     left = mini.carried_over()
     return {
         "get_samples_calls": mini.draws,
         "kept_group_indices": mini.sealed(),
-        "metrics": gatherer.collect(),
+        "metrics": drop_metrics(mini.drop_reasons()),
         "recycled_group_indices": [int(group.group[1:]) for group in left],
         "recycled_start_rollout_id": [group.version for group in left],
     }

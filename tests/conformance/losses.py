@@ -7,24 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slime_events.algorithms.advantages import compute_advantages, token_kl
-from slime_events.algorithms.cispo import cispo_loss
-from slime_events.algorithms.gae import gae, ppo_advantages
-from slime_events.algorithms.grpo import grpo
-from slime_events.algorithms.gspo import gspo_kl
-from slime_events.algorithms.kl import approx_kl
-from slime_events.algorithms.logprob import token_entropy, token_log_probs
+from actors.megatron.forward import log_probs_and_entropy
+from slime_events.algorithms.advantages import compute_advantages, masked_whiten, token_kl
+from slime_events.algorithms.estimators import ESTIMATORS
+from slime_events.algorithms.estimators.cispo import cispo_loss
+from slime_events.algorithms.estimators.gspo import gspo_kl
 from slime_events.algorithms.mis import Level, MisRule, Mode, mis_weights
+from slime_events.algorithms.objective import approx_kl, clipped_policy_loss, opsm_mask, token_weights
 from slime_events.algorithms.opd import distil
-from slime_events.algorithms.opsm import opsm_mask
-from slime_events.algorithms.policy_loss import clipped_policy_loss
-from slime_events.algorithms.reduce import token_weights
-from slime_events.algorithms.reinforce_plus_plus import reinforce_plus_plus, reinforce_plus_plus_baseline
-from slime_events.algorithms.returns import discounted_returns
-from slime_events.algorithms.segments import Segments
-from slime_events.algorithms.tis import icepop
-from slime_events.algorithms.value_loss import clipped_value_loss
-from slime_events.algorithms.whiten import masked_whiten
+from slime_events.algorithms.segments import Segments, discounted_returns
+from slime_events.algorithms.value_model import clipped_value_loss, gae, ppo_advantages
 from slime_events.core.config.algorithm import AlgorithmSettings
 
 Input = dict[str, Any]
@@ -86,13 +78,14 @@ def opsm(case: Input) -> Any:
 
 
 def tis(case: Input) -> Any:
-    """Both cases are of slime's icepop function."""
+    """Both cases are of slime's icepop function: a token whose ratio is out of bounds is left out."""
     train, rollout = torch.tensor(case["train_log_probs"]), torch.tensor(case["rollout_log_probs"])
-    correction = icepop(train, rollout, case["tis_clip_low"], case["tis_clip"])
+    rule = MisRule(mode=Mode.MASK, lower=case["tis_clip_low"], upper=case["tis_clip"], veto=None)
+    ratio, kept = mis_weights(train, rollout, _whole([case["train_log_probs"]]), rule)
     return {
-        "pg_loss": (torch.tensor(case["pg_loss"]) * correction.weight).tolist(),
-        "tis_clipfrac": correction.clipped.tolist(),
-        "tis_abs": correction.distance.tolist(),
+        "pg_loss": (torch.tensor(case["pg_loss"]) * ratio * kept).tolist(),
+        "tis_clipfrac": (1 - kept).tolist(),
+        "tis_abs": (ratio - 1).abs().tolist(),
     }
 
 
@@ -123,10 +116,23 @@ def value_loss(case: Input) -> Any:
     return {"loss": losses.mean().item(), "value_clipfrac": clipped.mean().item()}
 
 
+class _Alone:
+    """A tensor parallel group of one rank, as far as the trainer looks at it."""
+
+    def size(self) -> int:
+        return 1
+
+    def rank(self) -> int:
+        return 0
+
+
 def logprob_entropy(case: Input) -> Any:
+    """The trainer's pass over the logits. What top-p left out is cut off before; the entropy is of all logits."""
     logits, tokens = torch.tensor(case["logits"]), torch.tensor(case["tokens"])
-    log_probs = token_log_probs(logits, tokens, torch.tensor(case["log_prob_keep_mask"]))
-    return {"log_probs": log_probs.tolist(), "entropy": token_entropy(logits).tolist()}
+    keep = torch.tensor(case["log_prob_keep_mask"]).scatter(-1, tokens[:, None], True)
+    log_probs, _ = log_probs_and_entropy(logits.masked_fill(~keep, -torch.inf), tokens, _Alone())
+    _, entropy = log_probs_and_entropy(logits, tokens, _Alone())
+    return {"log_probs": log_probs.tolist(), "entropy": entropy.tolist()}
 
 
 def loss_reduce(case: Input) -> Any:
@@ -152,20 +158,27 @@ def gae_rows(case: Input) -> Any:
 def grpo_returns(case: Input) -> Any:
     segments = _whole([[0.0] * size for size in case["kl_shapes"]])
     kl_zeros = torch.zeros(sum(case["kl_shapes"]))
-    return _lists(segments.split(grpo(torch.tensor(case["rewards"]), kl_zeros, segments, AlgorithmSettings())))
+    return _lists(
+        segments.split(
+            ESTIMATORS["grpo"].advantage(torch.tensor(case["rewards"]), kl_zeros, segments, AlgorithmSettings())
+        )
+    )
 
 
 def reinforce_pp(case: Input) -> Any:
     segments = Segments.of(_tensors(case["loss_masks"]))
     settings = AlgorithmSettings(kl_coef=case["kl_coef"], gamma=case["gamma"])
-    flat = reinforce_plus_plus(torch.tensor(case["rewards"]), _flat(case["kl"]), segments, settings)
+    flat = ESTIMATORS["reinforce_plus_plus"].advantage(
+        torch.tensor(case["rewards"]), _flat(case["kl"]), segments, settings
+    )
     return _lists(segments.split(flat))
 
 
 def reinforce_pp_baseline(case: Input) -> Any:
     settings = AlgorithmSettings(kl_coef=case["kl_coef"])
     segments = _whole(case["kl"])
-    flat = reinforce_plus_plus_baseline(torch.tensor(case["rewards"]), _flat(case["kl"]), segments, settings)
+    estimator = ESTIMATORS["reinforce_plus_plus_baseline"]
+    flat = estimator.advantage(torch.tensor(case["rewards"]), _flat(case["kl"]), segments, settings)
     return _lists(segments.split(flat))
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from slime_events.algorithms.balance import karmarkar_karp
-from slime_events.algorithms.packing import PackingRule, dp_schedule, first_fit
+from slime_events.algorithms.packing import PackingRule, first_fit, karmarkar_karp, micro_batches, optimizer_steps
 
 Input = dict[str, Any]
 
@@ -19,18 +18,29 @@ def balanced_partitions(case: Input) -> Any:
 
 
 def schedule(case: Input) -> Any:
+    """The trainer's optimizer steps, each dealt out as the trainer deals it, in slime's form."""
     options, parallel = case["args"], case["parallel"]
-    dynamic = options["use_dynamic_batch_size"]
+    assert (parallel["cp_size"], parallel["vpp_size"]) == (1, 1)
     rule = PackingRule(
-        dp_size=parallel["dp_size"],
-        max_tokens=options["max_tokens_per_gpu"] * parallel["cp_size"] if dynamic else None,
+        max_tokens=options["max_tokens_per_gpu"] if options["use_dynamic_batch_size"] else None,
         micro_batch_size=options.get("micro_batch_size", 1),
-        align=parallel["microbatch_group_size_per_vp_stage"] if parallel["vpp_size"] > 1 else 1,
+        ranks=parallel["dp_size"],
     )
-    made = dp_schedule(case["total_lengths"], case["rollout_indices"], case["global_batch_size"], rule)
+    steps = optimizer_steps(case["rollout_indices"], case["global_batch_size"])
+    partitions: list[list[int]] = [[] for _ in range(rule.ranks)]
+    indices: list[list[list[int]]] = [[] for _ in range(rule.ranks)]
+    counts = []
+    for step in steps:
+        dealt = micro_batches([case["total_lengths"][index] for index in step.indices], rule)
+        counts += {len(batches) for batches in dealt}
+        for rank, batches in enumerate(dealt):
+            for members in batches:
+                first = len(partitions[rank])
+                indices[rank].append(list(range(first, first + len(members))))
+                partitions[rank] += [step.indices[place] for place in members]
     return {
-        "partitions": made.partitions,
-        "micro_batch_indices": made.micro_batches,
-        "num_microbatches": made.num_microbatches,
-        "global_batch_sizes": made.rollouts,
+        "partitions": partitions,
+        "micro_batch_indices": indices,
+        "num_microbatches": counts,
+        "global_batch_sizes": [step.rollouts for step in steps],
     }

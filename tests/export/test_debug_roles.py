@@ -10,9 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from actors.debug.dumper import Dumper
-from actors.debug.loader import Loader
-from actors.trainer.untrained_ranks import UntrainedRanks
+from actors.debug.debug_processes import Dumper, Loader, UntrainedRanks
 from schemas.arrays import unpack
 from schemas.batches import BatchSealed
 from schemas.errors import DataError

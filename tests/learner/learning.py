@@ -12,11 +12,10 @@ from typing import Any
 from msgspec import structs
 
 from actors.learner.followed_batches import FollowedBatches
-from actors.learner.learner import Learner
-from actors.learner.parent_log import parent_records
+from actors.learner.learner import Learner, parent_records
 from actors.offline.ranks_at import ranks_at
-from actors.trainer.checkpoint_folders import CheckpointFolders
-from actors.trainer.trainer import Trainer
+from actors.trainer.checkpoints import CheckpointFolders
+from actors.trainer.trainer import Trainer, TrainerPlan
 from schemas.arrays import unpack
 from schemas.runs import RunStarted
 from slime_events.algorithms.reward_norm import normalize_rewards
@@ -85,13 +84,8 @@ class Learning:
             worker,
             ranks or self.ranks,
             WeightStore(str(self.folder / "weights"), durable=False),
-            unpack,
-            temperature=1.0,
-            publish_every=1,
-            checkpoint_every=self.checkpoint_every,
-            checkpoints=str(self.folder / "checkpoints"),
-            steps=self.steps,
-            open_batches=rollouts,
+            rollouts,
+            TrainerPlan(self.steps, str(self.folder / "checkpoints"), checkpoint_every=self.checkpoint_every),
         )
         async with asyncio.timeout(DEADLINE_S):
             return await Learner(
@@ -100,8 +94,6 @@ class Learning:
                 self.batches(),
                 rollouts,
                 trainer,
-                steps=self.steps,
-                checkpoint_every=self.checkpoint_every,
             ).run()
 
     @asynccontextmanager

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from actors.trainer.trainer_ranks import Ranks
+from actors.trainer.ranks import Ranks
 from schemas.batches import BatchSealed
 from schemas.errors import DeadlineExceeded, InvalidValue, StoreUnavailable
 from schemas.runs import RunFailed, RunFinished, RunResumed, RunStarted

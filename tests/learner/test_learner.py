@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from actors.learner.parent_log import parent_records
+from actors.learner.learner import parent_records
 from schemas.arrays import unpack
 from schemas.batches import BatchSealed
 from schemas.checkpoints import CheckpointSaved

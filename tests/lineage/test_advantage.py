@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from slime_events.algorithms.advantages import ESTIMATORS, compute_advantages
+from slime_events.algorithms.advantages import compute_advantages
+from slime_events.algorithms.estimators import ESTIMATORS
 from slime_events.analysis.lineage.advantage import advantages
 from slime_events.core.config.algorithm import AlgorithmSettings
 

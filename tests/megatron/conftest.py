@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from actors.megatron.rank import TrainerRank
-from actors.trainer.rendezvous import meeting_address
+from actors.trainer.ranks import rendezvous_address
 from slime_events.core.config.algorithm import AlgorithmSettings
 from tests.megatron.tiny import make_model, settings_for
 
@@ -33,7 +33,7 @@ def trainer() -> Callable[..., Any]:
     @contextmanager
     def build(folder: Path, algorithm: dict[str, Any] | None = None, **settings: Any) -> Iterator[TrainerRank]:
         chosen = AlgorithmSettings(**(algorithm or {}))
-        rank = TrainerRank(settings_for(folder, **settings), chosen, 0, 1, meeting_address())
+        rank = TrainerRank(settings_for(folder, **settings), chosen, 0, 1, rendezvous_address())
         try:
             yield rank
         finally:

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from actors.megatron.rank import TrainerRank
-from actors.trainer.rendezvous import meeting_address
+from actors.trainer.ranks import rendezvous_address
 from slime_events.core.config.algorithm import AlgorithmSettings
 from tests.megatron.tiny import make_batch, settings_for
 
@@ -84,7 +84,7 @@ def agree(path: Path, rank: int) -> str:
     """The address that rank 0 chose just now and left at `path`: one chosen earlier could be taken by another."""
     if rank == 0:
         partial = path.with_suffix(".partial")
-        partial.write_text(meeting_address())
+        partial.write_text(rendezvous_address())
         partial.rename(path)
     while not path.exists():  # the traceback timer above is the deadline
         time.sleep(0.01)

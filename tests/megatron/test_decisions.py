@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,14 +15,13 @@ from hypothesis import strategies as st
 
 from actors.megatron.architecture import Architecture
 from actors.megatron.attention import GRID_SHARE, _lay_out
-from actors.megatron.data_split import optimizer_steps, rank_of, rollout_denominators
-from actors.megatron.digest import digest_tensors
-from actors.megatron.micro_batches import default_tokens, first_fit, micro_batches
-from actors.megatron.off_policy import OffPolicy
-from actors.megatron.step_metrics import AGREEMENT, DIFFERENCE, Tally
-from actors.megatron.vocab_parallel import log_probs_and_entropy
+from actors.megatron.data_split import default_tokens, packing_rule, rollout_denominators
+from actors.megatron.forward import log_probs_and_entropy
+from actors.megatron.step_metrics import AGREEMENT, DIFFERENCE, OffPolicyMetrics, StepMetrics
+from actors.megatron.weights import digest_tensors
 from schemas.errors import TrainerError
-from slime_events.algorithms.tis import truncated
+from slime_events.algorithms.objective import truncated
+from slime_events.algorithms.packing import PackingRule, first_fit, micro_batches, optimizer_steps
 from slime_events.core.config.trainer import TrainerSettings
 from storage.digests import weights_digest
 from tests.megatron.tiny import make_batch
@@ -48,24 +48,20 @@ def test_grids_hold_every_token_once_and_little_padding(lengths: list[int]) -> N
     assert len(set(from_grid.tolist())) == sum(lengths)
 
 
-@given(LENGTHS, st.integers(1, 300))
-def test_first_fit_keeps_the_limit_and_every_sample(lengths: list[int], limit: int) -> None:
-    bins = first_fit(lengths, limit)
-    assert sorted(index for members in bins for index in members) == list(range(len(lengths)))
-    assert all(len(members) == 1 or sum(lengths[i] for i in members) <= limit for members in bins)
-
-
 def test_what_just_fits_is_taken() -> None:
     assert first_fit([5, 6, 5, 4], 10) == [[0, 2], [1, 3]]
 
 
 def test_micro_batches_follow_the_settings() -> None:
     lengths = [10] * 6
-    assert micro_batches(lengths, TrainerSettings(), SMALL, cpu=True) == [[0, 1, 2, 3, 4, 5]]
-    assert micro_batches(lengths, TrainerSettings(), SMALL, cpu=False) == [[index] for index in range(6)]
-    assert micro_batches(lengths, TrainerSettings(micro_batch_size=4), SMALL, cpu=True) == [[0, 1, 2, 3], [4, 5]]
-    dynamic = TrainerSettings(use_dynamic_batch_size=True, max_tokens_per_gpu=25)
-    assert micro_batches(lengths, dynamic, SMALL, cpu=True) == [[0, 1], [2, 3], [4, 5]]
+
+    def packed(*, cpu: bool = True, **settings: Any) -> list[list[int]]:
+        return micro_batches(lengths, packing_rule(TrainerSettings(**settings), SMALL, 1, cpu=cpu))[0]
+
+    assert packed() == [[0, 1, 2, 3, 4, 5]]
+    assert packed(cpu=False) == [[index] for index in range(6)]
+    assert packed(micro_batch_size=4) == [[0, 1, 2, 3], [4, 5]]
+    assert packed(use_dynamic_batch_size=True, max_tokens_per_gpu=25) == [[0, 1], [2, 3], [4, 5]]
 
 
 def test_the_default_limit_falls_with_the_size_of_the_model() -> None:
@@ -76,49 +72,49 @@ def test_the_default_limit_falls_with_the_size_of_the_model() -> None:
 
 @given(LENGTHS, st.integers(1, 8))
 def test_balanced_ranks_differ_by_at_most_one_sample(lengths: list[int], ranks: int) -> None:
-    chosen = rank_of(lengths, ranks, balance=True)
-    load = [sum(length for length, rank in zip(lengths, chosen, strict=True) if rank == r) for r in range(ranks)]
+    dealt = micro_batches(lengths, PackingRule(ranks=ranks, balance=True))
+    load = [sum(lengths[index] for members in batches for index in members) for batches in dealt]
     assert max(load) - min(load) <= max(lengths)
 
 
-@pytest.mark.parametrize(("balance", "ranks"), [(True, [0, 1, 1, 0]), (False, [0, 1, 0, 1])])
-def test_the_longest_go_first_to_the_rank_with_the_fewest_tokens(balance: bool, ranks: list[int]) -> None:
-    assert rank_of([5, 3, 3, 1], 2, balance=balance) == ranks
+@pytest.mark.parametrize(("balance", "ranks"), [(True, [[[1], [2]], [[0], [3]]]), (False, [[[0], [2]], [[1], [3]]])])
+def test_the_longest_go_with_the_shortest(balance: bool, ranks: list[list[list[int]]]) -> None:
+    assert micro_batches([5, 3, 3, 1], PackingRule(ranks=2, balance=balance)) == ranks
 
 
 def test_optimizer_steps_count_rollouts_and_keep_siblings_together() -> None:
     samples = list(make_batch(groups=2, samples=4).samples)
     samples[5] = dataclasses.replace(samples[5], rollout=samples[1].rollout)  # 7 rollouts, one of two samples
-    steps = optimizer_steps(samples, TrainerSettings(global_batch_size=3))
+    rollouts = [sample.rollout for sample in samples]
+    steps = optimizer_steps(rollouts, 3)
     assert [step.indices for step in steps] == [(0, 1, 2, 5), (3, 4, 6)]
     assert [step.rollouts for step in steps] == [3, 3]  # the seventh fills no step
     denominators = rollout_denominators(samples)
     assert denominators is not None
     assert denominators[1] == denominators[5] == samples[1].loss_mask.sum() + samples[5].loss_mask.sum()
     with pytest.raises(TrainerError, match="7 rollouts"):
-        optimizer_steps(samples, TrainerSettings(global_batch_size=8))
+        optimizer_steps(rollouts, 8)
 
 
 def test_steps_of_a_batch_that_does_not_divide_are_as_many_as_were_asked_for() -> None:
-    samples = make_batch(groups=1, samples=5).samples
-    steps = optimizer_steps(samples, TrainerSettings(num_steps_per_rollout=3))
+    steps = optimizer_steps(range(5), None, 3)
     assert [step.indices for step in steps] == [(0,), (1,), (2,)]
     assert [step.rollouts for step in steps] == [1, 1, 1]
 
 
 def test_agreement_is_the_maximum_over_fresh_tokens_that_are_trained() -> None:
     """[trained and fresh, masked and fresh, trained and stale]"""
-    tally, alone = Tally(), _as_group(_Alone())
+    metrics, alone = StepMetrics(), _as_group(_Alone())
     trainer = torch.tensor([-1.0, -9.0, -3.0])
     mask, same = torch.tensor([1, 0, 1]), torch.tensor([True, True, False])
-    tally.add_difference(trainer, torch.tensor([-1.25, 0.0, -1.0]), mask, same)
-    means = tally.means(1.0, alone)
+    metrics.add_difference(trainer, torch.tensor([-1.25, 0.0, -1.0]), mask, same)
+    means = metrics.means(1.0, alone)
     assert means[AGREEMENT] == 0.25
     assert means[f"{DIFFERENCE}_max"] == 2.0
     assert means[DIFFERENCE] == pytest.approx(2.25 / 2)
-    tally.add_difference(trainer, torch.tensor([-1.5, 0.0, -3.0]), mask, ~same)
-    tally.add_difference(trainer, torch.tensor([-1.125, 0.0, -3.0]), mask, same)
-    means = tally.means(1.0, alone)
+    metrics.add_difference(trainer, torch.tensor([-1.5, 0.0, -3.0]), mask, ~same)
+    metrics.add_difference(trainer, torch.tensor([-1.125, 0.0, -3.0]), mask, same)
+    means = metrics.means(1.0, alone)
     assert (means[AGREEMENT], means[f"{DIFFERENCE}_max"]) == (0.25, 2.0)
 
 
@@ -151,13 +147,13 @@ def test_figures_of_all_ranks_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(dist, "all_gather_object", gather)
     for loss, kl, weight, apart, seconds in ((4.0, 3.0, 1.0, 2.0, 3.0), (2.0, 6.0, 2.0, 0.5, 1.0)):
-        tally = Tally()
-        tally.add({"loss": torch.tensor(loss), "kl_loss": torch.tensor(kl)}, weight)
+        metrics = StepMetrics()
+        metrics.add({"loss": torch.tensor(loss), "kl_loss": torch.tensor(kl)}, weight)
         one, fresh = torch.ones(1, dtype=torch.int8), torch.ones(1, dtype=torch.bool)
-        tally.add_difference(torch.tensor([apart]), torch.zeros(1), one, fresh)
-        tally.counts["samples_passed"] = weight
-        tally.seconds["gradients"] = seconds
-        means = tally.means(6.0, _as_group(_OfTwo()))
+        metrics.add_difference(torch.tensor([apart]), torch.zeros(1), one, fresh)
+        metrics.counts["samples_passed"] = weight
+        metrics.seconds["gradients"] = seconds
+        means = metrics.means(6.0, _as_group(_OfTwo()))
     assert (means["loss"], means["kl_loss"]) == (1.0, 3.0)
     assert (means[DIFFERENCE], means[f"{DIFFERENCE}_max"], means[AGREEMENT]) == (1.25, 2.0, 2.0)
     assert (means["samples_passed"], means["seconds_gradients"]) == (3.0, 3.0)
@@ -196,7 +192,7 @@ def test_large_logits_do_not_overflow() -> None:
 
 
 def test_weights_of_recorded_rollouts_add_up_over_micro_batches() -> None:
-    off_policy = OffPolicy(torch.device("cpu"))
+    off_policy = OffPolicyMetrics(torch.device("cpu"))
     for ratios in ([3.0, 0.5], [1.0, 1.5]):
         correction = truncated(torch.tensor(ratios).log(), torch.zeros(2), 0.0, 2.0)
         off_policy.add(correction, torch.tensor([True, ratios[1] > 1]))

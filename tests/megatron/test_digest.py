@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from actors.megatron.digest import optimizer_digest
+from actors.megatron.weights import optimizer_digest
 
 
 def stepped(*, main_weights: bool = False) -> SimpleNamespace:

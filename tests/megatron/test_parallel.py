@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from actors.trainer.rendezvous import meeting_address
+from actors.trainer.ranks import rendezvous_address
 from tests.megatron.ranks import ALGORITHMS, PARALLEL, run
 
 DEADLINE = 300.0
@@ -48,7 +48,7 @@ def test_two_ranks_equal_one(
     kind: str, case: str, two_ranks: tuple[Path, list[dict[str, Any]]], tiny: Path, tmp_path: Path
 ) -> None:
     out, (first, second) = two_ranks
-    alone = run(tiny, tmp_path, kind, case, 0, 1, meeting_address())
+    alone = run(tiny, tmp_path, kind, case, 0, 1, rendezvous_address())
     name = f"{kind}-{case}"
     assert first[name] == second[name]
     for figure in ("loss", "grad_norm", "difference"):

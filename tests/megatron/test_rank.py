@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from actors.megatron.checkpoint import is_checkpoint
-from actors.megatron.digest import digest_tensors
 from actors.megatron.rank import TrainerRank
+from actors.megatron.weights import digest_tensors
 from schemas.errors import CheckpointMismatch, ImpossibleCombination, InvalidValue, TrainerError
 from slime_events.core.train_batch import TrainBatch
 from storage.digests import weights_digest

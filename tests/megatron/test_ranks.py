@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from ray.exceptions import ActorDiedError
 
-from actors.trainer import collective, ranks
-from actors.trainer.ranks import RanksOfMegatron
+from actors.trainer import ranks, ray_ranks
+from actors.trainer.ray_ranks import RayRanks
 from schemas.errors import RankLost, TrainerError
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.trainer import TrainerSettings
@@ -36,7 +36,7 @@ class Peer:
     """Has an actor's methods; what fails as it is told leaves its process alive."""
 
     def __init__(self, error: Exception | None = None) -> None:
-        self.start, self.optimizer_digest = Method(None), Method(error)
+        self.start, self.call = Method(None), Method(error)
 
 
 class Method:
@@ -59,11 +59,11 @@ async def test_what_a_peer_fails_with_is_told_while_rank_0_waits_for_it(
     monkeypatch: pytest.MonkeyPatch, failure: Exception, told: Any
 ) -> None:
     rank_0, peers, killed = InACollective(), [Peer(), Peer(failure)], list[Peer]()
-    monkeypatch.setattr(collective, "BLAME_S", 0.01)
-    monkeypatch.setattr(ranks, "CLOSE_S", 0.01)
-    monkeypatch.setattr(ranks, "TrainerRank", lambda *args: rank_0)
+    monkeypatch.setattr(ranks, "BLAME_S", 0.01)
+    monkeypatch.setattr(ray_ranks, "CLOSE_S", 0.01)
+    monkeypatch.setattr(ray_ranks, "TrainerRank", lambda *args: rank_0)
     monkeypatch.setattr("ray.kill", killed.append)
-    together = RanksOfMegatron(peers)
+    together = RayRanks(peers)
     await together.start(TrainerSettings(hf_checkpoint=""), AlgorithmSettings(), "")
     with told:
         await together.optimizer_digest()

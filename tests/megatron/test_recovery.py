@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from actors.trainer.ranks import RanksOfMegatron
-from actors.trainer.rendezvous import meeting_address
+from actors.trainer.ranks import rendezvous_address
+from actors.trainer.ray_ranks import RayRanks
 from schemas.checkpoints import CheckpointSaved
 from schemas.steps import StepCommitted
 from serve_apps.engine.scripted_engine import Script
@@ -20,9 +20,9 @@ STEPS = 3
 SCHEDULE = {"lr_warmup_iters": 1, "lr_decay_style": "cosine", "lr_decay_iters": 10}
 
 
-async def ranks_of(model: Path) -> RanksOfMegatron:
-    ranks = RanksOfMegatron([])
-    await ranks.start(settings_for(model, **SCHEDULE), AlgorithmSettings(), meeting_address())
+async def ranks_of(model: Path) -> RayRanks:
+    ranks = RayRanks([])
+    await ranks.start(settings_for(model, **SCHEDULE), AlgorithmSettings(), rendezvous_address())
     return ranks
 
 

@@ -69,7 +69,7 @@ def test_a_golden_run_is_not_made_twice() -> None:
             "rollout.requested",
             "seed",
         ),
-        (slime_events.algorithms.reward_norm, "EPS", 1e-5, "synchronous", "batch.sealed", "rewards"),
+        (slime_events.algorithms.estimators.estimator, "EPS", 1e-5, "synchronous", "batch.sealed", "rewards"),
         (slime_events.plugins.filters.dynamic_sampling, "MIN_STD", 0.6, "synchronous", "group.accepted", ""),
         (slime_events.loop.conductor.seal, "in_time", lambda *_: False, "resting", "batch.sealed", ""),
         (slime_events.loop.conductor.draw, "RETRYABLE", (), "synchronous", "rollout.requested", ""),

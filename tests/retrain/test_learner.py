@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from actors.learner.followed_batches import FollowedBatches
-from actors.offline.retrainer import Retrainer, SameDigests
-from actors.offline.run_steps import followed_steps
-from actors.trainer.checkpoint_folders import CheckpointFolders
+from actors.offline.retrainer import Retrainer, SameDigests, followed_steps
+from actors.trainer.checkpoints import CheckpointFolders
 from schemas.arrays import unpack
 from schemas.batches import BatchSealed
 from schemas.errors import StorageError

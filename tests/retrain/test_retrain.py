@@ -9,7 +9,7 @@ import pytest
 
 from actors.offline.ranks_at import ranks_at
 from actors.offline.retrainer import Retrainer, SameDigests
-from actors.trainer.trainer_ranks import Result
+from actors.trainer.ranks import StepResult
 from schemas.arrays import unpack
 from schemas.batches import BatchSealed
 from schemas.errors import RunNotFound, TrainerError
@@ -22,7 +22,7 @@ from slime_events.core.train_batch import TrainBatch
 from storage.weights.store import TensorBytes
 from tests.retrain.changed import Care, as_log, flip_reward
 from tests.retrain.conftest import STEPS, Recorded
-from tests.simulation.parts import ScriptedRanks, StepResult
+from tests.simulation.parts import ScriptedRanks
 
 
 async def retrain(run: OpenedRun, steps: range, ranks: ScriptedRanks) -> tuple[list[Retrained], Retrained | None]:
@@ -119,7 +119,9 @@ class InPlace(ScriptedRanks):
 async def test_a_step_is_judged_by_its_own_weights_while_the_next_one_changes_them(recorded: Recorded) -> None:
     ranks = InPlace()
 
-    def judge(step: RecordedStep, result: Result, tensors: list[TensorBytes]) -> tuple[tuple[Difference, ...], None]:
+    def judge(
+        step: RecordedStep, result: StepResult, tensors: list[TensorBytes]
+    ) -> tuple[tuple[Difference, ...], None]:
         if step.committed.version < STEPS:
             assert ranks.steps_begun[step.committed.version].wait(60)
         return SameDigests()(step, result, tensors)[0], None

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from ray.exceptions import RayActorError
 
-from actors.trainer.trainer import Trainer
+from actors.trainer.trainer import Trainer, TrainerPlan
 from schemas.errors import TrainerError
 from serve_apps.engine.scripted_engine import Script, ScriptedEngine
 from serve_apps.engine_weights import EngineWeights
@@ -31,6 +31,7 @@ from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.join import join_run
 from slime_events.core.run.run_address import RunAddress
 from slime_events.core.train_batch import TrainBatch
+from slime_events.loop.training.pending_batches import OpenBatches
 from storage.blobs import BlobStore
 from storage.group_commit import GroupCommit
 from storage.payloads import fetch, offload_async
@@ -102,12 +103,12 @@ class Parts:
                         worker,
                         parts.ranks,
                         store,
-                        partial(fetch, blobs=BlobStore(address.blob_url)),
-                        temperature=1.0,
-                        publish_every=1,
-                        checkpoint_every=settings.trainer.save_interval,
-                        checkpoints=f"{address.folder}/checkpoints",
-                        steps=settings.rollout.num_rollout or 0,
+                        OpenBatches(partial(fetch, blobs=BlobStore(address.blob_url)), temperature=1.0),
+                        TrainerPlan(
+                            settings.rollout.num_rollout or 0,
+                            f"{address.folder}/checkpoints",
+                            checkpoint_every=settings.trainer.save_interval,
+                        ),
                     ).run()
 
         return ScriptedTrainer

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from actors.megatron.digest import tensor_bytes
+from actors.megatron.weights import tensor_bytes
 from schemas.batches import BatchSealed
 from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
 from schemas.prompts import PromptSubmitted

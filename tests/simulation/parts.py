@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from actors.trainer.ranks import StepResult
 from schemas.errors import CheckpointMismatch, LogUnavailable
 from slime_events.core.train_batch import TrainBatch
 from slime_events.plugins.rewards.outcome import Graded, Outcome
@@ -56,12 +57,6 @@ class InstantPool:
     async def grade_group(self, samples: Sequence[Sample], *, evaluation: bool = False) -> list[Outcome]:
         self.group_sizes.append(len(samples))
         return await self.grade(samples, evaluation=evaluation)
-
-
-@dataclass
-class StepResult:
-    metrics: dict[str, float]
-    optimizer_digest: str
 
 
 class ScriptedRanks:

@@ -10,7 +10,7 @@ from typing import Any
 from actors.archivist import SealPolicy, archive_run
 from actors.conductor import Conductor
 from actors.grader import Grader
-from actors.trainer.trainer import Trainer
+from actors.trainer.trainer import Trainer, TrainerPlan
 from schemas.arrays import unpack
 from serve_apps.engine.engine import Engine
 from serve_apps.engine_weights import HOLD_S, EngineWeights
@@ -28,6 +28,7 @@ from slime_events.loop.conductor.accept import Judge
 from slime_events.loop.conductor.plan import Plan
 from slime_events.loop.conductor.prompts import PromptFeed
 from slime_events.loop.prompts.source import PromptSource
+from slime_events.loop.training.pending_batches import OpenBatches
 from slime_events.plugins.filters.decide import run_filter
 from slime_events.plugins.sample_view import group_samples
 from storage.archive.writer import ArchiveWriter
@@ -91,12 +92,8 @@ def make_trainer(worker: Participant, plan: Plan, ranks: Any, folder: Path, **mo
         worker,
         ranks,
         WeightStore(str(folder / "weights"), durable=False),
-        unpack,
-        temperature=1.0,
-        publish_every=plan.publish_every,
-        checkpoint_every=plan.checkpoint_every,
-        checkpoints=str(folder / "checkpoints"),
-        steps=plan.steps,
+        OpenBatches(unpack, temperature=1.0),
+        TrainerPlan(plan.steps, str(folder / "checkpoints"), plan.publish_every, plan.checkpoint_every),
         **more,
     )
 

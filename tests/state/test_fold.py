@@ -16,7 +16,6 @@ from schemas.envelope import enclose
 from schemas.errors import ArchiveDamaged, DamagedEvent, SchemaError, UnknownEventType
 from schemas.rewards import RewardAssigned
 from slime_events.core.state.apply import apply, apply_all
-from slime_events.core.state.fold import fold
 from slime_events.core.state.partial_events import SHORT, SHORT_DECISIONS, read_short
 from slime_events.core.state.run import RunState, state_digest
 from storage.archive.blocks import stretches
@@ -30,6 +29,7 @@ from storage.memory_log import MemoryLog
 from tests.cli.small_run import events, finished, recorded
 from tests.conductor.driver import Driver, dropping, make_plan
 from tests.golden.log_file import FOLDER, read_records
+from tests.state.whole_log import fold
 
 
 def _driven() -> list[Recorded]:

@@ -16,7 +16,8 @@ from typing import Any
 
 import fsspec
 
-from storage.nats.ports import HOST, free_ports
+from storage.nats.ports import HOST
+from tests.storage.nats_cluster import free_ports
 
 READY_S = 90.0
 PORTS = (

@@ -10,15 +10,12 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from slime_events.algorithms.estimators import estimator_of
 from slime_events.analysis.lineage.facts import Advantage
 from slime_events.core.config.algorithm import AlgorithmSettings
 
 EPS = 1e-8
-"""As in `slime_events/algorithms/whiten.py`, which needs torch."""
-WITH_KL = frozenset({"reinforce_plus_plus", "reinforce_plus_plus_baseline"})
-"""Estimators that take a KL penalty from the advantage."""
-ON_THE_LAST_TOKEN = "reinforce_plus_plus"
-"""The estimator whose reward stands on the last trained token and is discounted from there."""
+"""As in `slime_events/algorithms/advantages.py`, which needs torch."""
 
 
 def advantages(
@@ -29,7 +26,7 @@ def advantages(
     rewards: as sealed (normalised over their groups), masks: int8 [response], 1 = trained on, both of the whole step.
     """
     estimator = settings.advantage_estimator
-    kl = estimator in WITH_KL and settings.kl_coef != 0
+    kl = estimator_of(settings).takes_kl and settings.kl_coef != 0
     left_out = (("kl", *(("whitening",) if settings.normalize_advantages else ()))) if kl else ()
     values = [_values(reward, mask, settings) for reward, mask in zip(rewards, masks, strict=True)]
     if settings.normalize_advantages and not kl:
@@ -46,8 +43,9 @@ def _values(reward: float, mask: npt.NDArray[np.int8], settings: AlgorithmSettin
     """Of the trained tokens, in order."""
     places = np.flatnonzero(mask)
     values = np.full(len(places), reward, np.float32)
-    if settings.advantage_estimator == ON_THE_LAST_TOKEN and len(places):
-        values *= np.power(settings.gamma, places[-1] - places).astype(np.float32)
+    discount = estimator_of(settings).discount(settings)
+    if discount != 1.0 and len(places):
+        values *= np.power(discount, places[-1] - places).astype(np.float32)
     return values
 
 

@@ -11,13 +11,14 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from slime_events.algorithms.estimators import estimator_of
 from slime_events.core.config.algorithm import AlgorithmSettings
 
 Mask = int | npt.NDArray[np.int8]
 """Trained tokens of a response: how many where all are, else its loss mask [response]."""
 Floats = npt.NDArray[np.float64]
 EPS = 1e-8
-"""As in `slime_events/algorithms/whiten.py`, which stands on torch."""
+"""As in `slime_events/algorithms/advantages.py`, which stands on torch."""
 
 
 def trained_tokens(mask: Mask) -> int:
@@ -33,8 +34,9 @@ def sample_advantages(rewards: Sequence[float], masks: Sequence[Mask], settings:
     values = np.asarray(rewards, dtype=np.float64)
     tokens = np.array([trained_tokens(mask) for mask in masks], dtype=np.float64)
     firsts, seconds = tokens, tokens
-    if settings.advantage_estimator == "reinforce_plus_plus" and settings.gamma != 1.0:
-        sums = np.array([_discounts(mask, settings.gamma) for mask in masks]).reshape(-1, 2)
+    discount = estimator_of(settings).discount(settings)
+    if discount != 1.0:
+        sums = np.array([_discounts(mask, discount) for mask in masks]).reshape(-1, 2)
         firsts, seconds = sums[:, 0], sums[:, 1]
     means = values * firsts / np.maximum(tokens, 1.0)
     if not settings.normalize_advantages:

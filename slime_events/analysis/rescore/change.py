@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import msgspec
 
 from schemas.errors import InvalidValue
+from slime_events.algorithms.train_arguments import parse_train
 from slime_events.core.config.fields import settings_fields
-from slime_events.core.config.flags import parse_train
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.toml import to_toml
 

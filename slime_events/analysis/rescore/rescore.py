@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import IO
 
 from schemas.batches import BatchSealed
+from slime_events.algorithms.estimators import estimator_of
 from slime_events.analysis.rescore.bulk_grading import Given
 from slime_events.analysis.rescore.change import Change
 from slime_events.analysis.rescore.changes import ChangesFile
@@ -146,9 +147,7 @@ def _report(
         steps=comparison.steps,
         evaluations=comparison.evaluations,
         unlike=comparison.unlike,
-        without_kl=any(
-            one.kl_coef != 0 and one.advantage_estimator.startswith("reinforce_plus_plus") for one in algorithms
-        ),
+        without_kl=any(one.kl_coef != 0 and estimator_of(one).takes_kl for one in algorithms),
     )
 
 

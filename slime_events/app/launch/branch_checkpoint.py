@@ -20,9 +20,9 @@ from pathlib import Path
 from msgspec import structs
 
 from actors.offline.ranks_at import MakeRanks, ranks_at
-from actors.trainer.checkpoint_folders import CheckpointFolders
+from actors.trainer.checkpoints import CheckpointFolders
 from actors.trainer.local_ranks import local_ranks
-from actors.trainer.trainer_ranks import Ranks
+from actors.trainer.ranks import Ranks
 from schemas.errors import TrainerError
 from schemas.runs import Branched
 from slime_events.analysis.retrain.base import with_base

@@ -10,8 +10,9 @@ from msgspec.structs import replace
 
 from actors.megatron.architecture import Architecture
 from schemas.errors import ImpossibleCombination, InvalidValue
+from slime_events.algorithms.train_arguments import parse_train
 from slime_events.app.launch.run_record import flag
-from slime_events.core.config.flags import ParsedTrain, parse_train
+from slime_events.core.config.flags import ParsedTrain
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.toml import to_toml
 

@@ -16,11 +16,10 @@ from typing import Any
 
 from actors.archivist import SealPolicy, archive_run
 from actors.learner.followed_batches import FollowedBatches
-from actors.learner.learner import Learner
-from actors.learner.parent_log import parent_records
+from actors.learner.learner import Learner, parent_records
 from actors.offline.ranks_at import MakeRanks
 from actors.trainer.local_ranks import local_ranks
-from actors.trainer.trainer import Trainer
+from actors.trainer.trainer import Trainer, TrainerPlan
 from schemas.errors import Conflict, DeadlineExceeded, InvalidValue, SlimeEventsError, StorageError
 from schemas.runs import Branched, RunFailed, RunFinished
 from schemas.subjects import about
@@ -43,7 +42,6 @@ from storage.blobs import BlobStore
 from storage.cancellation import check_cancelled, end_all
 from storage.jetstream.log import JetStreamLog
 from storage.log import EventLog, Fence, Recorded
-from storage.weights.retention import Retention
 from storage.weights.store import WeightStore
 
 ROLE = "learner"
@@ -156,14 +154,8 @@ class Learn:
                 worker,
                 ranks,
                 WeightStore(str(self._folder.weights), base=trainer.hf_checkpoint),
-                self._parent.fetch,
-                temperature=temperature,
-                publish_every=trainer.update_weights_interval,
-                checkpoint_every=trainer.save_interval,
-                checkpoints=checkpoints,
-                steps=settings.rollout.num_rollout or 0,
-                retention=Retention(trainer.keep_weights, trainer.save_interval or 0) if trainer.keep_weights else None,
-                open_batches=rollouts,
+                rollouts,
+                TrainerPlan.of(settings, checkpoints),
             )
             return await Learner(
                 worker,
@@ -171,9 +163,7 @@ class Learn:
                 make_batches(self._parent, settings, branched, self._changes(own)),
                 rollouts,
                 shell,
-                steps=settings.rollout.num_rollout or 0,
-                checkpoint_every=trainer.save_interval,
-                see=self.see,
+                self.see,
             ).run()
 
     def _changes(self, own: _Own) -> Changes:

@@ -8,14 +8,13 @@ from msgspec import Meta
 
 from slime_events.core.config.base import Settings
 
-Estimator = Literal["grpo", "gspo", "cispo", "reinforce_plus_plus", "reinforce_plus_plus_baseline"]
 KlType = Literal["k1", "k2", "k3", "low_var_kl"]
 
 
 class AlgorithmSettings(Settings, frozen=True, kw_only=True):
     """Advantage, clipping, KL, importance correction and reduction."""
 
-    advantage_estimator: Annotated[Estimator, Meta(description="how rewards become advantages")] = "grpo"
+    advantage_estimator: Annotated[str, Meta(description="how rewards become advantages")] = "grpo"
     eps_clip: Annotated[float, Meta(description="lower clip of the policy ratio (1 - eps)")] = 0.2
     eps_clip_high: Annotated[float | None, Meta(description="upper clip (1 + eps); default: eps-clip")] = None
     eps_clip_c: Annotated[float | None, Meta(description="dual clip for negative advantages, above 1")] = None

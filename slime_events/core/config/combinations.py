@@ -101,8 +101,6 @@ def _algorithm(algorithm: AlgorithmSettings) -> Iterator[str]:
             "use_rollout_logprobs excludes use_tis: TIS corrects the engine's log-probs against the trainer's, and "
             "with the engine's as old policy there is nothing to correct."
         )
-    if algorithm.advantage_estimator.startswith("reinforce_plus_plus") and not algorithm.normalize_advantages:
-        yield f"advantage_estimator {algorithm.advantage_estimator} needs normalize_advantages, as slime's does."
     if algorithm.eps_clip_c is not None and algorithm.eps_clip_c <= 1:
         yield f"eps_clip_c is {algorithm.eps_clip_c}: the dual clip bounds ratios above 1, so it must be above 1."
     if algorithm.tis_clip_low > algorithm.tis_clip:

@@ -1,13 +1,11 @@
-"""`docs/settings.md`, from structs and tables: `python -m slime_events.core.config.document docs/settings.md`."""
+"""`document`: the text of `docs/settings.md`, from structs and tables."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
-from pathlib import Path
 
 from slime_events.core.config import megatron, tables
-from slime_events.core.config.fields import SettingsField, component_names, component_type, settings_fields
+from slime_events.core.config.fields import Registered, SettingsField, component_names, component_type, settings_fields
 from slime_events.core.config.flags import OLDER_FLAGS
 from slime_events.core.config.help import default_words, value_words
 
@@ -24,7 +22,7 @@ DEFAULTS_OF_SLIME: dict[str, str] = {
 _INTRO = """\
 # Settings
 
-This page is made from the source: `python -m slime_events.core.config.document docs/settings.md`.
+This page is made from the source: `python -m slime_events.app.settings_page docs/settings.md`.
 
 Every setting is a flag of `slime-events train` and a key in TOML, under the table of its component. `--config FILE`
 takes settings from a TOML file; flags go before the file, wherever they stand. What a run resolved to is in its
@@ -51,25 +49,29 @@ mem_fraction_static = 0.7
 """
 
 
-def document() -> str:
+def document(registered: Registered) -> str:
     """The whole page, in Markdown."""
-    parts = [_INTRO, *(_component(name) for name in component_names()), _derived(), _other_flags()]
+    parts = [_INTRO, *(_component(name, registered) for name in component_names()), _derived(), _other_flags()]
     return "\n".join(parts)
 
 
-def _component(component: str) -> str:
+def _component(component: str, registered: Registered) -> str:
     doc = " ".join((component_type(component).__doc__ or "").split())
-    rows = [_row(field) for field in settings_fields() if field.component == component]
+    rows = [
+        _row(field, value_words(registered.type_of(field)))
+        for field in settings_fields()
+        if field.component == component
+    ]
     return _section(f"`[{component}]`", doc, ("flag", "value", "default", "meaning"), rows)
 
 
-def _row(field: SettingsField) -> tuple[str, ...]:
+def _row(field: SettingsField, value: str) -> tuple[str, ...]:
     default = default_words(field.default)
     if field.name in DEFAULTS_OF_SLIME:
         default = f"{default or 'unset'} (slime: {DEFAULTS_OF_SLIME[field.name]})"
     switched_off = field.usual_flag != field.flag
     flag = f"`{field.usual_flag}` (`{field.name} = false`)" if switched_off else f"`{field.flag}`"
-    return flag, value_words(field).replace("|", " "), default, field.description
+    return flag, value.replace("|", " "), default, field.description
 
 
 def _derived() -> str:
@@ -119,15 +121,3 @@ def _section(title: str, text: str, head: tuple[str, ...], rows: Iterable[tuple[
 
 def _cells(cells: Iterable[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
-def main() -> None:
-    """Write the page to the path given, or to standard output."""
-    if len(sys.argv) > 1:
-        Path(sys.argv[1]).write_text(document(), encoding="utf-8")
-    else:
-        sys.stdout.write(document())
-
-
-if __name__ == "__main__":
-    main()

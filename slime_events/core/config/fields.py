@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import typing
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -19,6 +20,25 @@ DISABLE_NAMES = {
     "rewards_normalization": "--disable-rewards-normalization",
     "grpo_std_normalization": "--disable-grpo-std-normalization",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """What only rooms to the right know of settings: they have the registries that some settings name an entry of.
+
+    choices: the names in a registry, by component and field. impossible: a sentence for each thing that cannot be.
+    """
+
+    choices: Mapping[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
+    impossible: Callable[[TrainSettings], Iterable[str]] = lambda settings: ()
+
+    def type_of(self, known: SettingsField) -> ValueType:
+        """What a field can hold."""
+        names = self.choices.get((known.component, known.name))
+        return replace(known.type, choices=names) if names else known.type
+
+
+NOTHING_REGISTERED = Registered()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +75,12 @@ def settings_fields() -> tuple[SettingsField, ...]:
     found = []
     for component in msgspec.structs.fields(TrainSettings):
         hints = typing.get_type_hints(component.type, include_extras=True)
-        for field in msgspec.structs.fields(component.type):
-            if (component.name, field.name) in PASS_THROUGH:
+        for one in msgspec.structs.fields(component.type):
+            if (component.name, one.name) in PASS_THROUGH:
                 continue
-            hint = hints[field.name]
-            default = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()  # type: ignore[operator, misc, unused-ignore]
-            found.append(SettingsField(component.name, field.name, of_annotation(hint), _description(hint), default))
+            hint = hints[one.name]
+            default = one.default if one.default is not msgspec.NODEFAULT else one.default_factory()  # type: ignore[operator, misc, unused-ignore]
+            found.append(SettingsField(component.name, one.name, of_annotation(hint), _description(hint), default))
     return tuple(found)
 
 
@@ -68,15 +88,15 @@ def settings_fields() -> tuple[SettingsField, ...]:
 def honoured() -> dict[str, tuple[SettingsField, ...]]:
     """Every flag of our own, positive and negative, and the fields that it sets."""
     flags: dict[str, tuple[SettingsField, ...]] = {}
-    for field in settings_fields():
-        for flag in filter(None, (field.flag, field.negative)):
-            flags[flag] = (*flags.get(flag, ()), field)
+    for known in settings_fields():
+        for flag in filter(None, (known.flag, known.negative)):
+            flags[flag] = (*flags.get(flag, ()), known)
     return flags
 
 
 def component_names() -> tuple[str, ...]:
     """The components, which are the tables in TOML."""
-    return tuple(field.name for field in msgspec.structs.fields(TrainSettings))
+    return tuple(one.name for one in msgspec.structs.fields(TrainSettings))
 
 
 def component_type(component: str) -> type[msgspec.Struct]:

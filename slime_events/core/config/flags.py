@@ -1,4 +1,4 @@
-"""`parse_train`: the words after `slime-events train` become `TrainSettings`.
+"""`parse_settings`: the words after `slime-events train` become `TrainSettings`.
 
 slime's flags by their names, Megatron's unprefixed, SGLang's with `--sglang-`, ours beside them. Pure: nothing but the
 file of `--config` is read (and, for a flag that only another package can know, that package's source).
@@ -15,7 +15,7 @@ from schemas.errors import ConfigError, ImpossibleCombination, InvalidValue, Mis
 from slime_events.core.config import megatron, tables
 from slime_events.core.config.combinations import impossible
 from slime_events.core.config.derivations import derive
-from slime_events.core.config.fields import SettingsField, honoured
+from slime_events.core.config.fields import Registered, SettingsField, honoured
 from slime_events.core.config.installed import InstalledField, megatron_fields, sglang_fields
 from slime_events.core.config.nearest import did_you_mean
 from slime_events.core.config.settings import TrainSettings
@@ -36,6 +36,7 @@ class _Draft:
     """What the flags have said so far. `said`: flags' fields, so that a repeated list is appended to."""
 
     values: Values
+    registered: Registered
     notes: list[str] = field(default_factory=list)
     inert: dict[str, list[str]] = field(default_factory=dict)
     said: set[tuple[str, str]] = field(default_factory=set)
@@ -76,7 +77,9 @@ class _Occurrence:
         return parse_words(self.flag, words, expected)
 
 
-def parse_train(argv: Sequence[str], *, read: Callable[[str], str] | None = None) -> ParsedTrain:
+def parse_settings(
+    argv: Sequence[str], registered: Registered, *, read: Callable[[str], str] | None = None
+) -> ParsedTrain:
     """Settings from flags, on top of the file of `--config` where one is given; where flags stand makes no difference.
 
     Raises UnknownFlag (with the nearest names), InvalidValue, ImpossibleCombination (one sentence for each), or
@@ -86,12 +89,13 @@ def parse_train(argv: Sequence[str], *, read: Callable[[str], str] | None = None
     files = [one.take("one")[0] for one in occurrences if one.flag == "--config"]
     if len(files) > 1:
         raise InvalidValue(f"--config is given {len(files)} times; one run has one file.")
-    draft = _Draft(read_toml((read or _read)(files[0]), files[0]) if files else {})
+    values = read_toml((read or _read)(files[0]), files[0], registered) if files else {}
+    draft = _Draft(values, registered)
     for occurrence in occurrences:
         if occurrence.flag != "--config":
             _apply(draft, occurrence)
     settings, derived = derive(settings_from(draft.values), given=draft.said)
-    if problems := impossible(settings):
+    if problems := [*impossible(settings), *registered.impossible(settings)]:
         raise ImpossibleCombination("\n".join(problems))
     inert = [f"{', '.join(flags)}: no effect; {reason}." for reason, flags in draft.inert.items()]
     return ParsedTrain(settings, (*draft.notes, *inert, *derived))
@@ -150,7 +154,7 @@ def _apply_honoured(draft: _Draft, one: _Occurrence, fields: tuple[SettingsField
                 raise ConfigError(f"{one.flag} {word} is not supported yet: {needs}.")
         if set(one.take("many")) <= set(tables.USUAL_VALUES.get(one.flag, ())):
             continue
-        draft.put(known.component, known.name, one.value(known.type))
+        draft.put(known.component, known.name, one.value(draft.registered.type_of(known)))
 
 
 def _apply_only_value(draft: _Draft, one: _Occurrence) -> None:

@@ -8,8 +8,15 @@ from typing import Any
 
 import msgspec
 
-from slime_events.core.config.fields import SettingsField, component_names, component_type, settings_fields
-from slime_events.core.config.values import Kind
+from slime_events.core.config.fields import (
+    NOTHING_REGISTERED,
+    Registered,
+    SettingsField,
+    component_names,
+    component_type,
+    settings_fields,
+)
+from slime_events.core.config.values import Kind, ValueType
 
 _KIND_WORDS = {Kind.INT: "N", Kind.FLOAT: "X", Kind.JSON: "JSON", Kind.STR: "TEXT"}
 _INTRO = """\
@@ -21,7 +28,7 @@ Megatron's flags pass through by name (--recompute-granularity full), SGLang's w
 """
 
 
-def help_text(width: int = 100) -> str:
+def help_text(width: int = 100, registered: Registered = NOTHING_REGISTERED) -> str:
     """The whole help, wrapped to `width` columns."""
     groups = [_INTRO]
     for component in component_names():
@@ -29,19 +36,19 @@ def help_text(width: int = 100) -> str:
         lines = [f"{component}: {doc}"]
         for field in settings_fields():
             if field.component == component:
-                lines.append(_entry(field, width))
+                lines.append(_entry(field, registered.type_of(field), width))
         groups.append("\n".join(lines) + "\n")
     return "\n".join(groups)
 
 
-def value_words(field: SettingsField) -> str:
+def value_words(expected: ValueType) -> str:
     """What follows the flag: `N`, `TEXT ...`, `a|b`, or nothing for a switch."""
-    if field.type.switch:
+    if expected.switch:
         return ""
-    if field.type.choices:
-        return "|".join(str(choice) for choice in field.type.choices)
-    word = _KIND_WORDS[field.type.kinds[0]]
-    return f"{word} ..." if field.type.many else word
+    if expected.choices:
+        return "|".join(str(choice) for choice in expected.choices)
+    word = _KIND_WORDS[expected.kinds[0]]
+    return f"{word} ..." if expected.many else word
 
 
 def default_words(default: Any) -> str:
@@ -53,8 +60,8 @@ def default_words(default: Any) -> str:
     return str(default) if isinstance(default, str) else json.dumps(msgspec.to_builtins(default))
 
 
-def _entry(field: SettingsField, width: int) -> str:
-    head = f"  {field.usual_flag} {value_words(field)}".rstrip()
+def _entry(field: SettingsField, expected: ValueType, width: int) -> str:
+    head = f"  {field.usual_flag} {value_words(expected)}".rstrip()
     default = default_words(field.default)
     text = f"{field.description} [{default}]" if default else field.description
     if field.usual_flag != field.flag:

@@ -12,7 +12,13 @@ import msgspec
 
 from schemas.errors import ConfigError, InvalidValue, UnknownFlag
 from slime_events.core.config import megatron
-from slime_events.core.config.fields import PASS_THROUGH, component_names, settings_fields
+from slime_events.core.config.fields import (
+    NOTHING_REGISTERED,
+    PASS_THROUGH,
+    Registered,
+    component_names,
+    settings_fields,
+)
 from slime_events.core.config.installed import megatron_fields, sglang_fields
 from slime_events.core.config.nearest import did_you_mean
 from slime_events.core.config.settings import TrainSettings
@@ -22,13 +28,8 @@ Values = dict[str, dict[str, Any]]
 """Component to field to value: settings of which not all are said."""
 
 
-def from_toml(text: str, source: str = "settings.toml") -> TrainSettings:
-    """The settings that a TOML text says, with nothing derived. `source` is named in errors."""
-    return settings_from(read_toml(text, source))
-
-
 def to_toml(settings: TrainSettings) -> str:
-    """The settings as TOML, from which `from_toml` makes them again; None is left out, as TOML has no null."""
+    """The settings as TOML, as `read_toml` reads them; None is left out, as TOML has no null."""
     tables: list[str] = []
     for component, values in msgspec.to_builtins(settings).items():
         inner = {name: values.pop(name) for where, name in PASS_THROUGH if where == component}
@@ -45,13 +46,13 @@ def settings_from(values: Mapping[str, Mapping[str, Any]]) -> TrainSettings:
         raise InvalidValue(f"A setting has a value that it cannot have: {error}") from error
 
 
-def read_toml(text: str, source: str) -> Values:
+def read_toml(text: str, source: str, registered: Registered = NOTHING_REGISTERED) -> Values:
     """The values of a TOML text, each name and type checked; errors carry file and line."""
     try:
         found = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InvalidValue(f"{source} is not TOML: {error}") from error
-    types = {(field.component, field.name): field.type for field in settings_fields()}
+    types = {(field.component, field.name): registered.type_of(field) for field in settings_fields()}
     for component, table in found.items():
         if component not in component_names() or not isinstance(table, dict):
             where = f"{source}, line {_line(text, None, component)}"

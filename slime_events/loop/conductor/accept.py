@@ -13,6 +13,7 @@ from slime_events.core.state.run import RunState
 from slime_events.loop.conductor.draw import may_retry
 from slime_events.loop.conductor.plan import Plan
 from slime_events.loop.conductor.staleness import stale
+from slime_events.plugins.filters.base_types import should_drop
 from slime_events.plugins.filters.decide import FilterDecision
 
 Judge = Callable[[GroupState], FilterDecision]
@@ -106,7 +107,7 @@ def _judged(group: GroupState, judge: Judge, *, insufficient: bool) -> Verdict:
             samples=samples,
             rewards=rewards,
         )
-    if decision.keep or (decision.keep_when_insufficient and insufficient):
+    if not should_drop(decision, insufficient=insufficient):
         return GroupAccepted(
             group=group.group,
             samples=samples,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from slime_events.plugins.filters.decide import FilterDecision
 
 
 @dataclass
@@ -20,27 +22,6 @@ class DynamicFilterOutput:
     keep_when_insufficient: bool = False
 
 
-def should_drop(output: DynamicFilterOutput, *, remaining_batch_size: int, target_data_size: int) -> bool:
-    """slime's rule: a rejected group goes, unless it may fill up and too few others are left.
-
-    `remaining_batch_size`: groups kept or in flight. `target_data_size`: groups the step needs.
-    """
-    if output.keep:
-        return False
-    return not (output.keep_when_insufficient and remaining_batch_size <= target_data_size)
-
-
-class MetricGatherer:
-    """Counts of drops by reason, under slime's metric names. A drop without a reason is not counted (slime)."""
-
-    def __init__(self) -> None:
-        self._drops: Counter[str] = Counter()
-
-    def on_dynamic_filter_drop(self, reason: str | None) -> None:
-        """One group was dropped."""
-        if reason:
-            self._drops[reason] += 1
-
-    def collect(self) -> dict[str, int]:
-        """`rollout/dynamic_filter/drop_<reason>` -> count."""
-        return {f"rollout/dynamic_filter/drop_{reason}": count for reason, count in self._drops.items()}
+def should_drop(output: DynamicFilterOutput | FilterDecision, *, insufficient: bool) -> bool:
+    """slime's rule: a rejected group goes, unless it may fill up and no more others are left than the step needs."""
+    return not (output.keep or (output.keep_when_insufficient and insufficient))

@@ -17,9 +17,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from schemas.errors import ConfigError, InvalidValue, SlimeEventsError
+from slime_events.algorithms.train_arguments import parse_train
 from slime_events.app.cli.commands.train import INTERRUPTED, is_interrupted, resolve, run_to_end, say
 from slime_events.app.cli.run_arguments import read_words
-from slime_events.core.config.flags import ParsedTrain, parse_train
+from slime_events.core.config.flags import ParsedTrain
 from slime_events.core.config.nearest import did_you_mean
 from slime_events.core.config.paths import require_paths
 from slime_events.core.config.settings import TrainSettings

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from schemas.errors import InvalidValue, RunHasEnded, RunIsOn
+from slime_events.algorithms.train_arguments import parse_train
 from slime_events.app.cli.commands.train import INTERRUPTED, is_interrupted, reached, resolve, run_to_end, say, where
 from slime_events.app.cli.run_argument import no_run
 from slime_events.app.cli.run_arguments import read_words
-from slime_events.core.config.flags import ParsedTrain, parse_train
+from slime_events.core.config.flags import ParsedTrain
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.toml import to_toml
 from slime_events.core.run.run_folder import RUNS_DIR, RunFolder, find_run

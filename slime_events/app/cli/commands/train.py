@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from schemas.errors import ConfigError, SlimeEventsError
+from slime_events.algorithms.train_arguments import parse_train
 from slime_events.app.cli.watched import say_how_to_go_on
-from slime_events.core.config.flags import ParsedTrain, parse_train
+from slime_events.core.config.flags import ParsedTrain
 from slime_events.core.config.paths import require_paths
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_folder import RunFolder
@@ -25,9 +26,10 @@ INTERRUPTED = 130
 def main(argv: Sequence[str] = ()) -> int:
     """Train. 130 where it was stopped before its last step; errors are raised."""
     if "--help" in argv or "-h" in argv:
+        from slime_events.algorithms.train_arguments import registered
         from slime_events.core.config.help import help_text
 
-        sys.stdout.write(help_text(max(60, min(120, shutil.get_terminal_size().columns))))
+        sys.stdout.write(help_text(max(60, min(120, shutil.get_terminal_size().columns)), registered()))
         return 0
     settings = resolve(parse_train(argv))
     summary = run_to_end(settings)

@@ -1,16 +1,14 @@
-"""`restore`: the ranks brought to the newest checkpoint that can be trusted, or back to the beginning.
-
-The beginning is the base checkpoint; a branch's is a checkpoint of the version that it branched off from, which was put
-into its folder before its trainer was started.
-"""
+"""A run's trainer checkpoints: where they lie (`CheckpointFolders`), and which of them is gone on from (`restore`)."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
 
-from actors.trainer.checkpoint_folders import CheckpointFolders
-from actors.trainer.trainer_ranks import Ranks
+from actors.trainer.ranks import Ranks
 from schemas.checkpoints import CheckpointSaved
 from schemas.errors import CheckpointMismatch, TrainerError
 from slime_events.loop.training.training_state import Trained
@@ -19,12 +17,38 @@ from storage.weights.store import digest_of
 log = logging.getLogger(__name__)
 
 
-async def restore(ranks: Ranks, trained: Trained, folders: CheckpointFolders, *, newest: int) -> int:
-    """Load a checkpoint of version `newest` or before; the version that the ranks are at then, the first of the run
-    where it is the beginning.
+@dataclass(frozen=True, slots=True)
+class CheckpointFolders:
+    """`<root>/v000012`, one for each version that was due."""
 
-    One that is incomplete, does not fit or has other digests than were committed is passed over. The ranks must be as
-    they were built. Raises TrainerError where a branch has lost its beginning too.
+    root: str
+
+    def of(self, version: int) -> str:
+        """The folder of a version."""
+        return f"{self.root}/v{version:06d}"
+
+    def find(self, saved: CheckpointSaved) -> str:
+        """Where a checkpoint is that the log tells of: at its url, or here if the run's folder was moved."""
+        return saved.url if Path(saved.url).exists() else self.of(saved.version)
+
+    def make_way(self, version: int) -> None:
+        """Set aside what has the name of a checkpoint that is about to be saved: one that was refused, or that nobody
+        was told of. It is kept until the next one is set aside, so that a look at it is possible.
+        """
+        folder = Path(self.of(version))
+        if folder.exists():
+            aside = folder.with_name(f".{folder.name}.aside")
+            shutil.rmtree(aside, ignore_errors=True)
+            folder.rename(aside)
+
+
+async def restore(ranks: Ranks, trained: Trained, folders: CheckpointFolders, *, newest: int) -> int:
+    """Load a checkpoint of version `newest` or before, or go back to the beginning; the version of the ranks then.
+
+    The beginning is the base checkpoint; a branch's is a checkpoint of the version that it branched off from, which was
+    put into its folder before its trainer was started. A checkpoint that is incomplete, does not fit or has other
+    digests than were committed is passed over. The ranks must be as they were built. Raises TrainerError where a branch
+    has lost its beginning too.
     """
     touched = False
     for version in sorted((v for v in trained.saved if v <= newest), reverse=True):

@@ -20,7 +20,7 @@ from schemas.errors import StorageError
 from schemas.subjects import stream_name
 from storage.jetstream.connection import Connection
 from storage.jetstream.retry import Away, log_wait
-from storage.nats.ports import HOST, free_ports
+from storage.nats.ports import HOST, free_port
 from storage.nats.server import NatsServer
 
 ROUTES_FILE = "routes.json"
@@ -156,3 +156,11 @@ async def _answers(url: str, deadline_s: float) -> None:
                 await patience.pause("its cluster has no leader yet: are most of the nodes up?")
     finally:
         await connection.close()
+
+
+def free_ports(count: int) -> list[int]:
+    """As many different ones."""
+    ports: set[int] = set()
+    while len(ports) < count:
+        ports.add(free_port())
+    return list(ports)

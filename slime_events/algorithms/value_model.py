@@ -1,12 +1,13 @@
-"""PPO's advantages: generalised advantage estimation (Schulman et al., 2016) over token rewards."""
+"""A value model's part of PPO: generalised advantage estimation (Schulman et al., 2016), the clipped value loss."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from slime_events.algorithms.returns import discounted_returns
-from slime_events.algorithms.segments import Segments
+from slime_events.algorithms.segments import Segments, discounted_returns
+
+AWAITS = "a value model in the trainer"
 
 
 def gae(rewards: Tensor, values: Tensor, gamma: float, lambd: float) -> tuple[Tensor, Tensor]:
@@ -31,3 +32,13 @@ def ppo_advantages(
     token_rewards = segments.pad(-kl_coef * kl).scatter_add(1, ends.unsqueeze(1), rewards.unsqueeze(1))
     advantages, returns = gae(token_rewards, segments.pad(values), gamma, lambd)
     return segments.unpad(advantages), segments.unpad(returns)
+
+
+def clipped_value_loss(values: Tensor, old_values: Tensor, returns: Tensor, value_clip: float) -> tuple[Tensor, Tensor]:
+    """Loss and clip indicator (0.0 / 1.0) per token, [tokens] each; no factor 1/2.
+
+    max((V - R)^2, (V_clip - R)^2) with V_clip = old + clamp(V - old, -value_clip, value_clip).
+    """
+    clipped_values = old_values + (values - old_values).clamp(-value_clip, value_clip)
+    free, clipped = (values - returns).square(), (clipped_values - returns).square()
+    return torch.maximum(free, clipped), (clipped > free).float()

@@ -1,0 +1,83 @@
+"""`RayRanks`: the ranks of a run's trainer. Rank 0 lives in this process, the others are its Ray peers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import ray
+from ray.exceptions import RayActorError
+
+from actors.megatron.rank import TrainerRank
+from actors.trainer.ranks import CollectiveRanks, StepResult, collective
+from schemas.errors import RankLost
+from slime_events.analysis.export.dump import train_dump_path
+from slime_events.core.config.algorithm import AlgorithmSettings
+from slime_events.core.config.trainer import TrainerSettings
+from slime_events.core.train_batch import TrainBatch
+
+T = TypeVar("T")
+CLOSE_S = 10.0
+"""Seconds that rank 0 has to leave its group; its process ends without that."""
+
+
+class RayRanks(CollectiveRanks):
+    """Rank 0 is used from one thread of its own: the event loop stays free, and what torch keeps by thread stays there.
+
+    dumps: of each step that is trained, a path with {rollout_id}.
+    """
+
+    def __init__(self, peers: Sequence[Any], dumps: str | None = None) -> None:
+        self._peers, self._dumps = peers, dumps
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="megatron")
+        self._rank: TrainerRank | None = None
+
+    async def start(self, settings: TrainerSettings, algorithm: AlgorithmSettings, master: str) -> None:
+        """Build rank 0 and all peers; they meet at `master`."""
+        world = len(self._peers) + 1
+        others = [
+            peer.start.remote(settings, algorithm, rank, world, master) for rank, peer in enumerate(self._peers, 1)
+        ]
+        self._rank = await self._together(lambda: TrainerRank(settings, algorithm, 0, world, master), others)
+
+    async def train(self, batch: TrainBatch) -> StepResult:
+        """One rollout step on all ranks."""
+        dump = train_dump_path(self._dumps, batch.step) if self._dumps else None
+        result: StepResult = await self.everywhere("train", batch, dump)
+        return result
+
+    async def everywhere(self, method: str, *args: Any) -> Any:
+        """As `CollectiveRanks`."""
+        if self._rank is None:
+            raise RuntimeError("start the ranks first")
+        own = getattr(self._rank, method)
+        return await self._together(lambda: own(*args), [peer.call.remote(method, *args) for peer in self._peers])
+
+    async def close(self) -> None:
+        """Leave the process group, unless rank 0 is still in a call that waits for a rank in vain."""
+        if self._rank is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_S):
+                    await self._here(self._rank.close)
+        self._thread.shutdown(wait=False)
+
+    async def _together(self, call: Callable[[], T], others: Sequence[Any]) -> T:
+        peers = [_of_peer(rank, other) for rank, other in enumerate(others, 1)]
+        return await collective([self._here(call), *peers], give_up=self._kill_peers)
+
+    def _kill_peers(self) -> None:
+        for peer in self._peers:
+            ray.kill(peer)
+
+    async def _here(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+
+
+async def _of_peer(rank: int, answer: Any) -> Any:
+    try:
+        return await answer
+    except RayActorError as error:
+        raise RankLost(f"rank {rank} is gone (killed, out of memory, or crashed)") from error

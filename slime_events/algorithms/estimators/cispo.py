@@ -1,0 +1,37 @@
+"""CISPO (MiniMax-M1, 2025): GRPO's advantage; the clipped ratio weights the token's gradient, never cuts it off."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from slime_events.algorithms.estimators.estimator import Estimator, PolicyLoss, clip_range
+from slime_events.core.config.algorithm import AlgorithmSettings
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from slime_events.algorithms.segments import Segments
+
+
+@dataclass(frozen=True, slots=True)
+class Cispo(Estimator):
+    """Has no dual clip: `eps_clip_c` is not used."""
+
+    def loss(
+        self, log_ratio: Tensor, log_probs: Tensor, advantages: Tensor, segments: Segments, settings: AlgorithmSettings
+    ) -> PolicyLoss:
+        """As `Estimator.loss`."""
+        return PolicyLoss(*cispo_loss(log_ratio, log_probs, advantages, *clip_range(settings)), log_ratio)
+
+
+def cispo_loss(
+    ppo_kl: Tensor, log_probs: Tensor, advantages: Tensor, eps_clip: float, eps_clip_high: float
+) -> tuple[Tensor, Tensor]:
+    """Loss and clip indicator (0.0 / 1.0) per token: -stopgrad(clip(ratio)) * A * log_prob, ratio = exp(-ppo_kl).
+
+    Gradient flows through `log_probs` alone.
+    """
+    ratio = (-ppo_kl.detach()).exp()
+    weight = ratio.clamp(1 - eps_clip, 1 + eps_clip_high)
+    return -weight * advantages * log_probs, (weight != ratio).float()

@@ -1,0 +1,48 @@
+"""REINFORCE++ (Hu, 2025): a KL penalty on every token, the reward on the last one, discounted from the right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from slime_events.algorithms.estimators.estimator import Estimator
+from slime_events.core.config.algorithm import AlgorithmSettings
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from slime_events.algorithms.segments import Segments
+
+
+@dataclass(frozen=True, slots=True)
+class ReinforcePlusPlus(Estimator):
+    """Rewards as they were graded; their returns are whitened over the step."""
+
+    takes_kl: ClassVar[bool] = True
+    needs_whitening: ClassVar[bool] = True
+
+    def reward_normalisation(self, rewards: Sequence[float], settings: AlgorithmSettings) -> list[float]:
+        """As they are."""
+        return [float(reward) for reward in rewards]
+
+    def advantage(self, rewards: Tensor, kl: Tensor, segments: Segments, settings: AlgorithmSettings) -> Tensor:
+        """Returns [tokens]. The reward sits on the last trained token.
+
+        A sample without one has nothing to learn and gets zeros (slime ends the run with an AssertionError there).
+        """
+        import torch
+
+        from slime_events.algorithms.segments import discounted_returns
+
+        token_rewards = segments.pad(-settings.kl_coef * kl * segments.mask)
+        trained = segments.pad(segments.mask.float())
+        places = torch.arange(1, segments.longest + 1, device=trained.device)
+        last = (trained * places).argmax(dim=1, keepdim=True)
+        final = torch.where(segments.mask_sums > 0, rewards, 0.0)
+        token_rewards = token_rewards.scatter_add(1, last, final.unsqueeze(1))
+        return segments.unpad(discounted_returns(token_rewards, settings.gamma))
+
+    def discount(self, settings: AlgorithmSettings) -> float:
+        """As `Estimator.discount`."""
+        return settings.gamma

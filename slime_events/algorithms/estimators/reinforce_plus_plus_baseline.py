@@ -1,0 +1,31 @@
+"""REINFORCE++ with a baseline (Hu, 2025): the reward less its group's mean, and a KL penalty on every token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from slime_events.algorithms.estimators.estimator import Estimator, normalize_group
+from slime_events.core.config.algorithm import AlgorithmSettings
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from slime_events.algorithms.segments import Segments
+
+
+@dataclass(frozen=True, slots=True)
+class ReinforcePlusPlusBaseline(Estimator):
+    """Its advantages are whitened over the step."""
+
+    takes_kl: ClassVar[bool] = True
+    needs_whitening: ClassVar[bool] = True
+
+    def reward_normalisation(self, rewards: Sequence[float], settings: AlgorithmSettings) -> list[float]:
+        """Centred, never scaled."""
+        return normalize_group(rewards, scale=False)
+
+    def advantage(self, rewards: Tensor, kl: Tensor, segments: Segments, settings: AlgorithmSettings) -> Tensor:
+        """Centred reward - kl_coef * kl of each token, [tokens]."""
+        return segments.expand(rewards) - settings.kl_coef * kl

@@ -1,0 +1,131 @@
+"""What all ranks keep, whatever they are: the trainer's, those of work on a log, untrained and scripted ones."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from actors.debug.debug_processes import UntrainedRanks
+from actors.trainer.local_ranks import local_ranks
+from actors.trainer.ranks import Ranks, rendezvous_address, train
+from actors.trainer.ray_ranks import RayRanks
+from schemas.errors import CheckpointMismatch
+from slime_events.core.config.algorithm import AlgorithmSettings
+from slime_events.core.config.settings import TrainSettings
+from slime_events.core.train_batch import TrainBatch
+from storage.weights.store import digest_of
+from tests.megatron.conftest import tiny  # noqa: F401  # a fixture
+from tests.megatron.tiny import make_batch, settings_for
+from tests.simulation.parts import ScriptedRanks
+
+
+@asynccontextmanager
+async def scripted(model: Path) -> AsyncIterator[Ranks]:
+    yield ScriptedRanks()
+
+
+@asynccontextmanager
+async def untrained(model: Path) -> AsyncIterator[Ranks]:
+    yield UntrainedRanks(str(model))
+
+
+@asynccontextmanager
+async def of_a_run(model: Path) -> AsyncIterator[Ranks]:
+    ranks = RayRanks([])
+    await ranks.start(settings_for(model), AlgorithmSettings(), rendezvous_address())
+    try:
+        yield ranks
+    finally:
+        await ranks.close()
+
+
+@asynccontextmanager
+async def processes(model: Path) -> AsyncIterator[Ranks]:
+    async with local_ranks(replace(TrainSettings(), trainer=settings_for(model))) as ranks:
+        yield ranks
+
+
+KINDS = [scripted, untrained, of_a_run, pytest.param(processes, marks=pytest.mark.real)]
+
+
+@pytest.fixture(params=KINDS, ids=lambda kind: kind.__name__)
+async def ranks(request: pytest.FixtureRequest, tiny: Path) -> AsyncIterator[Ranks]:  # noqa: F811
+    async with request.param(tiny) as made:
+        yield made
+
+
+async def state(ranks: Ranks) -> tuple[str, str]:
+    return digest_of(await ranks.export_weights()), await ranks.optimizer_digest()
+
+
+def learns(ranks: Any) -> bool:
+    return not isinstance(ranks, UntrainedRanks)
+
+
+async def test_a_step_s_digest_is_that_of_the_ranks_and_its_figures_are_numbers(ranks: Ranks) -> None:
+    before = await state(ranks)
+    result = await train(ranks, make_batch())
+    assert result.optimizer_digest == await ranks.optimizer_digest()
+    assert result.metrics
+    assert {type(value) for value in result.metrics.values()} <= {float, int}
+    assert (await state(ranks) != before) is learns(ranks)
+
+
+async def test_the_same_steps_from_the_beginning_come_to_the_same_bits(ranks: Ranks) -> None:
+    beginning, found = await state(ranks), []
+    for _ in range(2):
+        for step in range(2):
+            await train(ranks, make_batch(step))
+        found.append(await state(ranks))
+        await ranks.reset()
+        assert await state(ranks) == beginning
+    assert found[0] == found[1]
+
+
+async def test_weights_are_tensors_with_a_name_a_dtype_a_shape_and_as_many_bytes(ranks: Ranks) -> None:
+    tensors = await ranks.export_weights()
+    assert len({name for name, *_ in tensors}) == len(tensors) > 0
+    for _, dtype, shape, data in tensors:
+        assert dtype == "F32"
+        count = 4
+        for size in shape:
+            count *= size
+        assert len(data) == count
+
+
+async def test_training_goes_on_from_a_checkpoint_bit_for_bit(ranks: Ranks, tmp_path: Path) -> None:
+    folder = str(tmp_path / "v000001")
+    await train(ranks, make_batch(0))
+    await ranks.save_checkpoint(folder)
+    saved = await state(ranks)
+    await train(ranks, make_batch(1))
+    gone_on = await state(ranks)
+    await ranks.reset()
+    await ranks.load_checkpoint(folder)
+    assert await state(ranks) == saved
+    await train(ranks, make_batch(1))
+    assert await state(ranks) == gone_on
+
+
+async def test_a_folder_that_is_no_checkpoint_is_refused_and_the_ranks_can_begin_anew(
+    ranks: Ranks, tmp_path: Path
+) -> None:
+    beginning = await state(ranks)
+    if learns(ranks):
+        with pytest.raises(CheckpointMismatch):
+            await ranks.load_checkpoint(str(tmp_path / "nothing"))
+    await ranks.reset()
+    assert await state(ranks) == beginning
+
+
+async def test_an_empty_batch_leaves_all_as_it_is(ranks: Ranks) -> None:
+    await train(ranks, make_batch())
+    before = await state(ranks)
+    result = await train(ranks, TrainBatch(step=1, samples=()))
+    assert (result.metrics, result.optimizer_digest) == ({"samples": 0.0}, before[1])
+    assert await state(ranks) == before

@@ -1,0 +1,190 @@
+"""What no command reaches: product modules that nothing imports, public functions and classes that nothing names.
+
+By names alone, without running anything: what product code uses anywhere counts as reached, and so does what the pages
+of `docs/` show to users. A module that is kept for a part that is not wired in yet says so in its constant `AWAITS`.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("schemas", "storage", "slime_events", "actors", "serve_apps")
+STARTS = ("slime_events", "slime_events.app.cli.main")
+SHIMS = "serve_apps.engine.cpu_shims."
+"""Packages that an engine's process finds on its path in place of others."""
+PLAIN_BASES = {"ABC", "Enum", "Exception", "Generic", "IntEnum", "NamedTuple", "Protocol", "StrEnum", "Struct"}
+"""Bases from outside that call no method of a class by a name of their own."""
+MOST_OF_ITSELF = 10
+"""Uses of a name within its own definition, at most: of a name with more the definition is not looked through."""
+AWAITED = {
+    "slime_events.algorithms.mis",
+    "slime_events.algorithms.opd",
+    "slime_events.algorithms.pass_rate",
+    "slime_events.algorithms.value_model",
+}
+"""Modules that say `AWAITS`."""
+FOR_TESTS = {
+    "storage.memory_log": "the reference: defines what every log does, and is what the others are tested against",
+    "serve_apps.engine.scripted_engine": "stands in for SGLang where a whole run is simulated",
+}
+CALLED_BY_NAME = {
+    "check_health": "by Ray Serve",
+    "tokens_generated": "by the contract of all engines: what was generated but not given away",
+}
+_WORD = re.compile(r"[\w.:]+")
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+@dataclass(eq=False)
+class Module:
+    """imports: modules, also those that a text such as `package.module:name` names. uses: how often each name is read,
+    called or named in a text; an import alone is no use. texts: without spaces.
+    """
+
+    tree: ast.Module
+    imports: set[str] = field(default_factory=set)
+    uses: Counter[str] = field(default_factory=Counter)
+    texts: set[str] = field(default_factory=set)
+
+    @property
+    def awaits(self) -> bool:
+        assigned = (one for node in self.tree.body if isinstance(node, ast.Assign) for one in node.targets)
+        return any(isinstance(one, ast.Name) and one.id == "AWAITS" for one in assigned)
+
+    @property
+    def is_entry(self) -> bool:
+        """`python -m` starts it."""
+        return any(isinstance(node, ast.If) and "__main__" in ast.dump(node.test) for node in self.tree.body)
+
+    @classmethod
+    def of(cls, tree: ast.Module) -> Module:
+        found = cls(tree)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                found.imports |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                found.imports |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+            else:
+                _count(node, found.uses, found.texts)
+        found.imports |= {text.partition(":")[0] for text in found.texts}
+        return found
+
+
+def _count(node: ast.AST, uses: Counter[str], texts: set[str]) -> None:
+    if isinstance(node, ast.Name):
+        uses[node.id] += 1
+    elif isinstance(node, ast.Attribute):
+        uses[node.attr] += 1
+    elif isinstance(node, ast.keyword) and node.arg:
+        uses[node.arg] += 1
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _WORD.fullmatch(node.value):
+        texts.add(node.value)
+        uses.update(re.split(r"[.:]", node.value))
+
+
+@cache
+def modules() -> dict[str, Module]:
+    found = {}
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+            found[name] = Module.of(ast.parse(path.read_text(encoding="utf-8")))
+    return found
+
+
+@cache
+def pages() -> str:
+    """What users read."""
+    return "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").rglob("*.md")))
+
+
+def entry_points() -> set[str]:
+    """Modules that something other than an import starts."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    tables = [project["scripts"], *project.get("entry-points", {}).values()]
+    named = {target.partition(":")[0] for table in tables for target in table.values()}
+    started = {name for name, module in modules().items() if module.is_entry or name.startswith(SHIMS)}
+    return {*STARTS, *named, *started, *re.findall(r"\b\w+(?:\.\w+)+", pages())}
+
+
+def test_every_module_is_reached_from_a_command() -> None:
+    known, waiting = modules(), entry_points()
+    reached: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name in known and name not in reached:
+            reached.add(name)
+            waiting |= {*known[name].imports, name.rpartition(".")[0]}
+    unreached = {name for name, module in known.items() if name not in reached and module.tree.body}
+    assert unreached - AWAITED == FOR_TESTS.keys(), "delete them, or say what they await"
+    assert {name for name, module in known.items() if module.awaits} == AWAITED
+    assert unreached >= AWAITED, "wired in: they await nothing any more"
+
+
+def definitions(module: Module) -> Iterator[tuple[Definition, ast.ClassDef | None]]:
+    """Public functions, classes and methods, each with its class."""
+    for node in module.tree.body:
+        if not isinstance(node, Definition):
+            continue
+        if not node.name.startswith("_"):
+            yield node, None
+        if isinstance(node, ast.ClassDef):
+            inner = (one for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef))
+            yield from ((one, node) for one in inner if not one.name.startswith("_"))
+
+
+@cache
+def classes() -> dict[str, ast.ClassDef]:
+    return {node.name: node for one in modules().values() for node in one.tree.body if isinstance(node, ast.ClassDef)}
+
+
+def is_called_from_outside(node: ast.ClassDef) -> bool:
+    """Whether a base from another package may call methods of the class by its own names."""
+    for base in node.bases:
+        name = ast.unparse(base).partition("[")[0].rpartition(".")[2]
+        if name in classes() and name != node.name:
+            if is_called_from_outside(classes()[name]):
+                return True
+        elif name not in PLAIN_BASES:
+            return True
+    return False
+
+
+def given_to_users() -> set[str]:
+    """Classes and functions that users import: the public API, what tables and docs name."""
+    named = {text.partition(":")[2] for one in modules().values() for text in one.texts if ":" in text}
+    return modules()["slime_events"].texts | named | set(re.findall(r"\w\.(\w+)[(`]", pages()))
+
+
+def is_used(node: Definition, everywhere: Counter[str]) -> bool:
+    """Whether something else than its own definition names it."""
+    if everywhere[node.name] > MOST_OF_ITSELF:
+        return True
+    within: Counter[str] = Counter()
+    for inner in ast.walk(node):
+        _count(inner, within, set())
+    return everywhere[node.name] > within[node.name]
+
+
+def test_every_public_name_is_used_by_product_code() -> None:
+    everywhere: Counter[str] = Counter()
+    for module in modules().values():
+        everywhere.update(module.uses)
+    public = given_to_users() | CALLED_BY_NAME.keys()
+    unreached = []
+    for name, module in modules().items():
+        for node, owner in definitions(module) if name not in AWAITED | FOR_TESTS.keys() else ():
+            if node.name in public or (owner and owner.name in public) or is_used(node, everywhere):
+                continue
+            registered = any(isinstance(one, ast.Call) for one in node.decorator_list)
+            if not registered and not (owner and is_called_from_outside(owner)):
+                unreached.append(f"{name}:{owner.name + '.' if owner else ''}{node.name}")
+    assert unreached == []
