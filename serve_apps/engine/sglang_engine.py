@@ -5,10 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import json
+import math
+import os
+import re
+import signal
 import socket
 import subprocess
+import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -19,12 +25,16 @@ from serve_apps.engine import messages
 from serve_apps.engine.arguments import EngineLaunch, engine_launch
 from serve_apps.engine.engine import Delta, GenerateRequest, LogProbs, Tokens
 from serve_apps.engine.engine_folder import EngineFolder, clear_abandoned
-from serve_apps.engine.host_process import end, log_end, reason_in_log, spawn
-from serve_apps.engine.weight_files import misfit, shapes_in
 from slime_events.core.config.engine import EngineSettings
 
 PING_S = 5.0
 UPDATE_S = 600.0
+STOP_S = 10.0
+Shapes = dict[str, tuple[int, ...]]
+TIED = "lm_head.weight"
+"""May be missing: it is the embedding again where a model ties the two."""
+
+_ERROR_LINE = re.compile(r"^[\w.]*(Error|Exception|Interrupt)\b.*", re.MULTILINE)
 
 
 class SglangEngine:
@@ -72,7 +82,7 @@ class SglangEngine:
             raise EngineError("the engine was started before; make a new one")
         ours, theirs = socket.socketpair()
         began = time.monotonic()
-        self._host = spawn(self._launch, self._folder.path, theirs.fileno(), self._log)
+        self._host = _spawn(self._launch, self._folder.path, theirs.fileno(), self._log)
         theirs.close()
         await asyncio.to_thread(clear_abandoned)  # while SGLang is being imported
         reader, writer = await asyncio.open_connection(sock=ours)
@@ -87,7 +97,7 @@ class SglangEngine:
             await self.stop()
             if isinstance(error, TimeoutError):
                 raise DeadlineExceeded(
-                    f"SGLang did not start within {deadline_s:g} s; its log: {log_end(self._log)[-500:].strip()}"
+                    f"SGLang did not start within {deadline_s:g} s; its log: {_log_end(self._log)[-500:].strip()}"
                 ) from None
             raise
         self.scheduler_pids = ready.processes
@@ -98,7 +108,7 @@ class SglangEngine:
         if self._host is None or self._log.closed:
             return
         self._fail("the engine was stopped")
-        await end(self._host, self.scheduler_pids)
+        await _end(self._host, self.scheduler_pids)
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)
@@ -211,7 +221,7 @@ class SglangEngine:
                 if isinstance(frame, messages.Failed):
                     reason = reason or frame.reason
                 self._take(frame)
-        found = reason_in_log(log_end(self._log))
+        found = reason_in_log(_log_end(self._log))
         self._fail("SGLang ended: " + "; its log: ".join(part for part in (reason, found) if part))
 
     def _take(self, frame: messages.FromHost) -> None:
@@ -240,3 +250,94 @@ class SglangEngine:
                 answer.set_exception(EngineError(reason))
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(EngineError(reason))
+
+
+def _spawn(launch: EngineLaunch, folder: Path, socket_fd: int, log: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Start the host, leader of a session of its own.
+
+    Not by asyncio: its child watchers mind the thread that a loop runs in, and a Serve replica's is any.
+    """
+    return subprocess.Popen(
+        [sys.executable, "-m", "serve_apps.engine.host", str(socket_fd), str(folder)],
+        env=os.environ | launch.environment | {"TMPDIR": str(folder)},
+        pass_fds=(socket_fd,),
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+    )
+
+
+async def _end(host: subprocess.Popen[bytes], schedulers: Sequence[int]) -> None:
+    """Kill the host's session and wait for the end of it and of its schedulers. Raises DeadlineExceeded."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(host.pid, signal.SIGKILL)
+    try:
+        async with asyncio.timeout(STOP_S):
+            # A process has no event to wait on.
+            while host.poll() is None or any(map(runs, schedulers)):  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+    except TimeoutError:
+        raise DeadlineExceeded(f"SGLang's processes did not end within {STOP_S:g} s of SIGKILL") from None
+
+
+def _log_end(log: IO[bytes]) -> str:
+    """The last 64 KiB of a log."""
+    log.seek(0, os.SEEK_END)
+    log.seek(max(0, log.tell() - 65536))
+    return log.read().decode(errors="replace")
+
+
+def reason_in_log(text: str) -> str:
+    """The last line of a log that names an exception, or nothing."""
+    found = list(_ERROR_LINE.finditer(text))
+    return found[-1].group().strip() if found else ""
+
+
+def runs(pid: int) -> bool:
+    """Whether the process is there and not a zombie that waits for init."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
+
+
+def shapes_in(folder: Path) -> Shapes:
+    """Every tensor's shape, by the files' headers. Raises EngineError for no safetensors or a file that is cut short.
+
+    SGLang 0.5.23 checks weights while it copies them over the old ones, and its scheduler dies where they do not fit.
+    So they are compared with the engine's checkpoint before it gets them.
+    """
+    shapes: Shapes = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        shapes |= _shapes_of_file(path)
+    if not shapes:
+        raise EngineError(f"no safetensors in {folder}")
+    return shapes
+
+
+def _shapes_of_file(path: Path) -> Shapes:
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(length) if length < 100_000_000 else b"")
+        header.pop("__metadata__", None)
+        end = max((entry["data_offsets"][1] for entry in header.values()), default=0)
+        shapes = {name: tuple(entry["shape"]) for name, entry in header.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise EngineError(f"{path} is not a safetensors file: {error}") from error
+    if path.stat().st_size != 8 + length + end:
+        raise EngineError(f"{path} has {path.stat().st_size} bytes, its header says {8 + length + end}")
+    return shapes
+
+
+def misfit(wanted: Shapes, given: Shapes) -> str | None:
+    """The first reason why `given` cannot replace `wanted`, or None."""
+    for name, shape in given.items():
+        if name not in wanted and name != TIED:
+            return f"tensor {name} is not in the model"
+        if name in wanted and wanted[name] != shape:
+            return f"tensor {name} has shape {list(shape)} ({math.prod(shape)} numbers), the model {list(wanted[name])}"
+    missing = sorted(wanted.keys() - given.keys() - {TIED})
+    return f"tensor {missing[0]} is missing ({len(missing)} in all)" if missing else None

@@ -17,9 +17,8 @@ from schemas.errors import EngineError
 from schemas.rollouts import Sampling, StopReason, WeightSpan
 from serve_apps.engine.arguments import SHIMS
 from serve_apps.engine.cpu.sampling import murmur_hash32, seeded_choice
-from serve_apps.engine.host_process import reason_in_log
-from serve_apps.engine.pieces import how_it_ended, kept_at_seam, spans_within
-from serve_apps.engine.weight_files import misfit, shapes_in
+from serve_apps.engine.host import how_it_ended, kept_at_seam, spans_within
+from serve_apps.engine.sglang_engine import misfit, reason_in_log, shapes_in
 
 
 def _murmur3_reference(data: bytes) -> int:

@@ -15,7 +15,7 @@ from schemas.errors import PlugPointError
 from schemas.rollouts import RolloutCompleted, RolloutFailed, Sampling
 from schemas.steps import StepCommitted
 from schemas.turns import TurnRecorded, TurnRole
-from serve_apps.generate.sampling import read_sampling, read_seed, sampling_params
+from serve_apps.generate.session import read_sampling, read_seed, sampling_params
 from serve_apps.generate.slime_compat import post
 from tests.generate.scene import a_run, events, setup
 from tests.simulation.crash import Crash, Fate, Half

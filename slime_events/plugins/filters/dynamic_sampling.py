@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from slime_events.plugins.filters.base_types import DynamicFilterOutput
-from slime_events.plugins.filters.figures import Member, group_std, rewards_of
+from slime_events.plugins.filters.decide import Member, group_std, rewards_of
 
 MIN_STD = 1e-6
 
