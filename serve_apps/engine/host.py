@@ -45,20 +45,17 @@ def main() -> None:
     connection.set_inheritable(False)
     threading.Thread(target=end_with_parent, args=(os.getppid(), folder), daemon=True).start()
     try:
-        started = time.monotonic()
         gc.disable()  # an import makes no garbage: collecting costs a tenth of the start
         import sglang.srt.entrypoints.engine  # noqa: F401
 
         gc.freeze()
         gc.enable()
-        imported = time.monotonic()
         launch = msgspec.msgpack.decode(messages.receive_frame(connection), type=messages.Launch)
         engine = _start(launch, folder.name)
         engine.tokenizer_manager._subprocess_watchdog.stop()  # it checks once a second, the thread below at once
         threading.Thread(target=end_with_schedulers, daemon=True).start()
-        seconds = {"import": imported - started, "launch": time.monotonic() - imported}
         asyncio.set_event_loop(engine.loop)
-        engine.loop.run_until_complete(Host(engine, connection).serve(seconds))
+        engine.loop.run_until_complete(Host(engine, connection).serve())
     except Exception as error:  # the last handler of this process: the reason goes to the caller, the process ends
         connection.setblocking(True)
         connection.sendall(messages.encode(messages.Failed(f"{type(error).__name__}: {error}")))
@@ -98,12 +95,12 @@ class Host:
         self.connection = connection
         self.tasks: set[asyncio.Task[None]] = set()
 
-    async def serve(self, seconds: dict[str, float]) -> None:
+    async def serve(self) -> None:
         """Until the caller closes the socket."""
         reader, writer = await asyncio.open_connection(sock=self.connection)
         self.sender = messages.Sender(writer)
         self.manager.auto_create_handle_loop()
-        self.sender.send(messages.Ready(seconds, tuple(p.pid or 0 for p in multiprocessing.active_children())))
+        self.sender.send(messages.Ready(tuple(p.pid or 0 for p in multiprocessing.active_children())))
         decoder = msgspec.msgpack.Decoder(messages.ToHost)
         while True:
             try:
@@ -115,32 +112,32 @@ class Host:
     def _take(self, frame: messages.ToHost) -> None:
         match frame:
             case messages.Generate():
-                self._do(self._generate(frame), partial(messages.Refused, frame.id))
+                self._do(self._generate(frame), frame.id)
             case messages.Score():
-                self._do(self._score(frame), partial(messages.Refused, frame.id))
+                self._do(self._score(frame), frame.id)
             case messages.UpdateWeights():
-                self._do(self._update(frame), partial(messages.Answer, frame.call))
+                self._do(self._update(frame), frame.id)
             case messages.Abort():
                 # Not before SGLang knows the request, which may have come just now.
                 self.loop.call_soon(self.manager.abort_request, frame.id)
             case messages.Ping():
-                self.sender.send(messages.Answer(frame.call))
+                self.sender.send(messages.Answer(frame.id))
             case messages.Launch():
                 self.sender.send(messages.Failed("launched twice"))
 
-    def _do(self, work: Coroutine[Any, Any, None], failed: Callable[[str], messages.FromHost]) -> None:
-        task = self.loop.create_task(self._answered(work, failed))
+    def _do(self, work: Coroutine[Any, Any, None], id: str) -> None:
+        task = self.loop.create_task(self._answered(work, id))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
-    async def _answered(self, work: Coroutine[Any, Any, None], failed: Callable[[str], messages.FromHost]) -> None:
+    async def _answered(self, work: Coroutine[Any, Any, None], id: str) -> None:
         try:
             await work
         except ValueError as error:  # SGLang's error for a request that it cannot take
-            self.sender.send(failed(str(error)))
+            self.sender.send(messages.Answer(id, str(error)))
         except Exception as error:  # whatever it is, the caller waits for an answer
             traceback.print_exception(error)
-            self.sender.send(failed(f"{type(error).__name__}: {error}"))
+            self.sender.send(messages.Answer(id, f"{type(error).__name__}: {error}"))
 
     async def _generate(self, frame: messages.Generate) -> None:
         from sglang.srt.managers.io_struct import GenerateReqInput
@@ -148,7 +145,7 @@ class Host:
         prompt = np.frombuffer(frame.prompt, dtype="<i4").tolist()
         response: list[int] = np.frombuffer(frame.resume, dtype="<i4").tolist()
         if (ended := self._how_it_ended(frame, response)) is not None:
-            text = self._text(response, frame.sampling.skip_special_tokens)
+            text = self._text(frame.sampling, response)
             self.sender.send(messages.Piece(frame.id, b"", b"", (), ended, text))
             return
         resumed = len(response)
@@ -224,7 +221,7 @@ class Host:
                 np.array(log_probs, dtype="<f4").tobytes(),
                 spans_within(meta.get("weight_versions") or [], resumed, start, start + len(tokens)),
                 finish,
-                None if finish is None else self._text(response, frame.sampling.skip_special_tokens),
+                None if finish is None else self._text(frame.sampling, response),
             )
         )
         return finish is not None
@@ -235,27 +232,16 @@ class Host:
         """New tokens up to the end of a stop string that began in the resumed part, where SGLang does not look."""
         if not (frame.sampling.stop and resumed):
             return None
-        return kept_at_seam(
-            response[:resumed],
-            response[resumed:] + tokens,
-            len(response) - resumed,
-            frame.sampling.stop,
-            lambda ids: self._text(ids, frame.sampling.skip_special_tokens),
-        )
+        new, decode = response[resumed:] + tokens, partial(self._text, frame.sampling)
+        return kept_at_seam(response[:resumed], new, len(response) - resumed, frame.sampling.stop, decode)
 
     def _how_it_ended(self, frame: messages.Generate, response: list[int]) -> StopReason | None:
-        return how_it_ended(
-            response,
-            frame.sampling,
-            self.end_tokens,
-            lambda ids: self._text(ids, frame.sampling.skip_special_tokens),
-        )
+        decode = partial(self._text, frame.sampling)
+        return how_it_ended(response, frame.sampling, self.end_tokens, decode)
 
-    def _text(self, tokens: list[int], skip_special_tokens: bool) -> str:
-        text: str = self.manager.tokenizer.decode(
-            tokens, skip_special_tokens=skip_special_tokens, spaces_between_special_tokens=False
-        )
-        return text
+    def _text(self, sampling: Sampling, tokens: list[int]) -> str:
+        skip = sampling.skip_special_tokens
+        return str(self.manager.tokenizer.decode(tokens, skip_special_tokens=skip, spaces_between_special_tokens=False))
 
     async def _update(self, frame: messages.UpdateWeights) -> None:
         """Retract what runs (its keys and values are of the old weights), load, flush the cache, go on."""
@@ -269,7 +255,7 @@ class Host:
             success, message, _ = await self.manager.update_weights_from_disk(request, None)
         finally:
             await self.manager.continue_generation(io_struct.ContinueGenerationReqInput(torch_empty_cache=False))
-        self.sender.send(messages.Answer(frame.call, None if success else message))
+        self.sender.send(messages.Answer(frame.id, None if success else message))
 
 
 def end_tokens(manager: Any) -> frozenset[int]:

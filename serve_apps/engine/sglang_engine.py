@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import json
 import math
 import os
 import re
@@ -14,18 +13,19 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
 import msgspec
 
-from schemas.errors import DeadlineExceeded, EngineError
+from schemas.errors import DeadlineExceeded, EngineError, WeightsDamaged
 from serve_apps.engine import messages
 from serve_apps.engine.arguments import EngineLaunch, engine_launch
 from serve_apps.engine.engine import Delta, GenerateRequest, LogProbs, Tokens
 from serve_apps.engine.engine_folder import EngineFolder, clear_abandoned
 from slime_events.core.config.engine import EngineSettings
+from storage.weights.files import open_shard
 
 PING_S = 5.0
 UPDATE_S = 600.0
@@ -33,6 +33,8 @@ STOP_S = 10.0
 Shapes = dict[str, tuple[int, ...]]
 TIED = "lm_head.weight"
 """May be missing: it is the embedding again where a model ties the two."""
+
+Answers = asyncio.Queue[messages.Piece | messages.Answer | None]
 
 _ERROR_LINE = re.compile(r"^[\w.]*(Error|Exception|Interrupt)\b.*", re.MULTILINE)
 
@@ -57,11 +59,9 @@ class SglangEngine:
         self._ready: asyncio.Future[messages.Ready] | None = None
         self._failure: str | None = None
         self._numbers = itertools.count()
-        self._pieces: dict[str, asyncio.Queue[messages.Piece | messages.Refused | None]] = {}
+        self._answers: dict[str, Answers] = {}
         self._ids: dict[str, str] = {}
-        self._calls: dict[int, asyncio.Future[str | None]] = {}
         self._tokens_generated = 0
-        self.start_seconds: dict[str, float] = {}
         self.scheduler_pids: tuple[int, ...] = ()
 
     @property
@@ -70,7 +70,7 @@ class SglangEngine:
 
     @property
     def running(self) -> int:
-        return len(self._pieces)
+        return len(self._answers)
 
     @property
     def tokens_generated(self) -> int:
@@ -81,7 +81,6 @@ class SglangEngine:
         if self._host is not None:
             raise EngineError("the engine was started before; make a new one")
         ours, theirs = socket.socketpair()
-        began = time.monotonic()
         self._host = _spawn(self._launch, self._folder.path, theirs.fileno(), self._log)
         theirs.close()
         await asyncio.to_thread(clear_abandoned)  # while SGLang is being imported
@@ -101,7 +100,6 @@ class SglangEngine:
                 ) from None
             raise
         self.scheduler_pids = ready.processes
-        self.start_seconds = ready.seconds | {"total": time.monotonic() - began}
 
     async def stop(self) -> None:
         """End the host and everything it started."""
@@ -119,63 +117,42 @@ class SglangEngine:
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Delta]:
         """See `Engine.generate`. A request that SGLang refuses (too long, say) is an EngineError with its reason."""
-        # SGLang aborts by prefix of the id, and a retry may come while its first try is being aborted.
-        own_id = f"{next(self._numbers):012d}"
-        pieces: asyncio.Queue[messages.Piece | messages.Refused | None] = asyncio.Queue()
-        finished = False
-        self._send(
-            messages.Generate(
-                own_id,
-                request.prompt.astype("<i4").tobytes(),
-                request.resume.astype("<i4").tobytes(),
-                request.sampling,
-                request.seed,
-            )
+        own_id, failed = self._new_id(), f"response {request.rid} was not finished"
+        frame = messages.Generate(
+            own_id, _bytes(request.prompt), _bytes(request.resume), request.sampling, request.seed
         )
-        self._pieces[own_id], self._ids[request.rid] = pieces, own_id
-        try:
-            while not finished:
-                piece = await pieces.get()
-                if piece is None or isinstance(piece, messages.Refused):
-                    finished = True
-                    reason = self._failure if piece is None else piece.reason
-                    raise EngineError(f"response {request.rid} was not finished: {reason}")
-                finished = piece.finish is not None
-                self._tokens_generated += len(piece.tokens) // 4
-                yield piece.delta()
-        finally:
-            del self._pieces[own_id]
-            if self._ids.get(request.rid) == own_id:
-                del self._ids[request.rid]
-            if not finished and self._failure is None:
-                self._send(messages.Abort(own_id))
+        with self._asked(frame) as answers:
+            self._ids[request.rid] = own_id
+            ended = False
+            try:
+                while not ended:
+                    answer = await answers.get()
+                    ended = not isinstance(answer, messages.Piece) or answer.finish is not None
+                    piece = self._piece(answer, failed)
+                    self._tokens_generated += len(piece.tokens) // 4
+                    yield piece.delta()
+            finally:
+                if self._ids.get(request.rid) == own_id:
+                    del self._ids[request.rid]
+                if not ended and self._failure is None:
+                    self._send(messages.Abort(own_id))
 
     async def score(self, request: GenerateRequest, tokens: Tokens) -> LogProbs:
-        """See `Engine.score`. What SGLang refuses is an EngineError with its reason."""
-        own_id = f"{next(self._numbers):012d}"
-        pieces: asyncio.Queue[messages.Piece | messages.Refused | None] = asyncio.Queue()
-        prompt, resume, given = (part.astype("<i4").tobytes() for part in (request.prompt, request.resume, tokens))
-        self._send(messages.Score(own_id, prompt, resume, given, request.sampling.temperature))
-        self._pieces[own_id] = pieces
-        try:
-            piece = await pieces.get()
-        finally:
-            del self._pieces[own_id]
-        if piece is None or isinstance(piece, messages.Refused):
-            reason = self._failure if piece is None else piece.reason
-            raise EngineError(f"response {request.rid} was not scored: {reason}")
-        return piece.delta().log_probs
+        """See `Engine.score`. A request that SGLang refuses is an EngineError with its reason."""
+        prompt, resume, given = _bytes(request.prompt), _bytes(request.resume), _bytes(tokens)
+        frame = messages.Score(self._new_id(), prompt, resume, given, request.sampling.temperature)
+        with self._asked(frame) as answers:
+            return self._piece(await answers.get(), f"response {request.rid} was not scored").delta().log_probs
 
     async def update_weights(self, folder: str, version: int) -> float:
-        """See `Engine.update_weights`. Weights that do not fit are refused; the engine goes on with the old ones."""
+        """See `Engine.update_weights`. Weights that do not fit are refused; the engine continues with the old ones."""
+        began, failed = time.monotonic(), f"weights {version} from {folder} were not loaded"
         reason = misfit(self._shapes, shapes_in(Path(folder))) if self._shapes else None
         if reason is not None:
-            raise EngineError(f"weights {version} from {folder} were not loaded: {reason}")
-        began = time.monotonic()
-        number = next(self._numbers)
-        error = await self._call(number, messages.UpdateWeights(number, folder, version), UPDATE_S)
+            raise EngineError(f"{failed}: {reason}")
+        error = await self._call(messages.UpdateWeights(self._new_id(), folder, version), UPDATE_S)
         if error is not None:
-            raise EngineError(f"weights {version} from {folder} were not loaded: {error}")
+            raise EngineError(f"{failed}: {error}")
         self._version = version
         return time.monotonic() - began
 
@@ -188,23 +165,44 @@ class SglangEngine:
         """See `Engine.healthy`: the host answers a ping; it ends at once when its scheduler does."""
         if self._host is None or self._failure is not None or self._host.poll() is not None:
             return False
-        number = next(self._numbers)
         try:
-            return await self._call(number, messages.Ping(number), PING_S) is None
+            return await self._call(messages.Ping(self._new_id()), PING_S) is None
         except (EngineError, DeadlineExceeded):
             return False
 
-    async def _call(self, number: int, frame: messages.ToHost, deadline_s: float) -> str | None:
-        answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
-        self._calls[number] = answer
+    def _new_id(self) -> str:
+        # Of fixed width: SGLang aborts by prefix of the id, and a retry may come while its first try is being aborted.
+        return f"{next(self._numbers):012d}"
+
+    @contextlib.contextmanager
+    def _asked(self, frame: messages.Request) -> Iterator[Answers]:
+        """Send a request; its answers while the request is open. None ends them when the host has failed."""
+        answers: Answers = asyncio.Queue()
+        self._send(frame)
+        self._answers[frame.id] = answers
         try:
-            self._send(frame)
-            async with asyncio.timeout(deadline_s):
-                return await answer
-        except TimeoutError:
-            raise DeadlineExceeded(f"SGLang did not answer {type(frame).__name__} within {deadline_s:g} s") from None
+            yield answers
         finally:
-            del self._calls[number]
+            del self._answers[frame.id]
+
+    def _piece(self, answer: messages.Piece | messages.Answer | None, failed: str) -> messages.Piece:
+        if isinstance(answer, messages.Piece):
+            return answer
+        raise EngineError(f"{failed}: {self._failure if answer is None else answer.error}")
+
+    async def _call(self, frame: messages.Request, deadline_s: float) -> str | None:
+        """The error of a request that has one answer; None where it succeeded."""
+        with self._asked(frame) as answers:
+            try:
+                async with asyncio.timeout(deadline_s):
+                    answer = await answers.get()
+            except TimeoutError:
+                raise DeadlineExceeded(
+                    f"SGLang did not answer {type(frame).__name__} within {deadline_s:g} s"
+                ) from None
+        if not isinstance(answer, messages.Answer):
+            raise EngineError(self._failure or f"SGLang answered {type(answer).__name__} to {type(frame).__name__}")
+        return answer.error
 
     def _send(self, frame: messages.ToHost) -> None:
         if self._sender is None or self._failure is not None:
@@ -212,44 +210,37 @@ class SglangEngine:
         self._sender.send(frame)
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
-        """Everything the host says, until it ends."""
+        """Handle the host's frames until it ends."""
         decoder: msgspec.msgpack.Decoder[messages.FromHost] = msgspec.msgpack.Decoder(messages.FromHost)
         reason: str | None = None
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 frame = decoder.decode(await messages.read_frame(reader))
-                if isinstance(frame, messages.Failed):
-                    reason = reason or frame.reason
-                self._take(frame)
-        found = reason_in_log(_log_end(self._log))
-        self._fail("SGLang ended: " + "; its log: ".join(part for part in (reason, found) if part))
-
-    def _take(self, frame: messages.FromHost) -> None:
-        match frame:
-            case messages.Piece() | messages.Refused():
-                if (pieces := self._pieces.get(frame.id)) is not None:
-                    pieces.put_nowait(frame)
-            case messages.Answer():
-                if (answer := self._calls.get(frame.call)) is not None and not answer.done():
-                    answer.set_result(frame.error)
-            case messages.Ready():
-                if self._ready is not None and not self._ready.done():
-                    self._ready.set_result(frame)
-            case messages.Failed():
-                pass  # the socket closes next, and the log says more
+                match frame:
+                    case messages.Piece() | messages.Answer():
+                        if (answers := self._answers.get(frame.id)) is not None:
+                            answers.put_nowait(frame)
+                    case messages.Ready():
+                        if self._ready is not None and not self._ready.done():
+                            self._ready.set_result(frame)
+                    case messages.Failed():  # the socket closes next, and the log has more
+                        reason = reason or frame.reason
+        log_reason = reason_in_log(_log_end(self._log))
+        self._fail("SGLang ended: " + "; its log: ".join(part for part in (reason, log_reason) if part))
 
     def _fail(self, reason: str) -> None:
-        """Once: everything that waits gets the reason."""
+        """Once: every waiting caller gets the reason."""
         if self._failure is not None:
             return
         self._failure = reason
-        for pieces in self._pieces.values():
-            pieces.put_nowait(None)
-        for answer in self._calls.values():
-            if not answer.done():
-                answer.set_exception(EngineError(reason))
+        for answers in self._answers.values():
+            answers.put_nowait(None)
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(EngineError(reason))
+
+
+def _bytes(tokens: Tokens) -> bytes:
+    return tokens.astype("<i4").tobytes()
 
 
 def _spawn(launch: EngineLaunch, folder: Path, socket_fd: int, log: IO[bytes]) -> subprocess.Popen[bytes]:
@@ -311,24 +302,17 @@ def shapes_in(folder: Path) -> Shapes:
     """
     shapes: Shapes = {}
     for path in sorted(folder.glob("*.safetensors")):
-        shapes |= _shapes_of_file(path)
+        try:
+            tensors = dict(open_shard(path))
+            with path.open("rb") as file:
+                end = 8 + int.from_bytes(file.read(8), "little") + sum(view.data.nbytes for view in tensors.values())
+        except (WeightsDamaged, OSError) as error:
+            raise EngineError(str(error)) from error
+        if path.stat().st_size != end:
+            raise EngineError(f"{path} has {path.stat().st_size} bytes, its header says {end}")
+        shapes |= {name: view.shape for name, view in tensors.items()}
     if not shapes:
         raise EngineError(f"no safetensors in {folder}")
-    return shapes
-
-
-def _shapes_of_file(path: Path) -> Shapes:
-    try:
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(length) if length < 100_000_000 else b"")
-        header.pop("__metadata__", None)
-        end = max((entry["data_offsets"][1] for entry in header.values()), default=0)
-        shapes = {name: tuple(entry["shape"]) for name, entry in header.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise EngineError(f"{path} is not a safetensors file: {error}") from error
-    if path.stat().st_size != 8 + length + end:
-        raise EngineError(f"{path} has {path.stat().st_size} bytes, its header says {8 + length + end}")
     return shapes
 
 
