@@ -3,8 +3,8 @@
 Everywhere: weight versions on every streamed piece, and an end token that is looked up once. On a CPU: deterministic
 inference, which SGLang 0.5.23 brings for accelerators only, a quicker decode and prefill, and one gloo device. With
 `enable_deterministic_inference` and a seed per request a token is a function of the weights, the tokens before it and
-the seed alone: a rollout that is resumed from its log goes on as if nothing had happened. SGLang processes that this
-project did not start are left as they are.
+the seed alone: a rollout that is resumed from its log continues with the same tokens. SGLang processes that this
+project did not start are not changed.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _register_cpu() -> None:
 
 
 def _kernels_are_in_place(enable_bmm: bool = True) -> None:
-    """SGLang's batch-invariant kernels are for accelerators; on a CPU the hooks above take their place."""
+    """SGLang's batch-invariant kernels are for accelerators; on a CPU the hooks above replace them."""
 
 
 def plain_end_token(tokenizer: Any, *_: Any, **__: Any) -> None:

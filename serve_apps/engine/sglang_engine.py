@@ -157,7 +157,6 @@ class SglangEngine:
         return time.monotonic() - began
 
     async def abort(self, rid: str) -> None:
-        """See `Engine.abort`."""
         if (own_id := self._ids.get(rid)) is not None:
             self._send(messages.Abort(own_id))
 

@@ -1,4 +1,4 @@
-"""Aliases for slime's names, and for our own earlier ones, so that command lines, plug-ins and recorded paths still work.
+"""Aliases for slime's names and our own earlier ones, so that command lines, plug-ins and recorded paths work.
 
 `from slime.utils.types import Sample` and the other imports of `SLIME_MODULES` give our types, unless a real `slime`
 package is installed, which then goes first. Modules of slime that are not listed do not exist here.

@@ -22,12 +22,12 @@ GATHERED_ELEMENTS = 1 << 23
 ONE_PART_ELEMENTS = 1 << 20
 """Sequences whose keys are fewer are decoded in one part, whatever their lengths: a call costs more than padding."""
 MASK_ELEMENTS = 1 << 15
-"""A sequence whose mask, a row for each head and new token, has more gets a call of its own, with one for all heads."""
+"""A sequence whose mask, a row for each head and new token, is larger gets a call of its own, one row for all heads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one call of SDPA takes: `tokens` queries of each sequence, every one with a row of the mask to itself.
+    """The input of one SDPA call: `tokens` queries of each sequence, every one with a row of the mask to itself.
 
     rows: of the query, [sequences * tokens]. slots: of the keys in the cache, [sequences * padded], or [padded] where
     all queries are of one sequence. mask: 0 or -inf, [sequences, 1 or heads * tokens, 1, padded].
@@ -66,7 +66,7 @@ class Sequences:
         apart = new * self.lengths * self.heads > MASK_ELEMENTS
         parts = []
         for chosen in self._alike(_power(self.lengths.clamp(min=BLOCK)) * 64 + _power(new), ~apart & (new > 0)):
-            # A sequence with fewer tokens than others has its last one again: the same row with the same result.
+            # A sequence with fewer tokens than others repeats its last one: the same row with the same result.
             nth = torch.arange(int(new[chosen].max())).minimum(new[chosen, None] - 1)
             rows = (starts[chosen, None] + nth).flatten()
             mask = self._mask(firsts[chosen, None] + nth, self.heads)
@@ -78,7 +78,7 @@ class Sequences:
         return parts
 
     def _alike(self, kinds: torch.Tensor, among: torch.Tensor | None = None) -> Iterator[torch.Tensor]:
-        """Numbers of the sequences `among` all in parts of one kind each, none above `GATHERED_ELEMENTS`."""
+        """Indices of the sequences in `among`, in parts of one kind each, none above `GATHERED_ELEMENTS`."""
         for kind in torch.unique(kinds if among is None else kinds[among]).tolist():
             alike = kinds == kind
             chosen = (alike if among is None else alike & among).nonzero().flatten()
@@ -178,7 +178,7 @@ def _parts(
     seq_lens: torch.Tensor,
     new: torch.Tensor | None = None,
 ) -> list[Part]:
-    """This forward pass in parts, made for its first layer and kept for all that have as many heads."""
+    """The parts of this forward pass, made for its first layer and kept for all with as many heads."""
     heads = (query.shape[1], *k_cache.shape[1:])
     parts: list[Part] | None = backend.forward_metadata.get(heads)
     if parts is None:
@@ -201,7 +201,7 @@ def _attend(
     rows = query[part.rows] if isinstance(part.rows, slice) else query.index_select(0, part.rows)
     sequences, heads = len(part.mask), query.shape[1]
     keys, values = _gather(k_cache, part, query.dtype), _gather(v_cache, part, query.dtype)
-    # To SDPA the tokens of a sequence are so many more heads over the same keys: each is a query of its own.
+    # For SDPA each token of a sequence is one more head over the same keys: a query of its own.
     by_head = rows.view(sequences, part.tokens, heads, -1).transpose(1, 2).reshape(sequences, -1, 1, query.shape[2])
     attended = scaled_dot_product_attention(
         by_head, keys, values, attn_mask=part.mask, scale=scale, enable_gqa=by_head.shape[1] != keys.shape[1]
