@@ -53,10 +53,6 @@ class RolloutEngine:
         if self._task.done() and not self._task.cancelled() and (error := self._task.exception()) is not None:
             raise EngineError(f"the replica's work ended: {error}") from error
 
-    async def state(self) -> str:
-        """`working` or `done`."""
-        return "done" if self._task.done() else "working"
-
 
 async def serve_rollouts(
     address: RunAddress, settings: EngineSettings, reward: RewardSettings, generate: GenerateSetup | None = None

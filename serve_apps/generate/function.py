@@ -82,15 +82,8 @@ def generate_setup(settings: TrainSettings) -> GenerateSetup | None:
     if path is None:
         return None
     GenerateFunction(path, Path.cwd())  # so that a broken function ends the run before anything heavy starts
-    view = ArgsView.of(
-        settings.data,
-        settings.evaluation,
-        settings.trainer,
-        settings.engine,
-        settings.algorithm,
-        settings.reward,
-        settings.rollout,
-    )
+    groups = (settings.data, settings.evaluation, settings.trainer, settings.engine, settings.algorithm)
+    view = ArgsView.of(*groups, settings.reward, settings.rollout)
     return GenerateSetup(
         path=path,
         user_dir=str(Path.cwd()),

@@ -128,14 +128,9 @@ def built_in(rm_type: str | None, key: str | None = None) -> Grader:
     def function(_: Any, sample: Sample) -> Any:
         return grade(response_for(name, sample.response), sample)
 
-    return Grader(name, _digest(base, grade), function, own=False, reward_key=key or REWARD_KEYS.get(base))
+    return Grader(name, digest_of(grade), function, own=False, reward_key=key or REWARD_KEYS.get(base))
 
 
 def response_for(rm_type: str, response: str) -> str:
     """The part of a response that a grader called `rm_type` reads."""
     return (last_boxed(response) or "") if rm_type.startswith(BOXED) else response
-
-
-@functools.cache
-def _digest(base: str, grade: BuiltIn) -> str:
-    return digest_of(grade)

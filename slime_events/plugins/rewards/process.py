@@ -73,7 +73,8 @@ class GraderProcess:
                 process.ready = await process._set_up(setup)
         except TimeoutError:
             await process.kill(stack=True)
-            raise DeadlineExceeded(f"a grader process was not ready within {deadline:g} s{_see(log)}") from None
+            hint = "" if log is None else f"; see {log}"
+            raise DeadlineExceeded(f"a grader process was not ready within {deadline:g} s{hint}") from None
         except BaseException:
             await process.kill()
             raise
@@ -147,7 +148,9 @@ class GraderProcess:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._child.pid, signal.SIGKILL)
         await asyncio.to_thread(self._child.wait)
-        self._close_mark()
+        if self._mark >= 0:
+            os.close(self._mark)
+            self._mark = -1
 
     async def stop(self, deadline: float) -> None:
         """Let it finish its job and exit; killed after `deadline` seconds."""
@@ -155,11 +158,6 @@ class GraderProcess:
         with contextlib.suppress(subprocess.TimeoutExpired):
             await asyncio.to_thread(self._child.wait, deadline)
         await self.kill()
-
-    def _close_mark(self) -> None:
-        if self._mark >= 0:
-            os.close(self._mark)
-            self._mark = -1
 
 
 def _spawn(connection: int, mark: int, user_dir: str, log: Path | None) -> subprocess.Popen[bytes]:
@@ -176,7 +174,3 @@ def _spawn(connection: int, mark: int, user_dir: str, log: Path | None) -> subpr
             pass_fds=(connection, mark),
             start_new_session=True,
         )
-
-
-def _see(log: Path | None) -> str:
-    return "" if log is None else f"; see {log}"
