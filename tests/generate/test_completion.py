@@ -33,7 +33,7 @@ def turn(prompt: list[int], tokens: list[int], *versions: int, stop: StopReason 
 
 TURNS = [turn(PROMPT, [3, 4], 5, 6), turn([1, 2, 3, 4, 9], [7], 6, stop=StopReason.LENGTH)]
 WHOLE = [1, 2, 3, 4, 9, 7]
-"""Two turns, and what a tool said between them."""
+"""Two turns, and a tool result between them."""
 
 
 def made(turns: list[Any] | None = None, **request: Any) -> Made:

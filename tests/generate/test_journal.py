@@ -92,8 +92,8 @@ async def test_turns_side_by_side_say_so() -> None:
     log = MemoryLog("r")
     await Participant(log, "conductor").append([REQUEST])
     journal = await journal_of(log, "e")
-    for at_once in (2, 1):
-        same = (journal.generate(unpack(REQUEST.prompt), REQUEST.sampling, None) for _ in range(at_once))
+    for count in (2, 1):
+        same = (journal.generate(unpack(REQUEST.prompt), REQUEST.sampling, None) for _ in range(count))
         await asyncio.gather(*same)
     turns = [r.envelope.event for r in log.records if isinstance(r.envelope.event, TurnRecorded)]
     assert [turn.overlapping for turn in turns] == [True, True, False]
@@ -106,7 +106,7 @@ async def test_a_prompt_goes_on_from_the_newest_turn_that_it_holds_whole() -> No
     journal = await journal_of(log, "e")
     prompt = unpack(REQUEST.prompt)
 
-    async def said(asked: Sequence[int]) -> TurnRecorded:
+    async def turn_for(asked: Sequence[int]) -> TurnRecorded:
         await journal.generate(np.array(asked, np.int32), REQUEST.sampling, None)
         turn = log.records[-1].envelope.event
         assert isinstance(turn, TurnRecorded)
@@ -115,15 +115,15 @@ async def test_a_prompt_goes_on_from_the_newest_turn_that_it_holds_whole() -> No
     def goes_on(turn: TurnRecorded) -> tuple[int | None, list[int]]:
         return turn.extends, unpack(turn.observed).tolist()
 
-    assert goes_on(await said(prompt)) == (None, prompt.tolist())
+    assert goes_on(await turn_for(prompt)) == (None, prompt.tolist())
     first = [*prompt, *journal.turns[0][1].tokens]
-    assert goes_on(await said([*first, 1, 2])) == (0, [1, 2])
+    assert goes_on(await turn_for([*first, 1, 2])) == (0, [1, 2])
     second = [*first, 1, 2, *journal.turns[1][1].tokens]
-    assert goes_on(await said(second)) == (1, [])
-    assert goes_on(await said([*first, 3])) == (0, [3]), "another way on from the first"
+    assert goes_on(await turn_for(second)) == (1, [])
+    assert goes_on(await turn_for([*first, 3])) == (0, [3]), "another way on from the first"
     rewritten = [first[0] + 1, *first[1:], 1, 2]
-    assert goes_on(await said(rewritten)) == (None, rewritten)
-    assert goes_on(await said(first[:-1])) == (None, first[:-1]), "it lacks the turn's last token"
+    assert goes_on(await turn_for(rewritten)) == (None, rewritten)
+    assert goes_on(await turn_for(first[:-1])) == (None, first[:-1]), "it lacks the turn's last token"
 
 
 async def begun_log() -> MemoryLog:

@@ -52,9 +52,9 @@ async def test_a_search_loop_written_for_slime(tmp_path: Path, retrieval: str) -
     assert not events(run, RolloutFailed)
     assert [turn.role for turn in events(run, TurnRecorded)] == [TurnRole.ASSISTANT, TurnRole.TOOL] * 3
     (done,) = events(run, RolloutCompleted)
-    said = [len(f"<information>page {number}</information>") for number in (1, 2, 3)]
+    lengths = [len(f"<information>page {number}</information>") for number in (1, 2, 3)]
     assert done.loss_mask is not None
-    assert unpack(done.loss_mask).tolist() == [bit for n in said for bit in [1] * 6 + [0] * n]
+    assert unpack(done.loss_mask).tolist() == [bit for n in lengths for bit in [1] * 6 + [0] * n]
     assert [asked["topk"] for asked in _Retrieval.asked] == [1, 1, 1]
 
 
