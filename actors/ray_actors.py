@@ -33,7 +33,7 @@ from slime_events.loop.conductor.prompts import PromptFeed
 from slime_events.loop.prompts.archived_prompts import archived_prompts
 from slime_events.loop.training.pending_batches import OpenBatches
 from slime_events.plugins.args_view import ArgsView
-from slime_events.plugins.filters.judge import make_judge
+from slime_events.plugins.filters.decide import make_group_filter
 from slime_events.plugins.rewards.graders import Graders
 from storage.archive.writer import ArchiveWriter, blobs_to_archive
 from storage.blobs import BlobStore
@@ -68,7 +68,7 @@ class ConductorActor:
                 ArgsView({**ArgsView.of(settings.data).as_dict(), **shown.as_dict()}),
             )
             offload = partial(offload_async, blobs=BlobStore(address.blob_url))
-            judge = make_judge(settings.rollout, shown)
+            judge = make_group_filter(settings.rollout, shown)
             self._conductor = Conductor(
                 worker,
                 plan,

@@ -25,7 +25,7 @@ from serve_apps.engine.engine import Delta, GenerateRequest
 from serve_apps.engine.scripted_engine import Script, ScriptedEngine
 from serve_apps.engine_weights import EngineWeights
 from serve_apps.rollout import ChunkRule
-from serve_apps.rollout_worker import RolloutWorker
+from serve_apps.rollout_worker import EngineContext, RolloutWorker
 from slime_events.core.run.participant import Participant
 from storage.follow import Follower
 from storage.group_commit import GroupCommit
@@ -126,7 +126,7 @@ async def _turn(
     start = await log.position() + 1
     async with GroupCommit(log) as commit:
         weights = EngineWeights(worker, engine, commit)
-        rolling = RolloutWorker(worker, engine, commit, unpack, _inline, weights=weights, room=responses, rule=rule)
+        rolling = RolloutWorker(EngineContext(worker, engine, commit, unpack, _inline, weights, rule), responses)
         work = asyncio.create_task(rolling.run())
         try:
             async with asyncio.timeout(DEADLINE_S):

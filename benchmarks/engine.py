@@ -26,7 +26,7 @@ from serve_apps.engine.engine import GenerateRequest
 from serve_apps.engine.sglang_engine import SglangEngine
 from serve_apps.engine_weights import EngineWeights
 from serve_apps.rollout import ChunkRule
-from serve_apps.rollout_worker import RolloutWorker
+from serve_apps.rollout_worker import EngineContext, RolloutWorker
 from slime_events.core.config.engine import EngineSettings
 from slime_events.core.run.participant import Participant
 from storage.blobs import BlobStore
@@ -122,9 +122,8 @@ class _Deployed:
         async with GroupCommit(self._log) as commit:
             room = self._settings.sglang_server_concurrency
             weights = EngineWeights(self._worker, self._engine, commit)
-            rolling = RolloutWorker(
-                self._worker, self._engine, commit, give, put, weights=weights, room=room, rule=rule, at_once=room
-            )
+            context = EngineContext(self._worker, self._engine, commit, give, put, weights, rule)
+            rolling = RolloutWorker(context, room, take_limit=room)
             await rolling.run()
 
     async def _activate(self, follower: Follower) -> None:

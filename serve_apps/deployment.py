@@ -19,10 +19,9 @@ from serve_apps.engine.engine import Engine
 from serve_apps.engine.sglang_engine import SglangEngine
 from serve_apps.engine_weights import EngineWeights
 from serve_apps.generate.custom import custom_generate
-from serve_apps.generate.setup import GenerateSetup
-from serve_apps.inline_rewards import OwnRewards
+from serve_apps.generate.function import GenerateSetup
 from serve_apps.rollout import ChunkRule
-from serve_apps.rollout_worker import TAKE_AT_ONCE, RolloutWorker
+from serve_apps.rollout_worker import TAKE_LIMIT, EngineContext, InlineRewards, RolloutWorker
 from slime_events.core.config.engine import EngineSettings
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.run.join import join_run
@@ -50,31 +49,27 @@ class RolloutEngine:
         self._task = asyncio.get_event_loop().create_task(work, name="rollouts")
 
     async def check_health(self) -> None:
-        """Serve replaces the replica when its work ended badly; its requests are delivered again to others."""
+        """Serve replaces the replica when its work failed; its requests are delivered again to others."""
         if self._task.done() and not self._task.cancelled() and (error := self._task.exception()) is not None:
             raise EngineError(f"the replica's work ended: {error}") from error
-
-    async def state(self) -> str:
-        """`working` or `done`."""
-        return "done" if self._task.done() else "working"
 
 
 async def serve_rollouts(
     address: RunAddress, settings: EngineSettings, reward: RewardSettings, generate: GenerateSetup | None = None
 ) -> None:
-    """Take part in the run until it is over.
+    """Serve rollouts until the run is over.
 
-    An engine that is lost under way gets its successor here, in the same process: Serve replaces a replica only at its
-    third failed check, and by a new process. An engine that cannot be started at all is for Serve.
+    An engine that is lost is replaced here, in the same process: Serve replaces a replica only at its third failed
+    check, and by a new process. An engine that cannot be started at all is left to Serve.
     """
     while True:
         async with join_run(address, "engine") as worker:
             begun = time.perf_counter()
-            async with _telling_of_loss(worker):
+            async with _loss_recorded(worker):
                 engine: Engine = SglangEngine(settings, log=Path(address.folder) / "logs" / f"sglang-{worker.id}.log")
                 await engine.start(START_DEADLINE_S)
             try:
-                async with _telling_of_loss(worker):
+                async with _loss_recorded(worker):
                     await worker.join({"engine": time.perf_counter() - begun})
                     await _work(worker, engine, address, settings, reward, generate)
                 return
@@ -85,8 +80,8 @@ async def serve_rollouts(
 
 
 @contextlib.asynccontextmanager
-async def _telling_of_loss(worker: Participant) -> AsyncIterator[None]:
-    """What goes wrong inside is said as worker.lost, if the log answers, and raised."""
+async def _loss_recorded(worker: Participant) -> AsyncIterator[None]:
+    """An error inside is appended as worker.lost, if the log answers, and raised."""
     try:
         yield
     except Exception as error:
@@ -107,18 +102,14 @@ async def _work(
     blobs = BlobStore(address.blob_url)
     fetching, room = partial(fetch, blobs=blobs), settings.sglang_server_concurrency
     async with GroupCommit(worker.log) as commit, custom_generate(generate, worker.log, fetching, room=room) as custom:
+        weights = EngineWeights(worker, engine, commit, url=address.weights_url, hold_s=settings.eval_hold_seconds)
+        rule = ChunkRule(settings.chunk_tokens, settings.chunk_seconds)
         await RolloutWorker(
-            worker,
-            engine,
-            commit,
-            fetching,
-            partial(offload_async, blobs=blobs),
-            weights=EngineWeights(worker, engine, commit, url=address.weights_url, hold_s=settings.eval_hold_seconds),
-            room=room,
-            rule=ChunkRule(settings.chunk_tokens, settings.chunk_seconds),
-            at_once=TAKE_AT_ONCE if settings.replicas > 1 else room,
+            EngineContext(worker, engine, commit, fetching, partial(offload_async, blobs=blobs), weights, rule),
+            room,
+            take_limit=TAKE_LIMIT if settings.replicas > 1 else room,
             custom=custom,
-            rewards=OwnRewards(reward, worker.log),
+            rewards=InlineRewards(reward, worker.log),
         ).run()
 
 
@@ -130,7 +121,7 @@ def rollout_app(
     gpus: float,
     generate: GenerateSetup | None = None,
 ) -> Any:
-    """The application to `serve.run`. reward: for what engines grade themselves. gpus: of one replica; 0 on CPU.
+    """The application to `serve.run`. reward: for the rewards that engines compute. gpus: of one replica; 0 on CPU.
     generate: the run's own generate function.
     """
     deployment = serve.deployment(

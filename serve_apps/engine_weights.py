@@ -1,9 +1,16 @@
-"""`EngineWeights`: the weights that an engine runs, and which of its rollouts may go on meanwhile.
+"""`EngineWeights`: the weights that an engine runs, and which of its rollouts may generate meanwhile.
 
-    weights.published -> choose a version (`version_choice`) -> verify its files -> pause the rollouts that it may not
+    weights.published -> choose a version (`choose_version`) -> verify its files -> pause the rollouts that it may not
                          make -> load it under the others -> append weights.activated
 
 A rollout claims the versions that may make it, and generates only while the engine runs one of them (`PausingEngine`).
+A training rollout accepts its requested version and every newer one, an evaluation exactly one version. The engine runs
+one version at a time, so one of them may have to wait:
+
+    newer weights are published -> an evaluation that is running here keeps the engine for `hold_s` seconds at most,
+                                   counted from when training waits for the newer ones; then it is paused
+    an evaluation is paused     -> it continues when nothing else is to be made here, or after `PATIENCE` x `hold_s`
+                                   seconds, again for `hold_s` seconds at most once training waits
 """
 
 from __future__ import annotations
@@ -12,28 +19,83 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
 
 from schemas.errors import DeadlineExceeded, EngineError, WeightsDamaged
-from schemas.rollouts import RolloutRequested
+from schemas.rollouts import RolloutRequested, StopReason
 from schemas.subjects import of_type
 from schemas.weights import WeightsActivated, WeightsPublished
-from serve_apps.engine.engine import Engine
-from serve_apps.version_choice import Choice, Claim, choose_version
+from serve_apps.engine.engine import Delta, Engine, GenerateRequest, Tokens
 from slime_events.core.run.participant import Participant
 from storage.follow import Follower
 from storage.group_commit import GroupCommit
 from storage.log import Append
 from storage.weights.store import WeightStore, local_folder, verify
 
-LOOK_S = 0.2
-"""Seconds between looks for files that are not there yet."""
+POLL_S = 0.2
+"""Seconds between checks for files that are missing."""
 DEADLINE_S = 600.0
 HOLD_S = 5.0
+PATIENCE = 10
+"""Training waits for evaluations for a tenth of its time at most, however long their answers are."""
+
+
+@dataclass(eq=False, slots=True)
+class Claim:
+    """The weight versions that may make a rollout: `oldest` to `newest`; None: any newer one.
+
+    waiting_since: monotonic seconds since when the engine runs none of them; None while it runs one.
+    """
+
+    oldest: int
+    newest: int | None = None
+    waiting_since: float | None = None
+
+    def accepts(self, version: int) -> bool:
+        """Whether this version may make it."""
+        return self.oldest <= version and (self.newest is None or version <= self.newest)
+
+
+class Choice(NamedTuple):
+    """version: to run. recheck_s: seconds until another choice is due though nothing else changed."""
+
+    version: int
+    recheck_s: float | None = None
+
+
+def choose_version(
+    current: int, published: int, claims: Collection[Claim], *, now: float, since: float, hold_s: float
+) -> Choice:
+    """The version to run: `current`, the newest `published`, or that of a waiting evaluation. Pure.
+
+    claims: of the rollouts that this engine has taken. since: when it began to run `current`. now, since: seconds of
+    one monotonic clock. hold_s: how long an evaluation may keep training from newer weights.
+    """
+    evaluations = [claim for claim in claims if claim.newest is not None]
+    is_evaluating = any(claim.accepts(current) for claim in evaluations)
+    if current != published:
+        if not is_evaluating:
+            return Choice(published)
+        waiting = [c.waiting_since for c in claims if c.newest is None and c.waiting_since is not None]
+        if not waiting:
+            return Choice(current)
+        left = hold_s - (now - max(since, min(waiting)))
+        return Choice(published) if left <= 0 else Choice(current, left)
+    paused = [claim for claim in evaluations if claim.newest is not None and claim.newest < current]
+    if not paused:
+        return Choice(current)
+    eldest = min(paused, key=lambda claim: now if claim.waiting_since is None else claim.waiting_since)
+    left = PATIENCE * hold_s - (now - (now if eldest.waiting_since is None else eldest.waiting_since))
+    is_idle = len(paused) == len(claims)
+    return Choice(eldest.oldest) if is_idle or left <= 0 else Choice(current, left)
 
 
 class EngineWeights:
-    """url: this run's weight store, for versions that were published from a folder that is not there.
+    """url: this run's weight store, for versions that were published from a folder that is missing here.
 
     deadline_s: how long a rollout may wait for weights that it accepts. hold_s: see `choose_version`.
     """
@@ -51,7 +113,7 @@ class EngineWeights:
         self._worker, self._engine, self._commit = worker, engine, commit
         self._url, self._deadline_s, self._hold_s = url, deadline_s, hold_s
         self._published: dict[int, tuple[WeightsPublished, int]] = {}
-        self._gone: dict[int | None, str] = {}
+        self._missing: dict[int | None, str] = {}
         self._activations: Counter[int] = Counter()
         self._newest = self._version = -1
         self._next: int | None = None
@@ -59,7 +121,7 @@ class EngineWeights:
         self._claims: set[Claim] = set()
         self._evaluations = 0
         self._generating: dict[str, Claim] = {}
-        self._moved = asyncio.Event()
+        self._changed = asyncio.Event()
 
     async def follow(self) -> None:
         """Read what is published, for ever."""
@@ -72,30 +134,30 @@ class EngineWeights:
                     self._published[event.version] = event, recorded.envelope.at
                 if follower.caught_up:
                     self._newest = next(reversed(self._published), -1)
-                    self._tell()
+                    self._notify()
 
     async def switch(self) -> None:
         """Load what is chosen, for ever."""
         while True:
-            moved, choice = self._moved, self._choose()
+            changed, choice = self._changed, self._choose()
             if choice.version != self._version:
                 await self._switch_to(choice.version)
                 continue
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(choice.look_again_s):
-                    await moved.wait()
+                async with asyncio.timeout(choice.recheck_s):
+                    await changed.wait()
 
     def _choose(self) -> Choice:
         if not self._evaluations:
             return Choice(self._newest)
         now = time.monotonic()
-        claims = [claim for claim in self._claims if claim.newest not in self._gone]
+        claims = [claim for claim in self._claims if claim.newest not in self._missing]
         return choose_version(self._version, self._newest, claims, now=now, since=self._since, hold_s=self._hold_s)
 
     async def _switch_to(self, version: int) -> None:
         if version not in self._published:
-            self._gone[version] = f"version {version} was never published"
-            self._tell()
+            self._missing[version] = f"version {version} was never published"
+            self._notify()
             return
         published, published_at = self._published[version]
         try:
@@ -104,8 +166,8 @@ class EngineWeights:
         except WeightsDamaged as error:
             if version == self._newest:
                 raise
-            self._gone[version] = str(error)
-            self._tell()
+            self._missing[version] = str(error)
+            self._notify()
             return
         self._next = version
         try:
@@ -113,10 +175,10 @@ class EngineWeights:
             await self._activate(folder, published, published_at)
         finally:
             self._next = None
-            self._tell()
+            self._notify()
 
     async def _pause(self, version: int) -> None:
-        """Until nothing is generated that `version` may not make. What the engine aborts for it goes on later.
+        """Abort the generations that `version` may not make, and wait until they have ended; they continue later.
 
         Raises EngineError where a generation does not end.
         """
@@ -125,32 +187,33 @@ class EngineWeights:
         try:
             async with asyncio.timeout(self._deadline_s):
                 while not all(claim.accepts(version) for claim in self._generating.values()):
-                    await self._moved.wait()
+                    await self._changed.wait()
         except TimeoutError:
             raise EngineError(
-                f"weight version {version} is not loaded: {len(leaving)} rollouts were to pause for it, and did not in "
-                f"{self._deadline_s:.0f} s"
+                f"weight version {version} is not loaded: {len(leaving)} rollouts had to pause for it, and did not "
+                f"within {self._deadline_s:.0f} s"
             ) from None
 
     async def _find(self, published: WeightsPublished) -> str:
-        """Where a version lies: as published, or with this run's weights where the run was restored elsewhere.
+        """The folder of a version: as published, or in this run's weight store where the run was restored elsewhere.
 
-        A trainer that takes over writes the newest again where it is missing, so that is waited for. WeightsDamaged.
+        A trainer that takes over writes the newest version again where it is missing, so that is waited for. Raises
+        WeightsDamaged.
         """
-        there = local_folder(published.url)
-        patience = self._deadline_s if published.version == self._newest else 0.0
-        store, end = WeightStore(self._url or str(there.parent)), time.monotonic() + patience
-        while not there.is_dir():
+        folder = local_folder(published.url)
+        wait_s = self._deadline_s if published.version == self._newest else 0.0
+        store, end = WeightStore(self._url or str(folder.parent)), time.monotonic() + wait_s
+        while not folder.is_dir():
             try:
                 return store.folder(published.version, published.digest)
             except WeightsDamaged:
                 if time.monotonic() >= end:
                     raise
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
         return published.url
 
     async def _activate(self, folder: str, published: WeightsPublished, published_at: int) -> None:
-        """Load the files under the running requests, and say so."""
+        """Load the files under the running requests, and append weights.activated."""
         begun = time.perf_counter()
         resumed = len(self._generating)
         await self._engine.update_weights(folder, published.version)
@@ -159,7 +222,7 @@ class EngineWeights:
             accepted = claim.accepts(self._version)
             claim.waiting_since = None if accepted else claim.waiting_since or self._since
         self._next = None
-        self._tell()
+        self._notify()
         returns = self._activations[published.version]
         self._activations[published.version] += 1
         activated = WeightsActivated(
@@ -175,40 +238,37 @@ class EngineWeights:
 
     @contextlib.asynccontextmanager
     async def claimed_by(self, request: RolloutRequested) -> AsyncIterator[Claim]:
-        """While a rollout is made; it begins once the engine runs weights that it accepts. See `accepted_by`."""
+        """While a rollout is made; entered once the engine runs weights that it accepts. See `_wait_until_accepted`."""
         claim = Claim(request.min_version, request.max_version)
         claim.waiting_since = None if claim.accepts(self._version) else time.monotonic()
         is_evaluation = claim.newest is not None
         self._claims.add(claim)
         self._evaluations += is_evaluation
-        self._tell_of_evaluations()
+        self._notify_of_evaluations()
         try:
-            await self.accepted_by(claim)
+            await self._wait_until_accepted(claim)
             yield claim
         finally:
             self._claims.discard(claim)
-            self._tell_of_evaluations()
+            self._notify_of_evaluations()
             self._evaluations -= is_evaluation
 
-    async def accepted_by(self, claim: Claim) -> None:
+    async def _wait_until_accepted(self, claim: Claim) -> None:
         """Wait until the engine runs weights that the rollout accepts, and is not about to leave them.
 
-        Raises DeadlineExceeded, and WeightsDamaged where the only version that it accepts is not there any more.
+        Raises DeadlineExceeded, and WeightsDamaged where the only accepted version is missing.
         """
         try:
             async with asyncio.timeout(self._deadline_s):
-                while not self._may_generate(claim):
-                    if gone := self._gone.get(claim.newest):
-                        raise WeightsDamaged(f"an evaluation needs weight version {claim.newest}: {gone}")
-                    await self._moved.wait()
+                while not claim.accepts(self._version) or self.pauses(claim):
+                    if missing := self._missing.get(claim.newest):
+                        raise WeightsDamaged(f"an evaluation needs weight version {claim.newest}: {missing}")
+                    await self._changed.wait()
         except TimeoutError:
             wanted = f"{claim.oldest}" if claim.newest == claim.oldest else f"{claim.oldest} or a newer one"
             raise DeadlineExceeded(
                 f"waited {self._deadline_s:.0f} s for weight version {wanted}, engine has {self._version}"
             ) from None
-
-    def _may_generate(self, claim: Claim) -> bool:
-        return claim.accepts(self._version) and not self.pauses(claim)
 
     def pauses(self, claim: Claim) -> bool:
         """Whether weights are about to be loaded that the rollout does not accept."""
@@ -216,8 +276,8 @@ class EngineWeights:
 
     @contextlib.asynccontextmanager
     async def generating(self, rid: str, claim: Claim) -> AsyncIterator[str]:
-        """A generation, from when it may begin; under this name, or another where a turn of the rollout has that."""
-        await self.accepted_by(claim)
+        """A generation, from when it may begin; yields its name: `rid`, or a new one where a parallel turn has that."""
+        await self._wait_until_accepted(claim)
         name, number = rid, 0
         while name in self._generating:
             number += 1
@@ -228,13 +288,39 @@ class EngineWeights:
         finally:
             del self._generating[name]
             if self._next is not None:
-                self._tell()
+                self._notify()
 
-    def _tell(self) -> None:
-        """Wake up everybody who waits for a change."""
-        self._moved.set()
-        self._moved = asyncio.Event()
+    def _notify(self) -> None:
+        """Wake up every task that waits for a change."""
+        self._changed.set()
+        self._changed = asyncio.Event()
 
-    def _tell_of_evaluations(self) -> None:
+    def _notify_of_evaluations(self) -> None:
         if self._evaluations:
-            self._tell()
+            self._notify()
+
+
+class PausingEngine:
+    """An engine as one rollout sees it (a `Generator`): paused while it runs weights that may not make the rollout."""
+
+    def __init__(self, engine: Engine, weights: EngineWeights, claim: Claim) -> None:
+        self._engine, self._weights, self._claim = engine, weights, claim
+
+    async def generate(self, request: GenerateRequest) -> AsyncIterator[Delta]:
+        """See `Engine.generate`. After a pause it continues from its last token. Raises DeadlineExceeded."""
+        made: list[Tokens] = [request.resume]
+        paused = True
+        while paused:
+            paused = False
+            async with self._weights.generating(request.rid, self._claim) as rid:
+                deltas = self._engine.generate(replace(request, rid=rid, resume=np.concatenate(made)))
+                async with contextlib.aclosing(deltas):  # type: ignore[type-var]
+                    async for delta in deltas:
+                        made.append(delta.tokens)
+                        for span in delta.spans:  # no older version may continue the work of a newer one
+                            self._claim.oldest = max(self._claim.oldest, span.version)
+                        ended = delta.finish is not None and delta.finish is not StopReason.ABORT
+                        paused = not ended and self._weights.pauses(self._claim)
+                        yield replace(delta, finish=None, text=None) if paused else delta
+                        if paused:
+                            break

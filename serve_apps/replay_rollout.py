@@ -1,4 +1,4 @@
-"""A recorded rollout once more: from an engine, span by span, each under its own weight version."""
+"""Replays a recorded rollout on an engine, span by span, each under its own weight version."""
 
 from __future__ import annotations
 
@@ -13,36 +13,41 @@ from slime_events.analysis.replay_rollout.compare import Stretch
 from slime_events.analysis.replay_rollout.recorded import RecordedRollout
 
 FolderOf = Callable[[int], str]
-"""Where a weight version lies."""
+"""The folder of a weight version."""
 
 
 async def replay(
     engine: Engine, rollout: RecordedRollout, folder_of: FolderOf, *, force: bool = False
 ) -> list[Stretch]:
-    """What the engine gives for each span, going on from the recorded tokens before it.
+    """What the engine gives for each span, continuing from the recorded tokens before it.
 
-    force: the recorded tokens are fed to it, and only their log-probs are asked for. Raises EngineError, and what
-    `folder_of` raises.
+    force: score the recorded tokens instead of sampling. Raises EngineError, and what `folder_of` raises.
     """
     stretches = []
     for span in rollout.spans:
         if engine.version != span.version:
             await engine.update_weights(folder_of(span.version), span.version)
-        stretches.append(await (_forced if force else _made)(engine, rollout, span))
+        request = GenerateRequest(
+            rid=f"replay-{rollout.sample}-{span.start}",
+            prompt=rollout.prompt,
+            sampling=rollout.sampling,
+            seed=rollout.seed,
+            resume=rollout.tokens[: span.start],
+        )
+        if force:
+            tokens = rollout.tokens[span.start : span.end]
+            stretches.append(Stretch(span=span, tokens=tokens, log_probs=await engine.score(request, tokens)))
+        else:
+            stretches.append(await _generated(engine, rollout, span, request))
     return stretches
 
 
-async def _forced(engine: Engine, rollout: RecordedRollout, span: WeightSpan) -> Stretch:
-    tokens = rollout.tokens[span.start : span.end]
-    return Stretch(span=span, tokens=tokens, log_probs=await engine.score(_request(rollout, span), tokens))
-
-
-async def _made(engine: Engine, rollout: RecordedRollout, span: WeightSpan) -> Stretch:
-    """To the span's end, or to the first token that is too many where the rollout ended there."""
+async def _generated(engine: Engine, rollout: RecordedRollout, span: WeightSpan, request: GenerateRequest) -> Stretch:
+    """To the span's end; one token further where the rollout ended there, to see that the engine ends there too."""
     wanted = span.end - span.start + (1 if rollout.ends(span) else 0)
     tokens, log_probs = [np.zeros(0, np.int32)], [np.zeros(0, np.float32)]
     stop: StopReason | None = None
-    deltas = engine.generate(_request(rollout, span))
+    deltas = engine.generate(request)
     async with contextlib.aclosing(deltas):  # type: ignore[type-var]  # closed early, it ends the response
         async for delta in deltas:
             tokens.append(delta.tokens)
@@ -55,14 +60,4 @@ async def _made(engine: Engine, rollout: RecordedRollout, span: WeightSpan) -> S
         tokens=np.concatenate(tokens)[:wanted],
         log_probs=np.concatenate(log_probs)[:wanted],
         stop=stop,
-    )
-
-
-def _request(rollout: RecordedRollout, span: WeightSpan) -> GenerateRequest:
-    return GenerateRequest(
-        rid=f"replay-{rollout.sample}-{span.start}",
-        prompt=rollout.prompt,
-        sampling=rollout.sampling,
-        seed=rollout.seed,
-        resume=rollout.tokens[: span.start],
     )

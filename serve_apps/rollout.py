@@ -1,18 +1,25 @@
 """`Rollout`: one sample on one engine, from its request (or its last chunk) to its end in the log.
 
-It appends what the engine gives, chunk by chunk, each fenced on everything said of the sample. When another engine has
-taken the sample over (its chunk or end is there first), the fence refuses and this one stops: no token is there twice.
+Tokens are appended chunk by chunk, each append fenced on all events about the sample. When another engine has taken the
+sample over (its chunk or end is there first), the fence refuses the append and this engine stops: no token is twice in
+the log.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from schemas.arrays import pack, pack_log_probs, pack_tokens
+from schemas.errors import EngineError, StorageError
+from schemas.event import Event
+from schemas.prompts import PromptSubmitted
 from schemas.rollouts import (
     RolloutCompleted,
     RolloutProgressed,
@@ -23,12 +30,18 @@ from schemas.rollouts import (
     Timings,
     WeightSpan,
 )
+from schemas.subjects import about
+from serve_apps.engine.engine import Delta, GenerateRequest, Generator, LogProbs, Tokens
 from slime_events.core.trajectory import Trajectory, content_digest, mask_older_versions, merge_spans
+from storage.log import EventLog
+
+CACHED_PROMPTS = 1024
+"""Groups whose prompt is kept; the prompt of an older one is read again."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkRule:
-    """When a running rollout says what it has: every `tokens` new tokens or `seconds` after the last chunk."""
+    """When a chunk is due: after `tokens` new tokens, or `seconds` after the last chunk."""
 
     tokens: int
     seconds: float
@@ -40,40 +53,38 @@ class ChunkRule:
 
 @dataclass(slots=True)
 class Rollout:
-    """The tokens of a sample: `known` from the log, and what is new since the last append."""
+    """The tokens of a sample: `known` from the log, and those generated since the last append."""
 
     request: RolloutRequested
     known: Trajectory
     engine: str
     begun: float = field(default_factory=time.perf_counter)
     queued: float = 0.0
-    new_tokens: list[npt.NDArray[np.int32]] = field(default_factory=list)
-    new_log_probs: list[npt.NDArray[np.float32]] = field(default_factory=list)
+    new_tokens: list[Tokens] = field(default_factory=list)
+    new_log_probs: list[LogProbs] = field(default_factory=list)
     new_spans: tuple[WeightSpan, ...] = ()
     new_length: int = 0
-    said_at: float = field(default_factory=time.perf_counter)
+    appended_at: float = field(default_factory=time.perf_counter)
 
     @property
     def length(self) -> int:
-        """Response tokens, said and new."""
+        """Response tokens, appended and new."""
         return self.known.length + self.new_length
 
-    def add(
-        self, tokens: npt.NDArray[np.int32], log_probs: npt.NDArray[np.float32], spans: tuple[WeightSpan, ...]
-    ) -> None:
-        """New tokens from the engine; spans in positions of the whole response."""
-        if len(tokens):
-            self.new_tokens.append(tokens)
-            self.new_log_probs.append(log_probs)
-            self.new_spans = merge_spans(self.new_spans, spans)
-            self.new_length += len(tokens)
+    def add(self, delta: Delta) -> None:
+        """Add new tokens from the engine."""
+        if len(delta.tokens):
+            self.new_tokens.append(delta.tokens)
+            self.new_log_probs.append(delta.log_probs)
+            self.new_spans = merge_spans(self.new_spans, delta.spans)
+            self.new_length += len(delta.tokens)
 
     def due(self, rule: ChunkRule) -> bool:
-        """Whether a chunk is to be said now."""
-        return rule.due(self.new_length, time.perf_counter() - self.said_at)
+        """Whether a chunk is to be appended now."""
+        return rule.due(self.new_length, time.perf_counter() - self.appended_at)
 
     def chunk(self) -> RolloutProgressed:
-        """What is new, as an event. Call `said` once it is in the log."""
+        """The new tokens as an event. Call `appended` once it is in the log."""
         tokens, log_probs = self._new()
         return RolloutProgressed(
             sample=self.request.sample,
@@ -86,7 +97,7 @@ class Rollout:
         )
 
     def end(self, stop: StopReason, text: str) -> RolloutCompleted:
-        """The whole, with what no chunk holds yet."""
+        """The whole response, with the tokens that no chunk holds yet."""
         tokens, log_probs = self._new()
         whole = np.concatenate([self.known.tokens, tokens])
         spans = merge_spans(self.known.spans, self.new_spans)
@@ -106,11 +117,15 @@ class Rollout:
             tokens=pack_tokens(tokens),
             log_probs=pack_log_probs(log_probs),
             loss_mask=None if mask is None else pack(mask, "int8"),
-            timings=Timings(queued=self.queued, generating=time.perf_counter() - self.begun),
+            timings=self.timings(),
         )
 
-    def rest(self) -> RolloutSuspended:
-        """That it rests at a step boundary with what the log holds. Say the last chunk first."""
+    def timings(self) -> Timings:
+        """Seconds so far: in the queue, and in the making."""
+        return Timings(queued=self.queued, generating=time.perf_counter() - self.begun)
+
+    def suspended(self) -> RolloutSuspended:
+        """The rollout is suspended at a step boundary with the tokens in the log. Append the last chunk before."""
         return RolloutSuspended(
             sample=self.request.sample,
             attempt=self.request.attempt,
@@ -119,17 +134,93 @@ class Rollout:
             engine=self.engine,
         )
 
-    def said(self, position: int) -> None:
-        """The chunk is in the log at `position`: it is known from now on."""
+    def appended(self, position: int) -> None:
+        """The chunk is in the log at `position`; its tokens are known from now on."""
         tokens, log_probs = self._new()
         self.known.tokens = np.concatenate([self.known.tokens, tokens])
         self.known.log_probs = np.concatenate([self.known.log_probs, log_probs])
         self.known.spans = merge_spans(self.known.spans, self.new_spans)
         self.known.position = position
         self.new_tokens, self.new_log_probs, self.new_spans, self.new_length = [], [], (), 0
-        self.said_at = time.perf_counter()
+        self.appended_at = time.perf_counter()
 
     def _new(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
         if not self.new_tokens:
             return np.zeros(0, np.int32), np.zeros(0, np.float32)
         return np.concatenate(self.new_tokens), np.concatenate(self.new_log_probs)
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutContext:
+    """What the worker lends to one rollout.
+
+    rid: the rollout's name at the engine. append: appends events in one call, fenced on all events about the sample;
+    returns the position of the last. is_suspended: whether the rollout has to stop at a step boundary now.
+    """
+
+    engine: Generator
+    rule: ChunkRule
+    rid: str
+    append: Callable[[Sequence[Event]], Awaitable[int]]
+    is_suspended: Callable[[], bool]
+
+
+class Suspended(BaseException):  # no error, and nothing that a user's `except Exception` should catch
+    """The rollout is suspended at a step boundary: its running calls end here and are repeated later."""
+
+
+async def stream(
+    context: RolloutContext,
+    request: GenerateRequest,
+    rollout: Rollout,
+    append: Callable[[RolloutProgressed], Awaitable[int]],
+) -> Delta | None:
+    """Generate to the end, chunk by chunk into the log: the last delta, or None where the rollout is suspended.
+
+    The last delta's tokens are added to `rollout`, not appended; a suspended rollout has all its tokens in the log.
+    append: appends a chunk and returns its position. Raises what `append` raises, and EngineError where the engine ends
+    the response in another way.
+    """
+    deltas = context.engine.generate(request)
+    async with contextlib.aclosing(deltas):  # type: ignore[type-var]  # so that a refused append ends it at once
+        async for delta in deltas:
+            rollout.add(delta)
+            aborted, suspended = delta.finish is StopReason.ABORT, context.is_suspended()
+            if delta.finish is not None and not aborted:
+                return delta
+            if rollout.due(context.rule) or ((aborted or suspended) and rollout.new_length):
+                rollout.appended(await append(rollout.chunk()))
+            if suspended:
+                return None
+            if aborted:
+                raise EngineError(f"the engine aborted {request.rid} after {rollout.length} tokens")
+    raise EngineError(f"the engine ended {request.rid} without a finish reason")
+
+
+class Prompts:
+    """The submitted prompts of the groups whose rollouts are made here; read once for all samples of a group."""
+
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+        self._reads: dict[str, asyncio.Task[PromptSubmitted]] = {}
+
+    async def of(self, group: str) -> PromptSubmitted:
+        """The prompt of a group. Raises StorageError where the log holds none."""
+        if group not in self._reads:
+            self._reads[group] = asyncio.create_task(self._read(group))
+            if len(self._reads) > CACHED_PROMPTS:
+                del self._reads[next(iter(self._reads))]
+        try:
+            return await asyncio.shield(self._reads[group])
+        except BaseException:
+            self._reads.pop(group, None)
+            raise
+
+    async def _read(self, group: str) -> PromptSubmitted:
+        recorded = await self._log.last(about(self._log.run, "prompt", group))
+        if recorded is None or not isinstance(recorded.envelope.event, PromptSubmitted):
+            raise StorageError(
+                f"the log of run {self._log.run} holds no prompt of group {group}, though its rollouts were requested: "
+                "`slime-events audit` lists what else is missing"
+            )
+        return recorded.envelope.event

@@ -1,11 +1,12 @@
-"""`RolloutWorker`: a competing consumer of `rollout.requested` around one engine. No Serve in it.
+"""`RolloutWorker`: a competing consumer of `rollout.requested` around one engine. It does not depend on Ray Serve.
 
-    take requests when there is room -> run at least `min_version` -> generate -> append chunks and the end -> ack
-    weights.published -> verify -> retract, load, go on -> append weights.activated (`EngineWeights`)
-    batch.sealed that suspends -> append the chunk and rollout.suspended of what is under way -> ack
+    take requests when there is room -> wait for weights of at least `min_version` -> generate -> append chunks and the
+                                        end -> ack
+    weights.published -> verify -> retract, load, continue -> append weights.activated (`EngineWeights`)
+    batch.sealed that suspends -> append the last chunk and rollout.suspended of the running rollouts -> ack
 
 There is no router and no push: an engine pulls what it has room for. The ack comes after the end is in the log, so the
-work of a lost engine is delivered again and goes on from its last chunk.
+requests of a lost engine are delivered again, and their rollouts continue from their last chunk.
 """
 
 from __future__ import annotations
@@ -13,85 +14,128 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 
-from schemas.errors import Conflict, EngineError, LogUnavailable, NoSpace, StoreUnavailable
-from schemas.rollouts import RolloutRequested
-from schemas.subjects import about, of_type
-from serve_apps.engine.engine import Engine
-from serve_apps.engine_weights import EngineWeights
+from schemas.batches import BatchSealed
+from schemas.errors import (
+    Conflict,
+    DeadlineExceeded,
+    EngineError,
+    LogUnavailable,
+    NoSpace,
+    SlimeEventsError,
+    StoreUnavailable,
+)
+from schemas.event import Event, Purpose
+from schemas.rollouts import (
+    FailureKind,
+    RolloutCompleted,
+    RolloutFailed,
+    RolloutRequested,
+    RolloutSuspended,
+    StopReason,
+)
+from schemas.subjects import about, everything_about, of_type
+from serve_apps.engine.engine import Engine, GenerateRequest
+from serve_apps.engine_weights import Claim, EngineWeights, PausingEngine
 from serve_apps.generate.custom import CustomGenerate
-from serve_apps.inline_rewards import OwnRewards
-from serve_apps.rollout import ChunkRule, Rollout
-from serve_apps.rollout_maker import Offload, RolloutMaker, rid_of
-from serve_apps.step_boundary import StepBoundary
+from serve_apps.rollout import ChunkRule, Prompts, Rollout, RolloutContext, stream
+from slime_events.core.config.reward import RewardSettings
 from slime_events.core.run.incarnation import Incarnation
 from slime_events.core.run.participant import Participant
-from slime_events.core.trajectory import Fetch
+from slime_events.core.trajectory import Fetch, Trajectories
+from slime_events.plugins.rewards.outcome import outcome_event
+from slime_events.plugins.rewards.worker import InlineGrader
+from slime_events.plugins.sample_view import completed_sample
 from storage.cancellation import end_all
 from storage.follow import Follower
 from storage.group_commit import GroupCommit
-from storage.log import Delivery
+from storage.log import Append, Delivery, EventLog, Fence, Recorded
 
 log = logging.getLogger(__name__)
 
 LEASE_S = 10.0
 HEALTH_DEADLINE_S = 10.0
-TAKE_AT_ONCE = 4
-"""Requests taken in one go: engines that are ready at the same time share what there is."""
+TAKE_LIMIT = 4
+"""Requests taken in one call: engines that are ready at the same time share the requests."""
 
-NOT_THE_SAMPLES_FAULT = (LogUnavailable, StoreUnavailable, NoSpace)
-"""What stops the whole worker: any other sample would meet it too."""
+WORKER_FAILURES = (LogUnavailable, StoreUnavailable, NoSpace)
+"""Errors that stop the whole worker: every other sample would fail with them too."""
+
+Offload = Callable[[Event], Awaitable[Event]]
+"""Puts an event's large arrays into the blob store."""
+
+
+class InlineRewards:
+    """The rewards that an engine computes for its own rollouts, where the built-in grader needs no process.
+
+    They are part of the append that ends the rollout, which saves the last rollout of a step one append and two reads.
+    All other rewards are the grader's, which skips samples that have one.
+    """
+
+    def __init__(self, settings: RewardSettings, log: EventLog) -> None:
+        self._grader, self._prompts = InlineGrader(settings), Prompts(log)
+        self._has_custom_grader = settings.custom_rm_path is not None
+
+    async def of(self, request: RolloutRequested, completed: RolloutCompleted) -> list[Event]:
+        """The reward of a completed rollout; empty where it is left to the grader."""
+        if self._has_custom_grader:
+            return []
+        sample = completed_sample(completed, await self._prompts.of(request.group))
+        if not self._grader.accepts([sample]):
+            return []
+        (outcome,) = self._grader.grade([sample], evaluation=request.purpose is Purpose.EVAL)
+        return [outcome_event(completed.sample, completed.group, outcome)]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineContext:
+    """What a rollout worker works with. fetch, offload: large arrays from the blob store, and into it."""
+
+    participant: Participant
+    engine: Engine
+    commit: GroupCommit
+    fetch: Fetch
+    offload: Offload
+    weights: EngineWeights
+    rule: ChunkRule
 
 
 class RolloutWorker:
-    """One engine's work. `run` ends with the run, or raises what went wrong.
+    """Makes the rollouts of one engine. `run` ends with the run, or raises what went wrong.
 
-    room: samples in flight at most. at_once: requests taken in one go. custom: makes the rollouts in place of one turn.
-    rewards: those that this engine gives its own rollouts; by default all are the grader's.
-    lease_s: seconds until the work of a worker that is gone comes to others.
+    room: samples in flight at most. take_limit: requests taken in one call. custom: the run's own generate function.
+    rewards: computed here; without it the grader computes all. lease_s: seconds until the requests of a worker that is
+    gone are delivered to others.
     """
 
     def __init__(
         self,
-        worker: Participant,
-        engine: Engine,
-        commit: GroupCommit,
-        fetch: Fetch,
-        offload: Offload,
-        *,
-        weights: EngineWeights,
+        context: EngineContext,
         room: int,
-        rule: ChunkRule,
-        at_once: int = TAKE_AT_ONCE,
+        *,
+        take_limit: int = TAKE_LIMIT,
         custom: CustomGenerate | None = None,
-        rewards: OwnRewards | None = None,
+        rewards: InlineRewards | None = None,
         lease_s: float = LEASE_S,
     ) -> None:
-        self._worker, self._engine = worker, engine
-        self._room, self._at_once, self._lease_s = room, at_once, lease_s
-        self._life = worker.incarnation or Incarnation()
+        self._context, self._participant, self._weights = context, context.participant, context.weights
+        self._log = context.participant.log
+        self._custom, self._rewards = custom, rewards
+        self._room, self._take_limit, self._lease_s = room, take_limit, lease_s
+        self._incarnation = context.participant.incarnation or Incarnation()
         self._active: dict[asyncio.Task[None], Delivery] = {}
         self._newest: dict[str, asyncio.Task[None]] = {}
-        self._boundary = StepBoundary(worker.log)
-        self._weights = weights
-        self._maker = RolloutMaker(
-            worker,
-            engine,
-            commit,
-            fetch,
-            offload,
-            rule=rule,
-            weights=weights,
-            boundary=self._boundary,
-            custom=custom,
-            rewards=rewards,
-        )
+        self._boundary = 0
         self._failed: asyncio.Queue[BaseException] = asyncio.Queue()
 
     async def run(self) -> None:
-        """Work until the run is over. What is under way then goes back to the queue at once."""
+        """Work until the run is over. Running requests then go back to the queue at once."""
         parts = [self._weights.follow, self._weights.switch, self._follow_boundary, self._follow_end, self._take]
-        parts += [self._renew, self._watch]
+        parts += [self._renew, self._raise_failure]
         tasks = [asyncio.create_task(part(), name=part.__name__) for part in parts]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -105,42 +149,56 @@ class RolloutWorker:
 
     async def _follow_end(self) -> None:
         over = False
-        async with Follower(self._worker.log, subject=about(self._worker.log.run, "run", "run")) as follower:
+        async with Follower(self._log, subject=about(self._log.run, "run", "run")) as follower:
             while not (over and follower.caught_up):
                 for recorded in await follower.next(wait_s=60.0):
-                    over = self._worker.is_over(over, recorded.envelope.event)
+                    over = self._participant.is_over(over, recorded.envelope.event)
 
-    async def _watch(self) -> None:
+    async def _raise_failure(self) -> None:
         raise await self._failed.get()
 
     async def _follow_boundary(self) -> None:
-        await self._boundary.follow(self._abort_resting)
+        """Follow the batches that suspend, and abort the rollouts that the newest one suspends.
 
-    async def _abort_resting(self) -> None:
-        """What is under way and is to rest ends at the engine, and then says what it has."""
-        resting = [rid_of(delivery) for delivery in self._active.values() if self._boundary.rests(delivery.recorded)]
-        await asyncio.gather(*map(self._engine.abort, resting))
+        From the newest batch on: a run has many, and rollouts that an older batch should have suspended may continue.
+        """
+        subject = of_type(self._log.run, "batch.sealed")
+        newest = await self._log.last(subject)
+        async with Follower(self._log, newest.position if newest else 1, subject) as follower:
+            while True:
+                before = self._boundary
+                for recorded in await follower.next(wait_s=60.0):
+                    if isinstance(recorded.envelope.event, BatchSealed) and recorded.envelope.event.suspends:
+                        self._boundary = recorded.position
+                if self._boundary > before:
+                    suspended = [rid_of(d) for d in self._active.values() if self._is_suspended(d.recorded)]
+                    await asyncio.gather(*map(self._context.engine.abort, suspended))
+
+    def _is_suspended(self, requested: Recorded) -> bool:
+        """Whether a batch that suspends was sealed after this request. Evaluations are never suspended."""
+        return _request_of(requested).purpose is Purpose.TRAIN and requested.position < self._boundary
 
     async def _take(self) -> None:
-        log_ = self._worker.log
-        subject, life = of_type(log_.run, "rollout.requested"), self._life
-        consumer = await log_.consume(life.queue, subject, lease_s=self._lease_s, start=life.requests_from)
+        subject, incarnation = of_type(self._log.run, "rollout.requested"), self._incarnation
+        consumer = await self._log.consume(
+            incarnation.queue, subject, lease_s=self._lease_s, start=incarnation.requests_from
+        )
         try:
             while True:
                 free = self._room - len(self._active)
                 if free <= 0:
                     await asyncio.wait(self._active, return_when=asyncio.FIRST_COMPLETED)
                     continue
-                for delivery in await consumer.take(min(free, self._at_once), wait_s=5.0):
+                for delivery in await consumer.take(min(free, self._take_limit), wait_s=5.0):
                     self._begin(delivery)
                 await asyncio.sleep(0)
         finally:
             await consumer.close()
 
     def _begin(self, delivery: Delivery) -> None:
-        """Work on a request; where it is worked on here already, once that has ended: a server that was killed may have
-        forgotten what it gave out, and gives it out again as if for the first time. The earlier one ends at the latest
-        with this worker, which looks after its engine.
+        """Work on a request; where this worker has it already, after that delivery has ended. A server that was killed
+        may have forgotten what it delivered, and delivers it again as if for the first time. The earlier delivery ends
+        at the latest with this worker, which checks its engine's health.
         """
         sample = delivery.recorded.envelope.event.entity()
         task = asyncio.create_task(self._work(delivery, after=self._newest.get(sample)))
@@ -165,40 +223,147 @@ class RolloutWorker:
                 raise EngineError("the engine's scheduler process is gone")
 
     async def _is_alive(self) -> bool:
-        """It is asked twice: while the machine pauses, the time for one answer passes."""
+        """Ask twice: while the machine is paused, the time for one answer passes."""
         for _ in range(2):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(HEALTH_DEADLINE_S):
-                    if await self._engine.healthy():
+                    if await self._context.engine.healthy():
                         return True
         return False
 
     async def _work(self, delivery: Delivery, *, after: asyncio.Task[None] | None) -> None:
         """One request, to its end in the log. What this raises ends the worker."""
-        request = delivery.recorded.envelope.event
-        assert isinstance(request, RolloutRequested)
-        if request.recalls:  # a recorded rollout is the answer
+        request = _request_of(delivery.recorded)
+        if request.recalls:  # answered by a recorded rollout
             await delivery.done()
             return
         rollout: Rollout | None = None
         try:
             if after is not None:
                 await asyncio.wait({after})
-            rollout = await self._maker.begin(request, delivery, again=after is not None)
+            rollout = await self._open(request, delivery, again=after is not None)
             if rollout is not None:
-                await self._maker.make(rollout, delivery)
+                async with self._weights.claimed_by(request) as claim:
+                    await self._make(rollout, delivery, claim)
         except Conflict as conflict:
             # No ack: whoever was first does it, and if that one is gone too the request has to come again.
             log.info("%s was taken over by another engine: %s", request.sample, conflict)
             return
-        except NOT_THE_SAMPLES_FAULT:
+        except WORKER_FAILURES:
             raise
         except Exception as error:
             if not await self._is_alive():
                 raise  # a dead engine fails everything: its requests are for others
-            if not await self._maker.give_up(request, rollout, error, delivery):
+            if not await self._give_up(request, rollout, error, delivery):
                 return
         await delivery.done()
+
+    async def _open(self, request: RolloutRequested, delivery: Delivery, *, again: bool) -> Rollout | None:
+        """The rollout with its events in the log; None where it has ended. again: it was begun here before."""
+        trajectories, position = Trajectories(self._context.fetch), delivery.recorded.position
+        trajectories.apply(request, position)
+        if again or delivery.attempt > 1 or request.attempt > 0 or position < self._incarnation.since:
+            async for recorded in self._log.read(1, self._scope(request.sample)):
+                event = recorded.envelope.event
+                if isinstance(event, RolloutCompleted) or (
+                    isinstance(event, RolloutFailed | RolloutSuspended) and event.attempt >= request.attempt
+                ):
+                    return None
+                trajectories.apply(event, recorded.position)
+                position = recorded.position
+        rollout = Rollout(request, trajectories.by_sample[request.sample], self._participant.id)
+        rollout.known.position = position
+        rollout.queued = max(0.0, (time.time_ns() - delivery.recorded.envelope.at) / 1e9)
+        return rollout
+
+    async def _make(self, rollout: Rollout, delivery: Delivery, claim: Claim) -> None:
+        """To the rollout's end in the log, or until it is suspended. Raises EngineError, Conflict."""
+        context = self._rollout_context(rollout, delivery, claim)
+        if self._custom is not None:
+            await self._custom.make(rollout, context)
+            return
+        last = None
+        if not context.is_suspended():
+            request = rollout.request
+            prompt, resume = self._context.fetch(request.prompt), rollout.known.tokens
+            generate = GenerateRequest(context.rid, prompt, request.sampling, request.seed, resume)
+            last = await stream(context, generate, rollout, lambda chunk: context.append([chunk]))
+        if last is None:
+            await context.append([rollout.suspended()])
+        else:
+            await self._complete(rollout, rollout.end(last.finish or StopReason.STOP, last.text or ""), delivery)
+
+    def _rollout_context(self, rollout: Rollout, delivery: Delivery, claim: Claim) -> RolloutContext:
+        async def append(events: Sequence[Event]) -> int:
+            rollout.known.position = await self._append(events, rollout.request, rollout.known.position, delivery)
+            return rollout.known.position
+
+        engine = PausingEngine(self._context.engine, self._weights, claim)
+        is_suspended = partial(self._is_suspended, delivery.recorded)
+        return RolloutContext(engine, self._context.rule, rid_of(delivery), append, is_suspended)
+
+    async def _complete(self, rollout: Rollout, end: RolloutCompleted, delivery: Delivery) -> None:
+        """Append the end, and with it the reward where this engine computes it."""
+        rewards = [] if self._rewards is None else await self._rewards.of(rollout.request, end)
+        ended = self._participant.enclose(await self._context.offload(end), cause=delivery.recorded.envelope.id)
+        fence = Fence(self._scope(end.sample), rollout.known.position)
+        envelopes = [ended, *(self._participant.enclose(reward, cause=ended.id) for reward in rewards)]
+        await self._context.commit.append([Append(envelope, fence) for envelope in envelopes])
+
+    async def _append(
+        self, events: Sequence[Event], request: RolloutRequested, position: int, delivery: Delivery
+    ) -> int:
+        """Append in one call, fenced on all events about the sample: `position` is the last one known here.
+
+        Returns the position of the last event.
+        """
+        fence, cause = Fence(self._scope(request.sample), position), delivery.recorded.envelope.id
+        offloaded = [await self._context.offload(event) for event in events]
+        appends = [Append(self._participant.enclose(event, cause=cause), fence) for event in offloaded]
+        return (await self._context.commit.append(appends))[-1]
+
+    def _scope(self, sample: str) -> str:
+        """The subjects of a sample in the making: its rollout, and its turns where there may be some."""
+        run = self._log.run
+        return about(run, "rollout", sample) if self._custom is None else everything_about(run, sample)
+
+    async def _give_up(
+        self, request: RolloutRequested, rollout: Rollout | None, error: Exception, delivery: Delivery
+    ) -> bool:
+        """Append the reason, so that the conductor can retry or reject the group. False where another engine has it."""
+        if rollout is not None:
+            position = rollout.known.position
+        else:
+            last = await self._log.last(self._scope(request.sample))
+            position = last.position if last else 0
+        known = isinstance(error, SlimeEventsError)
+        invalid = known and not isinstance(error, EngineError | DeadlineExceeded)
+        log.warning("%s failed: %s", request.sample, error, exc_info=None if known else error)
+        failed = RolloutFailed(
+            sample=request.sample,
+            group=request.group,
+            attempt=request.attempt,
+            kind=FailureKind.INVALID if invalid else FailureKind.ENGINE,
+            message=str(error) if known else f"{type(error).__name__}: {error}",
+            engine=self._participant.id,
+        )
+        try:
+            await self._append([failed], request, position, delivery)
+        except Conflict:
+            return False
+        return True
+
+
+def _request_of(recorded: Recorded) -> RolloutRequested:
+    request = recorded.envelope.event
+    assert isinstance(request, RolloutRequested)
+    return request
+
+
+def rid_of(delivery: Delivery) -> str:
+    """A name that no other delivery of any request has."""
+    request = _request_of(delivery.recorded)
+    return f"{request.sample}-{request.attempt}-{delivery.attempt}"
 
 
 def _ended_well(task: asyncio.Task[None]) -> bool:

@@ -1,4 +1,4 @@
-"""`EngineSettings` to what SGLang is started with. CPU or CUDA is decided here and nowhere else."""
+"""`EngineSettings` to SGLang's start arguments. Only this module decides between CPU and CUDA."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ Device = Literal["cpu", "cuda"]
 
 SHIMS = Path(__file__).parent / "cpu_shims"
 STREAM_INTERVAL = 16
-"""Tokens of a sample per message from the scheduler; chunks for the log are made of these by the caller."""
+"""Tokens of a sample per message from the scheduler; the caller makes chunks for the log of them."""
 CPU_CACHE_BYTES = 1 << 30
 """Key-value cache of one CPU engine at most."""
 CPU_RUNNING = 128
-"""Samples decoded at once by one CPU engine at most; more wait their turn inside it."""
+"""Samples that one CPU engine decodes at a time at most; more wait inside it."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineLaunch:
-    """arguments: SGLang ServerArgs by name. environment: of the engine's process, on top of the caller's."""
+    """arguments: SGLang ServerArgs by name. environment: of the engine's process, added to the caller's."""
 
     device: Device
     arguments: dict[str, Any]
@@ -88,7 +88,7 @@ def _cpu_arguments(settings: EngineSettings, config: dict[str, Any]) -> dict[str
         "grammar_backend": "none",
         "disable_cuda_graph": True,
         "disable_overlap_schedule": True,
-        "sleep_on_idle": True,  # it would spin otherwise, on a core that the trainer has use for
+        "sleep_on_idle": True,  # else it spins on a core that the trainer could use
         "max_running_requests": running,
         "max_total_tokens": min(running * context, max(context, CPU_CACHE_BYTES // _cache_bytes_per_token(config))),
         "mem_fraction_static": 0.3,
@@ -110,7 +110,7 @@ def _environment(device: Device, config: dict[str, Any], deterministic: bool) ->
     path = os.environ.get("PYTHONPATH")
     return environment | {
         "SGLANG_USE_CPU_ENGINE": "1",
-        # Rows keep their bits in any batch with one thread only; and threads that fight over cores are 25 times slower.
+        # With one thread rows have the same bits in any batch; threads that share cores are 25 times slower.
         "OMP_NUM_THREADS": "1" if deterministic else os.environ.get("OMP_NUM_THREADS", "1"),
         "TOKENIZERS_PARALLELISM": "false",
         "PYTHONPATH": f"{SHIMS}{os.pathsep}{path}" if path else str(SHIMS),

@@ -1,4 +1,4 @@
-"""What a rollout engine is to the rest of the system: the `Engine` protocol and what goes in and out of it."""
+"""The `Engine` protocol: a rollout engine as the rest of the system sees it, its requests and its deltas."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def no_tokens() -> Tokens:
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
-    """One response to one prompt, from its start or from where it was left.
+    """One response to one prompt, from its start or resumed.
 
-    prompt, resume: int32 token ids; `resume` is the part of the response that is already there. sampling: of the whole
-    response, so `max_new_tokens` counts the resumed tokens too. seed: any 63-bit number; on a deterministic engine it
+    prompt, resume: int32 token ids; `resume` is the existing part of the response. sampling: of the whole response,
+    so `max_new_tokens` counts the resumed tokens too. seed: any 63-bit number; on a deterministic engine it
     fixes, with the weights, every token by its absolute position, resumed or not.
     """
 
@@ -41,7 +41,7 @@ class Delta:
     """New tokens of one response, in order.
 
     tokens: int32 [n]; log_probs: float32 [n], natural, of logits / temperature. spans: weight versions over exactly
-    these tokens, in response positions (resumed tokens count). finish: set in the last delta, and there alone; then
+    these tokens, in response positions (resumed tokens count). finish: set in the last delta only; then
     `text` is the whole response (resumed part included), decoded with special tokens kept or not as the sampling says.
     """
 
@@ -53,7 +53,7 @@ class Delta:
 
 
 class Generator(Protocol):
-    """What makes responses."""
+    """Generates responses."""
 
     def generate(self, request: GenerateRequest) -> AsyncIterator[Delta]:
         """Deltas up to the one with `finish`. Closing the iterator early aborts the response."""
@@ -64,33 +64,33 @@ class Engine(Generator, Protocol):
 
     @property
     def version(self) -> int:
-        """Weight version that new tokens are made with."""
+        """Weight version of new tokens."""
 
     @property
     def running(self) -> int:
-        """Responses being made now."""
+        """Responses in progress."""
 
     @property
     def tokens_generated(self) -> int:
-        """New tokens handed out since the start."""
+        """New tokens since the start."""
 
     async def start(self, deadline_s: float) -> None:
-        """Ready to generate when it returns; after a failure nothing of it is left."""
+        """Ready to generate when it returns; a failure leaves no process behind."""
 
     async def stop(self) -> None:
         """Leaves no process behind; running responses end in `EngineError`. Safe to call twice."""
 
     async def score(self, request: GenerateRequest, tokens: Tokens) -> LogProbs:
-        """Log-probs that the engine gives `tokens` after the request's prompt and resumed part, whatever it would draw.
+        """Log-probs of `tokens` after the request's prompt and resumed part.
 
-        float32 [tokens], natural, of logits / temperature. Nothing else of the request counts.
+        float32 [tokens], natural, of logits / temperature. The rest of the request is ignored.
         """
 
     async def update_weights(self, folder: str, version: int) -> float:
-        """Load the HF safetensors in `folder`; seconds it took. Running responses go on under the new weights."""
+        """Load the HF safetensors in `folder`; returns seconds. Running responses continue under the new weights."""
 
     async def abort(self, rid: str) -> None:
-        """End a response; its iterator gives what is there, with StopReason.ABORT. Unknown ids are ignored."""
+        """End a response: its last delta has StopReason.ABORT. Unknown ids are ignored."""
 
     async def healthy(self) -> bool:
         """Whether the engine and its scheduler are alive and answer."""

@@ -1,10 +1,10 @@
-"""`EngineFolder`: where an engine's processes put what they need, and who clears up after those that were killed.
+"""`EngineFolder`: the folder of an engine's processes, and the removal of folders that killed engines left.
 
     slime-engine-<random>/           in the machine's temporary folder; TMPDIR of the engine's processes
-        lock                         held by the process that made the engine: the kernel lets go with its end
+        lock                         held by the process that made the engine; the kernel releases it when that ends
     /dev/shm/sglang_loads_slime-engine-<random>_*.shm
 
-A process that is killed removes nothing. Whoever starts an engine on the same machine next removes what nobody holds.
+A process that is killed removes nothing. The next engine on the same machine removes the folders that nobody holds.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from storage.file_lock import is_locked
@@ -25,7 +23,7 @@ PREFIX = "slime-engine-"
 LOCK = "lock"
 SHARED_MEMORY = Path("/dev/shm")
 UNLOCKED_S = 3600.0
-"""How long a folder may be without a lock: its maker needs milliseconds for it."""
+"""How long a folder may exist without a lock: making one takes milliseconds."""
 
 
 class EngineFolder:
@@ -33,13 +31,13 @@ class EngineFolder:
 
     def __init__(self) -> None:
         self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
-        unseen = self.path / "lock.new"  # nobody may find it before it is held
+        unseen = self.path / "lock.new"  # not found by others before it is held
         self._lock = os.open(unseen, os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         unseen.rename(self.path / LOCK)
 
     def remove(self) -> None:
-        """With everything in it. Once."""
+        """Remove the folder with everything in it. Once."""
         clean(self.path)
         os.close(self._lock)
 
@@ -51,33 +49,21 @@ def clean(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A folder of an engine as it was seen. held: by a process that lives; None where it has no lock."""
-
-    path: Path
-    held: bool | None
-    age_s: float
-
-
-def abandoned(found: Iterable[Found]) -> list[Path]:
-    """Those that nobody needs any more."""
-    return [one.path for one in found if one.held is False or (one.held is None and one.age_s > UNLOCKED_S)]
+def is_abandoned(held: bool | None, age_s: float) -> bool:
+    """Whether nobody needs a folder any more. held: by a process that is alive; None where the folder has no lock."""
+    return age_s > UNLOCKED_S if held is None else not held
 
 
 def clear_abandoned() -> list[Path]:
-    """Remove what killed engines of this user have left on this machine; what that was."""
-    left = abandoned(_found())
-    for folder in left:
-        clean(folder)
-    return left
-
-
-def _found() -> Iterator[Found]:
+    """Remove the folders that killed engines of this user have left on this machine; returns them."""
+    removed = []
     for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         try:
             about = path.lstat()
         except FileNotFoundError:
             continue
-        if stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid():
-            yield Found(path, is_locked(path / LOCK), time.time() - about.st_mtime)
+        is_own = stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid()
+        if is_own and is_abandoned(is_locked(path / LOCK), time.time() - about.st_mtime):
+            clean(path)
+            removed.append(path)
+    return removed

@@ -12,12 +12,13 @@ import gc
 import multiprocessing
 import multiprocessing.connection
 import os
+import signal
 import socket
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,14 +26,16 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from schemas.rollouts import StopReason
+from schemas.rollouts import Sampling, StopReason, WeightSpan
 from serve_apps.engine import messages
-from serve_apps.engine.end_token import end_tokens
 from serve_apps.engine.engine_folder import clean
-from serve_apps.engine.host_end import end, end_with_parent, end_with_schedulers
-from serve_apps.engine.pieces import how_it_ended, kept_at_seam, sampling_parameters, spans_within
-from serve_apps.engine.scoring import Scoring
 from slime_events.core.run.process_environment import GENERATES, yield_to_others
+
+PARENT_CHECK_S = 0.5
+UNSCALED = (0.0, 1.0)
+"""Temperatures at which log-probs are of the logits themselves; 0 is greedy."""
+SCORED_TOKENS = 64
+"""Tokens that are scored at a time, where each needs a request of its own."""
 
 
 def main() -> None:
@@ -42,20 +45,17 @@ def main() -> None:
     connection.set_inheritable(False)
     threading.Thread(target=end_with_parent, args=(os.getppid(), folder), daemon=True).start()
     try:
-        started = time.monotonic()
-        gc.disable()  # nothing that an import makes is garbage: looking through it costs a tenth of the start
+        gc.disable()  # an import makes no garbage: collecting costs a tenth of the start
         import sglang.srt.entrypoints.engine  # noqa: F401
 
         gc.freeze()
         gc.enable()
-        imported = time.monotonic()
         launch = msgspec.msgpack.decode(messages.receive_frame(connection), type=messages.Launch)
         engine = _start(launch, folder.name)
-        engine.tokenizer_manager._subprocess_watchdog.stop()  # it looks once a second, the thread below at once
+        engine.tokenizer_manager._subprocess_watchdog.stop()  # it checks once a second, the thread below at once
         threading.Thread(target=end_with_schedulers, daemon=True).start()
-        seconds = {"import": imported - started, "launch": time.monotonic() - imported}
         asyncio.set_event_loop(engine.loop)
-        engine.loop.run_until_complete(Host(engine, connection).serve(seconds))
+        engine.loop.run_until_complete(Host(engine, connection).serve())
     except Exception as error:  # the last handler of this process: the reason goes to the caller, the process ends
         connection.setblocking(True)
         connection.sendall(messages.encode(messages.Failed(f"{type(error).__name__}: {error}")))
@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def _start(launch: messages.Launch, name: str) -> Any:
-    """SGLang's Engine without its detokenizer process: text is wanted once per response and is decoded here."""
+    """SGLang's Engine without its detokenizer process: text is needed once per response and is decoded here."""
     from sglang.srt.entrypoints.engine import Engine
 
     class LeanEngine(Engine):  # type: ignore[misc]
@@ -95,12 +95,12 @@ class Host:
         self.connection = connection
         self.tasks: set[asyncio.Task[None]] = set()
 
-    async def serve(self, seconds: dict[str, float]) -> None:
+    async def serve(self) -> None:
         """Until the caller closes the socket."""
         reader, writer = await asyncio.open_connection(sock=self.connection)
         self.sender = messages.Sender(writer)
         self.manager.auto_create_handle_loop()
-        self.send(messages.Ready(seconds, tuple(p.pid or 0 for p in multiprocessing.active_children())))
+        self.sender.send(messages.Ready(tuple(p.pid or 0 for p in multiprocessing.active_children())))
         decoder = msgspec.msgpack.Decoder(messages.ToHost)
         while True:
             try:
@@ -109,39 +109,35 @@ class Host:
                 return
             self._take(decoder.decode(body))
 
-    def send(self, frame: messages.FromHost) -> None:
-        """Queue a frame for the caller."""
-        self.sender.send(frame)
-
     def _take(self, frame: messages.ToHost) -> None:
         match frame:
             case messages.Generate():
-                self._do(self._generate(frame), partial(messages.Refused, frame.id))
+                self._do(self._generate(frame), frame.id)
             case messages.Score():
-                self._do(self._score(frame), partial(messages.Refused, frame.id))
+                self._do(self._score(frame), frame.id)
             case messages.UpdateWeights():
-                self._do(self._update(frame), partial(messages.Answer, frame.call))
+                self._do(self._update(frame), frame.id)
             case messages.Abort():
                 # Not before SGLang knows the request, which may have come just now.
                 self.loop.call_soon(self.manager.abort_request, frame.id)
             case messages.Ping():
-                self.send(messages.Answer(frame.call))
+                self.sender.send(messages.Answer(frame.id))
             case messages.Launch():
-                self.send(messages.Failed("launched twice"))
+                self.sender.send(messages.Failed("launched twice"))
 
-    def _do(self, work: Coroutine[Any, Any, None], failed: Callable[[str], messages.FromHost]) -> None:
-        task = self.loop.create_task(self._answered(work, failed))
+    def _do(self, work: Coroutine[Any, Any, None], id: str) -> None:
+        task = self.loop.create_task(self._answered(work, id))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
-    async def _answered(self, work: Coroutine[Any, Any, None], failed: Callable[[str], messages.FromHost]) -> None:
+    async def _answered(self, work: Coroutine[Any, Any, None], id: str) -> None:
         try:
             await work
-        except ValueError as error:  # SGLang's word for a request that it cannot take
-            self.send(failed(str(error)))
+        except ValueError as error:  # SGLang's error for a request that it cannot take
+            self.sender.send(messages.Answer(id, str(error)))
         except Exception as error:  # whatever it is, the caller waits for an answer
             traceback.print_exception(error)
-            self.send(failed(f"{type(error).__name__}: {error}"))
+            self.sender.send(messages.Answer(id, f"{type(error).__name__}: {error}"))
 
     async def _generate(self, frame: messages.Generate) -> None:
         from sglang.srt.managers.io_struct import GenerateReqInput
@@ -149,8 +145,8 @@ class Host:
         prompt = np.frombuffer(frame.prompt, dtype="<i4").tolist()
         response: list[int] = np.frombuffer(frame.resume, dtype="<i4").tolist()
         if (ended := self._how_it_ended(frame, response)) is not None:
-            text = self._text(response, frame.sampling.skip_special_tokens)
-            self.send(messages.Piece(frame.id, b"", b"", (), ended, text))
+            text = self._text(frame.sampling, response)
+            self.sender.send(messages.Piece(frame.id, b"", b"", (), ended, text))
             return
         resumed = len(response)
         request = GenerateReqInput(
@@ -165,13 +161,50 @@ class Host:
                 break
 
     async def _score(self, frame: messages.Score) -> None:
-        packed = np.array(await Scoring(self.manager, frame).log_probs(), dtype="<f4").tobytes()
-        self.send(messages.Piece(frame.id, frame.tokens, packed, (), StopReason.LENGTH, ""))
+        """Log-probs of given tokens.
+
+        SGLang scores tokens in one pass, but as if the temperature were 1. At any other it is asked for one token after
+        the other, each with the tokens before it, for the log-prob of the token that came next.
+        """
+        before: list[int] = np.frombuffer(frame.prompt + frame.resume, dtype="<i4").tolist()
+        tokens: list[int] = np.frombuffer(frame.tokens, dtype="<i4").tolist()
+        log_probs: list[float] = []
+        if tokens and frame.temperature in UNSCALED:
+            start = max(0, len(before) - 1)
+            meta = await self._score_request(frame, "", before + tokens, logprob_start_len=start)
+            scored = meta["input_token_logprobs"][-len(tokens) :]
+            if [entry[1] for entry in scored] != tokens:
+                count = len(meta["input_token_logprobs"])
+                raise ValueError(f"{count} log-probs came for {len(tokens)} tokens, not of them")
+            log_probs = [float(entry[0]) for entry in scored]
+        elif tokens:
+            room = asyncio.Semaphore(SCORED_TOKENS)
+
+            async def score(index: int) -> float:
+                known = before + tokens[:index]
+                async with room:
+                    meta = await self._score_request(frame, f"-{index:08d}", known, token_ids_logprob=[tokens[index]])
+                return float(meta["output_token_ids_logprobs"][0][0][0])
+
+            log_probs = await asyncio.gather(*map(score, range(len(tokens))))
+        packed = np.array(log_probs, dtype="<f4").tobytes()
+        self.sender.send(messages.Piece(frame.id, frame.tokens, packed, (), StopReason.LENGTH, ""))
+
+    async def _score_request(self, frame: messages.Score, part: str, tokens: list[int], **what: Any) -> dict[str, Any]:
+        from sglang.srt.managers.io_struct import GenerateReqInput
+
+        parameters = {"max_new_tokens": 1, "temperature": frame.temperature, "sampling_seed": 0}
+        request = GenerateReqInput(
+            input_ids=tokens, sampling_params=parameters, return_logprob=True, rid=frame.id + part, **what
+        )
+        async for output in self.manager.generate_request(request, None):
+            meta: dict[str, Any] = output["meta_info"]
+        return meta
 
     def _piece(
         self, frame: messages.Generate, meta: dict[str, Any], tokens: list[int], resumed: int, response: list[int]
     ) -> bool:
-        """Send one step of a response and add it to `response`, which holds what came before; whether it has ended."""
+        """Send one step of a response and add it to `response`, the tokens before it. Returns whether it has ended."""
         start = len(response)
         log_probs = [pair[0] for pair in meta["output_token_logprobs"][-len(tokens) :]] if tokens else []
         finish = StopReason(meta["finish_reason"]["type"]) if meta["finish_reason"] else None
@@ -181,14 +214,14 @@ class Host:
             tokens, log_probs, finish = tokens[:kept], log_probs[:kept], StopReason.STOP
             self.manager.abort_request(frame.id)
         response.extend(tokens)
-        self.send(
+        self.sender.send(
             messages.Piece(
                 frame.id,
                 np.array(tokens, dtype="<i4").tobytes(),
                 np.array(log_probs, dtype="<f4").tobytes(),
                 spans_within(meta.get("weight_versions") or [], resumed, start, start + len(tokens)),
                 finish,
-                None if finish is None else self._text(response, frame.sampling.skip_special_tokens),
+                None if finish is None else self._text(frame.sampling, response),
             )
         )
         return finish is not None
@@ -199,27 +232,16 @@ class Host:
         """New tokens up to the end of a stop string that began in the resumed part, where SGLang does not look."""
         if not (frame.sampling.stop and resumed):
             return None
-        return kept_at_seam(
-            response[:resumed],
-            response[resumed:] + tokens,
-            len(response) - resumed,
-            frame.sampling.stop,
-            lambda ids: self._text(ids, frame.sampling.skip_special_tokens),
-        )
+        new, decode = response[resumed:] + tokens, partial(self._text, frame.sampling)
+        return kept_at_seam(response[:resumed], new, len(response) - resumed, frame.sampling.stop, decode)
 
     def _how_it_ended(self, frame: messages.Generate, response: list[int]) -> StopReason | None:
-        return how_it_ended(
-            response,
-            frame.sampling,
-            self.end_tokens,
-            lambda ids: self._text(ids, frame.sampling.skip_special_tokens),
-        )
+        decode = partial(self._text, frame.sampling)
+        return how_it_ended(response, frame.sampling, self.end_tokens, decode)
 
-    def _text(self, tokens: list[int], skip_special_tokens: bool) -> str:
-        text: str = self.manager.tokenizer.decode(
-            tokens, skip_special_tokens=skip_special_tokens, spaces_between_special_tokens=False
-        )
-        return text
+    def _text(self, sampling: Sampling, tokens: list[int]) -> str:
+        skip = sampling.skip_special_tokens
+        return str(self.manager.tokenizer.decode(tokens, skip_special_tokens=skip, spaces_between_special_tokens=False))
 
     async def _update(self, frame: messages.UpdateWeights) -> None:
         """Retract what runs (its keys and values are of the old weights), load, flush the cache, go on."""
@@ -233,7 +255,96 @@ class Host:
             success, message, _ = await self.manager.update_weights_from_disk(request, None)
         finally:
             await self.manager.continue_generation(io_struct.ContinueGenerationReqInput(torch_empty_cache=False))
-        self.send(messages.Answer(frame.call, None if success else message))
+        self.sender.send(messages.Answer(frame.id, None if success else message))
+
+
+def end_tokens(manager: Any) -> frozenset[int]:
+    """The tokens that end every response in SGLang's scheduler. manager: its tokenizer manager."""
+    tokenizer, model = manager.tokenizer, manager.model_config
+    tokens = {tokenizer.eos_token_id, *(model.hf_eos_token_id or ())}
+    tokens |= set(getattr(tokenizer, "additional_stop_token_ids", None) or ())
+    return frozenset(token for token in tokens if token is not None)
+
+
+def sampling_parameters(frame: messages.Generate, resumed: int) -> dict[str, Any]:
+    """SGLang's sampling parameters for the rest of a response after `resumed` tokens."""
+    sampling = frame.sampling
+    return {
+        "max_new_tokens": sampling.max_new_tokens - resumed,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "stop": list(sampling.stop),
+        "stop_token_ids": list(sampling.stop_token_ids),
+        "skip_special_tokens": sampling.skip_special_tokens,
+        "spaces_between_special_tokens": False,
+        "no_stop_trim": True,
+        "sampling_seed": frame.seed,
+    }
+
+
+def how_it_ended(
+    response: list[int], sampling: Sampling, end_tokens: Collection[int], decode: Callable[[list[int]], str]
+) -> StopReason | None:
+    """How a whole response has ended by itself; None where there is more to generate.
+
+    SGLang reports a response that ends in the very step in which it is aborted as aborted. Resumed, it would get tokens
+    behind its end. end_tokens: of the model, beside those of the sampling.
+    """
+    if response and (response[-1] in end_tokens or response[-1] in sampling.stop_token_ids):
+        return StopReason.STOP
+    if sampling.stop and response:
+        text = decode(response[-4 * max(map(len, sampling.stop)) :])  # a token is at least one byte
+        if any(found in text for found in sampling.stop):
+            return StopReason.STOP
+    return StopReason.LENGTH if len(response) >= sampling.max_new_tokens else None
+
+
+def spans_within(versions: list[dict[str, Any]], resumed: int, start: int, end: int) -> tuple[WeightSpan, ...]:
+    """SGLang's spans, counted from the first new token, cut to response positions [start, end)."""
+    spans = (
+        WeightSpan(max(start, v["start"] + resumed), min(end, v["end"] + resumed), int(v["version"])) for v in versions
+    )
+    return tuple(span for span in spans if span.start < span.end)
+
+
+def kept_at_seam(
+    resumed: list[int], new: list[int], seen: int, stop: tuple[str, ...], decode: Callable[[list[int]], str]
+) -> int | None:
+    """How many of new[seen:] to keep where a stop string crosses the seam of resumed | new; None where none does.
+
+    A token is at least one byte and a character at most four, so the string cannot reach further than that.
+    """
+    reach = 4 * max(map(len, stop))
+    before = resumed[-reach:]
+    for end in range(seen + 1, min(reach, len(new)) + 1):
+        text = decode(before + new[:end])
+        if any(found in text and found not in decode(new[:end]) for found in stop):
+            return end - seen
+    return None
+
+
+def end_with_parent(parent: int, folder: Path) -> None:
+    """End once `parent` is gone. folder: of the engine; a caller that was killed does not clean it."""
+    while os.getppid() == parent:
+        time.sleep(PARENT_CHECK_S)
+    clean(folder)
+    end()
+
+
+def end() -> None:
+    """End the whole engine: the caller made this process leader of a session, so its group is the engine alone."""
+    sys.stderr.flush()
+    os.killpg(os.getpgid(0), signal.SIGKILL)
+
+
+def end_with_schedulers() -> None:
+    """End once a scheduler has. In a thread: the loop can hang in a message to it, which ZeroMQ blocks."""
+    schedulers = {process.sentinel: process for process in multiprocessing.active_children()}
+    died = schedulers[multiprocessing.connection.wait(list(schedulers))[0]]  # type: ignore[index]
+    died.join(1.0)
+    print(f"SchedulerError: the process {died.pid} ended with exit code {died.exitcode}", file=sys.stderr)
+    end()
 
 
 if __name__ == "__main__":

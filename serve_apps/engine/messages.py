@@ -1,4 +1,4 @@
-"""What an engine and its host process say to each other: length-prefixed MessagePack frames over a socket pair."""
+"""The frames between an engine and its host process: length-prefixed MessagePack over a socket pair."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HEADER = struct.Struct("<I")
 
 
 class Frame(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Any frame; the tag is the class name."""
+    """Any frame; the tag is the class name. id: of a request to the host; its answers have the same."""
 
 
 class Launch(Frame, frozen=True):
@@ -28,7 +28,7 @@ class Launch(Frame, frozen=True):
 
 
 class Generate(Frame, frozen=True):
-    """id: this host's own, of fixed width. prompt, resume: int32 little-endian."""
+    """Answered by `Piece`s, or an `Answer` that refuses it. prompt, resume: int32 little-endian."""
 
     id: str
     prompt: bytes
@@ -38,7 +38,7 @@ class Generate(Frame, frozen=True):
 
 
 class Score(Frame, frozen=True):
-    """As `Generate`, but `tokens` (int32) are given and not drawn: answered by one `Piece` with their log-probs."""
+    """As `Generate`, but `tokens` (int32) are given, not sampled: answered by one `Piece` with their log-probs."""
 
     id: str
     prompt: bytes
@@ -56,7 +56,7 @@ class Abort(Frame, frozen=True):
 class UpdateWeights(Frame, frozen=True):
     """Load `folder` as `version`; answered by `Answer`."""
 
-    call: int
+    id: str
     folder: str
     version: int
 
@@ -64,13 +64,12 @@ class UpdateWeights(Frame, frozen=True):
 class Ping(Frame, frozen=True):
     """Answered by `Answer`."""
 
-    call: int
+    id: str
 
 
 class Ready(Frame, frozen=True):
-    """The host can take requests. seconds: what the start was made of; processes: scheduler process ids."""
+    """The host can take requests. processes: scheduler process ids."""
 
-    seconds: dict[str, float]
     processes: tuple[int, ...]
 
 
@@ -81,9 +80,9 @@ class Failed(Frame, frozen=True):
 
 
 class Answer(Frame, frozen=True):
-    """To a call. error: why it failed, or None."""
+    """The end of a request. error: why it failed, or None."""
 
-    call: int
+    id: str
     error: str | None = None
 
 
@@ -98,7 +97,7 @@ class Piece(Frame, frozen=True):
     text: str | None = None
 
     def delta(self) -> Delta:
-        """The same, as an engine's caller gets it."""
+        """The piece as the engine's caller gets it."""
         return Delta(
             tokens=np.frombuffer(self.tokens, dtype="<i4"),
             log_probs=np.frombuffer(self.log_probs, dtype="<f4"),
@@ -108,15 +107,9 @@ class Piece(Frame, frozen=True):
         )
 
 
-class Refused(Frame, frozen=True):
-    """A response that cannot be made."""
-
-    id: str
-    reason: str
-
-
-ToHost = Launch | Generate | Score | Abort | UpdateWeights | Ping
-FromHost = Ready | Failed | Answer | Piece | Refused
+Request = Generate | Score | UpdateWeights | Ping
+ToHost = Launch | Request | Abort
+FromHost = Ready | Failed | Answer | Piece
 
 _encoder = msgspec.msgpack.Encoder()
 
@@ -134,14 +127,14 @@ async def read_frame(reader: asyncio.StreamReader) -> bytes:
 
 
 def receive_frame(connection: socket.socket) -> bytes:
-    """The same of a blocking socket."""
+    """The body of the next frame of a blocking socket."""
     (length,) = HEADER.unpack(connection.recv(HEADER.size, socket.MSG_WAITALL))
     return connection.recv(length, socket.MSG_WAITALL)
 
 
 class Sender:
-    """Frames onto a stream, all that one turn of the event loop says in one write: a system call a frame was a tenth
-    of the engine's time beside small models."""
+    """Writes the frames of one turn of the event loop at once: a system call for each frame was a tenth of the engine's
+    time beside small models."""
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         self._writer, self._loop = writer, asyncio.get_running_loop()

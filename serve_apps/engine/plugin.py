@@ -3,13 +3,14 @@
 Everywhere: weight versions on every streamed piece, and an end token that is looked up once. On a CPU: deterministic
 inference, which SGLang 0.5.23 brings for accelerators only, a quicker decode and prefill, and one gloo device. With
 `enable_deterministic_inference` and a seed per request a token is a function of the weights, the tokens before it and
-the seed alone: a rollout that is resumed from its log goes on as if nothing had happened. SGLang processes that this
-project did not start are left as they are.
+the seed alone: a rollout that is resumed from its log continues with the same tokens. SGLang processes that this
+project did not start are not changed.
 """
 
 from __future__ import annotations
 
 import os
+from typing import Any
 
 SWITCH = "SLIME_EVENTS_ENGINE"
 """Environment variable that our engines set to their device."""
@@ -22,16 +23,12 @@ def register() -> None:
         return
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    from serve_apps.engine import end_token, version_spans
-
     HookRegistry.register(
         "sglang.srt.managers.scheduler_components.output_streamer._GenerationStreamAccumulator.to_payload",
-        version_spans.before_payload,
+        spans_on_every_piece,
         HookType.BEFORE,
     )
-    HookRegistry.register(
-        "sglang.srt.utils.hf_transformers.tokenizer.get_tokenizer", end_token.after_get_tokenizer, HookType.AFTER
-    )
+    HookRegistry.register("sglang.srt.utils.hf_transformers.tokenizer.get_tokenizer", plain_end_token, HookType.AFTER)
     if device == "cpu":
         _register_cpu()
 
@@ -40,7 +37,7 @@ def _register_cpu() -> None:
     from sglang.srt.arg_groups import choices
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    from serve_apps.engine.cpu import attention, layers, linear, sampling, shared_prefixes
+    from serve_apps.engine.cpu import attention, layers, sampling, shared_prefixes
     from slime_events.core.run.gloo import share_gloo_device
 
     share_gloo_device()
@@ -54,8 +51,8 @@ def _register_cpu() -> None:
         "sglang.srt.layers.logits_processor.LogitsProcessor.forward": shared_prefixes.logits,
         "sglang.srt.layers.layernorm.RMSNorm.forward_native": layers.rms_norm,
         "sglang.srt.layers.rotary_embedding.base.RotaryEmbedding.forward_native": layers.rotary_embedding,
-        "sglang.srt.layers.quantization.unquant.UnquantizedLinearMethod.apply": linear.apply,
-        "sglang.srt.layers.logits_processor.LogitsProcessor._compute_lm_head": linear.lm_head,
+        "sglang.srt.layers.quantization.unquant.UnquantizedLinearMethod.apply": layers.linear,
+        "sglang.srt.layers.logits_processor.LogitsProcessor._compute_lm_head": layers.lm_head,
         "sglang.srt.layers.sampler.top_k_top_p_min_p_sampling_from_probs_torch": sampling.filtered_choice,
     }
     for before in (attention.forget_parts, shared_prefixes.share):
@@ -71,4 +68,29 @@ def _register_cpu() -> None:
 
 
 def _kernels_are_in_place(enable_bmm: bool = True) -> None:
-    """SGLang's batch-invariant kernels are for accelerators; on a CPU the hooks above take their place."""
+    """SGLang's batch-invariant kernels are for accelerators; on a CPU the hooks above replace them."""
+
+
+def plain_end_token(tokenizer: Any, *_: Any, **__: Any) -> None:
+    """After hook of SGLang's `get_tokenizer`: the end token as a plain attribute, since SGLang 0.5.23 reads it all the
+    time and transformers would look it up in its vocabulary each time."""
+    vars(tokenizer)["eos_token_id"] = tokenizer.eos_token_id
+
+
+def spans_on_every_piece(accumulator: Any, *_: Any, **__: Any) -> None:
+    """Before hook of the scheduler's `_GenerationStreamAccumulator.to_payload`: weight versions on every piece.
+
+    SGLang 0.5.23 gives them with the last piece only. A chunk goes into the log while its response still runs, and has
+    to say exactly which version made which of its tokens.
+    """
+    if None not in accumulator.weight_versions:
+        return
+    from sglang.srt.utils.weight_versions import compute_weight_version_spans
+
+    for number, (req, versions) in enumerate(zip(accumulator.output_reqs, accumulator.weight_versions, strict=True)):
+        if versions is None:
+            accumulator.weight_versions[number] = compute_weight_version_spans(
+                req.weight_version_events,
+                current_version=accumulator.current_weight_version,
+                num_output_tokens=req.send_token_offset,
+            )

@@ -18,11 +18,11 @@ _MASK = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """How the engine behaves. Seconds are of the running loop; faults are given, never drawn.
+    """How the engine behaves. Seconds are of the running loop; faults are given, not random.
 
     chunk: tokens per delta. seconds_per_chunk: delay before each delta. eos: token that ends a response, or None;
-    stop_chance: chance of it per position. die_after_tokens: the engine dies once it has handed out so many.
-    start_error, update_error: what the next start or update fails with. refused: request ids and the reason.
+    stop_chance: chance of it per position. die_after_tokens: the engine dies after so many tokens.
+    start_error, update_error: the error of the next start or update. refused: request ids and the reason.
     """
 
     chunk: int = 16
@@ -75,7 +75,6 @@ class ScriptedEngine:
         return self._tokens_generated
 
     async def start(self, deadline_s: float) -> None:
-        """See `Engine.start`."""
         if self.script.seconds_to_start > deadline_s:
             await asyncio.sleep(deadline_s)
             raise DeadlineExceeded(f"the scripted engine did not start within {deadline_s:g} s")
@@ -85,15 +84,12 @@ class ScriptedEngine:
         self._dead = None
 
     async def stop(self) -> None:
-        """See `Engine.stop`."""
         self._dead = self._dead or "the engine was stopped"
 
     async def healthy(self) -> bool:
-        """See `Engine.healthy`."""
         return self._dead is None
 
     async def abort(self, rid: str) -> None:
-        """See `Engine.abort`."""
         if rid in self._streams:
             self._aborted.add(rid)
 
@@ -113,7 +109,6 @@ class ScriptedEngine:
         return self.script.seconds_to_update
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Delta]:
-        """See `Engine.generate`."""
         self._check()
         if (reason := self.script.refused.get(request.rid)) is not None:
             raise EngineError(f"response {request.rid} was not finished: {reason}")

@@ -5,26 +5,38 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import math
+import os
+import re
+import signal
 import socket
 import subprocess
+import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
 import msgspec
 
-from schemas.errors import DeadlineExceeded, EngineError
+from schemas.errors import DeadlineExceeded, EngineError, WeightsDamaged
 from serve_apps.engine import messages
 from serve_apps.engine.arguments import EngineLaunch, engine_launch
 from serve_apps.engine.engine import Delta, GenerateRequest, LogProbs, Tokens
 from serve_apps.engine.engine_folder import EngineFolder, clear_abandoned
-from serve_apps.engine.host_process import end, log_end, reason_in_log, spawn
-from serve_apps.engine.weight_files import misfit, shapes_in
 from slime_events.core.config.engine import EngineSettings
+from storage.weights.files import open_shard
 
 PING_S = 5.0
 UPDATE_S = 600.0
+STOP_S = 10.0
+Shapes = dict[str, tuple[int, ...]]
+TIED = "lm_head.weight"
+"""May be missing: it is the embedding again where a model ties the two."""
+
+Answers = asyncio.Queue[messages.Piece | messages.Answer | None]
+
+_ERROR_LINE = re.compile(r"^[\w.]*(Error|Exception|Interrupt)\b.*", re.MULTILINE)
 
 
 class SglangEngine:
@@ -47,11 +59,9 @@ class SglangEngine:
         self._ready: asyncio.Future[messages.Ready] | None = None
         self._failure: str | None = None
         self._numbers = itertools.count()
-        self._pieces: dict[str, asyncio.Queue[messages.Piece | messages.Refused | None]] = {}
+        self._answers: dict[str, Answers] = {}
         self._ids: dict[str, str] = {}
-        self._calls: dict[int, asyncio.Future[str | None]] = {}
         self._tokens_generated = 0
-        self.start_seconds: dict[str, float] = {}
         self.scheduler_pids: tuple[int, ...] = ()
 
     @property
@@ -60,7 +70,7 @@ class SglangEngine:
 
     @property
     def running(self) -> int:
-        return len(self._pieces)
+        return len(self._answers)
 
     @property
     def tokens_generated(self) -> int:
@@ -71,8 +81,7 @@ class SglangEngine:
         if self._host is not None:
             raise EngineError("the engine was started before; make a new one")
         ours, theirs = socket.socketpair()
-        began = time.monotonic()
-        self._host = spawn(self._launch, self._folder.path, theirs.fileno(), self._log)
+        self._host = _spawn(self._launch, self._folder.path, theirs.fileno(), self._log)
         theirs.close()
         await asyncio.to_thread(clear_abandoned)  # while SGLang is being imported
         reader, writer = await asyncio.open_connection(sock=ours)
@@ -87,18 +96,17 @@ class SglangEngine:
             await self.stop()
             if isinstance(error, TimeoutError):
                 raise DeadlineExceeded(
-                    f"SGLang did not start within {deadline_s:g} s; its log: {log_end(self._log)[-500:].strip()}"
+                    f"SGLang did not start within {deadline_s:g} s; its log: {_log_end(self._log)[-500:].strip()}"
                 ) from None
             raise
         self.scheduler_pids = ready.processes
-        self.start_seconds = ready.seconds | {"total": time.monotonic() - began}
 
     async def stop(self) -> None:
         """End the host and everything it started."""
         if self._host is None or self._log.closed:
             return
         self._fail("the engine was stopped")
-        await end(self._host, self.scheduler_pids)
+        await _end(self._host, self.scheduler_pids)
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)
@@ -109,68 +117,46 @@ class SglangEngine:
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Delta]:
         """See `Engine.generate`. A request that SGLang refuses (too long, say) is an EngineError with its reason."""
-        # SGLang aborts by prefix of the id, and a retry may come while its first try is being aborted.
-        own_id = f"{next(self._numbers):012d}"
-        pieces: asyncio.Queue[messages.Piece | messages.Refused | None] = asyncio.Queue()
-        finished = False
-        self._send(
-            messages.Generate(
-                own_id,
-                request.prompt.astype("<i4").tobytes(),
-                request.resume.astype("<i4").tobytes(),
-                request.sampling,
-                request.seed,
-            )
+        own_id, failed = self._new_id(), f"response {request.rid} was not finished"
+        frame = messages.Generate(
+            own_id, _bytes(request.prompt), _bytes(request.resume), request.sampling, request.seed
         )
-        self._pieces[own_id], self._ids[request.rid] = pieces, own_id
-        try:
-            while not finished:
-                piece = await pieces.get()
-                if piece is None or isinstance(piece, messages.Refused):
-                    finished = True
-                    reason = self._failure if piece is None else piece.reason
-                    raise EngineError(f"response {request.rid} was not finished: {reason}")
-                finished = piece.finish is not None
-                self._tokens_generated += len(piece.tokens) // 4
-                yield piece.delta()
-        finally:
-            del self._pieces[own_id]
-            if self._ids.get(request.rid) == own_id:
-                del self._ids[request.rid]
-            if not finished and self._failure is None:
-                self._send(messages.Abort(own_id))
+        with self._asked(frame) as answers:
+            self._ids[request.rid] = own_id
+            ended = False
+            try:
+                while not ended:
+                    answer = await answers.get()
+                    ended = not isinstance(answer, messages.Piece) or answer.finish is not None
+                    piece = self._piece(answer, failed)
+                    self._tokens_generated += len(piece.tokens) // 4
+                    yield piece.delta()
+            finally:
+                if self._ids.get(request.rid) == own_id:
+                    del self._ids[request.rid]
+                if not ended and self._failure is None:
+                    self._send(messages.Abort(own_id))
 
     async def score(self, request: GenerateRequest, tokens: Tokens) -> LogProbs:
-        """See `Engine.score`. What SGLang refuses is an EngineError with its reason."""
-        own_id = f"{next(self._numbers):012d}"
-        pieces: asyncio.Queue[messages.Piece | messages.Refused | None] = asyncio.Queue()
-        prompt, resume, given = (part.astype("<i4").tobytes() for part in (request.prompt, request.resume, tokens))
-        self._send(messages.Score(own_id, prompt, resume, given, request.sampling.temperature))
-        self._pieces[own_id] = pieces
-        try:
-            piece = await pieces.get()
-        finally:
-            del self._pieces[own_id]
-        if piece is None or isinstance(piece, messages.Refused):
-            reason = self._failure if piece is None else piece.reason
-            raise EngineError(f"response {request.rid} was not scored: {reason}")
-        return piece.delta().log_probs
+        """See `Engine.score`. A request that SGLang refuses is an EngineError with its reason."""
+        prompt, resume, given = _bytes(request.prompt), _bytes(request.resume), _bytes(tokens)
+        frame = messages.Score(self._new_id(), prompt, resume, given, request.sampling.temperature)
+        with self._asked(frame) as answers:
+            return self._piece(await answers.get(), f"response {request.rid} was not scored").delta().log_probs
 
     async def update_weights(self, folder: str, version: int) -> float:
-        """See `Engine.update_weights`. Weights that do not fit are refused; the engine goes on with the old ones."""
+        """See `Engine.update_weights`. Weights that do not fit are refused; the engine continues with the old ones."""
+        began, failed = time.monotonic(), f"weights {version} from {folder} were not loaded"
         reason = misfit(self._shapes, shapes_in(Path(folder))) if self._shapes else None
         if reason is not None:
-            raise EngineError(f"weights {version} from {folder} were not loaded: {reason}")
-        began = time.monotonic()
-        number = next(self._numbers)
-        error = await self._call(number, messages.UpdateWeights(number, folder, version), UPDATE_S)
+            raise EngineError(f"{failed}: {reason}")
+        error = await self._call(messages.UpdateWeights(self._new_id(), folder, version), UPDATE_S)
         if error is not None:
-            raise EngineError(f"weights {version} from {folder} were not loaded: {error}")
+            raise EngineError(f"{failed}: {error}")
         self._version = version
         return time.monotonic() - began
 
     async def abort(self, rid: str) -> None:
-        """See `Engine.abort`."""
         if (own_id := self._ids.get(rid)) is not None:
             self._send(messages.Abort(own_id))
 
@@ -178,23 +164,44 @@ class SglangEngine:
         """See `Engine.healthy`: the host answers a ping; it ends at once when its scheduler does."""
         if self._host is None or self._failure is not None or self._host.poll() is not None:
             return False
-        number = next(self._numbers)
         try:
-            return await self._call(number, messages.Ping(number), PING_S) is None
+            return await self._call(messages.Ping(self._new_id()), PING_S) is None
         except (EngineError, DeadlineExceeded):
             return False
 
-    async def _call(self, number: int, frame: messages.ToHost, deadline_s: float) -> str | None:
-        answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
-        self._calls[number] = answer
+    def _new_id(self) -> str:
+        # Of fixed width: SGLang aborts by prefix of the id, and a retry may come while its first try is being aborted.
+        return f"{next(self._numbers):012d}"
+
+    @contextlib.contextmanager
+    def _asked(self, frame: messages.Request) -> Iterator[Answers]:
+        """Send a request; its answers while the request is open. None ends them when the host has failed."""
+        answers: Answers = asyncio.Queue()
+        self._send(frame)
+        self._answers[frame.id] = answers
         try:
-            self._send(frame)
-            async with asyncio.timeout(deadline_s):
-                return await answer
-        except TimeoutError:
-            raise DeadlineExceeded(f"SGLang did not answer {type(frame).__name__} within {deadline_s:g} s") from None
+            yield answers
         finally:
-            del self._calls[number]
+            del self._answers[frame.id]
+
+    def _piece(self, answer: messages.Piece | messages.Answer | None, failed: str) -> messages.Piece:
+        if isinstance(answer, messages.Piece):
+            return answer
+        raise EngineError(f"{failed}: {self._failure if answer is None else answer.error}")
+
+    async def _call(self, frame: messages.Request, deadline_s: float) -> str | None:
+        """The error of a request that has one answer; None where it succeeded."""
+        with self._asked(frame) as answers:
+            try:
+                async with asyncio.timeout(deadline_s):
+                    answer = await answers.get()
+            except TimeoutError:
+                raise DeadlineExceeded(
+                    f"SGLang did not answer {type(frame).__name__} within {deadline_s:g} s"
+                ) from None
+        if not isinstance(answer, messages.Answer):
+            raise EngineError(self._failure or f"SGLang answered {type(answer).__name__} to {type(frame).__name__}")
+        return answer.error
 
     def _send(self, frame: messages.ToHost) -> None:
         if self._sender is None or self._failure is not None:
@@ -202,41 +209,118 @@ class SglangEngine:
         self._sender.send(frame)
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
-        """Everything the host says, until it ends."""
+        """Handle the host's frames until it ends."""
         decoder: msgspec.msgpack.Decoder[messages.FromHost] = msgspec.msgpack.Decoder(messages.FromHost)
         reason: str | None = None
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 frame = decoder.decode(await messages.read_frame(reader))
-                if isinstance(frame, messages.Failed):
-                    reason = reason or frame.reason
-                self._take(frame)
-        found = reason_in_log(log_end(self._log))
-        self._fail("SGLang ended: " + "; its log: ".join(part for part in (reason, found) if part))
-
-    def _take(self, frame: messages.FromHost) -> None:
-        match frame:
-            case messages.Piece() | messages.Refused():
-                if (pieces := self._pieces.get(frame.id)) is not None:
-                    pieces.put_nowait(frame)
-            case messages.Answer():
-                if (answer := self._calls.get(frame.call)) is not None and not answer.done():
-                    answer.set_result(frame.error)
-            case messages.Ready():
-                if self._ready is not None and not self._ready.done():
-                    self._ready.set_result(frame)
-            case messages.Failed():
-                pass  # the socket closes next, and the log says more
+                match frame:
+                    case messages.Piece() | messages.Answer():
+                        if (answers := self._answers.get(frame.id)) is not None:
+                            answers.put_nowait(frame)
+                    case messages.Ready():
+                        if self._ready is not None and not self._ready.done():
+                            self._ready.set_result(frame)
+                    case messages.Failed():  # the socket closes next, and the log has more
+                        reason = reason or frame.reason
+        log_reason = reason_in_log(_log_end(self._log))
+        self._fail("SGLang ended: " + "; its log: ".join(part for part in (reason, log_reason) if part))
 
     def _fail(self, reason: str) -> None:
-        """Once: everything that waits gets the reason."""
+        """Once: every waiting caller gets the reason."""
         if self._failure is not None:
             return
         self._failure = reason
-        for pieces in self._pieces.values():
-            pieces.put_nowait(None)
-        for answer in self._calls.values():
-            if not answer.done():
-                answer.set_exception(EngineError(reason))
+        for answers in self._answers.values():
+            answers.put_nowait(None)
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(EngineError(reason))
+
+
+def _bytes(tokens: Tokens) -> bytes:
+    return tokens.astype("<i4").tobytes()
+
+
+def _spawn(launch: EngineLaunch, folder: Path, socket_fd: int, log: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Start the host, leader of a session of its own.
+
+    Not by asyncio: its child watchers mind the thread that a loop runs in, and a Serve replica's is any.
+    """
+    return subprocess.Popen(
+        [sys.executable, "-m", "serve_apps.engine.host", str(socket_fd), str(folder)],
+        env=os.environ | launch.environment | {"TMPDIR": str(folder)},
+        pass_fds=(socket_fd,),
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+    )
+
+
+async def _end(host: subprocess.Popen[bytes], schedulers: Sequence[int]) -> None:
+    """Kill the host's session and wait for the end of it and of its schedulers. Raises DeadlineExceeded."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(host.pid, signal.SIGKILL)
+    try:
+        async with asyncio.timeout(STOP_S):
+            # A process has no event to wait on.
+            while host.poll() is None or any(map(runs, schedulers)):  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+    except TimeoutError:
+        raise DeadlineExceeded(f"SGLang's processes did not end within {STOP_S:g} s of SIGKILL") from None
+
+
+def _log_end(log: IO[bytes]) -> str:
+    """The last 64 KiB of a log."""
+    log.seek(0, os.SEEK_END)
+    log.seek(max(0, log.tell() - 65536))
+    return log.read().decode(errors="replace")
+
+
+def reason_in_log(text: str) -> str:
+    """The last line of a log that names an exception, or nothing."""
+    found = list(_ERROR_LINE.finditer(text))
+    return found[-1].group().strip() if found else ""
+
+
+def runs(pid: int) -> bool:
+    """Whether the process is there and not a zombie that waits for init."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
+
+
+def shapes_in(folder: Path) -> Shapes:
+    """Every tensor's shape, by the files' headers. Raises EngineError for no safetensors or a file that is cut short.
+
+    SGLang 0.5.23 checks weights while it copies them over the old ones, and its scheduler dies where they do not fit.
+    So they are compared with the engine's checkpoint before it gets them.
+    """
+    shapes: Shapes = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            tensors = dict(open_shard(path))
+            with path.open("rb") as file:
+                end = 8 + int.from_bytes(file.read(8), "little") + sum(view.data.nbytes for view in tensors.values())
+        except (WeightsDamaged, OSError) as error:
+            raise EngineError(str(error)) from error
+        if path.stat().st_size != end:
+            raise EngineError(f"{path} has {path.stat().st_size} bytes, its header says {end}")
+        shapes |= {name: view.shape for name, view in tensors.items()}
+    if not shapes:
+        raise EngineError(f"no safetensors in {folder}")
+    return shapes
+
+
+def misfit(wanted: Shapes, given: Shapes) -> str | None:
+    """The first reason why `given` cannot replace `wanted`, or None."""
+    for name, shape in given.items():
+        if name not in wanted and name != TIED:
+            return f"tensor {name} is not in the model"
+        if name in wanted and wanted[name] != shape:
+            return f"tensor {name} has shape {list(shape)} ({math.prod(shape)} numbers), the model {list(wanted[name])}"
+    missing = sorted(wanted.keys() - given.keys() - {TIED})
+    return f"tensor {missing[0]} is missing ({len(missing)} in all)" if missing else None

@@ -14,7 +14,7 @@ from schemas.errors import EngineError, PlugPointError
 from schemas.ids import sibling_id
 from schemas.rollouts import RolloutCompleted, RolloutRequested, StopReason, Timings, WeightSpan
 from serve_apps.engine.engine import Tokens
-from serve_apps.generate.turn_log import Ended
+from serve_apps.generate.journal import Ended
 from slime_events.core.trajectory import content_digest, mask_older_versions, merge_spans
 from slime_events.plugins.rewards.outcome import plain
 from slime_events.plugins.sample import Sample, Status
@@ -24,8 +24,8 @@ _STOPS = {Status.COMPLETED: StopReason.STOP, Status.TRUNCATED: StopReason.LENGTH
 
 
 class Made(msgspec.Struct, frozen=True):
-    """What all samples of one rollout share. prompt: int32, as requested. turns: its generations with their prompts.
-    metadata: what the function was given. tokenizer: the run's.
+    """What all samples of one rollout share. prompt: int32, as requested. turns: the generations with their prompts.
+    metadata: as given to the function. tokenizer: the run's.
     """
 
     request: RolloutRequested
@@ -38,14 +38,14 @@ class Made(msgspec.Struct, frozen=True):
 
 
 def completions(returned: Any, made: Made) -> list[RolloutCompleted]:
-    """One event per sample, the one that was asked for last, so that whoever reads it has read the others.
+    """One event per sample. The requested sample comes last, so that its reader has read the others.
 
-    Raises PlugPointError for what cannot be trained on, EngineError for a sample that was given up as aborted.
+    Raises PlugPointError for samples that cannot be trained on, EngineError for an aborted sample.
     """
     samples = returned if isinstance(returned, list) else [returned]
     sample = made.request.sample
     if not samples or not all(isinstance(one, Sample) for one in samples):
-        raise PlugPointError(f"the generate function of {sample} returned {returned!r:.120}, not a Sample or some")
+        raise PlugPointError(f"the generate function of {sample} returned {returned!r:.120}, not a Sample or a list")
     events = [_completion(one, sibling_id(sample, number), made) for number, one in enumerate(samples)]
     return [*events[1:], events[0]]
 
@@ -96,18 +96,18 @@ def _completion(sample: Sample, name: str, made: Made) -> RolloutCompleted:
 
 
 def _prompt_text(sample: Sample, tokens: list[int], tokenizer: Any) -> str:
-    """What the function says of its prompt where that is those tokens, else the text of the tokens."""
-    said = sample.prompt
-    if isinstance(said, str) and list(tokenizer.encode(said, add_special_tokens=False)) == tokens:
-        return said
+    """The prompt's text as the function gives it where its tokens are these, else the text of the tokens."""
+    text = sample.prompt
+    if isinstance(text, str) and list(tokenizer.encode(text, add_special_tokens=False)) == tokens:
+        return text
     return str(tokenizer.decode(tokens, skip_special_tokens=False, spaces_between_special_tokens=False))
 
 
 def _stop(sample: Sample, name: str, made: Made) -> StopReason:
     if sample.status is Status.ABORTED:
-        raise EngineError(f"the generate function gave sample {name} up as aborted")
+        raise EngineError(f"the generate function returned sample {name} as aborted")
     if sample.status is Status.FAILED:
-        raise PlugPointError(f"the generate function gave sample {name} up as failed")
+        raise PlugPointError(f"the generate function returned sample {name} as failed")
     last = made.turns[-1][1].event.stop if made.turns else None
     return _STOPS.get(sample.status) or last or StopReason.STOP
 
@@ -115,7 +115,7 @@ def _stop(sample: Sample, name: str, made: Made) -> StopReason:
 def _generated(
     tokens: Tokens, turns: Sequence[tuple[Tokens, Ended]]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-    """Weight version and log-prob of each token, found by the turns whose prompt it goes on from."""
+    """Weight version and log-prob of each token, from the turns whose prompts the tokens continue."""
     versions, log_probs = np.full(len(tokens), NO_VERSION, np.int64), np.zeros(len(tokens), np.float32)
     for prompt, turn in turns:
         begin = len(prompt)
@@ -131,7 +131,7 @@ def _generated(
 
 
 def _mask(sample: Sample, name: str, versions: npt.NDArray[np.int64]) -> npt.NDArray[np.int8]:
-    """The function's, or 1 on what a turn of this rollout generated."""
+    """The function's loss mask, or 1 on the tokens that a turn of this rollout generated."""
     if sample.remove_sample:
         return np.zeros(len(versions), np.int8)
     if sample.loss_mask is None:
@@ -147,12 +147,12 @@ def _mask(sample: Sample, name: str, versions: npt.NDArray[np.int64]) -> npt.NDA
 def _log_probs(
     sample: Sample,
     name: str,
-    found: npt.NDArray[np.float32],
+    generated: npt.NDArray[np.float32],
     unknown: npt.NDArray[np.bool_],
     mask: npt.NDArray[np.int8],
     versions: npt.NDArray[np.int64],
 ) -> npt.NDArray[np.float32]:
-    """The function's, or the turns'; 0 on what is neither trained on nor generated."""
+    """The function's log-probs, or the turns'; 0 on tokens that are neither trained on nor generated."""
     given = sample.rollout_log_probs
     if given is None:
         if unknown.any():
@@ -160,7 +160,7 @@ def _log_probs(
                 f"sample {name} trains on {int(unknown.sum())} tokens that no turn generated: mask them, or give "
                 "rollout_log_probs"
             )
-        return found
+        return generated
     if len(given) != len(mask):
         raise PlugPointError(f"sample {name} has {len(given)} log-probs for a response of {len(mask)} tokens")
     log_probs = np.array(given, np.float32)
@@ -171,7 +171,7 @@ def _log_probs(
 
 
 def _spans(versions: npt.NDArray[np.int64]) -> tuple[WeightSpan, ...]:
-    """Runs of one version; tokens of none have no span."""
+    """One span per run of equal versions; tokens without a version have none."""
     edges = np.nonzero(np.diff(versions))[0] + 1
     starts, ends = [0, *edges.tolist()], [*edges.tolist(), len(versions)]
     runs = (WeightSpan(start, end, int(versions[start])) for start, end in zip(starts, ends, strict=True))

@@ -1,10 +1,9 @@
-"""`CustomGenerate`: rollouts that a user's generate function makes, from their request to their end in the log."""
+"""`CustomGenerate`: rollouts made by a user's generate function, from their request to their end in the log."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -13,22 +12,16 @@ import msgspec
 from schemas.errors import Conflict, PlugPointError, SlimeEventsError
 from schemas.event import Event, Purpose
 from schemas.prompts import PromptSubmitted
-from schemas.rollouts import RolloutCompleted, RolloutRequested, Timings
+from schemas.rollouts import RolloutCompleted, RolloutRequested
 from schemas.subjects import everything_about
 from serve_apps.generate.completion import Made, completions
-from serve_apps.generate.function import GenerateFunction
-from serve_apps.generate.journal import Journal
-from serve_apps.generate.rollout_context import Desk, Rests
-from serve_apps.generate.sampling import sampling_params
-from serve_apps.generate.session import Session
-from serve_apps.generate.setup import GenerateSetup
-from serve_apps.generate.turn_log import Record
-from serve_apps.generate.user_loop import UserLoop
-from serve_apps.prompts import Prompts
-from serve_apps.rollout import Rollout
+from serve_apps.generate.function import GenerateFunction, GenerateSetup, UserLoop
+from serve_apps.generate.journal import Journal, TurnLog
+from serve_apps.generate.session import Session, sampling_params
+from serve_apps.rollout import Prompts, Rollout, RolloutContext, Suspended
 from slime_events.core.trajectory import Fetch
 from slime_events.plugins.args_view import ArgsView
-from slime_events.plugins.rewards.outcome import Graded, Outcome, RewardFailure, Value, outcome_event, value_of
+from slime_events.plugins.rewards.outcome import outcome_event, outcome_of
 from slime_events.plugins.sample import Sample
 from slime_events.plugins.sample_view import sample_to_make
 from slime_events.plugins.tokenizer import load_tokenizer
@@ -37,7 +30,7 @@ from storage.log import EventLog
 
 
 class CustomGenerate:
-    """Runs the function for one rollout after the other, or many side by side: `room` at most."""
+    """Runs the function for one rollout after the other, or for `room` of them at a time."""
 
     def __init__(self, setup: GenerateSetup, tokenizer: Any, log: EventLog, fetch: Fetch, room: int) -> None:
         """Raises PlugPointError and its kinds for a function that cannot be used."""
@@ -47,24 +40,24 @@ class CustomGenerate:
         self._prompts, self._loop = Prompts(log), UserLoop(room)
 
     def close(self) -> None:
-        """Let go of the functions' thread."""
+        """End the functions' thread."""
         self._loop.stop()
 
-    async def make(self, rollout: Rollout, desk: Desk) -> None:
-        """Run the function, and say what came of it: the samples, or that the rollout rests.
+    async def make(self, rollout: Rollout, context: RolloutContext) -> None:
+        """Run the function, and append its result: the samples, or that the rollout is suspended.
 
-        Goes on after the last turn that the log holds. Raises what the worker says as rollout.failed: PlugPointError
-        for what the function did, EngineError for what became of its engine; and Conflict, StorageError.
+        Continues after the last turn in the log. Raises what the worker appends as rollout.failed: PlugPointError
+        where the function is at fault, EngineError where its engine is; and Conflict, StorageError.
         """
         request = rollout.request
-        record = await self._read(rollout)
+        turn_log = await self._read(rollout)
         prompt = await self._prompts.of(request.group)
-        journal = Journal(rollout, record, desk)
+        journal = Journal(rollout, turn_log, context)
         try:
             returned = await self._run(request, prompt, journal)
-            record.check_all_claimed()
-        except Rests:
-            await desk.append([msgspec.structs.replace(rollout.rest(), length=record.generated)])
+            turn_log.check_all_claimed()
+        except Suspended:
+            await context.append([msgspec.structs.replace(rollout.suspended(), length=turn_log.generated)])
             return
         finally:
             journal.close()
@@ -75,26 +68,26 @@ class CustomGenerate:
             prompt.metadata,
             rollout.engine,
             self._tokenizer,
-            Timings(queued=rollout.queued, generating=time.perf_counter() - rollout.begun),
+            rollout.timings(),
         )
         events = completions(returned, made)
-        await desk.append([*events, *self._rewards(returned, events, request)])
+        await context.append([*events, *self._rewards(returned, events, request)])
 
-    async def _read(self, rollout: Rollout) -> Record:
-        """What the log holds of the rollout's turns; the fence moves to the last of it."""
+    async def _read(self, rollout: Rollout) -> TurnLog:
+        """The rollout's turns in the log; the fence moves to the last of them."""
         sample = rollout.request.sample
-        record = Record(sample, self._fetch)
+        turn_log = TurnLog(sample, self._fetch)
         subject = everything_about(self._log.run, sample)
         async for recorded in self._log.read(1, subject):
             event = recorded.envelope.event
             if isinstance(event, RolloutCompleted):
                 raise Conflict(f"{sample} was completed meanwhile", subject=subject, expected=rollout.known.position)
-            record.apply(event)
+            turn_log.apply(event)
             rollout.known.position = recorded.position
-        return record
+        return turn_log
 
     async def _run(self, request: RolloutRequested, prompt: PromptSubmitted, journal: Journal) -> Any:
-        """What the function returns; what went wrong in its turns goes before what it made of that."""
+        """What the function returns. An error in its turns goes before what the function made of it."""
         session = Session(
             journal, asyncio.get_running_loop(), self._tokenizer, request.sampling, self._args, prompt.tools
         )
@@ -117,39 +110,33 @@ class CustomGenerate:
                     f"the generate function {self._function.name} took longer than {self._timeout_s:g} s for "
                     f"{request.sample} (--generate-timeout)"
                 ) from error
-            raise error if isinstance(error, SlimeEventsError) else self._function.broke(error) from error
+            raise error if isinstance(error, SlimeEventsError) else self._function.error_of(error) from error
         if journal.failure is not None:
             raise journal.failure
         return returned
 
     def _rewards(self, returned: Any, events: list[RolloutCompleted], request: RolloutRequested) -> list[Event]:
-        """Of the samples that the function graded itself; a grader of whole groups goes over its head, as in slime."""
-        samples: list[Sample] = returned if isinstance(returned, list) else [returned]
+        """Rewards of the samples that the function graded itself. As in slime, a group grader overrides them."""
         if self._args.group_rm:
             return []
-        in_order = [*samples[1:], samples[0]]
-        graded = [(sample, event) for sample, event in zip(in_order, events, strict=True) if sample.reward is not None]
-        return [self._reward(sample, event, request) for sample, event in graded]
-
-    def _reward(self, sample: Sample, event: RolloutCompleted, request: RolloutRequested) -> Event:
+        samples: list[Sample] = returned if isinstance(returned, list) else [returned]
         key = self._args.reward_key
         if request.purpose is Purpose.EVAL:
             key = self._args.eval_reward_key or key
-        found = value_of(sample.reward, key)
         name, digest = self._function.name, self._function.digest
-        outcome: Outcome
-        if isinstance(found, Value):
-            outcome = Graded(value=found.value, detail=found.detail, grader=name, grader_digest=digest)
-        else:
-            outcome = RewardFailure(kind=found.kind, message=found.message, grader=name, grader_digest=digest)
-        return outcome_event(event.sample, event.group, outcome)
+        graded = [
+            (event, outcome_of(sample.reward, key, grader=name, grader_digest=digest))
+            for sample, event in zip([*samples[1:], samples[0]], events, strict=True)
+            if sample.reward is not None
+        ]
+        return [outcome_event(event.sample, event.group, outcome) for event, outcome in graded]
 
 
 @contextlib.asynccontextmanager
 async def custom_generate(
     setup: GenerateSetup | None, log: EventLog, fetch: Fetch, *, room: int
 ) -> AsyncIterator[CustomGenerate | None]:
-    """The run's own generate function, ready to run; None where it has none. room: rollouts in flight at most."""
+    """The run's generate function, ready to run; None where it has none. room: rollouts in flight at most."""
     if setup is None:
         yield None
         return

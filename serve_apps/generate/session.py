@@ -1,4 +1,4 @@
-"""`Session`: what a user's generate function does its turns with. Every turn is in the log when its call returns.
+"""`Session`: the API of a user's generate function. Every turn is in the log when its call returns.
 
     async def generate(args, sample, sampling_params, *, session):
         sample.tokens = session.tokenize(sample.prompt)
@@ -7,12 +7,12 @@
             turn.add_to(sample)
             ...
             result = await session.call(calculator, {"expression": "2+3"}, may_repeat=True)
-            said = f"<result>{result}</result>"
-            sample.append_response_tokens(tokens=session.tokenize(said), text=said, trainable=False)
+            text = f"<result>{result}</result>"
+            sample.append_response_tokens(tokens=session.tokenize(text), text=text, trainable=False)
         return sample
 
 After a crash the function is run again from its start, and its calls are answered from the log until the log ends. So
-it has to do the same for the same answers: what looks at the outside world goes through `call`.
+it has to be deterministic: everything that reads the outside world goes through `call`.
 """
 
 from __future__ import annotations
@@ -31,9 +31,7 @@ import numpy as np
 from schemas.errors import PlugPointError
 from schemas.rollouts import Sampling, StopReason
 from schemas.turns import ToolCall
-from serve_apps.generate.journal import Calling, Journal
-from serve_apps.generate.sampling import read_sampling, read_seed
-from serve_apps.generate.turn_log import Ended
+from serve_apps.generate.journal import Calling, Ended, Journal
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import name_of
 from slime_events.plugins.rewards.outcome import plain
@@ -42,11 +40,14 @@ from slime_events.plugins.sample import Sample
 T = TypeVar("T")
 Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
 """A text, token ids, or chat messages."""
+_KNOWN = frozenset(Sampling.__struct_fields__)
+_FIXED = {"no_stop_trim": True, "spaces_between_special_tokens": False, "n": 1}
+_SEED_NAME = "sampling_seed"
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One generation. log_probs: natural, of logits / temperature, one per token. versions: weights that made it."""
+    """One generation. log_probs: natural, of logits / temperature, one per token. versions: of the weights."""
 
     index: int
     prompt_tokens: list[int]
@@ -75,18 +76,18 @@ class Turn:
 
 
 class Session:
-    """One rollout's. It may be used by several tasks of the function at once."""
+    """The session of one rollout. Several tasks of the function may use it at once."""
 
     def __init__(
         self,
         journal: Journal,
-        home: asyncio.AbstractEventLoop,
+        loop: asyncio.AbstractEventLoop,
         tokenizer: Any,
         sampling: Sampling,
         args: ArgsView,
         tools: list[dict[str, Any]] | None = None,
     ) -> None:
-        self._journal, self._home, self._tools = journal, home, tools
+        self._journal, self._loop, self._tools = journal, loop, tools
         self.sampling = sampling
         self.tokenizer, self.args = tokenizer, args
 
@@ -104,15 +105,15 @@ class Session:
         return [int(token) for token in prompt]  # type: ignore[arg-type]
 
     async def generate(self, prompt: Prompt, sampling_params: Mapping[str, Any] | None = None) -> Turn:
-        """The model's next words. sampling_params: slime's names, over those of the run.
+        """One turn of the model. sampling_params: slime's names; they override the run's.
 
-        Raises PlugPointError for parameters that mean nothing here, EngineError, GenerateDiffers.
+        Raises PlugPointError for unknown parameters, EngineError, GenerateDiffers.
         """
         tokens = self.tokenize(prompt)
         if not tokens:
             raise PlugPointError("session.generate was given an empty prompt")
         sampling, seed = read_sampling(self.sampling, sampling_params or {}), read_seed(sampling_params or {})
-        ended = await self._at_home(self._journal.generate(np.array(tokens, np.int32), sampling, seed))
+        ended = await self._on_worker_loop(self._journal.generate(np.array(tokens, np.int32), sampling, seed))
         return _turn(tokens, ended)
 
     async def call(
@@ -123,31 +124,31 @@ class Session:
         may_repeat: bool = False,
         timeout_s: float | None = None,
     ) -> Any:
-        """What `tool(**arguments)` returns, as JSON holds it; awaited, or run in a thread where it is no coroutine.
+        """What `tool(**arguments)` returns, as a JSON value; awaited, or run in a thread where it is no coroutine.
 
         It is called once, however often the function is run again. may_repeat: it may be called a second time where an
-        engine was lost in the midst of it; else such a rollout fails. Raises ToolFailed with what the tool raised, or
+        engine was lost during the call; else such a rollout fails. Raises ToolFailed with what the tool raised, or
         after `timeout_s`.
         """
         call = ToolCall(name_of(tool), _plain_arguments(tool, arguments), may_repeat)
-        answer = await self._at_home(self._journal.begin_call(call))
+        answer = await self._on_worker_loop(self._journal.begin_call(call))
         if isinstance(answer, Calling):
             begun = time.perf_counter()
-            result, error = await _called(tool, call.arguments, timeout_s)
+            result, error = await _call_tool(tool, call.arguments, timeout_s)
             seconds = time.perf_counter() - begun
-            answer = await self._at_home(self._journal.end_call(answer, result, error, seconds))
+            answer = await self._on_worker_loop(self._journal.end_call(answer, result, error, seconds))
         return answer.result()
 
-    async def _at_home(self, work: Coroutine[Any, Any, T]) -> T:
-        """Done on the worker's loop; the function's own is another thread's, so that it cannot hold the engine."""
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._home))
+    async def _on_worker_loop(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run on the worker's loop; the function has a loop of its own, so that it cannot block the engine."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
 
 CURRENT: ContextVar[Session] = ContextVar("session")
 
 
 def current_session() -> Session:
-    """The session of the rollout that calls, for functions with slime's signature. Raises PlugPointError elsewhere."""
+    """The session of the calling rollout, for functions with slime's signature. Raises PlugPointError elsewhere."""
     session = CURRENT.get(None)
     if session is None:
         raise PlugPointError("there is no session here: only a generate function that is making a rollout has one")
@@ -168,7 +169,7 @@ def _turn(prompt: list[int], ended: Ended) -> Turn:
 
 
 def _plain_arguments(tool: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """As the log gives them back. Raises PlugPointError for what is no JSON: a repr is no argument."""
+    """As the log gives them back. Raises PlugPointError for values that are not JSON."""
     try:
         encoded = msgspec.msgpack.encode(dict(arguments))
         return msgspec.msgpack.decode(encoded, type=dict[str, Any])
@@ -176,8 +177,8 @@ def _plain_arguments(tool: Callable[..., Any], arguments: Mapping[str, Any]) -> 
         raise PlugPointError(f"arguments of {name_of(tool)} have to be JSON values: {error}") from error
 
 
-async def _called(tool: Callable[..., Any], arguments: dict[str, Any], timeout_s: float | None) -> tuple[Any, str]:
-    """(result, error) of a call: one of them says something."""
+async def _call_tool(tool: Callable[..., Any], arguments: dict[str, Any], timeout_s: float | None) -> tuple[Any, str]:
+    """(result, error) of a call; without an error the error is empty."""
     limit = asyncio.timeout(timeout_s)
     try:
         async with limit:
@@ -186,7 +187,49 @@ async def _called(tool: Callable[..., Any], arguments: dict[str, Any], timeout_s
             if inspect.isawaitable(result):
                 result = await result
     except (Exception, SystemExit) as error:
-        late, raised = f"took longer than {timeout_s} s", f"raised {type(error).__name__}: {error}"
-        reason = late if limit.expired() else raised
+        raised = f"raised {type(error).__name__}: {error}"
+        reason = f"took longer than {timeout_s} s" if limit.expired() else raised
         return None, f"{name_of(tool)} {reason}"
     return plain(result), ""
+
+
+def sampling_params(sampling: Sampling) -> dict[str, Any]:
+    """The sampling parameters that a generate function is given, under slime's names."""
+    return {
+        **msgspec.structs.asdict(sampling),
+        "stop": list(sampling.stop),
+        "stop_token_ids": list(sampling.stop_token_ids),
+        "no_stop_trim": _FIXED["no_stop_trim"],
+        "spaces_between_special_tokens": _FIXED["spaces_between_special_tokens"],
+    }
+
+
+def read_sampling(given: Sampling, params: Mapping[str, Any]) -> Sampling:
+    """The sampling of one turn: `params` override the run's. Raises PlugPointError for an unknown parameter."""
+    known = {name: _value(name, value) for name, value in params.items() if name in _KNOWN and value is not None}
+    for name, value in params.items():
+        if name in _KNOWN or name == _SEED_NAME or value is None:
+            continue
+        if name not in _FIXED:
+            raise PlugPointError(f"sampling parameter {name!r} is not known here; known: {', '.join(sorted(_KNOWN))}")
+        if value != _FIXED[name]:
+            raise PlugPointError(f"sampling parameter {name} can only be {_FIXED[name]!r} here, not {value!r}")
+    try:
+        sampling = msgspec.convert(msgspec.to_builtins(given) | known, Sampling)
+    except msgspec.ValidationError as error:
+        raise PlugPointError(f"sampling parameters {dict(params)!r}: {error}") from error
+    if sampling.max_new_tokens < 1:
+        raise PlugPointError(f"max_new_tokens is {sampling.max_new_tokens}: there is no room for a turn")
+    return sampling
+
+
+def read_seed(params: Mapping[str, Any]) -> int | None:
+    """The seed among the sampling parameters of a turn."""
+    seed = params.get(_SEED_NAME)
+    return None if seed is None else int(seed)
+
+
+def _value(name: str, value: Any) -> Any:
+    if name == "stop":
+        return [value] if isinstance(value, str) else list(value)
+    return list(value) if name == "stop_token_ids" else value

@@ -1,7 +1,7 @@
-"""slime's own helpers for generate functions, led to the rollout's session: `post`, `GenerateState`, `get_model_url`.
+"""slime's helpers for generate functions on the rollout's session: `post`, `GenerateState`, `get_model_url`.
 
-A function written for slime posts to its router's `/generate`; here that is a turn of the rollout's own engine, and
-nothing goes over a network. What it posts elsewhere is a tool call that may be repeated, as slime's own retries do.
+A function written for slime posts to its router's `/generate`; here that is a turn of the rollout's own engine, without
+a network. A post to another address is a tool call that may be repeated, as slime's own retries do.
 """
 
 from __future__ import annotations
@@ -15,17 +15,16 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from schemas.errors import PlugPointError
-from serve_apps.generate.sampling import sampling_params
-from serve_apps.generate.session import Session, Turn, current_session
+from serve_apps.generate.session import Session, current_session, sampling_params
 
 ROUTER = {"sglang_router_ip": "127.0.0.1", "sglang_router_port": 0}
-"""The address on `args`. Nothing listens at port 0: who asks there without `post` is refused at once."""
+"""The address on `args`. Nothing listens at port 0: a request without `post` is refused at once."""
 REQUEST_S = 60.0
 _KEYS = {"input_ids", "text", "sampling_params", "return_logprob", "stream", "rid"}
 
 
 class GenerateState:
-    """slime's global state of generation, as far as a generate function may know it."""
+    """The part of slime's global generation state that a generate function may know."""
 
     def __init__(self, args: Any) -> None:
         session = current_session()
@@ -68,25 +67,21 @@ async def _generate(session: Session, payload: dict[str, Any]) -> dict[str, Any]
     turn = await session.generate(prompt, payload.get("sampling_params"))
     meta: dict[str, Any] = {"id": str(turn.index), **turn.meta_info}
     if payload.get("return_logprob"):
-        meta["output_token_logprobs"] = _log_probs(turn)
+        pairs = zip(turn.log_probs, turn.tokens, strict=True)
+        meta["output_token_logprobs"] = [(log_prob, token, None) for log_prob, token in pairs]
     return {"text": turn.text, "output_ids": turn.tokens, "meta_info": meta}
 
 
-def _log_probs(turn: Turn) -> list[tuple[float, int, None]]:
-    """(log-prob, token, None) each, as SGLang gives them."""
-    return [(log_prob, token, None) for log_prob, token in zip(turn.log_probs, turn.tokens, strict=True)]
-
-
 async def post_json(url: str, payload: dict[str, Any], max_retries: int) -> Any:
-    """What a server answers to JSON, as JSON or else as text; tried again each second, as slime does."""
-    for tried in range(1, max_retries + 1):
+    """A server's answer to JSON, as JSON or else as text; retried each second, as slime does."""
+    for attempt in range(1, max_retries + 1):
         try:
             return await asyncio.to_thread(_post_json, url, payload)
         except (urllib.error.URLError, OSError):
-            if tried == max_retries:
+            if attempt == max_retries:
                 raise
         await asyncio.sleep(1.0)
-    raise PlugPointError(f"max_retries is {max_retries}: {url} was never asked")
+    raise PlugPointError(f"max_retries is {max_retries}: {url} was never called")
 
 
 def _post_json(url: str, payload: dict[str, Any]) -> Any:

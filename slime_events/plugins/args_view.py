@@ -1,6 +1,6 @@
-"""`ArgsView`: the `args` that a user's function gets, with slime's names, read only.
+"""`ArgsView`: the `args` of a user's function, with slime's names, read only.
 
-slime hands its whole mutable namespace to plug points. Here a plug point sees the settings it may know, flattened
+slime passes its whole mutable namespace to plug points. Here a plug point sees the settings it may know, flattened
 under the same names (`args.reward_key`, `args.rm_type`, ...), and cannot change them.
 """
 
@@ -26,7 +26,7 @@ class ArgsView:
 
     @classmethod
     def of(cls, *settings: Settings) -> ArgsView:
-        """The fields of several settings structs side by side; of two with one name the later wins."""
+        """The fields of several settings structs side by side; of two with one name the later counts."""
         return cls({name: value for group in settings for name, value in msgspec.to_builtins(group).items()})
 
     def __getattr__(self, name: str) -> Any:

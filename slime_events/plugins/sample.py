@@ -1,7 +1,7 @@
-"""`Sample`: what a user's function sees of one rollout (slime's type, field by field).
+"""`Sample`: one rollout as a user's function sees it (slime's type, field by field).
 
-This is the face of the plug points only. Inside, a rollout is its events; a `Sample` is made from them for a
-user's filter or reward and what the function decided goes back into an event.
+Only plug points use it. Inside, a rollout is its events; a `Sample` is made from them for a user's filter or reward,
+and the function's decision goes back into an event.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from schemas.errors import PlugPointError
 
 
 class Status(enum.StrEnum):
-    """Where a sample stands. Engine finish reasons map stop -> completed, length -> truncated, abort -> aborted."""
+    """The status of a sample."""
 
     PENDING = "pending"
     COMPLETED = "completed"
@@ -25,19 +25,18 @@ class Status(enum.StrEnum):
 
 
 FINISH = {"stop": Status.COMPLETED, "length": Status.TRUNCATED, "abort": Status.ABORTED}
-"""What an engine's finish reason makes of a sample."""
-
+"""The status by an engine's finish reason."""
 
 END_TOKENS = ("</s>", "<eos>", "<end_of_turn>", "[EOS]")
-"""End tokens of models that do not write theirs as in `SPECIAL`."""
+"""End tokens that are not written as in `SPECIAL`."""
 SPECIAL = (("<|", "|>"), ("<｜", "｜>"))
-"""How most models write a special token: Qwen, Llama, Phi, GLM and others, and DeepSeek."""
+"""Special tokens of most models: Qwen, Llama, Phi, GLM and others, and DeepSeek."""
 LONGEST = 48
 """Characters of a special token, at most."""
 
 
 def answer_of(response: str) -> str:
-    """The answer in a response: what follows the last `</think>`, or all of it, without special tokens at its end
+    """The answer in a response: the text after the last `</think>`, or all of it, without special tokens at its end
     (`<|im_end|>`, `</s>`, ...) and without outer blanks.
     """
     return without_end(response).rpartition("</think>")[2].strip()
@@ -52,7 +51,7 @@ def without_end(response: str) -> str:
 
 
 def _shorter(text: str, end: int) -> int:
-    """Where `text[:end]` ends without the blanks and the special token at its end."""
+    """The end of `text[:end]` without the blanks and the special token there."""
     while end and text[end - 1].isspace():
         end -= 1
     for token in END_TOKENS:
@@ -129,12 +128,12 @@ class Sample:
         text: str | None = None,
         update_terminal_info: bool = True,
     ) -> None:
-        """Add what a generation call or a tool gave; mask and log-probs stay aligned with the response.
+        """Append the tokens of a generation or a tool; mask and log-probs stay aligned with the response.
 
         Trainable tokens come with their log-probs (nats); the others (a tool's, the environment's) come without and
         get mask 0 and log-prob 0.0. `meta_info` is the engine's: each call adds one weight version and its prefix
-        cache counts, and its finish reason becomes the status unless `update_terminal_info` is off. `args` is there
-        for slime's signature. Raises PlugPointError for log-probs that are missing, unasked or of another length.
+        cache counts, and its finish reason becomes the status unless `update_terminal_info` is off. `args` is
+        for slime's signature. Raises PlugPointError for log-probs that are missing, unexpected or of another length.
         """
         new = [int(token) for token in tokens or ()]
         given = None if log_probs is None else [float(value) for value in log_probs]
@@ -155,7 +154,7 @@ class Sample:
             self._add_meta_info(meta_info, update_terminal_info)
 
     def _check_appended(self, count: int, log_probs: list[float] | None, trainable: bool) -> None:
-        """Raise PlugPointError before anything of a bad call is kept."""
+        """Raises PlugPointError before a bad call changes anything."""
         where = f"sample {self.index}"
         if log_probs is not None and len(log_probs) != count:
             raise PlugPointError(f"{where}: {len(log_probs)} log-probs for {count} tokens: give one for each")

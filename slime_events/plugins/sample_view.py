@@ -1,23 +1,80 @@
-"""Rollouts as slime's `Sample`s: what a user's generate function, grader or filter is shown.
+"""Rollouts as slime's `Sample`s, for a user's generate function, grader or filter; and the text of their prompts.
 
 As in slime `sample.prompt` is a text for all of them: what the model reads, after the chat template where there is one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
 
+from schemas.arrays import Array
 from schemas.ids import place_of
 from schemas.rollouts import RolloutRequested, StopReason, WeightSpan
 from slime_events.core.state.group import GroupState, SampleState
 from slime_events.core.trajectory import Trajectory
-from slime_events.plugins.prompt_text import Answered, Submitted, prompt_text
-from slime_events.plugins.sample import Sample, Status
+from slime_events.plugins.sample import FINISH, Sample, Status
 
-STATUS = {StopReason.STOP: Status.COMPLETED, StopReason.LENGTH: Status.TRUNCATED, StopReason.ABORT: Status.ABORTED}
+STATUS = {reason: FINISH[reason.value] for reason in StopReason}
+
+Decode = Callable[[Sequence[int]], str]
+"""The text of some tokens."""
+DecodePrompt = Callable[[Array], str]
+"""The text of a prompt's tokens."""
+
+
+class Submitted(Protocol):
+    """A submitted prompt: `PromptSubmitted`, or a group."""
+
+    @property
+    def text(self) -> str: ...
+
+
+class Answered(Protocol):
+    """A completed rollout's prompt: `RolloutCompleted`, or an object with these fields."""
+
+    @property
+    def prompt(self) -> Array | None: ...
+    @property
+    def prompt_text(self) -> str: ...
+
+
+def prompt_text(group: Submitted, completed: Answered | None, decode: DecodePrompt | None = None) -> str:
+    """The prompt of one sample as the model read it, after the chat template. Only this function decides it.
+
+    It is the group's, unless a generate function gave the sample a prompt of its own. Logs from before `prompt_text`
+    was recorded hold only the tokens of such a prompt, which `decode` turns into text. Without `decode` the text is
+    empty, since the group's prompt would be wrong.
+    """
+    if completed is None or completed.prompt is None:
+        return group.text
+    return completed.prompt_text or (decode(completed.prompt) if decode else "")
+
+
+def text_decoder(checkpoint: str | None) -> Decode | None:
+    """Decodes by the tokenizer file of `--hf-checkpoint`, special tokens included; None where the file is missing."""
+    path = Path(checkpoint or "", "tokenizer.json")
+    if not checkpoint or not path.is_file():
+        return None
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(path))
+    return lambda tokens: str(tokenizer.decode(list(tokens), skip_special_tokens=False))
+
+
+def prompt_decoder(checkpoint: str | None, fetch: Callable[[Array], Any]) -> DecodePrompt:
+    """`decode` for `prompt_text`. The first prompt that needs it reads the tokenizer; empty where that is missing."""
+    decoder = functools.cache(lambda: text_decoder(checkpoint))
+
+    def decode(prompt: Array) -> str:
+        to_text = decoder()
+        return to_text(fetch(prompt).tolist()) if to_text else ""
+
+    return decode
 
 
 def group_samples(
@@ -30,7 +87,11 @@ def group_samples(
     rollouts: dict[int, list[Sample]] = {}
     for state in group.samples.values():
         index, _ = place_of(state.sample)
-        sample = _with_tokens(_from_state(group, state, index), (trajectories or {}).get(state.sample))
+        sample = _from_state(group, state, index)
+        if trajectory := (trajectories or {}).get(state.sample):
+            sample.tokens = trajectory.tokens.tolist()
+            sample.rollout_log_probs = trajectory.log_probs.tolist()
+            sample.loss_mask = None if trajectory.loss_mask is None else trajectory.loss_mask.tolist()
         rollouts.setdefault(index, []).append(sample)
     return [samples if len(samples) > 1 else samples[0] for samples in rollouts.values()]
 
@@ -50,16 +111,8 @@ def _from_state(group: GroupState, state: SampleState, index: int) -> Sample:
     )
 
 
-def _with_tokens(sample: Sample, trajectory: Trajectory | None) -> Sample:
-    if trajectory is not None:
-        sample.tokens = trajectory.tokens.tolist()
-        sample.rollout_log_probs = trajectory.log_probs.tolist()
-        sample.loss_mask = None if trajectory.loss_mask is None else trajectory.loss_mask.tolist()
-    return sample
-
-
 class Completed(Answered, Protocol):
-    """What a grader is shown of a completed rollout: `RolloutCompleted`, or those of its fields."""
+    """A completed rollout as a grader sees it: `RolloutCompleted`, or an object with these fields."""
 
     @property
     def sample(self) -> str: ...
@@ -76,7 +129,7 @@ class Completed(Answered, Protocol):
 
 
 class Asked(Submitted, Protocol):
-    """What it is shown of the prompt: `PromptSubmitted`, or those of its fields."""
+    """Its prompt: `PromptSubmitted`, or an object with these fields."""
 
     @property
     def label(self) -> str | None: ...
@@ -85,7 +138,7 @@ class Asked(Submitted, Protocol):
 
 
 def completed_sample(completed: Completed, asked: Asked) -> Sample:
-    """A completed rollout as its grader sees it, live and when it is rescored."""
+    """A completed rollout as its grader sees it, live and in a rescore."""
     return Sample(
         index=place_of(completed.sample)[0],
         prompt=prompt_text(asked, completed),
@@ -100,7 +153,7 @@ def completed_sample(completed: Completed, asked: Asked) -> Sample:
 
 
 def sample_to_make(request: RolloutRequested, asked: Asked) -> Sample:
-    """A rollout that is asked for, as a generate function is given it."""
+    """A requested rollout, as a generate function is given it."""
     return Sample(
         index=request.index,
         prompt=asked.text,

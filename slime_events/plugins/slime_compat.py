@@ -1,7 +1,7 @@
-"""slime's names for what is ours, so that its command lines and the plug-ins written for it work as they are.
+"""Aliases for slime's names and our own earlier ones, so that command lines, plug-ins and recorded paths work.
 
-`from slime.utils.types import Sample` and the other imports of `SLIME_MODULES` lead to our types, unless a real
-`slime` package is installed, which then goes first. Modules that are not listed are not there.
+`from slime.utils.types import Sample` and the other imports of `SLIME_MODULES` give our types, unless a real `slime`
+package is installed, which then goes first. Modules of slime that are not listed do not exist here.
 """
 
 from __future__ import annotations
@@ -12,16 +12,6 @@ import importlib.machinery
 import sys
 from collections.abc import Sequence
 from types import ModuleType
-
-SLIME_PATHS: dict[str, str] = {
-    "slime.rollout.filter_hub.dynamic_sampling_filters.check_reward_nonzero_std": (
-        "slime_events.plugins.filters.dynamic_sampling:check_reward_nonzero_std"
-    ),
-    "slime.rollout.filter_hub.dynamic_sampling_filters.check_reward_nonzero_std_with_fallback": (
-        "slime_events.plugins.filters.dynamic_sampling:check_reward_nonzero_std_with_fallback"
-    ),
-}
-"""slime's own dotted paths, as they stand in its command lines, and the functions here that do the same."""
 
 SLIME_MODULES: dict[str, dict[str, str]] = {
     "slime": {},
@@ -63,28 +53,35 @@ SLIME_MODULES: dict[str, dict[str, str]] = {
     "slime.rollout.rm_hub.f1": {"f1_score": "slime_events.plugins.rewards.f1:f1_score"},
     "slime.rollout.rm_hub.gpqa": {"compute_gpqa_reward": "slime_events.plugins.rewards.gpqa:compute_gpqa_reward"},
 }
-"""What a plug-in written for slime may import, by module and name, and where it is here.
+"""What a plug-in written for slime may import: module, name, and its target here.
 
-By name only: a file that holds a reward beside its generate function is imported where nothing is served.
+Targets are names only: a file that holds a reward beside its generate function is imported where nothing is served.
 """
 
+_FILTERS = "slime.rollout.filter_hub.dynamic_sampling_filters"
+SLIME_PATHS: dict[str, str] = {f"{_FILTERS}.{name}": target for name, target in SLIME_MODULES[_FILTERS].items()}
+"""slime's dotted paths as they stand in its command lines, and the functions here that do the same."""
 
 EARLIER_PACKAGES = {
+    "slime_events.rewards.coin": "slime_events.plugins.rewards.random_reward",
     "slime_events.filters": "slime_events.plugins.filters",
     "slime_events.rewards": "slime_events.plugins.rewards",
     "slime_events.sample": "slime_events.plugins.sample",
 }
-"""What plug-ins and recorded settings named before 0.2, and where it is now: logs keep such paths for ever."""
+"""Module names of plug-ins and recorded settings before 0.2, and their names now; a module goes before its package.
+
+Logs keep such paths for ever.
+"""
 
 
-class _SlimeAliases(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+class _AliasFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Serves SLIME_MODULES and EARLIER_PACKAGES; last in sys.meta_path, so a real slime package is found before."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if moved := _moved(fullname):
-            is_package = hasattr(importlib.import_module(moved), "__path__")
+        if current := _current_name(fullname):
+            is_package = hasattr(importlib.import_module(current), "__path__")
             return importlib.machinery.ModuleSpec(fullname, self, is_package=is_package)
         if fullname not in SLIME_MODULES:
             return None
@@ -94,16 +91,16 @@ class _SlimeAliases(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return importlib.machinery.ModuleSpec(fullname, self, is_package=not SLIME_MODULES[fullname])
 
     def exec_module(self, module: ModuleType) -> None:
-        if moved := _moved(module.__name__):
-            found = vars(importlib.import_module(moved))
-            vars(module).update({name: value for name, value in found.items() if not name.startswith("__")})
+        if current := _current_name(module.__name__):
+            names = vars(importlib.import_module(current))
+            vars(module).update({name: value for name, value in names.items() if not name.startswith("__")})
             return
-        for name, place in SLIME_MODULES[module.__name__].items():
-            home, _, attribute = place.partition(":")
+        for name, target in SLIME_MODULES[module.__name__].items():
+            home, _, attribute = target.partition(":")
             setattr(module, name, getattr(importlib.import_module(home), attribute))
 
 
-def _moved(module: str) -> str | None:
+def _current_name(module: str) -> str | None:
     """Today's name of a module under one of EARLIER_PACKAGES; None for any other."""
     return next(
         (new + module[len(old) :] for old, new in EARLIER_PACKAGES.items() if f"{module}.".startswith(f"{old}.")), None
@@ -111,6 +108,6 @@ def _moved(module: str) -> str | None:
 
 
 def install_slime_aliases() -> None:
-    """Let `from slime.utils.types import Sample` lead to ours where no slime is installed. Costs nothing until used."""
-    if not any(isinstance(finder, _SlimeAliases) for finder in sys.meta_path):
-        sys.meta_path.append(_SlimeAliases())
+    """Let `from slime.utils.types import Sample` give ours where no slime is installed. Costs nothing until used."""
+    if not any(isinstance(finder, _AliasFinder) for finder in sys.meta_path):
+        sys.meta_path.append(_AliasFinder())

@@ -27,7 +27,7 @@ def load_tokenizer(folder: str) -> Any:
 
 @contextlib.contextmanager
 def _without_torch() -> Iterator[None]:
-    # transformers imports torch where it finds it: 6 s of start-up and 300 MB that a tokenizer has no use for.
+    # transformers imports torch where it finds it: 6 s of start-up and 300 MB that a tokenizer does not need.
     if "torch" in sys.modules or "transformers" in sys.modules:
         yield
         return

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from serve_apps.engine.cpu import attention, attention_parts
+from serve_apps.engine.cpu import attention
 
 HEADS, KV_HEADS, DIM = 4, 2, 16
 LENGTHS = torch.tensor([3, 40, 17, 1, 33, 64, 16])
@@ -34,7 +34,7 @@ class _Cache:
         for request, length, count in zip(self.requests, LENGTHS.tolist(), new.tolist(), strict=True):
             for seen in range(length - count + 1, length + 1):
                 slots = self.table[request, :seen]
-                padding = (0, 0, 0, -seen % attention_parts.BLOCK)
+                padding = (0, 0, 0, -seen % attention.BLOCK)
                 keys, values = (
                     torch.nn.functional.pad(cache[slots].transpose(0, 1), padding)[None]
                     for cache in (self.keys, self.values)
@@ -50,7 +50,7 @@ class _Cache:
 )
 def test_decoding_in_any_parts(monkeypatch: pytest.MonkeyPatch, lowered: tuple[str, ...], count: int) -> None:
     for limit in lowered:
-        monkeypatch.setattr(attention_parts, limit, 1)
+        monkeypatch.setattr(attention, limit, 1)
     cache = _Cache()
     query = torch.randn(len(LENGTHS), HEADS, DIM)
     expected = cache.one_by_one(query, torch.ones_like(LENGTHS))
@@ -64,7 +64,7 @@ def test_decoding_in_any_parts(monkeypatch: pytest.MonkeyPatch, lowered: tuple[s
 @pytest.mark.parametrize(("lowered", "count"), [((), 5), (("MASK_ELEMENTS",), 7)])
 def test_extending_in_any_parts(monkeypatch: pytest.MonkeyPatch, lowered: tuple[str, ...], count: int) -> None:
     for limit in lowered:
-        monkeypatch.setattr(attention_parts, limit, 1)
+        monkeypatch.setattr(attention, limit, 1)
     cache = _Cache()
     query = torch.randn(int(NEW.sum()), HEADS, DIM)
     expected = cache.one_by_one(query, NEW)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from serve_apps.engine import engine_folder
-from serve_apps.engine.engine_folder import UNLOCKED_S, EngineFolder, Found, abandoned, clear_abandoned
+from serve_apps.engine.engine_folder import UNLOCKED_S, EngineFolder, clear_abandoned, is_abandoned
 
 HOLD = """
 from serve_apps.engine.engine_folder import EngineFolder
@@ -20,14 +20,13 @@ input()
 """
 
 
-def test_what_nobody_holds_is_abandoned() -> None:
-    found = [
-        Found(Path("held"), held=True, age_s=1e6),
-        Found(Path("let go"), held=False, age_s=1.0),
-        Found(Path("being made"), held=None, age_s=1.0),
-        Found(Path("never locked"), held=None, age_s=UNLOCKED_S + 1),
-    ]
-    assert abandoned(found) == [Path("let go"), Path("never locked")]
+@pytest.mark.parametrize(
+    ("held", "age_s", "expected"),
+    [(True, 1e6, False), (False, 1.0, True), (None, 1.0, False), (None, UNLOCKED_S + 1, True)],
+    ids=["held", "released", "being made", "never locked"],
+)
+def test_a_folder_that_nobody_holds_is_abandoned(held: bool | None, age_s: float, expected: bool) -> None:
+    assert is_abandoned(held, age_s) is expected
 
 
 @pytest.fixture

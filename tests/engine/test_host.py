@@ -23,7 +23,7 @@ DEADLINE_S = 10.0
 END, OTHER_END = 7, 8
 GENERATE = messages.Generate("1", bytes(4), b"", Sampling(max_new_tokens=8), 0)
 SCORE = messages.Score("2", bytes(4), b"", bytes(4), 1.0)
-UPDATE = messages.UpdateWeights(3, "/weights", 7)
+UPDATE = messages.UpdateWeights("3", "/weights", 7)
 
 
 class Manager:
@@ -66,7 +66,7 @@ async def answer(manager: Manager, *frames: messages.ToHost) -> messages.FromHos
     """What the host says first to frames that come together."""
     ours, theirs = socket.socketpair()
     engine = SimpleNamespace(tokenizer_manager=manager, loop=asyncio.get_running_loop())
-    host = asyncio.create_task(Host(engine, theirs).serve({}))
+    host = asyncio.create_task(Host(engine, theirs).serve())
     reader, writer = await asyncio.open_connection(sock=ours)
     decoder: msgspec.msgpack.Decoder[messages.FromHost] = msgspec.msgpack.Decoder(messages.FromHost)
     try:
@@ -86,9 +86,9 @@ async def answer(manager: Manager, *frames: messages.ToHost) -> messages.FromHos
     [(ValueError("too long"), "too long"), (KeyError("meta_info"), "KeyError: 'meta_info'")],
 )
 async def test_whatever_a_request_fails_with_is_answered(error: Exception, reason: str) -> None:
-    assert await answer(Manager(error), GENERATE) == messages.Refused("1", reason)
-    assert await answer(Manager(error), SCORE) == messages.Refused("2", reason)
-    assert await answer(Manager(error), UPDATE) == messages.Answer(3, reason)
+    assert await answer(Manager(error), GENERATE) == messages.Answer("1", reason)
+    assert await answer(Manager(error), SCORE) == messages.Answer("2", reason)
+    assert await answer(Manager(error), UPDATE) == messages.Answer("3", reason)
 
 
 async def test_a_response_that_is_aborted_at_once_ends() -> None:

@@ -17,9 +17,8 @@ from schemas.errors import EngineError
 from schemas.rollouts import Sampling, StopReason, WeightSpan
 from serve_apps.engine.arguments import SHIMS
 from serve_apps.engine.cpu.sampling import murmur_hash32, seeded_choice
-from serve_apps.engine.host_process import reason_in_log
-from serve_apps.engine.pieces import how_it_ended, kept_at_seam, spans_within
-from serve_apps.engine.weight_files import misfit, shapes_in
+from serve_apps.engine.host import how_it_ended, kept_at_seam, spans_within
+from serve_apps.engine.sglang_engine import misfit, reason_in_log, shapes_in
 
 
 def _murmur3_reference(data: bytes) -> int:
@@ -110,9 +109,10 @@ def test_a_damaged_weight_file_is_named(tmp_path: Path, content: bytes) -> None:
         shapes_in(tmp_path)
 
 
-def test_a_weight_file_cut_short(tmp_path: Path) -> None:
-    _weights(tmp_path / "a.safetensors", {"embed": [4, 2]}, short=1)
-    with pytest.raises(EngineError, match="header says"):
+@pytest.mark.parametrize("short", [1, -1])
+def test_a_weight_file_has_as_many_bytes_as_its_header_says(tmp_path: Path, short: int) -> None:
+    _weights(tmp_path / "a.safetensors", {"embed": [4, 2]}, short=short)
+    with pytest.raises(EngineError, match=r"a\.safetensors"):
         shapes_in(tmp_path)
 
 

@@ -19,8 +19,7 @@ import pytest_asyncio
 
 from schemas.errors import EngineError
 from schemas.rollouts import StopReason
-from serve_apps.engine.host_process import runs
-from serve_apps.engine.sglang_engine import SglangEngine
+from serve_apps.engine.sglang_engine import SglangEngine, runs
 from slime_events.core.config.engine import EngineSettings
 from tests.engine import tiny_model
 from tests.engine.contract import EngineContract, Response, collect, generated, request

@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from schemas.errors import PlugPointError
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.filters.base_types import DynamicFilterOutput
-from slime_events.plugins.filters.decide import run_filter
+from slime_events.plugins.filters.decide import figures_of, run_filter
 from slime_events.plugins.filters.dynamic_sampling import (
     check_reward_nonzero_std,
     check_reward_nonzero_std_with_fallback,
 )
-from slime_events.plugins.filters.figures import figures_of
 from slime_events.plugins.sample import Sample
 
 ARGS = ArgsView({"reward_key": "score"})

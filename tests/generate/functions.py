@@ -43,8 +43,8 @@ async def _converse(sample: Sample, session: Session, turns: int, *, may_repeat:
         turn.add_to(sample)
         if left:
             question = {"rollout": sample.session_id, "turn": turn.index, "word": turn.tokens[0]}
-            said = await session.call(look_up, question, may_repeat=may_repeat)
-            sample.append_response_tokens(tokens=session.tokenize(said), text=said, trainable=False)
+            result_text = await session.call(look_up, question, may_repeat=may_repeat)
+            sample.append_response_tokens(tokens=session.tokenize(result_text), text=result_text, trainable=False)
     return sample
 
 

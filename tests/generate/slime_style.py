@@ -32,7 +32,7 @@ async def generate(args, sample: Sample, sampling_params, evaluation=False) -> S
             if meta["finish_reason"]["type"] == "stop":
                 break
             answer = await post(args.retrieval_url, {"query": output["text"], "topk": 1})
-            said = f"<information>{answer['result']}</information>"
-            ids = state.tokenizer(said, add_special_tokens=False)["input_ids"]
-            sample.append_response_tokens(args, tokens=ids, trainable=False, text=said)
+            text = f"<information>{answer['result']}</information>"
+            ids = state.tokenizer(text, add_special_tokens=False)["input_ids"]
+            sample.append_response_tokens(args, tokens=ids, trainable=False, text=text)
     return sample

@@ -13,7 +13,7 @@ from schemas.errors import EngineError, PlugPointError
 from schemas.rollouts import RolloutCompleted, RolloutRequested, Sampling, StopReason, Timings, WeightSpan
 from schemas.turns import TurnRecorded, TurnRole
 from serve_apps.generate.completion import Made, completions
-from serve_apps.generate.turn_log import Ended
+from serve_apps.generate.journal import Ended
 from slime_events.plugins.sample import Sample, Status
 from tests.simulation.parts import Letters
 
@@ -33,7 +33,7 @@ def turn(prompt: list[int], tokens: list[int], *versions: int, stop: StopReason 
 
 TURNS = [turn(PROMPT, [3, 4], 5, 6), turn([1, 2, 3, 4, 9], [7], 6, stop=StopReason.LENGTH)]
 WHOLE = [1, 2, 3, 4, 9, 7]
-"""Two turns, and what a tool said between them."""
+"""Two turns, and a tool result between them."""
 
 
 def made(turns: list[Any] | None = None, **request: Any) -> Made:

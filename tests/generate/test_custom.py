@@ -54,12 +54,12 @@ def rewards(samples: list[Sample], purpose: Purpose = Purpose.TRAIN, **args: Any
     """Of the samples of one rollout, by their names."""
     making = custom(MemoryLog("r"), **args)
     names = [f"g-s0-{number}" if number else "g-s0" for number in range(len(samples))]
-    said = [completed(name) for name in (*names[1:], names[0])]
+    events = [completed(name) for name in (*names[1:], names[0])]
     request = RolloutRequested(
         sample="g-s0", group="g", index=0, prompt=REQUEST.prompt, sampling=REQUEST.sampling, seed=7, purpose=purpose
     )
     try:
-        given: list[Event] = making._rewards(samples if len(samples) > 1 else samples[0], said, request)
+        given: list[Event] = making._rewards(samples if len(samples) > 1 else samples[0], events, request)
     finally:
         making.close()
     return {event.sample: event.value for event in given if isinstance(event, RewardAssigned)}

@@ -13,8 +13,7 @@ from schemas.rewards import RewardAssigned
 from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed
 from schemas.steps import StepCommitted
 from schemas.turns import TurnRecorded, TurnRole
-from serve_apps.generate.function import GenerateFunction
-from serve_apps.generate.setup import generate_setup
+from serve_apps.generate.function import GenerateFunction, generate_setup
 from slime_events.core.config.rollout import RolloutSettings
 from slime_events.core.config.settings import TrainSettings
 from tests.generate.scene import a_run, events, run_until, setup
@@ -29,7 +28,7 @@ TWO_TURNS = "tests.generate.functions:two_turns"
         ("raises", r"functions:raises raised ZeroDivisionError: division by zero \(functions.py:\d+ in raises\)"),
         ("exits", r"functions:exits raised SystemExit: 3 \(functions.py:\d+ in exits\)"),
         ("cancels_what_it_waits_for", r"functions:cancels_what_it_waits_for raised CancelledError: "),
-        ("returns_nothing", "returned None, not a Sample or some"),
+        ("returns_nothing", "returned None, not a Sample or a list"),
         ("no_response", "has 0 tokens, 0 of them response"),
     ],
 )

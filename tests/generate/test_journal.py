@@ -23,11 +23,9 @@ from schemas.rollouts import RolloutProgressed, RolloutRequested, Sampling, Weig
 from schemas.subjects import everything_about
 from schemas.turns import ToolCall, TurnBegun, TurnRecorded, TurnRole
 from serve_apps.engine.scripted_engine import Script, ScriptedEngine
-from serve_apps.generate.journal import Calling, Journal
-from serve_apps.generate.rollout_context import Desk, Rests
+from serve_apps.generate.journal import Calling, InFlight, Journal, TurnLog
 from serve_apps.generate.session import Session, current_session
-from serve_apps.generate.turn_log import InFlight, Record
-from serve_apps.rollout import ChunkRule, Rollout
+from serve_apps.rollout import ChunkRule, Rollout, RolloutContext, Suspended
 from slime_events.core.run.participant import Participant
 from slime_events.core.trajectory import Trajectory
 from slime_events.plugins.args_view import ArgsView
@@ -41,22 +39,23 @@ REQUEST = RolloutRequested(
 CALL = ToolCall("look_up", {"word": 1}, may_repeat=True)
 
 
-async def journal_of(log: MemoryLog, engine: str, script: Script | None = None, *, rests: bool = False) -> Journal:
+async def journal_of(log: MemoryLog, engine: str, script: Script | None = None, *, suspended: bool = False) -> Journal:
     """As an engine that has just read what the log holds."""
     worker, known = Participant(log, "engine", engine), Trajectory(REQUEST.sample, REQUEST.prompt)
-    record, scope = Record(REQUEST.sample, unpack), everything_about(log.run, REQUEST.sample)
+    turn_log, scope = TurnLog(REQUEST.sample, unpack), everything_about(log.run, REQUEST.sample)
     async for recorded in log.read(1, scope):
-        record.apply(recorded.envelope.event)
+        turn_log.apply(recorded.envelope.event)
         known.position = recorded.position
 
-    async def say(events: Sequence[Event]) -> None:
+    async def append(events: Sequence[Event]) -> int:
         fence = Fence(scope, known.position)
         known.position = (await log.append([Append(worker.enclose(event), fence) for event in events]))[-1]
+        return known.position
 
     scripted = ScriptedEngine(script)
     await scripted.start(1.0)
-    desk = Desk(scripted, ChunkRule(4, 100.0), "rid", say, lambda: rests)
-    return Journal(Rollout(REQUEST, known, engine), record, desk)
+    context = RolloutContext(scripted, ChunkRule(4, 100.0), "rid", append, lambda: suspended)
+    return Journal(Rollout(REQUEST, known, engine), turn_log, context)
 
 
 async def test_of_two_engines_one_may_call_the_tool() -> None:
@@ -93,8 +92,8 @@ async def test_turns_side_by_side_say_so() -> None:
     log = MemoryLog("r")
     await Participant(log, "conductor").append([REQUEST])
     journal = await journal_of(log, "e")
-    for at_once in (2, 1):
-        same = (journal.generate(unpack(REQUEST.prompt), REQUEST.sampling, None) for _ in range(at_once))
+    for count in (2, 1):
+        same = (journal.generate(unpack(REQUEST.prompt), REQUEST.sampling, None) for _ in range(count))
         await asyncio.gather(*same)
     turns = [r.envelope.event for r in log.records if isinstance(r.envelope.event, TurnRecorded)]
     assert [turn.overlapping for turn in turns] == [True, True, False]
@@ -107,7 +106,7 @@ async def test_a_prompt_goes_on_from_the_newest_turn_that_it_holds_whole() -> No
     journal = await journal_of(log, "e")
     prompt = unpack(REQUEST.prompt)
 
-    async def said(asked: Sequence[int]) -> TurnRecorded:
+    async def turn_for(asked: Sequence[int]) -> TurnRecorded:
         await journal.generate(np.array(asked, np.int32), REQUEST.sampling, None)
         turn = log.records[-1].envelope.event
         assert isinstance(turn, TurnRecorded)
@@ -116,15 +115,15 @@ async def test_a_prompt_goes_on_from_the_newest_turn_that_it_holds_whole() -> No
     def goes_on(turn: TurnRecorded) -> tuple[int | None, list[int]]:
         return turn.extends, unpack(turn.observed).tolist()
 
-    assert goes_on(await said(prompt)) == (None, prompt.tolist())
+    assert goes_on(await turn_for(prompt)) == (None, prompt.tolist())
     first = [*prompt, *journal.turns[0][1].tokens]
-    assert goes_on(await said([*first, 1, 2])) == (0, [1, 2])
+    assert goes_on(await turn_for([*first, 1, 2])) == (0, [1, 2])
     second = [*first, 1, 2, *journal.turns[1][1].tokens]
-    assert goes_on(await said(second)) == (1, [])
-    assert goes_on(await said([*first, 3])) == (0, [3]), "another way on from the first"
+    assert goes_on(await turn_for(second)) == (1, [])
+    assert goes_on(await turn_for([*first, 3])) == (0, [3]), "another way on from the first"
     rewritten = [first[0] + 1, *first[1:], 1, 2]
-    assert goes_on(await said(rewritten)) == (None, rewritten)
-    assert goes_on(await said(first[:-1])) == (None, first[:-1]), "it lacks the turn's last token"
+    assert goes_on(await turn_for(rewritten)) == (None, rewritten)
+    assert goes_on(await turn_for(first[:-1])) == (None, first[:-1]), "it lacks the turn's last token"
 
 
 async def begun_log() -> MemoryLog:
@@ -147,9 +146,9 @@ async def test_what_an_heir_finds_is_counted_and_answers_once() -> None:
     prompt = unpack(REQUEST.prompt)
     first = await journal_of(log, "e", Script(chunk=2))
     live = await first.generate(prompt, REQUEST.sampling, None)
-    assert first._record.generated == 8
+    assert first._turn_log.generated == 8
     heir = await journal_of(log, "heir")
-    assert heir._record.generated == 8
+    assert heir._turn_log.generated == 8
     other = Sampling(max_new_tokens=8, temperature=0.5)
     with pytest.raises(GenerateDiffers):
         await heir.generate(prompt, other, None)
@@ -162,11 +161,11 @@ async def test_what_an_heir_finds_is_counted_and_answers_once() -> None:
 
 async def test_a_rollout_that_is_to_rest_begins_nothing() -> None:
     log = await begun_log()
-    journal = await journal_of(log, "e", rests=True)
-    with pytest.raises(Rests):
+    journal = await journal_of(log, "e", suspended=True)
+    with pytest.raises(Suspended):
         await journal.generate(unpack(REQUEST.prompt), REQUEST.sampling, None)
-    with pytest.raises(Rests):
-        await (await journal_of(log, "e", rests=True)).begin_call(CALL)
+    with pytest.raises(Suspended):
+        await (await journal_of(log, "e", suspended=True)).begin_call(CALL)
     assert len(log.records) == 1
 
 
@@ -223,33 +222,33 @@ def chunk(turn: int, start: int, *tokens: int) -> RolloutProgressed:
 
 
 def test_of_a_turn_that_was_begun_again_the_last_is_gone_on_with() -> None:
-    record = Record("g-s0", unpack)
+    turn_log = TurnLog("g-s0", unpack)
     for event in (begun(0), chunk(0, 0, 1, 2), begun(1), chunk(1, 0, 3), chunk(1, 1, 4)):
-        record.apply(event)
-    assert (record.generated, record.next_index) == (4, 2)
-    found = record.claim("same", "a generation")
+        turn_log.apply(event)
+    assert (turn_log.generated, turn_log.next_index) == (4, 2)
+    found = turn_log.claim("same", "a generation")
     assert isinstance(found, InFlight)
     assert (found.index, found.draft.tokens.tolist()) == (1, [3, 4])
-    assert record.claim("same", "a generation") is None
+    assert turn_log.claim("same", "a generation") is None
 
 
 def test_tokens_of_a_turn_lie_end_to_end() -> None:
-    record = Record("g-s0", unpack)
-    record.apply(chunk(0, 0, 1, 2))
+    turn_log = TurnLog("g-s0", unpack)
+    turn_log.apply(chunk(0, 0, 1, 2))
     for start in (0, 1, 3):
         with pytest.raises(StorageError):
-            record.apply(chunk(0, start, 5))
+            turn_log.apply(chunk(0, start, 5))
 
 
 @pytest.mark.parametrize("overlapping", [True, False])
 def test_turns_that_overlapped_may_come_in_another_order(overlapping: bool) -> None:
-    record = Record("g-s0", unpack)
-    record.apply(begun(0, overlapping=overlapping))
+    turn_log = TurnLog("g-s0", unpack)
+    turn_log.apply(begun(0, overlapping=overlapping))
     if overlapping:
-        assert record.claim("other", "a generation") is None
+        assert turn_log.claim("other", "a generation") is None
     else:
         with pytest.raises(GenerateDiffers):
-            record.claim("other", "a generation")
+            turn_log.claim("other", "a generation")
 
 
 async def session_of(log: MemoryLog) -> Session:

@@ -1,4 +1,4 @@
-"""Rollouts of several turns that rest at step boundaries, and become several samples in the end."""
+"""Rollouts of several turns that are suspended at step boundaries, and become several samples in the end."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def test_they_go_on_after_their_last_turn_with_all_their_samples(tmp_path:
     assert continued
     assert all(f"{sample}-1" in done and done[f"{sample}-1"].rollout == sample for sample in continued)
     assert any(len({span.version for span in done[sample].spans}) > 1 for sample in continued)
-    assert max(functions.CALLS.values()) == 1, "a tool call ends before its rollout rests"
+    assert max(functions.CALLS.values()) == 1, "a tool call ends before its rollout is suspended"
     turns = [(event.sample, event.index) for event in events(run, TurnRecorded)]
     assert len(turns) == len(set(turns))
     assert len(events(run, StepCommitted)) == PLAN.steps

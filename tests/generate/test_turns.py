@@ -30,10 +30,10 @@ async def test_a_rollout_of_two_turns_and_a_tool(tmp_path: Path) -> None:
     assert [turn.role for turn in (first, tool, second)] == [TurnRole.ASSISTANT, TurnRole.TOOL, TurnRole.ASSISTANT]
     assert [turn.index for turn in (first, tool, second)] == [0, 1, 2]
     assert (first.extends, second.extends) == (None, 0)
-    said = str(tool.result)
-    assert unpack(second.observed).tolist() == [ord(letter) for letter in said]
+    result_text = str(tool.result)
+    assert unpack(second.observed).tolist() == [ord(letter) for letter in result_text]
     (done,) = events(run, RolloutCompleted)
-    made, observed = 10, len(said)
+    made, observed = 10, len(result_text)
     assert done.length == made + observed + made
     assert done.loss_mask is not None
     mask = unpack(done.loss_mask)
@@ -42,7 +42,7 @@ async def test_a_rollout_of_two_turns_and_a_tool(tmp_path: Path) -> None:
     assert (unpack(done.log_probs)[mask == 1] < 0).all()
     assert [(span.start, span.end) for span in done.spans] == [(0, made), (made + observed, done.length)]
     assert done.stop is StopReason.LENGTH
-    assert said in done.text
+    assert result_text in done.text
     assert functions.CALLS.total() == 1
     assert committed.tokens == done.prompt_length + done.length
 

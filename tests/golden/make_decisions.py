@@ -20,7 +20,7 @@ from serve_apps.engine.scripted_engine import Script
 from slime_events.core.config.toml import settings_from
 from slime_events.loop.conductor.plan import make_plan
 from slime_events.plugins.args_view import ArgsView
-from slime_events.plugins.filters.judge import make_judge
+from slime_events.plugins.filters.decide import make_group_filter
 from slime_events.plugins.rewards.outcome import Graded, Outcome, RewardFailure
 from slime_events.plugins.sample import Sample
 from tests.golden.log_file import FOLDER, write_records
@@ -104,7 +104,7 @@ async def records(recipe: Recipe, folder: Path) -> list[bytes]:
     async with Simulation(
         folder,
         make_plan(settings.rollout, settings.evaluation, settings.trainer),
-        judge=make_judge(settings.rollout, args),
+        judge=make_group_filter(settings.rollout, args),
         pool=InstantPool(graded),
         evaluations=dict(recipe.evaluations),
         started=RunStarted(settings=dict(recipe.settings), code_version="golden"),

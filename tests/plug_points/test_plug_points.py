@@ -139,6 +139,32 @@ def test_plug_ins_written_for_slime_import_ours(folder: Path) -> None:
             assert getattr(importlib.import_module(module), name) is not None
 
 
+def test_earlier_module_names_still_load(folder: Path) -> None:
+    """In a process of its own: nothing has imported the modules under today's names."""
+    (folder / "proj_earlier.py").write_text(
+        "from slime_events.sample import Sample\n"
+        "from slime_events.filters.base_types import DynamicFilterOutput\n"
+        "from slime_events.rewards import coin, exact\n"
+        "def keep(args, samples: list[Sample], **kwargs): return DynamicFilterOutput(keep=True)\n"
+    )
+    program = (
+        "import sys\n"
+        "from slime_events.plugins.loader import load_function\n"
+        "module = sys.modules[load_function('proj_earlier:keep', user_dir=sys.argv[1]).__module__]\n"
+        "recorded = load_function('slime_events.filters.dynamic_sampling:check_reward_nonzero_std')\n"
+        "coin = load_function('slime_events.rewards.coin:reward')\n"
+        "from slime_events.plugins import sample\n"
+        "from slime_events.plugins.filters import base_types, dynamic_sampling\n"
+        "from slime_events.plugins.rewards import exact, random_reward\n"
+        "assert module.Sample is sample.Sample\n"
+        "assert module.DynamicFilterOutput is base_types.DynamicFilterOutput\n"
+        "assert module.exact.reward is exact.reward\n"
+        "assert recorded is dynamic_sampling.check_reward_nonzero_std\n"
+        "assert coin is module.coin.reward is random_reward.reward\n"
+    )
+    subprocess.run([sys.executable, "-c", program, str(folder)], check=True, timeout=60)
+
+
 def test_a_real_slime_goes_first(tmp_path: Path) -> None:
     real = tmp_path / "slime" / "utils"
     real.mkdir(parents=True)

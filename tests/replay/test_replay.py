@@ -23,8 +23,7 @@ from slime_events.core.config.toml import settings_from
 from slime_events.core.state.group import GroupState
 from slime_events.loop.conductor.decide import is_broken
 from slime_events.loop.conductor.plan import make_plan as plan_of
-from slime_events.plugins.filters.decide import FilterDecision, run_filter
-from slime_events.plugins.filters.figures import group_std
+from slime_events.plugins.filters.decide import FilterDecision, group_std, run_filter
 from slime_events.plugins.sample_view import group_samples
 from tests.conductor.driver import Driver, dropping, make_plan
 from tests.replay.golden import changed, golden

@@ -17,7 +17,7 @@ from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.plugins.args_view import ArgsView
-from slime_events.plugins.filters.judge import make_judge
+from slime_events.plugins.filters.decide import make_group_filter
 from slime_events.plugins.rewards.dispatch import built_in
 from slime_events.plugins.rewards.outcome import Outcome, RewardFailure
 from slime_events.plugins.sample import Sample
@@ -63,7 +63,7 @@ def coin_without(unlucky: str) -> Any:
 async def record(folder: Path, run: TrainSettings, grade: Any = coin, **plan: Any) -> Simulation:
     """A finished simulation of such a run."""
     filtered = run.rollout.dynamic_sampling_filter_path
-    judge = make_judge(run.rollout, ArgsView.of(run.rollout, run.reward, run.algorithm)) if filtered else None
+    judge = make_group_filter(run.rollout, ArgsView.of(run.rollout, run.reward, run.algorithm)) if filtered else None
     pool = InstantPool(grade)
     async with Simulation(folder, make_plan(**plan), pool=pool, judge=judge, evaluations=None) as sim:
         sim.start_engine(Script(chunk=24))

@@ -6,10 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from slime_events.core.config.reward import RewardSettings
+from slime_events.plugins.rewards.dispatch import GRADERS, IMMEDIATE
 from slime_events.plugins.rewards.graders import Graders
 from slime_events.plugins.rewards.outcome import Graded, Outcome
 from slime_events.plugins.rewards.pool import GraderPool
-from slime_events.plugins.rewards.registry import GRADERS, IMMEDIATE
 from slime_events.plugins.sample import Sample
 
 SAMPLES = [

@@ -20,7 +20,7 @@ from slime_events.plugins.rewards.process import GraderProcess
 from tests.clock import Clock
 from tests.rewards.test_pool import ended
 
-UNITS = [msgspec.Raw(messages.encode(messages.Unit([]))) for _ in range(2)]
+UNITS = [msgspec.Raw(messages.encode(messages.Job([]))) for _ in range(2)]
 DONE = [messages.Done(number, [Graded(value=float(number))]) for number in range(2)]
 
 
@@ -54,9 +54,9 @@ async def test_who_is_to_blame_is_read_in_the_shared_page() -> None:
     page = os.memfd_create("mark")
     process = GraderProcess(child, *await asyncio.open_connection(sock=ours), mark=page)
     try:
-        for number, unit in ((0, 0), (3, 3), (messages.IDLE, None)):
+        for number, job in ((0, 0), (3, 3), (messages.IDLE, None)):
             os.pwrite(page, messages.MARK.pack(number), 0)
-            assert process.current() == unit
+            assert process.current() == job
     finally:
         os.close(page)
         theirs.close()

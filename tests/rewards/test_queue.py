@@ -11,38 +11,37 @@ from schemas.rewards import RewardFailureKind as Kind
 from slime_events.core.config.reward import RewardSettings
 from slime_events.plugins.rewards import messages
 from slime_events.plugins.rewards import pool as pool_module
-from slime_events.plugins.rewards.job import Unit
 from slime_events.plugins.rewards.outcome import RewardFailure
-from slime_events.plugins.rewards.pool import GraderPool
+from slime_events.plugins.rewards.pool import GraderPool, PendingJob
 
 Died = Kind.WORKER_DIED
 
 
-def queued(units: int, workers: int = 1) -> tuple[GraderPool, list[Unit]]:
+def queued(jobs: int, workers: int = 1) -> tuple[GraderPool, list[PendingJob]]:
     pool = GraderPool(RewardSettings(rm_type="exact", rm_workers=workers))
-    made = [Unit(b"", 1) for _ in range(units)]
+    made = [PendingJob(b"", 1) for _ in range(jobs)]
     pool._queue.extend(made)
     pool._tasks = [None] * workers  # type: ignore[list-item]
     return pool, made
 
 
 async def test_each_process_gets_its_share() -> None:
-    pool, units = queued(5, workers=2)
-    assert [await pool._next_batch() for _ in range(3)] == [units[:3], units[3:4], units[4:]]
-    pool, units = queued(2 * pool_module.BATCH)
+    pool, jobs = queued(5, workers=2)
+    assert [await pool._next_batch() for _ in range(3)] == [jobs[:3], jobs[3:4], jobs[4:]]
+    pool, jobs = queued(2 * pool_module.BATCH)
     assert len(await pool._next_batch()) == pool_module.BATCH
     pool.ready = messages.Ready("", "", True)
-    pool._queue.extend(units)
+    pool._queue.extend(jobs)
     assert len(await pool._next_batch()) == 3 * pool_module.BATCH
 
 
 async def test_what_a_death_left_goes_again_first_and_the_blamed_alone() -> None:
     pool, (later,) = queued(1)
-    done, blamed, after = (Unit(b"", 1) for _ in range(3))
+    done, blamed, after = (PendingJob(b"", 1) for _ in range(3))
     done.resolve([])
     pool._settle([done, blamed, after], 1, Died, "gone", 0.0)
     assert list(pool._queue) == [blamed, after, later]
-    assert [unit.alone for unit in pool._queue] == [True, False, False]
+    assert [job.alone for job in pool._queue] == [True, False, False]
     assert await pool._next_batch() == [blamed]
     pool._settle([blamed], 0, Died, "gone again", 0.5)
     (outcome,) = await blamed.future
@@ -53,18 +52,18 @@ async def test_what_a_death_left_goes_again_first_and_the_blamed_alone() -> None
 
 @pytest.mark.parametrize("current", [None, 0])
 async def test_where_nobody_is_to_blame_each_goes_again_alone(current: int | None) -> None:
-    """The process died between two units, or on one that it had answered already."""
+    """The process died between two jobs, or on one that it had answered already."""
     pool, _ = queued(0)
-    done, *others = (Unit(b"", 1) for _ in range(3))
+    done, *others = (PendingJob(b"", 1) for _ in range(3))
     done.resolve([])
     pool._settle([done, *others], current, Died, "gone", 0.0)
     assert list(pool._queue) == others
-    assert all(unit.alone and not unit.deaths for unit in others)
+    assert all(job.alone and not job.deaths for job in others)
 
 
 async def test_a_time_limit_fails_at_once_who_is_to_blame() -> None:
     pool, _ = queued(0)
-    first, second = (Unit(b"", 1) for _ in range(2))
+    first, second = (PendingJob(b"", 1) for _ in range(2))
     pool._settle([first, second], 0, Kind.TIMEOUT, "too long", 60.0)
     assert first.future.done()
     assert list(pool._queue) == [second]
@@ -72,11 +71,11 @@ async def test_a_time_limit_fails_at_once_who_is_to_blame() -> None:
 
 async def test_all_who_wait_are_told_that_the_pool_broke() -> None:
     pool, waiting = queued(2)
-    batch = [Unit(b"", 1)]
+    batch = [PendingJob(b"", 1)]
     pool._break(PlugPointError("no grader"), batch)
-    for unit in (*batch, *waiting):
+    for job in (*batch, *waiting):
         with pytest.raises(PlugPointError):
-            await unit.future
+            await job.future
     with pytest.raises(PlugPointError):
         await pool.grade_group([])
 

@@ -32,11 +32,11 @@ def folder(tmp_path: Path) -> Path:
 
 
 def outcome(folder: Path, function: str, *, evaluation: bool, **settings: Any) -> Outcome:
-    """Of one unit."""
+    """Of one job."""
     given = RewardSettings(custom_rm_path=f"own.py:{function}", group_rm=function == "group", **settings)
-    worker = Worker(messages.Setup(given, {}, str(folder)), lambda unit: None)
+    worker = Worker(messages.Setup(given, {}, str(folder)), lambda job: None)
     done: list[messages.Done] = []
-    worker.grade([messages.Unit([Sample(index=0)], group=function == "group", evaluation=evaluation)], done.append)
+    worker.grade([messages.Job([Sample(index=0)], group=function == "group", evaluation=evaluation)], done.append)
     ((found,),) = [one.outcomes for one in done]
     return found
 

@@ -1,4 +1,4 @@
-"""What a grader process does with its units, in this very process."""
+"""What a grader process does with its jobs, in this very process."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from schemas.rewards import RewardFailureKind as Kind
 from slime_events.core.config.reward import RewardSettings
 from slime_events.plugins.rewards import messages
 from slime_events.plugins.rewards.dispatch import resolve, resolve_group, reward_key
-from slime_events.plugins.rewards.job import Unit, slim
 from slime_events.plugins.rewards.outcome import Graded, Outcome, RewardFailure
-from slime_events.plugins.rewards.timeouts import OverLimit, limited
-from slime_events.plugins.rewards.worker import Worker
+from slime_events.plugins.rewards.pool import PendingJob, slim
+from slime_events.plugins.rewards.worker import OverLimit, Worker, with_timeout
 from slime_events.plugins.sample import Sample
 
 OWN = """
@@ -47,13 +46,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def graded(folder: Path, function: str, unit: messages.Unit, **settings: Any) -> tuple[list[Outcome], list[int]]:
-    """The outcomes of one unit, and what was written into the shared page meanwhile."""
+def graded(folder: Path, function: str, job: messages.Job, **settings: Any) -> tuple[list[Outcome], list[int]]:
+    """The outcomes of one job, and what was written into the shared page meanwhile."""
     marks: list[int] = []
     outcomes: list[Outcome] = []
     given = RewardSettings(custom_rm_path=f"mine.py:{function}", **settings)
     worker = Worker(messages.Setup(given, {}, str(folder)), marks.append)
-    worker.grade([unit], lambda done: outcomes.extend(done.outcomes))
+    worker.grade([job], lambda done: outcomes.extend(done.outcomes))
     return outcomes, marks
 
 
@@ -61,8 +60,8 @@ def graded(folder: Path, function: str, unit: messages.Unit, **settings: Any) ->
 def test_an_evaluation_has_a_reward_key_of_its_own(folder: Path, evaluation: bool, value: float, seen: str) -> None:
     """It is what counts, and what the function sees as its args' reward key."""
     keys = {"reward_key": "train", "eval_reward_key": "eval"}
-    unit = messages.Unit([Sample()], False, evaluation)
-    ((outcome,), _) = graded(folder, "by_key", unit, **keys)
+    job = messages.Job([Sample()], False, evaluation)
+    ((outcome,), _) = graded(folder, "by_key", job, **keys)
     assert isinstance(outcome, Graded)
     assert (outcome.value, outcome.detail["seen"]) == (value, seen)
     assert reward_key(RewardSettings(**keys), evaluation=evaluation) == seen
@@ -87,12 +86,12 @@ def test_only_a_group_grader_is_given_groups(folder: Path) -> None:
 
 
 def test_a_group_grader_gives_as_many_values_as_there_are_samples(folder: Path) -> None:
-    outcomes, _ = graded(folder, "group", messages.Unit([Sample(), Sample()], True), group_rm=True)
+    outcomes, _ = graded(folder, "group", messages.Job([Sample(), Sample()], True), group_rm=True)
     assert [isinstance(one, RewardFailure) and one.kind for one in outcomes] == [Kind.WRONG_TYPE] * 2
 
 
 def test_a_message_is_cut(folder: Path) -> None:
-    ((outcome,), marks) = graded(folder, "chatty", messages.Unit([Sample()]))
+    ((outcome,), marks) = graded(folder, "chatty", messages.Job([Sample()]))
     assert isinstance(outcome, RewardFailure)
     assert (outcome.kind, len(outcome.message)) == (Kind.RAISED, 2000)
     assert marks == [0, messages.IDLE]
@@ -100,13 +99,13 @@ def test_a_message_is_cut(folder: Path) -> None:
 
 def test_what_a_grader_changed_or_added_in_the_metadata_is_kept(folder: Path) -> None:
     sample = Sample(metadata={"known": "old", "left": 1})
-    ((outcome,), _) = graded(folder, "changes", messages.Unit([sample]))
+    ((outcome,), _) = graded(folder, "changes", messages.Job([sample]))
     assert isinstance(outcome, Graded)
     assert outcome.detail == {"metadata": {"known": "new", "more": 1}}
 
 
 def test_a_grader_s_own_timeout_is_not_over_the_limit(folder: Path) -> None:
-    ((outcome,), marks) = graded(folder, "late", messages.Unit([Sample()]))
+    ((outcome,), marks) = graded(folder, "late", messages.Job([Sample()]))
     assert isinstance(outcome, RewardFailure)
     assert outcome.kind is Kind.RAISED
     assert marks == [0, messages.IDLE]
@@ -114,7 +113,7 @@ def test_a_grader_s_own_timeout_is_not_over_the_limit(folder: Path) -> None:
 
 async def test_over_the_limit_is_said_as_such() -> None:
     with pytest.raises(OverLimit):
-        await limited(asyncio.sleep(60), 0.0)
+        await with_timeout(asyncio.sleep(60), 0.0)
 
 
 def test_only_own_graders_are_sent_the_arrays() -> None:
@@ -127,6 +126,6 @@ def test_only_own_graders_are_sent_the_arrays() -> None:
 
 
 async def test_a_group_that_fails_has_an_outcome_for_each_sample() -> None:
-    unit = Unit(b"", 3)
-    unit.fail(Kind.WORKER_DIED, "gone", messages.Ready("g", "d", False))
-    assert [isinstance(one, RewardFailure) and one.grader for one in await unit.future] == ["g"] * 3
+    job = PendingJob(b"", 3)
+    job.fail(Kind.WORKER_DIED, "gone", messages.Ready("g", "d", False))
+    assert [isinstance(one, RewardFailure) and one.grader for one in await job.future] == ["g"] * 3

@@ -22,9 +22,8 @@ from actors.trainer.trainer import Trainer, TrainerPlan
 from schemas.errors import TrainerError
 from serve_apps.engine.scripted_engine import Script, ScriptedEngine
 from serve_apps.engine_weights import EngineWeights
-from serve_apps.inline_rewards import OwnRewards
 from serve_apps.rollout import ChunkRule
-from serve_apps.rollout_worker import RolloutWorker
+from serve_apps.rollout_worker import EngineContext, InlineRewards, RolloutWorker
 from slime_events.core.config.engine import EngineSettings
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.config.settings import TrainSettings
@@ -121,17 +120,14 @@ class Parts:
             blobs = BlobStore(address.blob_url)
             async with GroupCommit(worker.log) as commit:
                 await worker.join({})
+                weights = EngineWeights(worker, engine, commit, url=address.weights_url)
+                give, put = partial(fetch, blobs=blobs), partial(offload_async, blobs=blobs)
+                rule = ChunkRule(settings.chunk_tokens, settings.chunk_seconds)
                 await RolloutWorker(
-                    worker,
-                    engine,
-                    commit,
-                    partial(fetch, blobs=blobs),
-                    partial(offload_async, blobs=blobs),
-                    room=settings.sglang_server_concurrency,
-                    rule=ChunkRule(settings.chunk_tokens, settings.chunk_seconds),
-                    rewards=OwnRewards(reward, worker.log),
+                    EngineContext(worker, engine, commit, give, put, weights, rule),
+                    settings.sglang_server_concurrency,
+                    rewards=InlineRewards(reward, worker.log),
                     lease_s=self.lease_s,
-                    weights=EngineWeights(worker, engine, commit, url=address.weights_url),
                 ).run()
 
 

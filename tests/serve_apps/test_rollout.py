@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from schemas.arrays import pack_tokens, unpack
 from schemas.envelope import event_id
 from schemas.rollouts import RolloutRequested, Sampling, StopReason, WeightSpan
+from serve_apps.engine.engine import Delta
 from serve_apps.rollout import ChunkRule, Rollout
 from slime_events.core.trajectory import Trajectories, Trajectory, content_digest, merge_spans
 
@@ -21,7 +22,7 @@ def rollout() -> Rollout:
 
 def add(made: Rollout, tokens: list[int], version: int) -> None:
     span = WeightSpan(made.length, made.length + len(tokens), version)
-    made.add(np.array(tokens, np.int32), -np.array(tokens, np.float32), (span,))
+    made.add(Delta(np.array(tokens, np.int32), -np.array(tokens, np.float32), (span,)))
 
 
 def test_rule() -> None:
@@ -41,7 +42,7 @@ def test_chunks_add_up_to_the_whole(deltas: list[tuple[list[int], int, bool]]) -
         if cut and made.new_length:
             position += 1
             folded.apply(made.chunk(), position)
-            made.said(position)
+            made.appended(position)
     done = made.end(StopReason.STOP, "text")
     folded.apply(done, position + 1)
     trajectory = folded.by_sample["g-s0"]

@@ -1,8 +1,9 @@
-"""One generation by itself: what is said on the way, and what is in the log when it rests or is aborted."""
+"""One generation by itself: its chunks, and what is in the log when it is suspended or aborted."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -12,8 +13,7 @@ from schemas.rollouts import RolloutProgressed, RolloutRequested, Sampling, Stop
 from serve_apps import rollout
 from serve_apps.engine.engine import GenerateRequest
 from serve_apps.engine.scripted_engine import Script, ScriptedEngine
-from serve_apps.rollout import ChunkRule, Rollout
-from serve_apps.stream import stream
+from serve_apps.rollout import ChunkRule, Rollout, RolloutContext, stream
 from slime_events.core.trajectory import Trajectory
 
 REQUEST = RolloutRequested(
@@ -22,61 +22,62 @@ REQUEST = RolloutRequested(
 
 
 class Streamed:
-    """A generation of ten tokens, two with each delta and a second apart. rests, aborts: after how many deltas."""
+    """A generation of ten tokens, two with each delta and a second apart. suspends, aborts: after how many deltas."""
 
-    def __init__(self, rule: ChunkRule, *, rests: int = 99, aborts: int = 99) -> None:
+    def __init__(self, rule: ChunkRule, *, suspends: int = 99, aborts: int = 99) -> None:
         self.rollout = Rollout(REQUEST, Trajectory(REQUEST.sample, REQUEST.prompt, position=3), "e")
         self.engine = ScriptedEngine(Script(chunk=2))
-        self.said: list[RolloutProgressed] = []
+        self.chunks: list[RolloutProgressed] = []
         self.seconds = 0.0
-        self._rule, self._rests, self._aborts, self._looks = rule, rests, aborts, 0
+        self._rule, self._suspends, self._aborts, self._deltas = rule, suspends, aborts, 0
 
     async def run(self) -> StopReason | None:
         await self.engine.start(1.0)
         prompt = unpack(REQUEST.prompt)
         request = GenerateRequest("rid", prompt, REQUEST.sampling, 1, self.rollout.known.tokens)
-        delta = await stream(self.engine, request, self.rollout, self._rule, rests=self._look, say=self._say)
+        context = RolloutContext(self.engine, self._rule, "rid", AsyncMock(), self._is_suspended)
+        delta = await stream(context, request, self.rollout, self._append)
         return delta.finish if delta else None
 
-    def _look(self) -> bool:
-        self._looks += 1
+    def _is_suspended(self) -> bool:
+        self._deltas += 1
         self.seconds += 1.0
-        if self._looks == self._aborts:
+        if self._deltas == self._aborts:
             self.engine._aborted.add("rid")
-        return self._looks >= self._rests
+        return self._deltas >= self._suspends
 
-    async def _say(self, chunk: RolloutProgressed) -> int:
-        self.said.append(chunk)
-        return 3 + len(self.said)
+    async def _append(self, chunk: RolloutProgressed) -> int:
+        self.chunks.append(chunk)
+        return 3 + len(self.chunks)
 
     @property
     def in_the_log(self) -> list[int]:
         """The tokens of all chunks, which lie end to end."""
         tokens: list[int] = []
-        for chunk in self.said:
+        for chunk in self.chunks:
             assert chunk.start == len(tokens)
             tokens += unpack(chunk.tokens).tolist()
         return tokens
 
     @property
     def made(self) -> list[int]:
-        return [self.engine.token(1, 2 + place) for place in range(self.rollout.length)]
+        return [self.engine.token(1, 2 + position) for position in range(self.rollout.length)]
 
 
 SELDOM, OFTEN = ChunkRule(tokens=100, seconds=1e9), ChunkRule(tokens=4, seconds=1e9)
 
 
 @pytest.mark.parametrize(("rule", "chunks"), [(SELDOM, 1), (OFTEN, 2)])
-async def test_what_rests_between_two_chunks_has_all_its_tokens_in_the_log(rule: ChunkRule, chunks: int) -> None:
-    streamed = Streamed(rule, rests=3)
+async def test_a_rollout_suspended_between_chunks_has_all_its_tokens_in_the_log(rule: ChunkRule, chunks: int) -> None:
+    streamed = Streamed(rule, suspends=3)
     assert await streamed.run() is None
     assert streamed.in_the_log == streamed.made
-    assert (len(streamed.made), len(streamed.said)) == (6, chunks)
-    assert streamed.rollout.rest().length == 6
+    assert (len(streamed.made), len(streamed.chunks)) == (6, chunks)
+    assert streamed.rollout.suspended().length == 6
     assert streamed.rollout.known.position == 3 + chunks
 
 
-async def test_what_is_aborted_keeps_its_tokens_too() -> None:
+async def test_an_aborted_rollout_keeps_its_tokens_too() -> None:
     streamed = Streamed(SELDOM, aborts=2)
     with pytest.raises(EngineError):
         await streamed.run()
@@ -84,20 +85,20 @@ async def test_what_is_aborted_keeps_its_tokens_too() -> None:
     assert len(streamed.made) == 4
 
 
-async def test_an_end_goes_before_a_rest() -> None:
+async def test_an_end_goes_before_a_suspension() -> None:
     """The last delta is there: nothing is left to be made later."""
-    streamed = Streamed(SELDOM, rests=5)
+    streamed = Streamed(SELDOM, suspends=5)
     assert await streamed.run() is StopReason.LENGTH
-    assert streamed.said == []
+    assert streamed.chunks == []
     assert streamed.rollout.new_length == 10
 
 
 @pytest.mark.parametrize(("seconds", "sizes"), [(1.0, [2, 2, 2, 2]), (2.0, [4, 4]), (2.5, [6]), (9.0, [])])
-async def test_a_chunk_is_said_so_many_seconds_after_the_last(
+async def test_a_chunk_is_appended_so_many_seconds_after_the_last(
     monkeypatch: pytest.MonkeyPatch, seconds: float, sizes: list[int]
 ) -> None:
     streamed = Streamed(ChunkRule(tokens=100, seconds=seconds))
-    streamed.rollout.said_at = 0.0
+    streamed.rollout.appended_at = 0.0
     monkeypatch.setattr(rollout, "time", SimpleNamespace(perf_counter=lambda: streamed.seconds))
     assert await streamed.run() is StopReason.LENGTH
-    assert [chunk.tokens.n for chunk in streamed.said] == sizes
+    assert [chunk.tokens.n for chunk in streamed.chunks] == sizes

@@ -23,7 +23,7 @@ from actors.state_keeper import StateKeeper
 from schemas.runs import Branched, RunFinished, RunResumed, RunStarted
 from schemas.subjects import about
 from serve_apps.engine.scripted_engine import Script, ScriptedEngine
-from serve_apps.generate.setup import GenerateSetup
+from serve_apps.generate.function import GenerateSetup
 from serve_apps.rollout import ChunkRule
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.run.incarnation import Incarnation

@@ -15,10 +15,9 @@ from schemas.arrays import unpack
 from serve_apps.engine.engine import Engine
 from serve_apps.engine_weights import HOLD_S, EngineWeights
 from serve_apps.generate.custom import CustomGenerate
-from serve_apps.generate.setup import GenerateSetup
-from serve_apps.inline_rewards import OwnRewards
+from serve_apps.generate.function import GenerateSetup
 from serve_apps.rollout import ChunkRule
-from serve_apps.rollout_worker import RolloutWorker
+from serve_apps.rollout_worker import EngineContext, InlineRewards, RolloutWorker
 from slime_events.algorithms.reward_norm import normalize_rewards
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.data import DataSettings
@@ -122,23 +121,18 @@ async def run_engine(
     generate: GenerateSetup | None = None,
     reward: RewardSettings | None = None,
 ) -> None:
-    """A rollout worker to the end of the run. generate: the run's own generate function. reward: see `OwnRewards`."""
+    """A rollout worker to the end of the run. generate: the run's generate function. reward: see `InlineRewards`."""
     await engine.start(1.0)
     custom = CustomGenerate(generate, Letters(), worker.log, unpack, room) if generate else None
     try:
         async with GroupCommit(worker.log) as commit:
+            weights = EngineWeights(worker, engine, commit, deadline_s=weights_deadline_s, hold_s=hold_s)
             await RolloutWorker(
-                worker,
-                engine,
-                commit,
-                unpack,
-                inline,
-                room=room,
-                rule=rule,
+                EngineContext(worker, engine, commit, unpack, inline, weights, rule),
+                room,
                 lease_s=lease_s,
-                weights=EngineWeights(worker, engine, commit, deadline_s=weights_deadline_s, hold_s=hold_s),
                 custom=custom,
-                rewards=OwnRewards(reward, worker.log) if reward else None,
+                rewards=InlineRewards(reward, worker.log) if reward else None,
             ).run()
     finally:
         if custom is not None:

@@ -1,1 +1,1 @@
-"""What SGLang 0.5.23 lacks, or does slowly, on a CPU; put in by `serve_apps.engine.plugin`."""
+"""Hooks for what SGLang 0.5.23 lacks, or does slowly, on a CPU; registered by `serve_apps.engine.plugin`."""

@@ -1,4 +1,4 @@
-"""Seeded sampling on a CPU: the noise of a token is a hash of (seed, absolute position, token id) and nothing else.
+"""Seeded sampling on a CPU: a token's noise is a hash of (seed, absolute position, token id) and nothing else.
 
 The hash is MurmurHash3 (Appleby, x86_32) over four 32-bit blocks: seed low, seed high, position, column.
 """
@@ -108,8 +108,8 @@ def filtered_choice(
 ) -> Any:
     """SGLang's sampling with top-k and top-p, its noise by token id instead of by rank.
 
-    SGLang takes this way for a whole batch as soon as one request in it has a top-k or top-p (greedy is top-k 1). With
-    noise by rank every other request then draws other tokens than it would in other company.
+    SGLang uses this function for a whole batch as soon as one request in it has a top-k or top-p (greedy is top-k 1).
+    With noise by rank every other request would then draw other tokens than in another batch.
     """
     import torch
 

@@ -1,10 +1,10 @@
-"""What the sequences of a forward pass have in common from their first token on is computed once.
+"""Common prefixes of the sequences of a forward pass are computed once.
 
-The samples of a group have one prompt, and what new weights made SGLang retract has its first response tokens too.
-SGLang's prefix cache gives a prompt to those who come after the first was prefilled; on a CPU they come together. So
-every forward pass computes each different prefix once and gives its rows to all: keys and values go into the cache
-slots of each sequence, the last hidden states to the logits of each. A row depends on the tokens up to its own alone
-(`linear`, `attention`), so its bits are those that every sequence would have computed for itself.
+The samples of a group have one prompt, and those that SGLang retracted for new weights share response tokens too.
+SGLang's prefix cache serves samples that arrive after a prompt was prefilled; on a CPU they arrive together. So every
+forward pass computes each different prefix once and copies its rows: keys and values go into the cache slots of each
+sequence, the last hidden states to the logits of each. A row depends only on the tokens up to its own (`layers`,
+`attention`), so its bits are those that every sequence would have computed for itself.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class SharedPrefixes:
-    """own [rows]: numbers of the tokens that are computed. row [tokens]: where each token's result is among them.
+    """own [rows]: indices of the computed tokens. row [tokens]: each token's index among the computed rows.
 
-    new [sequences]: how many of them each sequence has: its last tokens, as many as it does not share with another.
+    new [sequences]: computed tokens of each sequence: its last ones, which it shares with no other.
     """
 
     own: torch.Tensor
@@ -35,13 +35,13 @@ class SharedPrefixes:
 
 
 def shared_prefixes(tokens: Numbers, lengths: Sequence[int], whole: Sequence[bool]) -> SharedPrefixes | None:
-    """tokens: of all sequences, one after another. whole: whether a sequence is all there, none of it cached before;
+    """tokens: of all sequences, one after another. whole: whether nothing of a sequence was cached before;
     others share nothing. None where no token is shared."""
     starts = np.cumsum([0, *lengths])
     sequences = [tokens[start : start + length] for start, length in zip(starts, lengths, strict=False)]
     alike = sorted((i for i, it in enumerate(whole) if it), key=lambda i: sequences[i].tolist())
     shared = np.zeros(len(sequences), np.int64)
-    for before, after in pairwise(alike):  # in order the neighbour before is the one with the most in common
+    for before, after in pairwise(alike):  # in sorted order the previous one has the longest common prefix
         shared[after] = _common(sequences[before], sequences[after])
     if not shared.any():
         return None
@@ -63,7 +63,7 @@ def _common(a: Numbers, b: Numbers) -> int:
 
 
 def share(backend: Any, forward_batch: Any) -> None:
-    """Before hook of `TorchNativeAttnBackend.init_forward_metadata`, the last that sees the input of a forward pass."""
+    """Before hook of `TorchNativeAttnBackend.init_forward_metadata`, the last hook that sees a pass's input."""
     if _shared(forward_batch) is not None or not _is_plain(backend, forward_batch):
         return
     whole = [prefix == 0 for prefix in forward_batch.extend_prefix_lens.tolist()]
@@ -131,5 +131,5 @@ def logits(
 
 
 def _shared(forward_batch: Any) -> SharedPrefixes | None:
-    """What `share` found; None where nothing is shared, and in passes that it does not see."""
+    """The result of `share`; None where nothing is shared, and in passes that it does not see."""
     return getattr(forward_batch, "shared_prefixes", None)

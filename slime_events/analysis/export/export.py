@@ -18,7 +18,7 @@ from slime_events.analysis.export.sample import ExportedSample, Fate
 from slime_events.analysis.export.samples import Samples
 from slime_events.analysis.export.writers import DumpWriter, HfWriter, JsonlWriter, ParquetWriter, Rows, Writer
 from slime_events.core.run.run_reader import OpenedRun, branched_of, open_parent
-from slime_events.plugins.prompt_text import prompt_decoder
+from slime_events.plugins.sample_view import prompt_decoder
 
 
 class Layout(enum.StrEnum):

@@ -14,7 +14,7 @@ from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted, RolloutRequested
 from slime_events.analysis.export.sample import ExportedSample, Fate
 from slime_events.core.trajectory import Fetch, Trajectories, Trajectory
-from slime_events.plugins.prompt_text import DecodePrompt, prompt_text
+from slime_events.plugins.sample_view import DecodePrompt, prompt_text
 
 
 class Samples:

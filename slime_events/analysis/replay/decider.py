@@ -14,8 +14,7 @@ from slime_events.loop.conductor.accept import Judge
 from slime_events.loop.conductor.plan import Plan, make_plan
 from slime_events.loop.conductor.seal import Normalise
 from slime_events.plugins.args_view import ArgsView
-from slime_events.plugins.filters.decide import FilterDecision
-from slime_events.plugins.filters.judge import make_judge
+from slime_events.plugins.filters.decide import FilterDecision, make_group_filter
 
 Changes = Mapping[str, Mapping[str, Any]]
 """Component to field to value."""
@@ -34,7 +33,7 @@ class Decider:
     @classmethod
     def of(cls, settings: TrainSettings) -> Decider:
         """As the conductor of a run with these settings has them. Raises PlugPointError, ValueError."""
-        judge = make_judge(settings.rollout, ArgsView.of(settings.rollout, settings.reward, settings.algorithm))
+        judge = make_group_filter(settings.rollout, ArgsView.of(settings.rollout, settings.reward, settings.algorithm))
         return cls(
             make_plan(settings.rollout, settings.evaluation, settings.trainer),
             _once_each(judge),

@@ -13,10 +13,9 @@ import msgspec
 from slime_events.analysis.rescore.bulk_grading import Given, Missing, RuleProcess, Task
 from slime_events.analysis.rescore.collect import Group
 from slime_events.core.config.reward import RewardSettings
-from slime_events.plugins.rewards.dispatch import BOXED, REMOTE, built_in, grader_name, reward_key
+from slime_events.plugins.rewards.dispatch import BOXED, GRADERS, REMOTE, built_in, grader_name, reward_key
 from slime_events.plugins.rewards.graders import Graders
 from slime_events.plugins.rewards.outcome import Graded, Outcome
-from slime_events.plugins.rewards.registry import GRADERS
 from slime_events.plugins.sample import Sample
 from slime_events.plugins.sample_view import completed_sample
 

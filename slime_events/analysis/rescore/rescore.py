@@ -24,7 +24,7 @@ from slime_events.analysis.rescore.grade import Regrader
 from slime_events.analysis.rescore.report import Report
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.plugins.args_view import ArgsView
-from slime_events.plugins.filters.judge import make_judge
+from slime_events.plugins.filters.decide import make_group_filter
 from storage.archive.log import ArchivedLog
 from storage.archive.segment import SegmentRecord
 from storage.cancellation import end_all
@@ -45,7 +45,7 @@ async def rescore(opened: OpenedRun, change: Change, out: IO[bytes] | None = Non
     """
     settings = change.after
     filtered = settings.rollout.dynamic_sampling_filter_path
-    judge = make_judge(settings.rollout, ArgsView.of(settings.rollout, settings.reward, settings.algorithm))
+    judge = make_group_filter(settings.rollout, ArgsView.of(settings.rollout, settings.reward, settings.algorithm))
     changes = ChangesFile(out)
     comparison = Comparison(change, judge if filtered else None, opened.fetch, changes, most)
     gathering = Gathering()

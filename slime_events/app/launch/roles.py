@@ -9,7 +9,7 @@ from typing import Any
 from actors.debug.debug_processes import DumperActor, LoaderActor, UntrainedActor
 from actors.ray_actors import ArchivistActor, ConductorActor, GraderActor, RankActor, TrainerActor
 from serve_apps.deployment import rollout_app
-from serve_apps.generate.setup import generate_setup
+from serve_apps.generate.function import generate_setup
 from slime_events.app.launch.abandonable import in_thread
 from slime_events.app.launch.cluster import Cluster
 from slime_events.app.launch.role_end import error_of

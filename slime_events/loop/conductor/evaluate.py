@@ -1,6 +1,6 @@
 """When an evaluation is due, and when it is complete. It shares the engines, and the conductor does not wait for it.
 
-How long one may keep an engine from newer weights is decided at the engine (`serve_apps/version_choice.py`).
+How long one may keep an engine from newer weights is decided at the engine (`serve_apps/engine_weights.py`).
 """
 
 from __future__ import annotations

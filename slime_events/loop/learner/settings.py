@@ -13,7 +13,7 @@ from slime_events.core.config.settings import TrainSettings
 from slime_events.loop.conductor.accept import Judge
 from slime_events.loop.conductor.seal import Normalise
 from slime_events.plugins.args_view import ArgsView
-from slime_events.plugins.filters.judge import make_judge
+from slime_events.plugins.filters.decide import make_group_filter
 
 OWN = {
     "run": None,
@@ -78,7 +78,7 @@ def own_judge(parent: TrainSettings, own: TrainSettings) -> Judge | None:
     """The learner's filter where it has another than its parent."""
     if parent.rollout.dynamic_sampling_filter_path == own.rollout.dynamic_sampling_filter_path:
         return None
-    return make_judge(own.rollout, ArgsView.of(own.rollout, own.reward, own.algorithm))
+    return make_group_filter(own.rollout, ArgsView.of(own.rollout, own.reward, own.algorithm))
 
 
 def own_normalise(own: TrainSettings) -> Normalise:

@@ -1,4 +1,4 @@
-"""What a dynamic sampling filter returns, and what follows from it (slime's types and rules)."""
+"""The return type of a dynamic sampling filter, and slime's rules for it."""
 
 from __future__ import annotations
 

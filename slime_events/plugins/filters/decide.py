@@ -1,4 +1,4 @@
-"""`run_filter`: a filter's verdict on one group, as data for the event that records it."""
+"""`GroupFilter`: the run's dynamic sampling filter, and its verdict on one group as recorded data."""
 
 from __future__ import annotations
 
@@ -6,18 +6,61 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from schemas.errors import PlugPointError
+from slime_events.core.config.rollout import RolloutSettings
+from slime_events.core.state.group import GroupState
+from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.filters.base_types import DynamicFilterOutput
-from slime_events.plugins.filters.figures import Member, RewardFigures, figures_of, rewards_of
-from slime_events.plugins.loader import digest_of, name_of
+from slime_events.plugins.loader import digest_of, load_function, name_of
+from slime_events.plugins.sample import Sample
+from slime_events.plugins.sample_view import group_samples
+
+Member = Sample | list[Sample]
+"""One member of a group: a sample, or the fragments of one trajectory, which share its reward."""
+
+
+class RewardFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """Statistics of the group's rewards, float64. `std` is unbiased (n - 1); None for a group of one."""
+
+    count: int
+    mean: float
+    std: float | None
+    min: float
+    max: float
+
+
+def rewards_of(shown: Any, samples: Sequence[Member]) -> list[Any]:
+    """One reward per member, in order. shown: the filter's `args`."""
+    return [(member[0] if isinstance(member, list) else member).get_reward_value(shown) for member in samples]
+
+
+def group_std(rewards: Sequence[float]) -> float | None:
+    """Unbiased standard deviation in float64; None for fewer than two."""
+    if len(rewards) < 2:
+        return None
+    return float(np.std(np.asarray(rewards, dtype=np.float64), ddof=1))
+
+
+def figures_of(rewards: Sequence[float]) -> RewardFigures:
+    """Statistics of at least one reward."""
+    values = np.asarray(rewards, dtype=np.float64)
+    return RewardFigures(
+        count=len(values),
+        mean=float(values.mean()),
+        std=group_std(rewards),
+        min=float(values.min()),
+        max=float(values.max()),
+    )
+
 
 Filter = Callable[..., Any]
 """slime's signature: `(args, samples, **kwargs) -> DynamicFilterOutput | bool`."""
 
 
 class FilterDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """One group's verdict, what it was taken on and by which code.
+    """The verdict on one group, the statistics of its rewards, and the code that decided.
 
     `filter` is `module:name`, `none` where no filter is set; `digest` is the sha256 of its source.
     """
@@ -30,16 +73,19 @@ class FilterDecision(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
 
 
-def run_filter(function: Filter | None, shown: Any, samples: Sequence[Member]) -> FilterDecision:
-    """Ask `function` about a group whose samples all have rewards; without one every group is kept. shown: what the
-    filter sees as its `args`.
+GroupFilter = Callable[[GroupState], FilterDecision]
+"""The filter as the conductor calls it; raises PlugPointError where the user's function is broken."""
 
-    Raises PlugPointError where the filter raises or returns what is neither a verdict nor a bool: the message names
-    filter, group and cause. What becomes of the run is the caller's decision.
+
+def run_filter(function: Filter | None, shown: Any, samples: Sequence[Member]) -> FilterDecision:
+    """Call `function` on a group whose samples all have rewards; without a function every group is kept.
+
+    shown: the filter's `args`. Raises PlugPointError where the filter raises or returns neither a verdict nor a bool:
+    the message names filter, group and cause. The caller decides whether the run ends.
     """
     figures = figures_of(rewards_of(shown, samples))
     if function is None:
-        return kept(figures)
+        return _kept(figures)
     try:
         returned = function(shown, samples)
     except Exception as error:
@@ -55,8 +101,21 @@ def run_filter(function: Filter | None, shown: Any, samples: Sequence[Member]) -
     )
 
 
-def kept(figures: RewardFigures) -> FilterDecision:
-    """What is decided on a group where no filter is set."""
+def make_group_filter(rollout: RolloutSettings, shown: ArgsView) -> GroupFilter:
+    """The filter of --dynamic-sampling-filter-path, or one that keeps every group. shown: the filter's `args`."""
+    path = rollout.dynamic_sampling_filter_path
+    if not path:
+        return keep
+    function = load_function(path)
+    return lambda group: run_filter(function, shown, group_samples(group))
+
+
+def keep(group: GroupState) -> FilterDecision:
+    """Keep the group, with its statistics. No samples are built: the trainer waits for this."""
+    return _kept(figures_of(group.rollout_rewards))
+
+
+def _kept(figures: RewardFigures) -> FilterDecision:
     return FilterDecision(
         keep=True, reason=None, keep_when_insufficient=False, figures=figures, filter="none", digest=""
     )

@@ -1,4 +1,4 @@
-"""Drop groups whose rewards are all alike, since GRPO's advantages are then zero (DAPO, arXiv 2503.14476, 3.2)."""
+"""Drop groups whose rewards are all equal, since GRPO's advantages are then zero (DAPO, arXiv 2503.14476, 3.2)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from slime_events.plugins.filters.base_types import DynamicFilterOutput
-from slime_events.plugins.filters.figures import Member, group_std, rewards_of
+from slime_events.plugins.filters.decide import Member, group_std, rewards_of
 
 MIN_STD = 1e-6
 
@@ -14,7 +14,7 @@ MIN_STD = 1e-6
 def check_reward_nonzero_std(args: Any, samples: Sequence[Member], **_: Any) -> DynamicFilterOutput:
     """Keep a group whose rewards' unbiased standard deviation (float64) is above 1e-6.
 
-    A group of one has none and is dropped. The reason names the first reward: `zero_std_1.0`.
+    A group of one has no standard deviation and is dropped. The reason names the first reward: `zero_std_1.0`.
     """
     rewards = rewards_of(args, samples)
     std = group_std(rewards)

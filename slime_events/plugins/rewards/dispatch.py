@@ -1,33 +1,61 @@
-"""Which grader a sample gets, by slime's order: the sample's own, the run's own, then a built-in by name."""
+"""The graders, and which one a sample gets in slime's order: the sample's own, the run's own, a built-in by name."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from schemas.errors import UnknownGrader
 from slime_events.core.config.reward import RewardSettings
 from slime_events.plugins.loader import digest_of, load_function, name_of
+from slime_events.plugins.rewards import dapo, deepscaler, exact, f1, gpqa, math, random_reward, reasoning_gym
 from slime_events.plugins.rewards.boxed import last_boxed
-from slime_events.plugins.rewards.registry import GRADERS, REWARD_KEYS, BuiltIn
 from slime_events.plugins.sample import Sample
 
+BuiltIn = Callable[[str, Sample], Any]
+"""`(response, sample) -> value`: the response comes apart, since `boxed_` may have cut it."""
+
+GRADERS: Mapping[str, BuiltIn] = {
+    "dapo": dapo.reward,
+    "deepscaler": deepscaler.reward,
+    "exact": exact.reward,
+    "f1": f1.reward,
+    "gpqa": gpqa.reward,
+    "math": math.reward,
+    "random": random_reward.reward,
+    "reasoning_gym": reasoning_gym.reward,
+}
+
+IMMEDIATE = frozenset({"exact", "random"})
+"""Graders that return quickly for every input, and so need no process with a time limit: they pass over the text a few
+times, and use no code of a user's, no regular expression and no parser."""
+
+REWARD_KEYS: Mapping[str, str] = {"dapo": "score"}
+"""Which entry of a grader's dict is the reward where no --reward-key is given."""
+
+HEAVY_IMPORTS: Mapping[str, tuple[str, ...]] = {
+    "deepscaler": ("sympy", "sympy.parsing.sympy_parser", "pylatexenc.latex2text"),
+    "math": ("sympy", "sympy.parsing.sympy_parser", "pylatexenc.latex2text"),
+    "reasoning_gym": ("reasoning_gym",),
+}
+"""What a worker imports before it takes its first sample, so that no sample's time limit pays for it."""
+
 DEFAULT_NAMES = ("reward_func", "custom_rm")
-"""Looked for where --custom-rm-path names a file only."""
+"""Names that are looked up where --custom-rm-path names a file only."""
 
 BOXED = "boxed_"
 REMOTE = "remote_rm"
-"""A judge behind HTTP (`remote.py`): no process of the pool loads it."""
+"""A reward model behind HTTP (`remote.py`): no process of the pool loads it."""
 
 
 class Grader(NamedTuple):
     """A grader: `function(args, sample)` or, for a group, `function(args, samples)`; sync or async.
 
-    name and digest: for events. own: a user's. reward_key: which entry counts where it returns a dict. concurrent: its
-    calls may wait side by side.
+    name, digest: for events. own: a user's. reward_key: the entry that counts where it returns a dict. concurrent: its
+    calls may run side by side.
     """
 
     name: str
@@ -43,7 +71,7 @@ def resolve(
 ) -> Grader:
     """The grader of one sample: `sample.custom_rm_path`, `custom_rm_path`, `metadata["rm_type"]`, `rm_type`.
 
-    Raises UnknownGrader where no or no known name is left, PlugPointError for a user's function that will not load.
+    Raises UnknownGrader where no or an unknown name is left, PlugPointError for a user's function that will not load.
     """
     key = reward_key(settings, evaluation=evaluation)
     if path := sample.custom_rm_path or settings.custom_rm_path:
@@ -52,11 +80,11 @@ def resolve(
 
 
 def grader_name(settings: RewardSettings, sample: Sample) -> str:
-    """The name of the built-in grader that a sample gets; empty where a user's own grades it, or none is named."""
+    """The name of a sample's built-in grader; empty where a user's function grades it, or none is named."""
     if sample.custom_rm_path or settings.custom_rm_path:
         return ""
-    about = sample.metadata if isinstance(sample.metadata, dict) else {}
-    return str(about.get("rm_type") or settings.rm_type or "").strip()
+    metadata = sample.metadata if isinstance(sample.metadata, dict) else {}
+    return str(metadata.get("rm_type") or settings.rm_type or "").strip()
 
 
 def resolve_group(settings: RewardSettings, *, evaluation: bool = False, user_dir: Path | None = None) -> Grader | None:
@@ -100,14 +128,9 @@ def built_in(rm_type: str | None, key: str | None = None) -> Grader:
     def function(_: Any, sample: Sample) -> Any:
         return grade(response_for(name, sample.response), sample)
 
-    return Grader(name, _digest(base, grade), function, own=False, reward_key=key or REWARD_KEYS.get(base))
+    return Grader(name, digest_of(grade), function, own=False, reward_key=key or REWARD_KEYS.get(base))
 
 
 def response_for(rm_type: str, response: str) -> str:
-    """What a grader called `rm_type` reads of a response."""
+    """The part of a response that a grader called `rm_type` reads."""
     return (last_boxed(response) or "") if rm_type.startswith(BOXED) else response
-
-
-@functools.cache
-def _digest(base: str, grade: BuiltIn) -> str:
-    return digest_of(grade)

@@ -1,6 +1,4 @@
-"""`Graders`: who grades a run: processes of a pool, this process what is over at once, and a remote judge for the
-samples that name it.
-"""
+"""`Graders`: the graders of a run: a pool of processes, this process for `IMMEDIATE` graders, and a remote judge."""
 
 from __future__ import annotations
 
@@ -8,24 +6,22 @@ import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import msgspec
 
 from schemas.rewards import RewardFailureKind
 from slime_events.core.config.reward import RewardSettings
-from slime_events.plugins.rewards.dispatch import REMOTE, grader_name, reward_key
-from slime_events.plugins.rewards.inline import AtOnce
+from slime_events.plugins.rewards.dispatch import IMMEDIATE, REMOTE, grader_name, reward_key
 from slime_events.plugins.rewards.outcome import Outcome, RewardFailure
 from slime_events.plugins.rewards.pool import GraderPool
-from slime_events.plugins.rewards.registry import IMMEDIATE
+from slime_events.plugins.rewards.worker import InlineGrader
 from slime_events.plugins.sample import Sample
 
 
 class Graders:
-    """As `GraderPool`, whose arguments it takes. The pool's processes are started only if the run's own grader is one
-    of theirs, or when the first sample asks for one. A call whose samples all name `IMMEDIATE` graders needs none.
+    """Takes the arguments of `GraderPool`. The pool's processes are started only if the run's own grader needs them, or
+    when the first sample does. A call whose samples all name `IMMEDIATE` graders needs none.
     """
 
     def __init__(
@@ -34,14 +30,14 @@ class Graders:
         self._settings = settings
         own = grader_name(settings, Sample())
         self._is_remote, self._is_immediate = REMOTE in own, own in IMMEDIATE
-        # The run's own remote judge is none that a process could load.
+        # A process cannot load the run's own remote judge.
         self._pool = GraderPool(
             msgspec.structs.replace(settings, rm_type=None) if self._is_remote else settings, args=args, log=log
         )
-        self._at_once = AtOnce(settings)
-        self._started = asyncio.Lock()
+        self._inline = InlineGrader(settings)
+        self._starting = asyncio.Lock()
         self._parts = contextlib.AsyncExitStack()
-        self._pool_is_there = False
+        self._pool_started = False
         self._judge: Any = None
 
     async def __aenter__(self) -> Graders:
@@ -54,9 +50,7 @@ class Graders:
             await self._start_pool()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._parts.aclose()
 
     @property
@@ -65,22 +59,22 @@ class Graders:
         return self._pool.pids
 
     async def _start_pool(self) -> GraderPool:
-        async with self._started:
-            if not self._pool_is_there:
+        async with self._starting:
+            if not self._pool_started:
                 await self._parts.enter_async_context(self._pool)
-                self._pool_is_there = True
+                self._pool_started = True
         return self._pool
 
     async def grade(self, samples: Sequence[Sample], *, evaluation: bool = False) -> list[Outcome]:
-        """Grade each sample by itself; outcomes in the samples' order. Nothing a grader does raises here."""
-        if self._at_once.grades(samples):
-            return self._at_once.grade(samples, evaluation=evaluation)
+        """Grade each sample by itself; outcomes in the samples' order. An error in a grader is an outcome."""
+        if self._inline.accepts(samples):
+            return self._inline.grade(samples, evaluation=evaluation)
         if any(REMOTE in grader_name(self._settings, sample) for sample in samples):
             return list(await asyncio.gather(*(self._grade(sample, evaluation) for sample in samples)))
         return await (await self._start_pool()).grade(samples, evaluation=evaluation)
 
     async def grade_group(self, samples: Sequence[Sample], *, evaluation: bool = False) -> list[Outcome]:
-        """Grade a group: at once by the user's function under --group-rm, else sample by sample."""
+        """Grade a group: as a whole by the user's function under --group-rm, else sample by sample."""
         if not (self._settings.group_rm and self._settings.custom_rm_path):
             return await self.grade(samples, evaluation=evaluation)
         return await (await self._start_pool()).grade_group(samples, evaluation=evaluation)

@@ -5,6 +5,10 @@ from __future__ import annotations
 import re
 
 TEXT = re.compile(r"^\\text\{(?P<inner>.+?)\}$")
+_REPLACED = (
+    *(("\n", ""), (r"\!", ""), (r"\\", "\\"), ("tfrac", "frac"), ("dfrac", "frac"), (r"\left", "")),
+    *((r"\right", ""), (r"^{\circ}", ""), (r"^\circ", ""), (r"\$", "")),
+)
 _INTEGER_RATIO = re.compile(r"(0|-?[1-9][0-9]*)/(0|-?[1-9][0-9]*)")
 
 
@@ -31,18 +35,7 @@ class _UnreadableError(Exception):
 
 
 def _one_spelling(text: str) -> str:
-    for old, new in (
-        *(
-            ("\n", ""),
-            (r"\!", ""),
-            (r"\\", "\\"),
-            ("tfrac", "frac"),
-            ("dfrac", "frac"),
-            (r"\left", ""),
-            (r"\right", ""),
-        ),
-        *((r"^{\circ}", ""), (r"^\circ", ""), (r"\$", "")),
-    ):
+    for old, new in _REPLACED:
         text = text.replace(old, new)
     text = _without_unit(text).replace(r"\%", "").replace(" .", " 0.").replace("{.", "{0.")
     if not text:

@@ -1,4 +1,4 @@
-"""What a grader pool and its processes say to each other: length-prefixed MessagePack over a socket, never pickle."""
+"""The messages between a grader pool and its processes: length-prefixed MessagePack over a socket, never pickle."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from slime_events.plugins.rewards.outcome import Graded, RewardFailure, plain
 from slime_events.plugins.sample import Sample
 
 MARK = struct.Struct("<i")
-"""The number of the unit that a process works on, in the page that it shares with its pool."""
+"""The number of the job that a process works on, in the page that it shares with its pool."""
 IDLE = -1
 _LENGTH = struct.Struct("<I")
 
 
 class Setup(msgspec.Struct, frozen=True):
-    """First word to a process. args: what a user's function sees beside the reward settings."""
+    """First message to a process. args: what a user's function sees beside the reward settings."""
 
     settings: RewardSettings
     args: dict[str, Any]
     user_dir: str
 
 
-class Unit(msgspec.Struct, frozen=True):
-    """One call of a grader: a single sample, or a group that is graded at once."""
+class Job(msgspec.Struct, frozen=True):
+    """One call of a grader: a single sample, or a group that is graded as a whole."""
 
     samples: list[Sample]
     group: bool = False
@@ -36,9 +36,9 @@ class Unit(msgspec.Struct, frozen=True):
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """Units to grade, each encoded apart, so that they can be sent again without their neighbours."""
+    """Jobs to grade, each encoded apart, so that they can be sent again without their neighbours."""
 
-    units: list[msgspec.Raw]
+    jobs: list[msgspec.Raw]
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
@@ -57,9 +57,9 @@ class SetupFailed(msgspec.Struct, frozen=True, tag="setup_failed"):
 
 
 class Done(msgspec.Struct, frozen=True, tag="done"):
-    """One unit of the batch is graded: one outcome per sample."""
+    """One job of the batch is graded: one outcome per sample."""
 
-    unit: int
+    job: int
     outcomes: list[Graded | RewardFailure]
 
 
@@ -69,7 +69,7 @@ _encoder = msgspec.msgpack.Encoder(enc_hook=plain)
 
 
 def encode(message: Any) -> bytes:
-    """MessagePack; what it cannot hold (numpy and torch scalars, arrays) as numbers and lists."""
+    """MessagePack; numpy and torch scalars and arrays become numbers and lists."""
     return _encoder.encode(message)
 
 
@@ -79,7 +79,7 @@ def frame(payload: bytes) -> bytes:
 
 
 class Frames:
-    """Payloads from a stream. Whoever is interrupted while one comes reads on where it was."""
+    """Payloads from a stream. After an interruption the next read continues where the last one stopped."""
 
     def __init__(self, reader: asyncio.StreamReader) -> None:
         self._reader = reader

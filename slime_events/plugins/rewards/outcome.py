@@ -1,4 +1,4 @@
-"""What comes of grading one sample: a number, or a named reason why there is none. Both are data."""
+"""The outcome of grading one sample: a number, or a named reason why there is none. Both are data."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from schemas.rewards import RewardAssigned, RewardFailed, RewardFailureKind
 class Graded(msgspec.Struct, frozen=True, kw_only=True, tag="graded"):
     """A usable reward.
 
-    value: finite, what is trained on. detail: the grader's dict where it gave one, and under `metadata` what it
-    changed in the sample's metadata (slime's `raw_reward`, for example). seconds: wall time of the grading.
-    grader: name of a built-in or `module:function`; grader_digest: sha256 of its source.
+    value: finite, the number to train on. detail: the grader's dict where it gave one, and under `metadata` its changes
+    to the sample's metadata (slime's `raw_reward`, for example). seconds: wall time of the grading. grader: name of a
+    built-in or `module:function`; grader_digest: sha256 of its source.
     """
 
     value: float
@@ -27,7 +27,7 @@ class Graded(msgspec.Struct, frozen=True, kw_only=True, tag="graded"):
 
 
 class RewardFailure(msgspec.Struct, frozen=True, kw_only=True, tag="failure"):
-    """No usable reward. message: one sentence with what happened and, where there is something to do, what."""
+    """No usable reward. message: one sentence on what happened and, where something can be done, what."""
 
     kind: RewardFailureKind
     message: str
@@ -40,7 +40,7 @@ Outcome = Graded | RewardFailure
 
 
 def outcome_event(sample: str, group: str, outcome: Outcome) -> Event:
-    """What a sample's outcome is in the log."""
+    """A sample's outcome as an event."""
     if isinstance(outcome, Graded):
         return RewardAssigned(
             sample=sample,
@@ -51,26 +51,18 @@ def outcome_event(sample: str, group: str, outcome: Outcome) -> Event:
             detail=outcome.detail or None,
             seconds=outcome.seconds,
         )
-    return RewardFailed(
-        sample=sample,
-        group=group,
-        kind=outcome.kind,
-        message=outcome.message,
-        grader=outcome.grader,
-        grader_digest=outcome.grader_digest,
-        seconds=outcome.seconds,
-    )
+    return RewardFailed(sample=sample, group=group, **msgspec.structs.asdict(outcome))
 
 
 class Value(msgspec.Struct, frozen=True):
-    """A finite reward taken out of what a grader returned, with the dict it came from."""
+    """A finite reward out of a grader's return value, with the dict that held it."""
 
     value: float
     detail: dict[str, Any]
 
 
 class NoValue(msgspec.Struct, frozen=True):
-    """Why what a grader returned is no reward."""
+    """Why a grader's return value is no reward."""
 
     kind: RewardFailureKind
     message: str
@@ -84,7 +76,7 @@ def value_of(returned: Any, key: str | None) -> Value | NoValue:
         if not key:
             return NoValue(
                 RewardFailureKind.NO_KEY,
-                f"the grader returned a dict with {_keys(returned)}: say with --reward-key which one is the reward",
+                f"the grader returned a dict with {_keys(returned)}: name the one that is the reward with --reward-key",
             )
         if key not in returned:
             return NoValue(
@@ -92,6 +84,16 @@ def value_of(returned: Any, key: str | None) -> Value | NoValue:
             )
         returned = returned[key]
     return _number(returned, detail)
+
+
+def outcome_of(returned: Any, key: str | None, *, grader: str, grader_digest: str, seconds: float = 0.0) -> Outcome:
+    """The outcome of a grader that returned this. key: see `value_of`."""
+    value = value_of(returned, key)
+    if isinstance(value, NoValue):
+        return RewardFailure(
+            kind=value.kind, message=value.message, seconds=seconds, grader=grader, grader_digest=grader_digest
+        )
+    return Graded(value=value.value, detail=value.detail, seconds=seconds, grader=grader, grader_digest=grader_digest)
 
 
 def _number(returned: Any, detail: dict[str, Any]) -> Value | NoValue:

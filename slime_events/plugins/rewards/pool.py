@@ -1,22 +1,22 @@
-"""`GraderPool`: grading in processes, with a time limit that truly ends a stuck grader.
+"""`GraderPool`: grading in processes, with a time limit that ends every stuck grader.
 
-    samples -> queue of units -> one task per process -> batches over a socket -> outcomes, unit by unit
+    samples -> queue of jobs -> one task per process -> batches over a socket -> outcomes, job by job
 
-A unit is one call of the grader: a sample, or a group. When a unit passes its limit, its process is killed, the unit
-fails as `timeout`, and the others of its batch are graded by the process's successor. A unit whose process dies is
-tried once more, alone (someone else may have killed the process), then fails as `worker_died`.
+A job is one call of the grader: a sample, or a group. When a job passes its limit, its process is killed, the job
+fails as `timeout`, and the others of its batch are graded by the process's successor. A job whose process dies is
+retried once, alone (someone else may have killed the process), then fails as `worker_died`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import math
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -25,20 +25,53 @@ from schemas.errors import SlimeEventsError
 from schemas.rewards import RewardFailureKind
 from slime_events.core.config.reward import RewardSettings
 from slime_events.plugins.rewards import messages
-from slime_events.plugins.rewards.job import Unit, slim
-from slime_events.plugins.rewards.outcome import Outcome
-from slime_events.plugins.rewards.process import GraderProcess, StruckWhileLoading
+from slime_events.plugins.rewards.outcome import Outcome, RewardFailure
+from slime_events.plugins.rewards.process import GraderProcess, KilledWhileLoading
 from slime_events.plugins.sample import Sample
 from storage.cancellation import end_all
 
 BATCH = 32
-"""Units that a process gets at once; small enough that a stuck one does not hold many behind it."""
+"""Jobs that a process gets at a time; small enough that a stuck one does not hold many behind it."""
 CONCURRENT_BATCH = 256
-"""The same for an async grader, whose units wait side by side."""
+"""The same for an async grader, whose jobs run side by side."""
 STARTS = 3
-"""Times that a process is started before a signal that ends it while it loads is the grader's fault."""
+"""Starts of a process before a signal that ends it while it loads counts as the grader's fault."""
 GRACE = 0.25
-"""Seconds beyond the limit before a process is killed, so that an async grader's own limit strikes first."""
+"""Seconds beyond the limit before a process is killed, so that an async grader's own limit ends it first."""
+
+
+class PendingJob:
+    """A job on its way to a process. payload: its encoded form; future: its outcomes; deaths: how often a process died
+    on it; alone: it is sent without others.
+    """
+
+    __slots__ = ("alone", "deaths", "future", "payload", "samples")
+
+    def __init__(self, payload: bytes, samples: int) -> None:
+        self.payload = msgspec.Raw(payload)
+        self.samples = samples
+        self.future: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
+        self.deaths = 0
+        self.alone = False
+
+    def resolve(self, outcomes: list[Outcome]) -> None:
+        """Set the outcomes; later ones are ignored."""
+        if not self.future.done():
+            self.future.set_result(outcomes)
+
+    def fail(self, kind: RewardFailureKind, message: str, ready: messages.Ready, seconds: float = 0.0) -> None:
+        """The same failure for each of its samples. ready: of the process whose grader it was."""
+        failure = RewardFailure(
+            kind=kind, message=message, seconds=seconds, grader=ready.grader, grader_digest=ready.digest
+        )
+        self.resolve([failure] * self.samples)
+
+
+def slim(sample: Sample, settings: RewardSettings) -> Sample:
+    """Without the arrays that no built-in grader reads: at 4k tokens they are most of the cost of sending."""
+    if settings.custom_rm_path or sample.custom_rm_path:
+        return sample
+    return dataclasses.replace(sample, tokens=[], loss_mask=None, rollout_log_probs=None)
 
 
 class GraderPool:
@@ -61,7 +94,7 @@ class GraderPool:
         self._setup = messages.Setup(settings, dict(args or {}), str((user_dir or Path.cwd()).resolve()))
         self._log = log
         self._start_deadline = start_deadline
-        self._queue: deque[Unit] = deque()
+        self._queue: deque[PendingJob] = deque()
         self._arrived = asyncio.Event()
         self._processes: dict[int, GraderProcess] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -73,9 +106,7 @@ class GraderPool:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def start(self) -> None:
@@ -100,7 +131,7 @@ class GraderPool:
     async def grade(
         self, samples: Sequence[Sample], *, evaluation: bool = False, deadline: float | None = None
     ) -> list[Outcome]:
-        """Grade each sample by itself; outcomes in the samples' order. Nothing a grader does raises here.
+        """Grade each sample by itself; outcomes in the samples' order. An error in a grader is an outcome.
 
         evaluation: use --eval-reward-key. deadline: seconds for the whole call, beside each sample's own limit; what
         is not graded by then fails as `timeout`. Raises only where grader processes can no longer be started.
@@ -110,7 +141,7 @@ class GraderPool:
     async def grade_group(
         self, samples: Sequence[Sample], *, evaluation: bool = False, deadline: float | None = None
     ) -> list[Outcome]:
-        """Grade a group: at once by the user's function under --group-rm, else sample by sample."""
+        """Grade a group: as a whole by the user's function under --group-rm, else sample by sample."""
         if not (self._settings.group_rm and self._settings.custom_rm_path):
             return await self.grade(samples, evaluation=evaluation, deadline=deadline)
         return await self._grade([(list(samples), True)], evaluation, deadline)
@@ -129,31 +160,31 @@ class GraderPool:
     ) -> list[Outcome]:
         if self._broken is not None:
             raise self._broken
-        units = [self._enqueue(samples, group, evaluation) for samples, group in calls]
-        if not units:
+        jobs = [self._enqueue(samples, group, evaluation) for samples, group in calls]
+        if not jobs:
             return []
         self._arrived.set()
         try:
-            await asyncio.wait([unit.future for unit in units], timeout=deadline)
+            await asyncio.wait([job.future for job in jobs], timeout=deadline)
         finally:
-            for unit in units:
-                if not unit.future.done():
-                    unit.fail(RewardFailureKind.TIMEOUT, f"not graded within {deadline} s", self.ready)
-        return [outcome for unit in units for outcome in unit.future.result()]
+            for job in jobs:
+                if not job.future.done():
+                    job.fail(RewardFailureKind.TIMEOUT, f"not graded within {deadline} s", self.ready)
+        return [outcome for job in jobs for outcome in job.future.result()]
 
-    def _enqueue(self, samples: list[Sample], group: bool, evaluation: bool) -> Unit:
+    def _enqueue(self, samples: list[Sample], group: bool, evaluation: bool) -> PendingJob:
         try:
             sent = [slim(sample, self._settings) for sample in samples]
-            unit = Unit(messages.encode(messages.Unit(sent, group, evaluation)), len(samples))
+            job = PendingJob(messages.encode(messages.Job(sent, group, evaluation)), len(samples))
         except (OverflowError, msgspec.EncodeError, RecursionError) as error:
-            unit = Unit(b"", len(samples))
-            unit.fail(RewardFailureKind.RAISED, f"the sample cannot be sent to a grader: {error}", self.ready)
-            return unit
-        self._queue.append(unit)
-        return unit
+            job = PendingJob(b"", len(samples))
+            job.fail(RewardFailureKind.RAISED, f"the sample cannot be sent to a grader: {error}", self.ready)
+            return job
+        self._queue.append(job)
+        return job
 
     async def _serve(self, slot: int) -> None:
-        """One process's work, for ever; a process that is gone gets a successor."""
+        """Serve jobs with one process, for ever; a lost process gets a successor."""
         while True:
             batch = await self._next_batch()
             try:
@@ -167,7 +198,7 @@ class GraderPool:
                 self._queue.extendleft(reversed(batch))
                 raise
 
-    async def _next_batch(self) -> list[Unit]:
+    async def _next_batch(self) -> list[PendingJob]:
         while True:
             while self._queue and self._queue[0].future.done():
                 self._queue.popleft()
@@ -179,20 +210,20 @@ class GraderPool:
             return [self._queue.popleft()]
         most = CONCURRENT_BATCH if self.ready.concurrent else BATCH
         share = math.ceil(len(self._queue) / max(1, len(self._tasks)))
-        batch: list[Unit] = []
+        batch: list[PendingJob] = []
         while self._queue and not self._queue[0].alone and len(batch) < min(most, share):
             batch.append(self._queue.popleft())
         return batch
 
-    async def _grade_batch(self, slot: int, batch: list[Unit]) -> None:
+    async def _grade_batch(self, slot: int, batch: list[PendingJob]) -> None:
         process = self._processes[slot]
         began = time.monotonic()
         try:
             async with contextlib.aclosing(
-                process.grade([unit.payload for unit in batch], self._settings.rm_timeout + GRACE)
+                process.grade([job.payload for job in batch], self._settings.rm_timeout + GRACE)
             ) as answers:
                 async for done in answers:
-                    batch[done.unit].resolve(done.outcomes)
+                    batch[done.job].resolve(done.outcomes)
                     began = time.monotonic()
             return
         except TimeoutError:
@@ -202,39 +233,39 @@ class GraderPool:
         current = process.current()
         await process.kill(stack=kind is RewardFailureKind.TIMEOUT)
         del self._processes[slot]
-        message = self._what_happened(kind, process)
+        message = self._loss_message(kind, process)
         self._settle(batch, current, kind, message, time.monotonic() - began)
 
-    def _what_happened(self, kind: RewardFailureKind, process: GraderProcess) -> str:
+    def _loss_message(self, kind: RewardFailureKind, process: GraderProcess) -> str:
         log = "" if self._log is None else f"; where it was: {self._log}"
         if kind is RewardFailureKind.TIMEOUT:
             return f"grading took longer than {self._settings.rm_timeout:g} s; its process was ended{log}"
         return f"the grader process {process.ending()} on this sample{log}"
 
     def _settle(
-        self, batch: list[Unit], current: int | None, kind: RewardFailureKind, message: str, seconds: float
+        self, batch: list[PendingJob], current: int | None, kind: RewardFailureKind, message: str, seconds: float
     ) -> None:
-        """Fail the unit that a process was lost on; queue the others again, in front."""
-        open_units = [unit for unit in batch if not unit.future.done()]
+        """Fail the job that the process was lost on; put the others back at the front of the queue."""
+        open_jobs = [job for job in batch if not job.future.done()]
         blamed = batch[current] if current is not None else None
-        if blamed not in open_units:
-            blamed = open_units[0] if len(open_units) == 1 else None
-        for unit in reversed(open_units):
-            if unit is blamed and (kind is RewardFailureKind.TIMEOUT or unit.deaths):
-                unit.fail(kind, message, self.ready, seconds)
+        if blamed not in open_jobs:
+            blamed = open_jobs[0] if len(open_jobs) == 1 else None
+        for job in reversed(open_jobs):
+            if job is blamed and (kind is RewardFailureKind.TIMEOUT or job.deaths):
+                job.fail(kind, message, self.ready, seconds)
                 continue
-            unit.deaths += unit is blamed
-            unit.alone = unit.alone or unit is blamed or blamed is None
-            self._queue.appendleft(unit)
+            job.deaths += job is blamed
+            job.alone = job.alone or job is blamed or blamed is None
+            self._queue.appendleft(job)
         self._arrived.set()
 
     async def _start_process(self, slot: int) -> None:
-        """A process that a signal ends while it loads is tried again: somebody may have killed it."""
+        """A process that a signal ends while it loads is started again: somebody may have killed it."""
         for tries_left in reversed(range(STARTS)):
             try:
                 self._processes[slot] = await GraderProcess.start(self._setup, self._log, self._start_deadline)
                 return
-            except StruckWhileLoading:
+            except KilledWhileLoading:
                 if not tries_left:
                     raise
             except OSError as error:
@@ -242,9 +273,9 @@ class GraderPool:
                     f"a grader process cannot be started: {error}; lower --rm-workers ({self._settings.rm_workers})"
                 ) from error
 
-    def _break(self, error: SlimeEventsError, batch: list[Unit]) -> None:
+    def _break(self, error: SlimeEventsError, batch: list[PendingJob]) -> None:
         self._broken = error
-        for unit in (*batch, *self._queue):
-            if not unit.future.done():
-                unit.future.set_exception(error)
+        for job in (*batch, *self._queue):
+            if not job.future.done():
+                job.future.set_exception(error)
         self._queue.clear()

@@ -32,14 +32,14 @@ STACK_SECONDS = 0.05
 """Given to a stuck process to write its Python stack into the log before it is ended."""
 
 
-class StruckWhileLoading(PlugPointError):
-    """A signal ended the process: its grader's doing, or somebody else's."""
+class KilledWhileLoading(PlugPointError):
+    """A signal ended the process: sent by its grader, or by somebody else."""
 
 
 class GraderProcess:
     """A child that is executed anew (no fork of this process), leads its own session, and dies with this process.
 
-    Its stdout and stderr go to `log`, the conversation runs over a socket pair of its own.
+    Its stdout and stderr go to `log`, the messages go over a socket pair of its own.
     """
 
     def __init__(
@@ -59,13 +59,13 @@ class GraderProcess:
         `deadline` seconds, OSError where the machine has no room for it.
         """
         ours, theirs = socket.socketpair()
-        with theirs, contextlib.ExitStack() as of_no_use:
-            of_no_use.enter_context(ours)
+        with theirs, contextlib.ExitStack() as unused:
+            unused.enter_context(ours)
             mark = os.memfd_create("grader-mark")
-            of_no_use.callback(os.close, mark)
+            unused.callback(os.close, mark)
             os.ftruncate(mark, messages.MARK.size)
             child = _spawn(theirs.fileno(), mark, setup.user_dir, log)
-            of_no_use.pop_all()
+            unused.pop_all()
         reader, writer = await asyncio.open_connection(sock=ours)
         process = cls(child, reader, writer, mark)
         try:
@@ -73,7 +73,8 @@ class GraderProcess:
                 process.ready = await process._set_up(setup)
         except TimeoutError:
             await process.kill(stack=True)
-            raise DeadlineExceeded(f"a grader process was not ready within {deadline:g} s{_see(log)}") from None
+            hint = "" if log is None else f"; see {log}"
+            raise DeadlineExceeded(f"a grader process was not ready within {deadline:g} s{hint}") from None
         except BaseException:
             await process.kill()
             raise
@@ -85,8 +86,8 @@ class GraderProcess:
             answer = _answer_decoder.decode(await self._frames.next())
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             await self.kill()
-            struck = self._child.returncode < 0
-            kind = StruckWhileLoading if struck else PlugPointError
+            killed = self._child.returncode < 0
+            kind = KilledWhileLoading if killed else PlugPointError
             raise kind(f"a grader process {self.ending()} while it loaded its grader") from error
         if isinstance(answer, messages.SetupFailed):
             raise getattr(errors, answer.error, PlugPointError)(answer.message)
@@ -111,14 +112,14 @@ class GraderProcess:
             return "stopped answering"
         return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
 
-    async def grade(self, units: Sequence[msgspec.Raw], limit: float) -> AsyncGenerator[messages.Done, None]:
-        """Grade a batch; yields each unit as it is done.
+    async def grade(self, jobs: Sequence[msgspec.Raw], limit: float) -> AsyncGenerator[messages.Done, None]:
+        """Grade a batch; yields each job as it is done.
 
-        Raises TimeoutError when no unit was done for `limit` seconds, asyncio.IncompleteReadError or ConnectionError
+        Raises TimeoutError when no job was done for `limit` seconds, asyncio.IncompleteReadError or ConnectionError
         when the process died. It must then be killed.
         """
-        self._writer.write(messages.frame(messages.encode(messages.Batch(list(units)))))
-        for _ in units:
+        self._writer.write(messages.frame(messages.encode(messages.Batch(list(jobs)))))
+        for _ in jobs:
             answer = _answer_decoder.decode(await self._payload(limit))
             if not isinstance(answer, messages.Done):
                 raise ConnectionError(f"a grader process answered {type(answer).__name__} to a batch")
@@ -133,12 +134,12 @@ class GraderProcess:
                 return await self._frames.next()
 
     def current(self) -> int | None:
-        """The unit that the process is (or was, at its end) working on."""
+        """The job that the process is (or was, at its end) working on."""
         (number,) = messages.MARK.unpack(os.pread(self._mark, messages.MARK.size, 0))
         return None if number == messages.IDLE else int(number)
 
     async def kill(self, *, stack: bool = False) -> None:
-        """End it and its children at once, whatever it is doing; it is reaped when this returns."""
+        """Kill it and its children at once; it is reaped when this returns."""
         if stack and self.alive:
             self._child.send_signal(signal.SIGUSR1)
             await asyncio.sleep(STACK_SECONDS)
@@ -147,19 +148,16 @@ class GraderProcess:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._child.pid, signal.SIGKILL)
         await asyncio.to_thread(self._child.wait)
-        self._close_mark()
+        if self._mark >= 0:
+            os.close(self._mark)
+            self._mark = -1
 
     async def stop(self, deadline: float) -> None:
-        """Let it finish what it is at and end by itself; killed after `deadline` seconds."""
+        """Let it finish its job and exit; killed after `deadline` seconds."""
         self._writer.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             await asyncio.to_thread(self._child.wait, deadline)
         await self.kill()
-
-    def _close_mark(self) -> None:
-        if self._mark >= 0:
-            os.close(self._mark)
-            self._mark = -1
 
 
 def _spawn(connection: int, mark: int, user_dir: str, log: Path | None) -> subprocess.Popen[bytes]:
@@ -176,7 +174,3 @@ def _spawn(connection: int, mark: int, user_dir: str, log: Path | None) -> subpr
             pass_fds=(connection, mark),
             start_new_session=True,
         )
-
-
-def _see(log: Path | None) -> str:
-    return "" if log is None else f"; see {log}"

@@ -1,7 +1,7 @@
-"""A grader process: reads batches from its pool, grades, answers unit by unit.
+"""A grader process: reads batches from its pool, grades, answers job by job. `InlineGrader` grades without a process.
 
-Before each step of a unit it writes the unit's number into a shared page, so that the pool knows whom to blame when
-this process is stuck or dies. It has no time limit for synchronous code itself: the pool ends it from outside, which
+Before each step of a job it writes the job's number into a shared page, so that the pool knows which job to blame when
+this process is stuck or dies. It has no time limit for synchronous code itself: the pool kills it from outside, which
 also works inside C code and with signals blocked.
 """
 
@@ -18,7 +18,8 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Sequence
+import types
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,18 +29,52 @@ from schemas.errors import MissingPart, SlimeEventsError
 from schemas.rewards import RewardFailureKind
 from slime_events.core.config.reward import RewardSettings
 from slime_events.plugins.args_view import ArgsView
-from slime_events.plugins.rewards import dispatch, messages, registry
-from slime_events.plugins.rewards.outcome import Graded, NoValue, Outcome, RewardFailure, plain, value_of
-from slime_events.plugins.rewards.timeouts import OverLimit, limited, marked
+from slime_events.plugins.rewards import dispatch, messages
+from slime_events.plugins.rewards.outcome import Outcome, RewardFailure, outcome_of, plain
 from slime_events.plugins.sample import Sample
 
 _PR_SET_PDEATHSIG = 1
-_unit_decoder = msgspec.msgpack.Decoder(messages.Unit)
+_job_decoder = msgspec.msgpack.Decoder(messages.Job)
 _batch_decoder = msgspec.msgpack.Decoder(messages.Batch)
 
 
+class OverLimit(Exception):
+    """The grading time limit has passed; not a TimeoutError of the grader's own."""
+
+
+async def with_timeout(awaitable: Awaitable[Any], limit: float) -> Any:
+    """Its result within `limit` seconds. Raises OverLimit."""
+    try:
+        async with asyncio.timeout(limit) as timer:
+            return await awaitable
+    except TimeoutError:
+        if timer.expired():
+            raise OverLimit from None
+        raise
+
+
+@types.coroutine
+def marked(coroutine: Coroutine[Any, Any, Any], number: int, mark: Callable[[int], None]) -> Generator[Any, Any, Any]:
+    """Run `coroutine` with its job's number in the shared page while it has the processor."""
+    resume: Callable[[Any], Any] = coroutine.send
+    value: Any = None
+    while True:
+        mark(number)
+        try:
+            awaited = resume(value)
+        except StopIteration as stop:
+            return stop.value
+        finally:
+            mark(messages.IDLE)
+        try:
+            value = yield awaited
+            resume = coroutine.send
+        except BaseException as thrown:  # a cancellation goes into the coroutine, not past it
+            value, resume = thrown, coroutine.throw
+
+
 class Worker:
-    """Grades units one after the other; units of async graders wait side by side on one event loop."""
+    """Grades jobs one after the other; jobs of async graders run side by side on one event loop."""
 
     def __init__(self, setup: messages.Setup, mark: Callable[[int], None]) -> None:
         self._settings: RewardSettings = setup.settings
@@ -62,68 +97,85 @@ class Worker:
             _import_heavy(grader.name.removeprefix(dispatch.BOXED))
         return messages.Ready(grader.name, grader.digest, grader.concurrent)
 
-    def grade(self, units: Sequence[messages.Unit], answer: Callable[[messages.Done], None]) -> None:
-        """Grade all units; `answer` hears of each as it is done, in any order."""
+    def grade(self, jobs: Sequence[messages.Job], answer: Callable[[messages.Done], None]) -> None:
+        """Grade all jobs; `answer` gets each as it is done, in any order."""
         waiting = []
-        for number, unit in enumerate(units):
-            grader = self._grader(unit)
+        for number, job in enumerate(jobs):
+            grader = self._grader(job)
             if isinstance(grader, dispatch.Grader) and grader.concurrent:
-                waiting.append((number, unit, grader))
+                waiting.append((number, job, grader))
                 continue
             self._mark(number)
-            outcomes = self._grade_now(unit, grader)
+            outcomes = self._grade_one(job, grader)
             self._mark(messages.IDLE)
             answer(messages.Done(number, outcomes))
         if waiting:
             self._loop.run_until_complete(self._grade_side_by_side(waiting, answer))
 
-    def _grader(self, unit: messages.Unit) -> dispatch.Grader | SlimeEventsError:
+    def _grader(self, job: messages.Job) -> dispatch.Grader | SlimeEventsError:
         try:
-            if unit.group and (found := self._group_grader(unit)):
-                return found
-            return dispatch.resolve(self._settings, unit.samples[0], evaluation=unit.evaluation, user_dir=self._folder)
+            evaluation, folder = job.evaluation, self._folder
+            if job.group and (grader := dispatch.resolve_group(self._settings, evaluation=evaluation, user_dir=folder)):
+                return grader
+            return dispatch.resolve(self._settings, job.samples[0], evaluation=evaluation, user_dir=folder)
         except SlimeEventsError as error:
             return error
 
-    def _group_grader(self, unit: messages.Unit) -> dispatch.Grader | None:
-        return dispatch.resolve_group(self._settings, evaluation=unit.evaluation, user_dir=self._folder)
-
-    def _grade_now(self, unit: messages.Unit, grader: dispatch.Grader | SlimeEventsError) -> list[Outcome]:
+    def _grade_one(self, job: messages.Job, grader: dispatch.Grader | SlimeEventsError) -> list[Outcome]:
         began = time.perf_counter()
         if isinstance(grader, SlimeEventsError):
-            return [RewardFailure(kind=RewardFailureKind.RAISED, message=str(grader))] * len(unit.samples)
-        before = _metadata_of(unit, grader)
+            return [RewardFailure(kind=RewardFailureKind.RAISED, message=str(grader))] * len(job.samples)
+        before = _metadata_of(job, grader)
         try:
-            returned = self._call(unit, grader)
+            returned = self._call(job, grader)
             if inspect.isawaitable(returned):
-                returned = self._loop.run_until_complete(limited(returned, self._settings.rm_timeout))
+                returned = self._loop.run_until_complete(with_timeout(returned, self._settings.rm_timeout))
         except Exception as error:
-            return _raised(unit, grader, error, self._settings.rm_timeout, time.perf_counter() - began)
-        return _outcomes(unit, grader, returned, before, time.perf_counter() - began)
+            return _raised(job, grader, error, self._settings.rm_timeout, time.perf_counter() - began)
+        return _outcomes(job, grader, returned, before, time.perf_counter() - began)
 
     async def _grade_side_by_side(
-        self, waiting: Sequence[tuple[int, messages.Unit, dispatch.Grader]], answer: Callable[[messages.Done], None]
+        self, waiting: Sequence[tuple[int, messages.Job, dispatch.Grader]], answer: Callable[[messages.Done], None]
     ) -> None:
-        async def one(number: int, unit: messages.Unit, grader: dispatch.Grader) -> None:
+        async def one(number: int, job: messages.Job, grader: dispatch.Grader) -> None:
             began = time.perf_counter()
-            before = _metadata_of(unit, grader)
+            before = _metadata_of(job, grader)
             try:
-                call = marked(self._call(unit, grader), number, self._mark)
-                returned = await limited(call, self._settings.rm_timeout)
-                outcomes = _outcomes(unit, grader, returned, before, time.perf_counter() - began)
+                call = marked(self._call(job, grader), number, self._mark)
+                returned = await with_timeout(call, self._settings.rm_timeout)
+                outcomes = _outcomes(job, grader, returned, before, time.perf_counter() - began)
             except Exception as error:
-                outcomes = _raised(unit, grader, error, self._settings.rm_timeout, time.perf_counter() - began)
+                outcomes = _raised(job, grader, error, self._settings.rm_timeout, time.perf_counter() - began)
             answer(messages.Done(number, outcomes))
 
         await asyncio.gather(*(one(*each) for each in waiting))
 
-    def _call(self, unit: messages.Unit, grader: dispatch.Grader) -> Any:
-        args = self._args[unit.evaluation]
-        return grader.function(args, unit.samples if unit.group else unit.samples[0])
+    def _call(self, job: messages.Job, grader: dispatch.Grader) -> Any:
+        args = self._args[job.evaluation]
+        return grader.function(args, job.samples if job.group else job.samples[0])
+
+
+class InlineGrader:
+    """Grades in this very process what needs no time limit (`IMMEDIATE`); outcomes as from a process of the pool."""
+
+    def __init__(self, settings: RewardSettings) -> None:
+        self._settings = settings
+        self._worker = Worker(messages.Setup(settings, {}, str(Path.cwd())), mark=lambda number: None)
+
+    def accepts(self, samples: Sequence[Sample]) -> bool:
+        """Whether the graders of all samples are `IMMEDIATE`."""
+        return {dispatch.grader_name(self._settings, sample) for sample in samples} <= dispatch.IMMEDIATE
+
+    def grade(self, samples: Sequence[Sample], *, evaluation: bool) -> list[Outcome]:
+        """Grade each sample by itself; outcomes in the samples' order. An error in a grader is an outcome."""
+        outcomes: list[Outcome] = []
+        jobs = [messages.Job([sample], False, evaluation) for sample in samples]
+        self._worker.grade(jobs, lambda done: outcomes.extend(done.outcomes))
+        return outcomes
 
 
 def _import_heavy(rm_type: str) -> None:
-    for module in registry.HEAVY_IMPORTS.get(rm_type, ()):
+    for module in dispatch.HEAVY_IMPORTS.get(rm_type, ()):
         try:
             importlib.import_module(module)
         except ImportError as error:
@@ -137,32 +189,28 @@ def _args(values: dict[str, Any], evaluation: bool) -> ArgsView:
     return ArgsView(values)
 
 
-def _metadata_of(unit: messages.Unit, grader: dispatch.Grader) -> list[dict[str, Any]]:
-    return [dict(sample.metadata) for sample in unit.samples] if grader.own else []
+def _metadata_of(job: messages.Job, grader: dispatch.Grader) -> list[dict[str, Any]]:
+    return [dict(sample.metadata) for sample in job.samples] if grader.own else []
 
 
 def _outcomes(
-    unit: messages.Unit, grader: dispatch.Grader, returned: Any, before: list[dict[str, Any]], seconds: float
+    job: messages.Job, grader: dispatch.Grader, returned: Any, before: list[dict[str, Any]], seconds: float
 ) -> list[Outcome]:
     values = [returned]
-    if unit.group:
+    if job.group:
         values = list(returned) if hasattr(returned, "__iter__") and not isinstance(returned, dict | str) else []
-        if len(values) != len(unit.samples):
+        if len(values) != len(job.samples):
             what = f"{len(values)} values" if values else f"{type(returned).__name__} {str(returned)[:80]!r}"
-            message = f"the group grader returned {what} for {len(unit.samples)} samples: it must return one for each"
-            return [_failure(grader, RewardFailureKind.WRONG_TYPE, message, seconds)] * len(unit.samples)
+            message = f"the group grader returned {what} for {len(job.samples)} samples: it must return one for each"
+            return [_failure(grader, RewardFailureKind.WRONG_TYPE, message, seconds)] * len(job.samples)
     outcomes: list[Outcome] = []
     for index, value in enumerate(values):
-        found = value_of(value, grader.reward_key)
-        if isinstance(found, NoValue):
-            outcomes.append(_failure(grader, found.kind, found.message, seconds))
-            continue
-        detail = found.detail
-        if before and (changed := _changed(before[index], unit.samples[index].metadata)):
-            detail = detail | {"metadata": changed}
-        outcomes.append(
-            Graded(value=found.value, detail=detail, seconds=seconds, grader=grader.name, grader_digest=grader.digest)
-        )
+        outcome = outcome_of(value, grader.reward_key, grader=grader.name, grader_digest=grader.digest, seconds=seconds)
+        if isinstance(outcome, RewardFailure):
+            outcome = _failure(grader, outcome.kind, outcome.message, seconds)
+        elif before and (changed := _changed(before[index], job.samples[index].metadata)):
+            outcome = msgspec.structs.replace(outcome, detail=outcome.detail | {"metadata": changed})
+        outcomes.append(outcome)
     return outcomes
 
 
@@ -173,14 +221,14 @@ def _changed(before: dict[str, Any], after: Any) -> dict[str, Any]:
 
 
 def _raised(
-    unit: messages.Unit, grader: dispatch.Grader, error: Exception, limit: float, seconds: float
+    job: messages.Job, grader: dispatch.Grader, error: Exception, limit: float, seconds: float
 ) -> list[Outcome]:
     if isinstance(error, OverLimit):
         failure = _failure(grader, RewardFailureKind.TIMEOUT, f"grading took longer than {limit:g} s", seconds)
     else:
         message = f"the grader {grader.name} raised {type(error).__name__}: {error}{_line_of(error)}"
         failure = _failure(grader, RewardFailureKind.RAISED, message, seconds)
-    return [failure] * len(unit.samples)
+    return [failure] * len(job.samples)
 
 
 def _failure(grader: dispatch.Grader, kind: RewardFailureKind, message: str, seconds: float) -> RewardFailure:
@@ -226,4 +274,4 @@ def serve(connection: socket.socket, mark: Callable[[int], None]) -> None:
         return
     while (payload := messages.receive_frame(connection)) is not None:
         batch = _batch_decoder.decode(payload)
-        worker.grade([_unit_decoder.decode(unit) for unit in batch.units], answer)
+        worker.grade([_job_decoder.decode(job) for job in batch.jobs], answer)

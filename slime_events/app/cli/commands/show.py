@@ -38,7 +38,7 @@ from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.run.run_reader import OpenedRun, open_run
 from slime_events.core.state.run import RunPhase
 from slime_events.core.trajectory import Fetch, read_trajectory
-from slime_events.plugins.prompt_text import prompt_decoder, text_decoder
+from slime_events.plugins.sample_view import prompt_decoder, text_decoder
 from storage.archive.index import cache_folder
 from storage.log import Readable
 

@@ -13,7 +13,7 @@ from slime_events.app.cli.render.event_line import spans_text
 from slime_events.app.cli.render.json_values import plain
 from slime_events.app.cli.render.text import block, clock, duration, fields, shorten, table
 from slime_events.core.trajectory import Trajectory
-from slime_events.plugins.prompt_text import DecodePrompt, prompt_text
+from slime_events.plugins.sample_view import DecodePrompt, prompt_text
 
 TOKENS = 64
 Decode = Callable[[int], str]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_apps.version_choice import PATIENCE, Choice, Claim, choose_version
+from serve_apps.engine_weights import PATIENCE, Choice, Claim, choose_version
 
 HOLD_S = 2.0
 
@@ -80,4 +80,4 @@ def test_what_is_chosen_is_wanted(
     choice = choose(current, published, *wishes, since=since, hold_s=hold_s)
     wanted = {claim.oldest for claim in wishes if claim.newest is not None}
     assert choice.version in {current, published} | wanted
-    assert choice.look_again_s is None or (choice.version == current and choice.look_again_s > 0)
+    assert choice.recheck_s is None or (choice.version == current and choice.recheck_s > 0)

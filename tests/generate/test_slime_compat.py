@@ -15,7 +15,7 @@ from schemas.errors import PlugPointError
 from schemas.rollouts import RolloutCompleted, RolloutFailed, Sampling
 from schemas.steps import StepCommitted
 from schemas.turns import TurnRecorded, TurnRole
-from serve_apps.generate.sampling import read_sampling, read_seed, sampling_params
+from serve_apps.generate.session import read_sampling, read_seed, sampling_params
 from serve_apps.generate.slime_compat import post
 from tests.generate.scene import a_run, events, setup
 from tests.simulation.crash import Crash, Fate, Half
@@ -52,9 +52,9 @@ async def test_a_search_loop_written_for_slime(tmp_path: Path, retrieval: str) -
     assert not events(run, RolloutFailed)
     assert [turn.role for turn in events(run, TurnRecorded)] == [TurnRole.ASSISTANT, TurnRole.TOOL] * 3
     (done,) = events(run, RolloutCompleted)
-    said = [len(f"<information>page {number}</information>") for number in (1, 2, 3)]
+    lengths = [len(f"<information>page {number}</information>") for number in (1, 2, 3)]
     assert done.loss_mask is not None
-    assert unpack(done.loss_mask).tolist() == [bit for n in said for bit in [1] * 6 + [0] * n]
+    assert unpack(done.loss_mask).tolist() == [bit for n in lengths for bit in [1] * 6 + [0] * n]
     assert [asked["topk"] for asked in _Retrieval.asked] == [1, 1, 1]
 
 
