@@ -261,11 +261,10 @@ def _flow(rows: Sequence[Row], pitch: int, scale: tuple[float, float]) -> list[s
     for name, numbers, y in _stacked((row.sources for row in rows), middle, BOX):
         drawn += [_curve(FILE_X + FILE_WIDTH, y, LABEL_X - 6, middle[number]) for number in numbers]
         drawn += _box(FILE_X, y, FILE_WIDTH, name, f"{name}\nprompts of {len(numbers)} rows came from it")
-    targets = [(row.target,) if row.target else () for row in rows]
-    if len(rows) > 1 and len({target for target in targets if target}) == len(rows):  # each row has its own
-        drawn += [
-            _text(TARGET_X, y + 4, f"→ {t.rpartition(' → ')[2]}", "") for (t,), y in zip(targets, middle, strict=True)
-        ]
+    targets = [[row.target] if row.target else [] for row in rows]
+    if len(rows) > 1 and len({row.target for row in rows if row.target}) == len(rows):  # each row has its own
+        arrows = (row.target.rpartition(" → ")[2] for row in rows)
+        drawn += [_text(TARGET_X, y + 4, f"→ {target}", "") for target, y in zip(arrows, middle, strict=True)]
     else:
         for name, numbers, y in _stacked(targets, middle, BOX):
             drawn += [_curve(CELLS_X + CELLS_WIDTH + 8, middle[number], TARGET_X, y) for number in numbers]
