@@ -15,7 +15,7 @@ from actors.trainer.checkpoint_folders import CheckpointFolders
 from actors.trainer.restore import restore
 from actors.trainer.trainer_ranks import Ranks
 from schemas.errors import TrainerError
-from slime_events.analysis.retrain.retrained import Retrained
+from slime_events.analysis.retrain.difference import Retrained
 from slime_events.analysis.retrain.version_chain import Chain, read_chain
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_reader import OpenedRun

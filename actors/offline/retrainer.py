@@ -14,10 +14,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from actors.trainer.trainer_ranks import Ranks, Result, train
-from slime_events.analysis.retrain.difference import Difference, trained_otherwise
-from slime_events.analysis.retrain.distance import Distance, distance
+from slime_events.analysis.retrain.difference import Difference, Distance, Retrained, distance, trained_otherwise
 from slime_events.analysis.retrain.recorded_steps import RecordedStep
-from slime_events.analysis.retrain.retrained import Retrained
 from slime_events.loop.training.training_state import Digests
 from storage.cancellation import end_all
 from storage.weights.files import TensorView

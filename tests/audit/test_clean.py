@@ -14,12 +14,11 @@ import pytest
 from schemas.arrays import Array, unpack
 from schemas.codec import decode
 from schemas.errors import BlobMissing
-from slime_events.analysis.audit import weight_files
-from slime_events.analysis.audit.audit import Audit, audit
-from slime_events.analysis.audit.recalled import recorded_ends
-from slime_events.analysis.audit.report import Report, report_text
-from slime_events.analysis.audit.rules import Rules, rules_of
-from slime_events.analysis.audit.verdicts import figures
+from slime_events.analysis.audit import weights as weight_checks
+from slime_events.analysis.audit.audit import Audit, Report, audit, report_text
+from slime_events.analysis.audit.groups import figures
+from slime_events.analysis.audit.ledger import Rules, rules_of
+from slime_events.analysis.audit.recorded_rollouts import recorded_ends
 from slime_events.core.config.rollout import RolloutSettings
 from slime_events.core.config.settings import TrainSettings
 from storage.archive.writer import ArchiveWriter
@@ -228,7 +227,7 @@ async def test_a_version_that_is_removed_while_it_is_read(
         shutil.rmtree(folder)
         raise FileNotFoundError(folder)
 
-    monkeypatch.setattr(weight_files, "verify", removed)
+    monkeypatch.setattr(weight_checks, "verify", removed)
     report = await log.audit(synchronous.auditor())
     assert counts(report, "files") == {"verified": 0, "removed since": 6}
     assert "files" not in {finding.check for finding in report.findings}

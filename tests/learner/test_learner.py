@@ -22,9 +22,8 @@ from schemas.runs import FinishReason, RunFinished
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsPublished
 from serve_apps.engine.scripted_engine import Script
-from slime_events.analysis.audit.audit import Audit, audit
-from slime_events.analysis.audit.followed import facts_of
-from slime_events.analysis.audit.report import report_text
+from slime_events.analysis.audit.audit import Audit, audit, report_text
+from slime_events.analysis.audit.batches import facts_of
 from slime_events.core.config.toml import settings_from
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.run.run_reader import OpenedRun

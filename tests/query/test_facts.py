@@ -8,7 +8,7 @@ import pytest
 
 from schemas.arrays import Array
 from schemas.codec import decode
-from slime_events.analysis.query.facts import FACTS
+from slime_events.analysis.query.event_tables import FACTS
 from storage.log import Recorded
 from tests.golden.log_file import read_records
 from tests.golden.make import FOLDER

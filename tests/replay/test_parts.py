@@ -14,12 +14,10 @@ from schemas.ids import LOADED
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
 from schemas.rewards import RewardAssigned
 from slime_events.analysis.replay.cycles import Turn, Turns
-from slime_events.analysis.replay.decider import _once_each, settings_under
-from slime_events.analysis.replay.difference import Kind, difference
 from slime_events.analysis.replay.equality import is_decision, is_same
-from slime_events.analysis.replay.feeds import Remembering
-from slime_events.analysis.replay.recorded_feed import RecordedFeed
-from slime_events.analysis.replay.report import ReplayReport
+from slime_events.analysis.replay.feeds import RecordedFeed, Remembering
+from slime_events.analysis.replay.replay import _once_each, settings_under
+from slime_events.analysis.replay.report import Kind, ReplayReport, difference
 from slime_events.core.state.group import GroupState, SampleState
 from slime_events.core.state.run import RunState
 from slime_events.plugins.filters.decide import FilterDecision

@@ -17,8 +17,8 @@ from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutRequested
 from schemas.runs import Branched, FinishReason, RunFailed, RunFinished, RunResumed, RunStarted
 from schemas.weights import WeightsPublished
-from slime_events.analysis.replay.difference import Kind
 from slime_events.analysis.replay.equality import is_decision
+from slime_events.analysis.replay.report import Kind
 from slime_events.core.config.toml import settings_from
 from slime_events.core.state.group import GroupState
 from slime_events.loop.conductor.decide import is_broken

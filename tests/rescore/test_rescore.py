@@ -13,8 +13,8 @@ from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
 from schemas.rewards import RewardAssigned
 from slime_events.algorithms.reward_norm import normalize_rewards
 from slime_events.analysis.rescore.change import make_change
+from slime_events.analysis.rescore.report import report_text
 from slime_events.analysis.rescore.rescore import rescore
-from slime_events.analysis.rescore.text import report_text
 from slime_events.loop.learner.overrides import read_changes
 from tests.rescore.recorded import NONZERO_STD, SAMPLES, coin_without, opened, record, settings, with_filter
 from tests.simulation.simulation import Simulation

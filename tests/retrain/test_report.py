@@ -15,11 +15,8 @@ import pytest
 from actors.offline.retrain_run import Save, Wanted, retrain
 from schemas.errors import CheckpointMismatch, ImpossibleCombination
 from schemas.runs import RunStarted
-from slime_events.analysis.retrain.diagnosis import likely_causes
-from slime_events.analysis.retrain.difference import Compared, Difference
-from slime_events.analysis.retrain.distance import distance
-from slime_events.analysis.retrain.report import report_text, step_text
-from slime_events.analysis.retrain.retrained import Retrained
+from slime_events.analysis.retrain.difference import Compared, Difference, Retrained, distance
+from slime_events.analysis.retrain.report import likely_causes, report_text, step_text
 from slime_events.core.config.settings import TrainSettings
 from storage.weights.files import view
 from storage.weights.store import TensorBytes, verify

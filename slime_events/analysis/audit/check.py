@@ -1,13 +1,32 @@
-"""`Check`: one promise about a log, looked at event by event."""
+"""`Check`: one promise about a log, looked at event by event; `Finding`: one thing in a log that must not be."""
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import msgspec
+
 from schemas.event import Event
-from slime_events.analysis.audit.finding import Finding
 from slime_events.analysis.audit.ledger import Ledger
 from storage.log import Recorded
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """check: which found it. position, event: of what it is about (0 and the run where it is about the whole log).
+
+    wrong: what is there. means: what follows from it.
+    """
+
+    check: str
+    position: int
+    event: str
+    wrong: str
+    means: str
+
+    def __str__(self) -> str:
+        where = f"position {self.position}, {self.event}" if self.position else self.event
+        return f"{where}: {self.wrong}, so {self.means}"
+
 
 Counts = dict[str, Any]
 """What a check looked at, by name: numbers, words, and for histograms a dict of numbers."""

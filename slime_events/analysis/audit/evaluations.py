@@ -9,8 +9,7 @@ from schemas.event import Purpose
 from schemas.prompts import PromptSubmitted
 from schemas.rollouts import RolloutRequested
 from slime_events.analysis.audit.check import Check, Counts
-from slime_events.analysis.audit.facts import Fate, GroupFacts, SampleFacts
-from slime_events.analysis.audit.ledger import Ledger
+from slime_events.analysis.audit.ledger import Fate, GroupFacts, Ledger, SampleFacts
 from storage.log import Recorded
 
 

@@ -1,24 +1,125 @@
-"""`Ledger`: the facts about samples, groups, batches and versions that checks look up. It judges nothing."""
+"""`Ledger`: the samples, groups, batches, versions and rules that checks look up. It judges nothing."""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from schemas.batches import BatchSealed
 from schemas.event import Event, Purpose
 from schemas.groups import GroupAccepted, GroupRejected
 from schemas.ids import place_of
 from schemas.prompts import PromptSubmitted
+from schemas.recorded import Recalled
 from schemas.rewards import RewardAssigned, RewardFailed
-from schemas.rollouts import RolloutCompleted, RolloutFailed, RolloutProgressed, RolloutRequested, RolloutSuspended
+from schemas.rollouts import (
+    RolloutCompleted,
+    RolloutFailed,
+    RolloutProgressed,
+    RolloutRequested,
+    RolloutSuspended,
+    WeightSpan,
+)
 from schemas.runs import Branched, RunFailed, RunFinished, RunResumed, RunStarted
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsPublished
-from slime_events.analysis.audit.facts import Fate, GroupFacts, SampleFacts
-from slime_events.analysis.audit.rules import Rules, rules_of
+from slime_events.core.config.algorithm import AlgorithmSettings
+from slime_events.core.config.settings import TrainSettings
+from slime_events.loop.conductor.plan import Plan, make_plan
 from storage.log import Recorded
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """plan, algorithm: None where the log does not say (`run.started` without settings, or with those of a version
+    that this one cannot read); what depends on them is then counted, not judged.
+    """
+
+    plan: Plan | None = None
+    algorithm: AlgorithmSettings | None = None
+
+
+def rules_of(settings: dict[str, Any]) -> Rules:
+    """The rules in the settings of a `run.started`."""
+    if not settings:
+        return Rules()
+    try:
+        given = msgspec.convert(settings, TrainSettings)
+        return Rules(make_plan(given.rollout, given.evaluation, given.trainer), given.algorithm)
+    except (msgspec.ValidationError, ValueError):
+        return Rules()
+
+
+class Fate(enum.StrEnum):
+    """Where a rollout stands."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    SUSPENDED = "suspended"
+    FAILED = "failed"
+    COMPLETED = "completed"
+
+
+@dataclass(slots=True)
+class SampleFacts:
+    """One sample. min_version, max_version: the weights that were asked for last. ended: position of its
+    rollout.completed. reward: as assigned; graded: position of its outcome. rollout: the sample that was asked for,
+    where this is a further one.
+    """
+
+    sample: str
+    group: GroupFacts
+    attempt: int
+    prompt_length: int
+    min_version: int
+    rollout: str = ""
+    max_version: int | None = None
+    fate: Fate = Fate.WAITING
+    ended: int = 0
+    length: int = 0
+    oldest: int | None = None
+    newest: int | None = None
+    digest: str = ""
+    reward: float | None = None
+    graded: int = 0
+
+    def saw(self, spans: tuple[WeightSpan, ...]) -> None:
+        """Widen the range of weight versions over its tokens."""
+        for span in spans:
+            version = span.version
+            self.oldest = version if self.oldest is None else min(self.oldest, version)
+            self.newest = version if self.newest is None else max(self.newest, version)
+
+
+@dataclass(slots=True)
+class GroupFacts:
+    """One group. version: of the weights when it was first asked for (an evaluation's: that it is of). order: the
+    how-manieth training group asked for. decided: position of its verdict. step: whose batch has it. recalled: of one
+    whose rollouts are those of a recorded group, named by source and key.
+    """
+
+    group: str
+    position: int
+    purpose: Purpose
+    dataset: str
+    version: int
+    samples: dict[str, SampleFacts] = field(default_factory=dict)
+    order: int = -1
+    decided: int = 0
+    accepted: bool = False
+    step: int | None = None
+    recalled: Recalled | None = None
+    recorded: tuple[str, str] = ("", "")
+
+    @property
+    def oldest(self) -> int:
+        """The oldest weight version in it; a sample without tokens counts as the version it was asked for with."""
+        versions = (s.min_version if s.oldest is None else s.oldest for s in self.samples.values())
+        return min(versions, default=self.version)
 
 
 @dataclass(slots=True)

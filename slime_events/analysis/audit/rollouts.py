@@ -13,8 +13,7 @@ from schemas.rollouts import (
     RolloutSuspended,
 )
 from slime_events.analysis.audit.check import Check, Counts
-from slime_events.analysis.audit.facts import Fate, SampleFacts
-from slime_events.analysis.audit.ledger import Ledger
+from slime_events.analysis.audit.ledger import Fate, Ledger, SampleFacts
 from storage.log import Recorded
 
 Said = RolloutProgressed | RolloutCompleted | RolloutFailed | RolloutSuspended

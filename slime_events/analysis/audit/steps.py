@@ -1,8 +1,11 @@
-"""Steps: is each sealed batch committed once, on the version before it?"""
+"""Steps: each sealed batch committed once, every accepted sample trained once and within the staleness bound."""
 
 from __future__ import annotations
 
+from collections import Counter
+
 from schemas.batches import BatchSealed
+from schemas.event import Purpose
 from schemas.steps import StepClaimed, StepCommitted
 from slime_events.analysis.audit.check import Check, Counts
 from slime_events.analysis.audit.ledger import Ledger
@@ -68,4 +71,91 @@ class Steps(Check):
             "tokens": self._tokens,
             "trainers": len(self._claims),
             "batches waiting for the trainer": waiting,
+        }
+
+
+class Training(Check):
+    """Counted by sample over the committed steps, apart from how batches were put together."""
+
+    name = "training"
+    promise = "every accepted sample trained once, or waiting"
+    hears = (StepCommitted,)
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__(ledger)
+        self._trained: dict[str, int] = {}
+
+    @property
+    def applies(self) -> bool:
+        return not self.ledger.follows  # `Followed` is for those whose rollouts are another run's
+
+    def apply(self, recorded: Recorded) -> None:
+        event = recorded.envelope.event
+        assert isinstance(event, StepCommitted)
+        batch = self.ledger.batches.get(event.step)
+        for name in batch.samples if batch else ():
+            first = self._trained.setdefault(name, recorded.position)
+            if first != recorded.position:
+                self.find(recorded, f"sample {name} was trained at position {first}", "it counts twice in the weights")
+            sample = self.ledger.samples.get(name)
+            if sample is None or not sample.group.accepted:
+                self.find(recorded, f"sample {name} was never accepted", "it counts in the weights and should not")
+
+    def counts(self) -> Counts:
+        found: Counts = {"trained": len(self._trained)}
+        for group in self.ledger.groups.values():
+            if group.purpose is Purpose.TRAIN and group.accepted:
+                waiting = sum(1 for sample in group.samples if sample not in self._trained)
+                if waiting:
+                    reason = self._waits_for(group.step)
+                    found[reason] = found.get(reason, 0) + waiting
+        return found
+
+    def _waits_for(self, step: int | None) -> str:
+        if step is not None:
+            return f"waiting for step {step} to be committed"
+        if self.ledger.has_all_steps:
+            return "left over after the last step"
+        return f"waiting for the batch of step {self.ledger.steps_sealed}"
+
+
+class Staleness(Check):
+    """Versions that a sample's oldest token was behind the weights that it trained."""
+
+    name = "staleness"
+    promise = "every sample within the bound of the run's settings"
+    hears = (StepCommitted,)
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__(ledger)
+        self._samples: Counter[int] = Counter()
+
+    @property
+    def applies(self) -> bool:
+        return not self.ledger.follows  # `Followed` is for those whose rollouts are another run's
+
+    def apply(self, recorded: Recorded) -> None:
+        event = recorded.envelope.event
+        assert isinstance(event, StepCommitted)
+        plan = self.ledger.rules.plan
+        batch = self.ledger.batches.get(event.step)
+        for name in batch.samples if batch else ():
+            sample = self.ledger.samples.get(name)
+            if sample is None or sample.oldest is None:
+                continue
+            behind = event.parent_version - sample.oldest
+            self._samples[behind] += 1
+            recalled = sample.group.recalled
+            most = recalled.bound if recalled is not None else None if plan is None else plan.staleness_bound
+            if most is not None and not 0 <= behind <= most:
+                wrong = f"sample {name} begins with v{sample.oldest} and trained v{event.parent_version}, {behind} "
+                wrong += f"behind where {most} is the most"
+                self.find(recorded, wrong, "it is further off policy than was asked for")
+
+    def counts(self) -> Counts:
+        plan = self.ledger.rules.plan
+        return {
+            "at worst": max(self._samples, default=0),
+            "allowed": None if plan is None else plan.staleness_bound,
+            "samples by versions behind": {str(behind): n for behind, n in sorted(self._samples.items())},
         }

@@ -12,10 +12,8 @@ from dataclasses import dataclass, field
 from schemas.batches import BatchSealed
 from schemas.errors import DataError
 from schemas.subjects import of_type
-from slime_events.analysis.export.followed import FollowedSamples
-from slime_events.analysis.export.prompt import prompts_of
-from slime_events.analysis.export.sample import ExportedSample, Fate
-from slime_events.analysis.export.samples import Samples
+from slime_events.analysis.export.sample import ExportedSample, Fate, prompts_of
+from slime_events.analysis.export.samples import FollowedSamples, Samples
 from slime_events.analysis.export.writers import DumpWriter, HfWriter, JsonlWriter, ParquetWriter, Rows, Writer
 from slime_events.core.run.run_reader import OpenedRun, branched_of, open_parent
 from slime_events.plugins.prompt_text import prompt_decoder

@@ -23,8 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from schemas.codec import decode
-from slime_events.analysis.query.builder import FactBuilder, type_in
-from slime_events.analysis.query.facts import Fact
+from slime_events.analysis.query.event_tables import Fact, FactBuilder, type_in
 from slime_events.core.trajectory import Fetch
 from storage.archive.index import cache_folder
 from storage.archive.manifest import SegmentManifest

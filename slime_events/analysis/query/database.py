@@ -14,10 +14,9 @@ from typing import Any
 import duckdb
 
 from schemas.errors import BadQuery
-from slime_events.analysis.query.answer import Answer
-from slime_events.analysis.query.bad_query import bad_query
-from slime_events.analysis.query.facts import FACTS, LOG
-from slime_events.analysis.query.run_facts import FactParts, RunFacts
+from slime_events.analysis.query.answer import Answer, bad_query
+from slime_events.analysis.query.event_tables import FACTS, LOG
+from slime_events.analysis.query.run_rows import FactParts, RunFacts
 from slime_events.analysis.query.tables import TABLES
 
 _SETTINGS = {

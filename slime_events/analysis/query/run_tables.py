@@ -7,12 +7,13 @@ import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from schemas.errors import RunNotFound
+from schemas.errors import BadQuery, RunNotFound
+from schemas.ids import place_of
 from schemas.runs import Branched
 from slime_events.analysis.query.answer import Answer
 from slime_events.analysis.query.cache import TableCache
 from slime_events.analysis.query.database import ask, database, facts_needed, one_select
-from slime_events.analysis.query.run_facts import Part, RunFacts, is_of_rollouts
+from slime_events.analysis.query.run_rows import Part, RunFacts, is_of_rollouts
 from slime_events.core.run.run_reader import OpenedRun, branched_of, open_parent
 
 
@@ -70,3 +71,43 @@ def _part(branched: Branched, depth: int, *, with_parent: bool) -> Part:
     if branched.follows and not with_parent:
         return Part(depth, only_rollouts=True)
     return Part(depth, None if branched.follows else branched.position, branched.version)
+
+
+_SAMPLE, _GROUP = "sample", ("group_id", "group")
+_SAMPLES = 'SELECT "group", sample FROM log.rollout_requested UNION SELECT "group", sample FROM log.rollout_completed'
+
+
+async def samples_where(
+    opened: OpenedRun, sql: str, *, with_parent: bool = False, cache: Path | None = None
+) -> list[str]:
+    """Ids of the samples that a query chooses, each once, in the query's order.
+
+    Its result has a column `sample`, or else `group_id` (or `group`), which stands for all samples of the group. Rows
+    where that is null are passed over. with_parent, cache: as `tables_of`. Raises BadQuery, and as the log does.
+    """
+
+    async with tables_of(opened, with_parent=with_parent, cache=cache) as tables:
+        chosen = await tables.sql(sql)
+        if _SAMPLE in chosen.columns:
+            return _ids(chosen.relation.project('"sample"').fetchall())
+        group = next((name for name in _GROUP if name in chosen.columns), None)
+        if group is None:
+            raise BadQuery(
+                f"the query gives {', '.join(chosen.columns)}: to choose samples it needs a column `sample` or "
+                "`group_id`"
+            )
+        groups = _ids(chosen.relation.project(f'"{group}"').fetchall())
+        return _samples_of(groups, (await tables.sql(_SAMPLES)).rows())
+
+
+def _samples_of(groups: list[str], samples: list[tuple[str, str]]) -> list[str]:
+    """All samples of these groups, group by group. samples: (group, sample) of every group that there is."""
+    found: dict[str, list[str]] = {group: [] for group in groups}
+    for group, sample in samples:
+        if group in found:
+            found[group].append(sample)
+    return [sample for group in groups for sample in sorted(found[group], key=place_of)]
+
+
+def _ids(rows: list[tuple[str | None, ...]]) -> list[str]:
+    return list(dict.fromkeys(str(row[0]) for row in rows if row[0] is not None))

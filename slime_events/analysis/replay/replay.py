@@ -1,12 +1,9 @@
-"""`Replay`: one pass over a log in which every decision is made again and compared with what was said.
-
-fact -> fold -> what would be decided here?  |  decision -> is it what one of the possible turns says next? -> fold
-
-`docs/decisions/0012-when-a-replay-is-equal.md` has the rule and what it cannot see.
-"""
+"""`Replay`: one pass over a log in which every decision is made again and compared with what was said."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -19,20 +16,73 @@ from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted, RolloutProgressed
 from schemas.runs import FinishReason, RunFailed, RunFinished, RunResumed, RunStarted
 from schemas.workers import WorkerJoined
+from slime_events.algorithms.reward_norm import normalize_rewards
 from slime_events.analysis.model.verify import fold
 from slime_events.analysis.replay.cycles import Turn, Turns
-from slime_events.analysis.replay.decider import Changes, Decider, settings_under
-from slime_events.analysis.replay.difference import difference
 from slime_events.analysis.replay.equality import about, is_decision
-from slime_events.analysis.replay.report import ReplayReport
-from slime_events.core.state.group import GroupPhase
+from slime_events.analysis.replay.feeds import make_feed
+from slime_events.analysis.replay.report import ReplayReport, difference
+from slime_events.core.config.settings import TrainSettings
+from slime_events.core.config.toml import settings_from
+from slime_events.core.run.run_reader import OpenedRun
+from slime_events.core.state.group import GroupPhase, GroupState
 from slime_events.core.state.run import RunState
-from slime_events.loop.conductor.accept import has_ended
+from slime_events.loop.conductor.accept import Judge, has_ended
 from slime_events.loop.conductor.boundary import at_boundary
 from slime_events.loop.conductor.cycle import Feed, recovery_events, turn
 from slime_events.loop.conductor.decide import is_broken, is_complete
 from slime_events.loop.conductor.evaluate import evals_completed
+from slime_events.loop.conductor.plan import Plan, make_plan
+from slime_events.loop.conductor.seal import Normalise
+from slime_events.plugins.args_view import ArgsView
+from slime_events.plugins.filters.decide import FilterDecision
+from slime_events.plugins.filters.judge import make_judge
 from storage.log import Recorded
+
+Changes = Mapping[str, Mapping[str, Any]]
+"""Component to field to value."""
+KNOWN = 4096
+"""Groups whose verdicts are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decider:
+    """plan, judge, normalise: as `slime_events.loop.conductor.cycle.turn` takes them."""
+
+    plan: Plan
+    judge: Judge
+    normalise: Normalise
+
+    @classmethod
+    def of(cls, settings: TrainSettings) -> Decider:
+        """As the conductor of a run with these settings has them. Raises PlugPointError, ValueError."""
+        judge = make_judge(settings.rollout, ArgsView.of(settings.rollout, settings.reward, settings.algorithm))
+        return cls(
+            make_plan(settings.rollout, settings.evaluation, settings.trainer),
+            _once_each(judge),
+            lambda rewards, sizes: normalize_rewards(rewards, sizes, settings.algorithm),
+        )
+
+
+def _once_each(judge: Judge) -> Judge:
+    """The same judge, asked once about a group that has ended: a replay comes by at many positions."""
+    last: dict[str, tuple[tuple[Any, ...], FilterDecision]] = {}
+
+    def remembering(group: GroupState) -> FilterDecision:
+        content = tuple((s.sample, s.reward, s.length, s.digest) for s in group.samples.values())
+        if group.group not in last or last[group.group][0] != content:
+            last[group.group] = (content, judge(group))
+            if len(last) > KNOWN:
+                last.pop(next(iter(last)))
+        return last[group.group][1]
+
+    return remembering
+
+
+def settings_under(values: Mapping[str, Mapping[str, Any]], changes: Changes) -> TrainSettings:
+    """What events have said, under what is to be tried instead. Raises InvalidValue."""
+    return settings_from({part: {**values.get(part, {}), **changes.get(part, {})} for part in {*values, *changes}})
+
 
 CONDUCTOR = "conductor"
 OF_ONE_SAMPLE = (RolloutProgressed, RolloutCompleted, RewardAssigned)
@@ -192,3 +242,20 @@ class Replay:
         else:
             return
         self._note(event, now, position=recorded.position, at=state.events)
+
+
+async def replay(
+    opened: OpenedRun, changes: Changes | None = None, *, every: bool = False, recorded_prompts: bool = False
+) -> ReplayReport:
+    """Compare every decision with the recorded one, to the first difference or (every) to the end.
+
+    changes: settings to decide by in place of the run's own. Raises LogDamaged, InvalidValue, PlugPointError.
+    """
+    feed, prompts = await make_feed(opened.log, opened.settings, recorded=recorded_prompts)
+    replaying = Replay(opened.run, feed, changes, every=every)
+    replaying.report.prompts = prompts
+    async for recorded in opened.log.read():
+        replaying.apply(recorded)
+        if replaying.is_over:
+            break
+    return replaying.report

@@ -1,9 +1,10 @@
-"""`Change`: what is asked to have been otherwise, over the settings that a run had."""
+"""`Change`: the settings that are asked to have been different; `ChangesFile`: what would differ, as lines."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import IO
 
 import msgspec
 
@@ -80,3 +81,31 @@ def _text(value: object) -> str:
     if value is None:
         return "none"
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+class SampleChange(msgspec.Struct, frozen=True):
+    """A sample that is graded otherwise. reward: before normalisation."""
+
+    sample: str
+    reward: float
+
+
+class GroupChange(msgspec.Struct, frozen=True):
+    """A group that changes sides."""
+
+    group: str
+    accept: bool
+    reason: str | None
+
+
+class ChangesFile:
+    """Writes to an open file; None writes nowhere. lines: written so far."""
+
+    def __init__(self, file: IO[bytes] | None) -> None:
+        self._file, self.lines = file, 0
+
+    def write(self, change: SampleChange | GroupChange) -> None:
+        """One line."""
+        self.lines += 1
+        if self._file is not None:
+            self._file.write(msgspec.json.encode(change) + b"\n")

@@ -22,8 +22,7 @@ from slime_events.analysis.rescore.advantages import (
     sample_advantages,
 )
 from slime_events.analysis.rescore.bulk_grading import Given, Missing
-from slime_events.analysis.rescore.change import Change
-from slime_events.analysis.rescore.changes import ChangesFile, GroupChange, SampleChange
+from slime_events.analysis.rescore.change import Change, ChangesFile, GroupChange, SampleChange
 from slime_events.analysis.rescore.collect import Group
 from slime_events.analysis.rescore.partial_events import CompletedFields
 from slime_events.analysis.rescore.report import (

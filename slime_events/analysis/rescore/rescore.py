@@ -15,8 +15,7 @@ from typing import IO
 
 from schemas.batches import BatchSealed
 from slime_events.analysis.rescore.bulk_grading import Given
-from slime_events.analysis.rescore.change import Change
-from slime_events.analysis.rescore.changes import ChangesFile
+from slime_events.analysis.rescore.change import Change, ChangesFile
 from slime_events.analysis.rescore.collect import Gathering, Group, Item
 from slime_events.analysis.rescore.compare import Comparison
 from slime_events.analysis.rescore.grade import Regrader

@@ -1,15 +1,22 @@
-"""`Difference`: one thing about a step that is otherwise than the run recorded it."""
+"""What differs between a recorded step and the same step trained again."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from schemas.batches import BatchSealed
+from schemas.errors import CheckpointMismatch
 from schemas.steps import StepCommitted
 from slime_events.loop.training.training_state import Digests
+from storage.weights.files import TensorView, view
+from storage.weights.store import TensorBytes
 
 
 class Compared(enum.StrEnum):
@@ -61,3 +68,55 @@ def rewarded_otherwise(sealed: BatchSealed, assigned: Mapping[str, float]) -> tu
     more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
     detail = f"of sample {sample}{more}: sealed {raw:g}, assigned {assigned[sample]:g}"
     return (Difference(Compared.REWARDS, f"{raw:g}", f"{assigned[sample]:g}", detail),)
+
+
+_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2"}
+
+
+class Distance(msgspec.Struct, frozen=True):
+    """max_abs: the largest difference of one number, which is in `tensor`. relative_l2: |found - recorded| / |recorded|
+    over all numbers of all tensors.
+    """
+
+    max_abs: float
+    relative_l2: float
+    tensor: str
+
+
+def distance(recorded: Mapping[str, TensorView], found: Iterable[TensorBytes]) -> Distance:
+    """Of found weights from recorded ones, in float64, tensor by tensor. Raises CheckpointMismatch for others."""
+    largest, where, apart, whole, names = 0.0, "", 0.0, 0.0, set()
+    for name, dtype, shape, data in found:
+        other = recorded.get(name)
+        if other is None or (other.dtype, other.shape) != (dtype, tuple(shape)):
+            raise CheckpointMismatch(f"tensor {name!r} is {dtype} {list(shape)} here, and not in the recorded weights")
+        names.add(name)
+        theirs, ours = _numbers(other), _numbers(view(name, dtype, shape, data))
+        delta = np.abs(ours - theirs)
+        if delta.size and (most := float(delta.max())) > largest:
+            largest, where = most, name
+        apart += float(np.dot(delta, delta))
+        whole += float(np.dot(theirs, theirs))
+    if missing := recorded.keys() - names:
+        raise CheckpointMismatch(f"tensor {min(missing)!r} is in the recorded weights alone")
+    return Distance(largest, math.sqrt(apart / whole) if whole else math.inf, where)
+
+
+def _numbers(tensor: TensorView) -> npt.NDArray[np.float64]:
+    if tensor.dtype == "BF16":  # the upper half of a float32
+        wide: npt.NDArray[Any] = np.frombuffer(tensor.data, "<u2").astype("<u4") << 16
+        return wide.view("<f4").astype(np.float64)
+    return np.frombuffer(tensor.data, _DTYPES[tensor.dtype]).astype(np.float64)
+
+
+class Retrained(msgspec.Struct, frozen=True):
+    """seconds: of training it, with taking the weights out. differences: what is otherwise than in the log; nothing
+    where it came out bit for bit. distance: from the recorded weights, where digests cannot be the same.
+    """
+
+    step: int
+    version: int
+    tokens: int
+    seconds: float
+    differences: tuple[Difference, ...] = ()
+    distance: Distance | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slime_events.analysis.query.table import FLOAT, INT, NUMBERS, RUN, TEXT, TIME, Column, Table
-from slime_events.analysis.query.tables.parts import COMMITS, VERDICTS, about_samples
+from slime_events.analysis.query.tables.samples import COMMITS, VERDICTS, about_samples
 
 _BATCHES = about_samples(
     '(SELECT run, depth, position, step, unnest(groups) AS "group" FROM log.batch_sealed)', '"group"'

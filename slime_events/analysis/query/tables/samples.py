@@ -1,9 +1,53 @@
-"""Samples, and what was trained of them."""
+"""Samples, the rewards that they got, and what was trained of them."""
 
 from __future__ import annotations
 
 from slime_events.analysis.query.table import FLOAT, INT, INTS, JSON, POSITION, RUN, TEXT, TIME, Column, Table
-from slime_events.analysis.query.tables.parts import COMMITS, VERDICTS, about_samples
+
+REWARDS = Table(
+    "rewards",
+    "A row per sample that was graded, or that could not be.",
+    """(SELECT run, position, "time", sample, "group", value, grader, grader_digest, detail, seconds,
+               NULL AS kind, NULL AS message FROM log.reward_assigned
+        UNION ALL
+        SELECT run, position, "time", sample, "group", NULL, grader, grader_digest, NULL, seconds, kind, message
+        FROM log.reward_failed) t""",
+    (
+        RUN,
+        POSITION,
+        Column("time", TIME, 't."time"', "UTC"),
+        Column("sample", TEXT, "t.sample", "the sample"),
+        Column("group_id", TEXT, 't."group"', "its group"),
+        Column("reward", FLOAT, "t.value", "what is trained on; null where grading failed"),
+        Column("grader", TEXT, "t.grader", "name or path"),
+        Column("grader_digest", TEXT, "t.grader_digest", "sha256 of its source, hex"),
+        Column("detail", JSON, "t.detail", "the grader's dict, where it gave one"),
+        Column("seconds", FLOAT, "t.seconds", "of grading, s"),
+        Column("failure", TEXT, "t.kind", "why there is no reward: raised, timeout, not_a_number ..."),
+        Column("message", TEXT, "t.message", "one sentence on the failure"),
+    ),
+)
+
+
+def about_samples(source: str, entity: str) -> str:
+    """`source` (a fact, or a SELECT in brackets) with `of_run`, one row for each `entity`."""
+    return f"""(SELECT w.*, coalesce(o.of_run, w.run) AS of_run FROM {source} w LEFT JOIN (
+            SELECT run, CASE WHEN branched_follows THEN branched_run ELSE run END AS of_run FROM log.run_started
+        ) o ON o.run = w.run
+        QUALIFY row_number() OVER (PARTITION BY coalesce(o.of_run, w.run), w.{entity} ORDER BY w.depth) = 1)"""
+
+
+VERDICTS = about_samples(
+    """(SELECT run, depth, position, "time", "group", 'accepted' AS verdict, NULL AS cause, reason, filter, figures
+            FROM log.group_accepted
+            UNION ALL
+            SELECT run, depth, position, "time", "group", 'rejected', cause, reason, filter, figures
+            FROM log.group_rejected)""",
+    '"group"',
+)
+
+COMMITS = """(SELECT run, step, version, "time" FROM log.step_committed)"""
+
 
 TRAINED = Table(
     "trained",

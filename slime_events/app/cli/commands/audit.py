@@ -13,11 +13,10 @@ from typing import TypedDict
 import msgspec
 
 from schemas.errors import SlimeEventsError
-from slime_events.analysis.audit.audit import Audit, audit
-from slime_events.analysis.audit.followed import facts_of
+from slime_events.analysis.audit.audit import Audit, Report, audit, report_text
+from slime_events.analysis.audit.batches import facts_of
 from slime_events.analysis.audit.ledger import Ledger
-from slime_events.analysis.audit.recalled import RecordedEnds, recorded_ends
-from slime_events.analysis.audit.report import Report, report_text
+from slime_events.analysis.audit.recorded_rollouts import RecordedEnds, recorded_ends
 from slime_events.app.cli.render.text import json_text
 from slime_events.app.cli.run_argument import RunParser, blob_url
 from slime_events.core.run.run_folder import RunFolder, find_run

@@ -8,8 +8,8 @@ import sys
 import time
 from collections.abc import Sequence
 
+from slime_events.analysis.replay.replay import replay
 from slime_events.analysis.replay.report import ReplayReport
-from slime_events.analysis.replay.run import replay
 from slime_events.app.cli.commands.resume import with_flags
 from slime_events.app.cli.render.replay_text import report_text, verdict
 from slime_events.app.cli.render.text import json_text

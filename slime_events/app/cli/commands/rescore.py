@@ -14,9 +14,8 @@ from typing import IO
 import msgspec
 
 from slime_events.analysis.rescore.change import make_change
-from slime_events.analysis.rescore.report import Report
+from slime_events.analysis.rescore.report import Report, report_text
 from slime_events.analysis.rescore.rescore import rescore
-from slime_events.analysis.rescore.text import report_text
 from slime_events.app.cli.out_file import new_file
 from slime_events.app.cli.render.text import json_text
 from slime_events.app.cli.run_argument import RunParser
