@@ -15,11 +15,6 @@ TEST_LINES = 300
 """Of a file of tests: its noun has many cases."""
 
 LONGER_FILES = {
-    "actors/trainer/trainer.py": (
-        265,
-        "one shell from taking over to the last commit; each part moves the same fence",
-    ),
-    "slime_events/core/config/tables.py": (300, "literal tables: a line for each of slime's flags"),
     "tests/storage/log/test_log_contract.py": (490, "the one contract of every log"),
     "tests/storage/test_archive.py": (350, "each way to damage an archive"),
     "tests/conductor/driver.py": (320, "all roles but the conductor, a few lines for each of their words"),

@@ -73,7 +73,7 @@ async def test_an_asynchronous_run_with_a_surplus(asynchronous: Run) -> None:
 
 async def test_a_learner_with_the_log_that_it_followed_and_without(clean: CleanLogs) -> None:
     learner = clean["learner"]
-    expected = {"batches": 2, "empty": 0, "samples": 12, "left out of their groups": 0, "graded otherwise": 0}
+    expected = {"batches": 2, "empty": 0, "samples": 12, "left out of their groups": 0, "graded differently": 0}
     for changes, unseen in ({}, 0), ({"parent": None}, 12), ({"rules": Rules()}, 0):
         report = await learner.doctored().audit(learner.auditor(files=False, **changes))
         assert report.clean, report_text(report, 0)
@@ -89,7 +89,7 @@ async def test_a_learner_with_the_log_that_it_followed_and_without(clean: CleanL
     unfinished.ended = 1
     report = await learner.doctored().audit(learner.auditor(files=False, parent=parent))
     assert report.clean
-    assert counts(report, "followed") == expected | {"of them not looked up": 0, "graded otherwise": 1}
+    assert counts(report, "followed") == expected | {"of them not looked up": 0, "graded differently": 1}
 
 
 async def test_recorded_rollouts_with_the_log_that_has_them_and_without(clean: CleanLogs) -> None:

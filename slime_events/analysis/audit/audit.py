@@ -77,9 +77,9 @@ def _count(name: str, value: Any) -> str:
 
 class Audit:
     """rules: of a run whose run.started has no settings. fetch: arrays out of the blob store; None: blobs are not seen.
-    weights: where weight folders lie if not where the log says; files: whether to look at them. parent: what the log of
-    the run that this one follows holds (`facts_of`); without it the rollouts of a learner are not looked at. recorded:
-    ends of the rollouts that it recalls (`recorded_ends`), which are looked up there.
+    weights: where weight folders lie if not where the log says; files: whether to look at them. parent: the ledger of
+    the run that this one follows (`read_ledger`); without it a learner's rollouts are not checked. recorded: ends of
+    the recorded rollouts that this run reuses (`recorded_ends`).
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Audit:
             self._ledger, fetch=fetch, weights=weights, files=files, parent=parent, recorded=recorded
         )
         self._hearing: dict[type[Event], list[Check]] = {
-            kind: [check for check in self._checks if not check.hears or kind in check.hears] for kind in EVENT_CLASSES
+            kind: [check for check in self._checks if check.hears(kind)] for kind in EVENT_CLASSES
         }
         self._events = 0
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator
 
 from schemas.batches import BatchSealed
 from schemas.errors import DataError
@@ -11,7 +10,7 @@ from schemas.ids import group_of
 from schemas.steps import StepCommitted
 from slime_events.algorithms.reward_norm import normalize_rewards
 from slime_events.analysis.audit.check import Check, Counts
-from slime_events.analysis.audit.ledger import GroupFacts, Ledger, SampleFacts
+from slime_events.analysis.audit.ledger import GroupEntry, Ledger, SampleEntry
 from slime_events.loop.conductor.seal import batch_digest
 from storage.log import Recorded
 
@@ -21,19 +20,13 @@ class Batches(Check):
 
     name = "batches"
     promise = "accepted groups once each, samples, rewards and digest recomputed"
-    hears = (BatchSealed,)
+    of_own_rollouts = True
 
     def __init__(self, ledger: Ledger) -> None:
-        super().__init__(ledger)
+        super().__init__(ledger, {BatchSealed: self._sealed})
         self._samples = self._normalised = 0
 
-    @property
-    def applies(self) -> bool:
-        return not self.ledger.follows  # `Followed` is for those whose rollouts are another run's
-
-    def apply(self, recorded: Recorded) -> None:
-        event = recorded.envelope.event
-        assert isinstance(event, BatchSealed)
+    def _sealed(self, recorded: Recorded, event: BatchSealed) -> None:
         self._samples += len(event.samples)
         if event.step != self.ledger.steps_sealed:
             wrong = f"it is step {event.step}, and the batch of step {self.ledger.steps_sealed} is next"
@@ -54,8 +47,8 @@ class Batches(Check):
             wrong = f"it says its oldest weights are v{event.oldest_version}, and they are v{oldest}"
             self.find(recorded, wrong, "its staleness is wrong")
 
-    def _groups(self, recorded: Recorded, event: BatchSealed) -> list[GroupFacts]:
-        found = []
+    def _groups(self, recorded: Recorded, event: BatchSealed) -> list[GroupEntry]:
+        groups = []
         for name in event.groups:
             group = self.ledger.groups.get(name)
             if group is None or not group.accepted:
@@ -63,10 +56,10 @@ class Batches(Check):
             elif group.step is not None:
                 self.find(recorded, f"group {name} is in the batch of step {group.step}", "its samples train twice")
             if group is not None:
-                found.append(group)
-        return found
+                groups.append(group)
+        return groups
 
-    def _rewards(self, recorded: Recorded, event: BatchSealed, samples: list[SampleFacts], sizes: list[int]) -> None:
+    def _rewards(self, recorded: Recorded, event: BatchSealed, samples: list[SampleEntry], sizes: list[int]) -> None:
         if [s.reward for s in samples] != list(event.raw_rewards):
             wrong = "its raw rewards are not those assigned"
             self.find(recorded, wrong, "it trains on rewards that nobody gave")
@@ -97,32 +90,24 @@ def _close(one: float, other: float) -> bool:
 
 
 class Followed(Check):
-    """In the place of the checks on batches and their samples, which look for rollouts in the run's own log.
+    """A learner's batches, in the place of the checks that look for rollouts in the run's own log.
 
-    parent: what the log of the run that it follows holds. Without it the learner's own log is looked at alone, and the
-    samples are counted.
+    parent: the ledger of the run that it follows. Without it only the learner's own log is checked, and the samples are
+    counted.
     """
 
     name = "followed"
     promise = "each sample of the parent once, normalised over what is left of its group"
-    hears = (BatchSealed, StepCommitted)
 
     def __init__(self, ledger: Ledger, parent: Ledger | None) -> None:
-        super().__init__(ledger)
+        super().__init__(ledger, {BatchSealed: self._sealed, StepCommitted: self._committed})
         self._parent = parent
         self._step_of: dict[str, int] = {}
-        self._looked_up = self._otherwise = self._left_out = self._empty = 0
+        self._looked_up = self._regraded = self._left_out = self._empty = 0
 
     @property
     def applies(self) -> bool:
         return self.ledger.follows
-
-    def apply(self, recorded: Recorded) -> None:
-        event = recorded.envelope.event
-        if isinstance(event, BatchSealed):
-            self._sealed(recorded, event)
-        elif isinstance(event, StepCommitted):
-            self._committed(recorded, event)
 
     def _sealed(self, recorded: Recorded, batch: BatchSealed) -> None:
         if batch.step != self.ledger.steps_sealed:
@@ -153,31 +138,34 @@ class Followed(Check):
             self.find(recorded, wrong, "it trains on other advantages than the log gives")
 
     def _contents(self, recorded: Recorded, batch: BatchSealed, parent: Ledger) -> None:
-        facts = self._found(recorded, batch, parent)
-        if len(facts) < len(batch.samples):
+        samples = self._looked_up_in(recorded, batch, parent)
+        if len(samples) < len(batch.samples):
             return
-        self._looked_up += len(facts)
-        self._otherwise += sum(fact.reward != raw for fact, raw in zip(facts, batch.raw_rewards, strict=True))
-        self._left_out += sum(len(parent.groups[group].samples) for group in batch.groups) - len(facts)
-        lines = [(fact.sample, fact.digest, reward) for fact, reward in zip(facts, batch.rewards, strict=True)]
+        self._looked_up += len(samples)
+        self._regraded += sum(s.reward != raw for s, raw in zip(samples, batch.raw_rewards, strict=True))
+        self._left_out += sum(len(parent.groups[group].samples) for group in batch.groups) - len(samples)
+        lines = [(s.sample, s.digest, reward) for s, reward in zip(samples, batch.rewards, strict=True)]
         if batch_digest(batch.step, lines) != batch.digest:
             wrong = f"its digest is not that of its samples' contents in the log of {parent.run} and its rewards"
             self.find(recorded, wrong, "what was sealed is not what that log holds")
 
-    def _found(self, recorded: Recorded, batch: BatchSealed, parent: Ledger) -> list[SampleFacts]:
-        facts = [parent.samples.get(sample) for sample in batch.samples]
-        for sample, fact in zip(batch.samples, facts, strict=True):
-            if fact is None or not fact.ended:
-                wrong = f"the log of {parent.run} holds no completed rollout of sample {sample}"
+    def _looked_up_in(self, recorded: Recorded, batch: BatchSealed, parent: Ledger) -> list[SampleEntry]:
+        samples = []
+        for name in batch.samples:
+            sample = parent.samples.get(name)
+            if sample is not None and sample.ended:
+                samples.append(sample)
+            else:
+                wrong = f"the log of {parent.run} holds no completed rollout of sample {name}"
                 self.find(recorded, wrong, "nobody knows what it trained on")
-        return [fact for fact in facts if fact is not None and fact.ended]
+        return samples
 
     def _committed(self, recorded: Recorded, event: StepCommitted) -> None:
         batch = self.ledger.batches.get(event.step)
         if self._parent is None or batch is None:
             return
-        facts = [self._parent.samples[name] for name in batch.samples if name in self._parent.samples]
-        tokens = sum(fact.prompt_length + fact.length for fact in facts)
+        samples = [self._parent.samples[name] for name in batch.samples if name in self._parent.samples]
+        tokens = sum(sample.prompt_length + sample.length for sample in samples)
         if event.tokens != tokens:
             wrong = f"it counts {event.tokens} tokens, and its batch has {tokens}"
             self.find(recorded, wrong, "it trained on something else")
@@ -189,13 +177,5 @@ class Followed(Check):
             "samples": len(self._step_of),
             "of them not looked up": len(self._step_of) - self._looked_up,
             "left out of their groups": self._left_out,
-            "graded otherwise": self._otherwise,
+            "graded differently": self._regraded,
         }
-
-
-async def facts_of(run: str, records: AsyncIterator[Recorded]) -> Ledger:
-    """What the log of a run holds, for the audit of those that follow it."""
-    ledger = Ledger(run)
-    async for recorded in records:
-        ledger.apply(recorded)
-    return ledger

@@ -117,16 +117,14 @@ class Archive(Check):
 
     name = "archive"
     promise = "sealed segments join, each sealed after all that it holds"
-    hears = (ArchiveSealed,)
 
     def __init__(self, ledger: Ledger) -> None:
-        super().__init__(ledger)
+        super().__init__(ledger, {ArchiveSealed: self._sealed})
         self._segments = 0
         self._last: ArchiveSealed | None = None
 
-    def apply(self, recorded: Recorded) -> None:
-        event, before = recorded.envelope.event, self._last
-        assert isinstance(event, ArchiveSealed)
+    def _sealed(self, recorded: Recorded, event: ArchiveSealed) -> None:
+        before = self._last
         self._segments, self._last = self._segments + 1, event
         if event.last >= recorded.position or event.first > event.last:
             wrong = f"it holds positions {event.first} to {event.last}"

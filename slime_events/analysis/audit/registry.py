@@ -11,7 +11,7 @@ from slime_events.analysis.audit.groups import Rewards, Verdicts
 from slime_events.analysis.audit.history import Archive, Fold, Lifetime, Positions
 from slime_events.analysis.audit.ledger import Ledger
 from slime_events.analysis.audit.prompts import Prompts
-from slime_events.analysis.audit.recorded_rollouts import RecalledRollouts, RecordedEnds
+from slime_events.analysis.audit.recorded_rollouts import RecordedEnds, RecordedRollouts
 from slime_events.analysis.audit.rollouts import Rollouts
 from slime_events.analysis.audit.steps import Staleness, Steps, Training
 from slime_events.analysis.audit.tokens import Fetch, Tokens
@@ -27,15 +27,15 @@ def make_checks(
     parent: Ledger | None = None,
     recorded: RecordedEnds | None = None,
 ) -> list[Check]:
-    """One of each. files: look at weight folders too. parent: the facts of the run that this one follows.
-    recorded: of those that it recalls rollouts from.
+    """One of each. files: look at weight folders too. parent: the ledger of the run that this one follows.
+    recorded: ends of the recorded rollouts that this run reuses.
     """
     checks: list[Check] = [
         Positions(ledger),
         Lifetime(ledger),
         Prompts(ledger),
         Rollouts(ledger),
-        RecalledRollouts(ledger, recorded or {}),
+        RecordedRollouts(ledger, recorded or {}),
         Tokens(ledger, fetch),
         Rewards(ledger),
         Verdicts(ledger),

@@ -17,19 +17,14 @@ class Steps(Check):
 
     name = "steps"
     promise = "each batch committed once, in order, with its digest and counts"
-    hears = (StepClaimed, StepCommitted)
 
     def __init__(self, ledger: Ledger) -> None:
-        super().__init__(ledger)
+        super().__init__(ledger, {StepClaimed: self._claimed, StepCommitted: self._committed})
         self._tokens = 0
         self._claims: list[StepClaimed] = []
 
-    def apply(self, recorded: Recorded) -> None:
-        event = recorded.envelope.event
-        if isinstance(event, StepClaimed):
-            self._claims.append(event)
-        elif isinstance(event, StepCommitted):
-            self._committed(recorded, event)
+    def _claimed(self, recorded: Recorded, event: StepClaimed) -> None:
+        self._claims.append(event)
 
     def _committed(self, recorded: Recorded, event: StepCommitted) -> None:
         ledger, claim = self.ledger, self._claims[-1] if self._claims else None
@@ -55,8 +50,8 @@ class Steps(Check):
 
     def _sums(self, recorded: Recorded, event: StepCommitted, batch: BatchSealed) -> None:
         self._tokens += event.tokens
-        facts = [self.ledger.samples[name] for name in batch.samples if name in self.ledger.samples]
-        tokens = sum(sample.prompt_length + sample.length for sample in facts)
+        samples = [self.ledger.samples[name] for name in batch.samples if name in self.ledger.samples]
+        tokens = sum(sample.prompt_length + sample.length for sample in samples)
         if self.ledger.follows:
             tokens = event.tokens  # `Followed` counts them: the rollouts are in another log
         if (event.samples, event.tokens) != (len(batch.samples), tokens):
@@ -79,19 +74,13 @@ class Training(Check):
 
     name = "training"
     promise = "every accepted sample trained once, or waiting"
-    hears = (StepCommitted,)
+    of_own_rollouts = True
 
     def __init__(self, ledger: Ledger) -> None:
-        super().__init__(ledger)
+        super().__init__(ledger, {StepCommitted: self._committed})
         self._trained: dict[str, int] = {}
 
-    @property
-    def applies(self) -> bool:
-        return not self.ledger.follows  # `Followed` is for those whose rollouts are another run's
-
-    def apply(self, recorded: Recorded) -> None:
-        event = recorded.envelope.event
-        assert isinstance(event, StepCommitted)
+    def _committed(self, recorded: Recorded, event: StepCommitted) -> None:
         batch = self.ledger.batches.get(event.step)
         for name in batch.samples if batch else ():
             first = self._trained.setdefault(name, recorded.position)
@@ -102,14 +91,14 @@ class Training(Check):
                 self.find(recorded, f"sample {name} was never accepted", "it counts in the weights and should not")
 
     def counts(self) -> Counts:
-        found: Counts = {"trained": len(self._trained)}
+        counts: Counts = {"trained": len(self._trained)}
         for group in self.ledger.groups.values():
             if group.purpose is Purpose.TRAIN and group.accepted:
                 waiting = sum(1 for sample in group.samples if sample not in self._trained)
                 if waiting:
                     reason = self._waits_for(group.step)
-                    found[reason] = found.get(reason, 0) + waiting
-        return found
+                    counts[reason] = counts.get(reason, 0) + waiting
+        return counts
 
     def _waits_for(self, step: int | None) -> str:
         if step is not None:
@@ -124,19 +113,13 @@ class Staleness(Check):
 
     name = "staleness"
     promise = "every sample within the bound of the run's settings"
-    hears = (StepCommitted,)
+    of_own_rollouts = True
 
     def __init__(self, ledger: Ledger) -> None:
-        super().__init__(ledger)
+        super().__init__(ledger, {StepCommitted: self._committed})
         self._samples: Counter[int] = Counter()
 
-    @property
-    def applies(self) -> bool:
-        return not self.ledger.follows  # `Followed` is for those whose rollouts are another run's
-
-    def apply(self, recorded: Recorded) -> None:
-        event = recorded.envelope.event
-        assert isinstance(event, StepCommitted)
+    def _committed(self, recorded: Recorded, event: StepCommitted) -> None:
         plan = self.ledger.rules.plan
         batch = self.ledger.batches.get(event.step)
         for name in batch.samples if batch else ():

@@ -18,22 +18,13 @@ class Weights(Check):
 
     name = "weights"
     promise = "digests chain from the first version, engines and checkpoints have the same"
-    hears = (WeightsPublished, WeightsActivated, CheckpointSaved)
 
     def __init__(self, ledger: Ledger) -> None:
-        super().__init__(ledger)
+        super().__init__(
+            ledger,
+            {WeightsPublished: self._published, WeightsActivated: self._activated, CheckpointSaved: self._saved},
+        )
         self._activations = self._checkpoints = 0
-
-    def apply(self, recorded: Recorded) -> None:
-        event = recorded.envelope.event
-        if isinstance(event, WeightsPublished):
-            self._published(recorded, event)
-        elif isinstance(event, WeightsActivated):
-            self._activations += 1
-            self._activated(recorded, event)
-        elif isinstance(event, CheckpointSaved):
-            self._checkpoints += 1
-            self._saved(recorded, event)
 
     def _published(self, recorded: Recorded, event: WeightsPublished) -> None:
         known = self.ledger.published
@@ -61,6 +52,7 @@ class Weights(Check):
             self.find(recorded, wrong, "engines run weights that no step made")
 
     def _activated(self, recorded: Recorded, event: WeightsActivated) -> None:
+        self._activations += 1
         published = self.ledger.published.get(event.version)
         if published is None:
             self.find(recorded, f"v{event.version} was not published before it", "nobody knows what the engine runs")
@@ -69,6 +61,7 @@ class Weights(Check):
             self.find(recorded, wrong, "the engine runs other weights than the trainer made")
 
     def _saved(self, recorded: Recorded, event: CheckpointSaved) -> None:
+        self._checkpoints += 1
         step = self.ledger.steps.get(event.version - 1)
         if step is None:
             self.find(recorded, f"no step committed v{event.version}", "nobody can resume from this checkpoint")
@@ -92,21 +85,15 @@ class WeightFiles(Check):
 
     name = "files"
     promise = "weight folders that are still there have the digest of the log"
-    hears = (WeightsPublished,)
 
     def __init__(self, ledger: Ledger, weights: Path | None = None) -> None:
-        super().__init__(ledger)
+        super().__init__(ledger, {WeightsPublished: lambda recorded, event: self._published.append((recorded, event))})
         self._weights = weights
-        self._said: list[Recorded] = []
+        self._published: list[tuple[Recorded, WeightsPublished]] = []
         self._verified = 0
 
-    def apply(self, recorded: Recorded) -> None:
-        self._said.append(recorded)
-
     def finish(self) -> list[Finding]:
-        for recorded in self._said:
-            event = recorded.envelope.event
-            assert isinstance(event, WeightsPublished)
+        for recorded, event in self._published:
             folder = self._folder(event.url)
             if folder is not None:
                 self._verify(recorded, folder, event.digest)
@@ -123,11 +110,11 @@ class WeightFiles(Check):
 
     def _folder(self, url: str) -> Path | None:
         try:
-            said = local_folder(url)
+            published = local_folder(url)
         except InvalidValue:
             return None
-        places = [said] if self._weights is None else [said, self._weights / said.name]
-        return next((place for place in places if place.is_dir()), None)
+        folders = [published] if self._weights is None else [published, self._weights / published.name]
+        return next((folder for folder in folders if folder.is_dir()), None)
 
     def counts(self) -> Counts:
-        return {"verified": self._verified, "removed since": len(self._said) - self._verified}
+        return {"verified": self._verified, "removed since": len(self._published) - self._verified}
