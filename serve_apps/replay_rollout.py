@@ -9,7 +9,7 @@ import numpy as np
 
 from schemas.rollouts import StopReason, WeightSpan
 from serve_apps.engine.engine import Engine, GenerateRequest
-from slime_events.analysis.replay_rollout.compare import Stretch
+from slime_events.analysis.replay_rollout.compare import SpanTokens
 from slime_events.analysis.replay_rollout.recorded import RecordedRollout
 
 FolderOf = Callable[[int], str]
@@ -18,26 +18,26 @@ FolderOf = Callable[[int], str]
 
 async def replay(
     engine: Engine, rollout: RecordedRollout, folder_of: FolderOf, *, force: bool = False
-) -> list[Stretch]:
+) -> list[SpanTokens]:
     """What the engine gives for each span, going on from the recorded tokens before it.
 
     force: the recorded tokens are fed to it, and only their log-probs are asked for. Raises EngineError, and what
     `folder_of` raises.
     """
-    stretches = []
+    spans = []
     for span in rollout.spans:
         if engine.version != span.version:
             await engine.update_weights(folder_of(span.version), span.version)
-        stretches.append(await (_forced if force else _made)(engine, rollout, span))
-    return stretches
+        spans.append(await (_forced if force else _made)(engine, rollout, span))
+    return spans
 
 
-async def _forced(engine: Engine, rollout: RecordedRollout, span: WeightSpan) -> Stretch:
+async def _forced(engine: Engine, rollout: RecordedRollout, span: WeightSpan) -> SpanTokens:
     tokens = rollout.tokens[span.start : span.end]
-    return Stretch(span=span, tokens=tokens, log_probs=await engine.score(_request(rollout, span), tokens))
+    return SpanTokens(span=span, tokens=tokens, log_probs=await engine.score(_request(rollout, span), tokens))
 
 
-async def _made(engine: Engine, rollout: RecordedRollout, span: WeightSpan) -> Stretch:
+async def _made(engine: Engine, rollout: RecordedRollout, span: WeightSpan) -> SpanTokens:
     """To the span's end, or to the first token that is too many where the rollout ended there."""
     wanted = span.end - span.start + (1 if rollout.ends(span) else 0)
     tokens, log_probs = [np.zeros(0, np.int32)], [np.zeros(0, np.float32)]
@@ -50,7 +50,7 @@ async def _made(engine: Engine, rollout: RecordedRollout, span: WeightSpan) -> S
             stop = delta.finish
             if sum(map(len, tokens)) >= wanted:
                 break
-    return Stretch(
+    return SpanTokens(
         span=span,
         tokens=np.concatenate(tokens)[:wanted],
         log_probs=np.concatenate(log_probs)[:wanted],

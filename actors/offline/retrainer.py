@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from actors.trainer.trainer_ranks import Ranks, Result, train
-from slime_events.analysis.retrain.difference import Difference, Distance, Retrained, distance, trained_otherwise
+from slime_events.analysis.retrain.difference import Difference, Distance, Retrained, distance, training_differences
 from slime_events.analysis.retrain.recorded_steps import RecordedStep
 from slime_events.loop.training.training_state import Digests
 from storage.cancellation import end_all
@@ -36,7 +36,7 @@ class SameDigests:
     ) -> tuple[tuple[Difference, ...], Distance | None]:
         version = step.committed.version
         weights = self.keep.write(version, tensors, step.committed.step).digest if self.keep else digest_of(tensors)
-        return step.differences + trained_otherwise(step.committed, Digests(weights, result.optimizer_digest)), None
+        return step.differences + training_differences(step.committed, Digests(weights, result.optimizer_digest)), None
 
 
 @dataclass(frozen=True, slots=True)

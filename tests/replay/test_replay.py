@@ -78,7 +78,7 @@ def test_whenever_the_conductor_looked_it_is_the_same_again(seed: int) -> None:
 def test_one_changed_decision_is_the_only_difference(kind: Any, change: Any, fields: tuple[str, ...]) -> None:
     records, position = changed(golden("synchronous"), kind, change)
     (found,) = replayed(records).differences
-    assert (found.position, found.kind, found.fields) == (position, Kind.OTHERWISE, fields)
+    assert (found.position, found.kind, found.fields) == (position, Kind.OTHER, fields)
     assert f"other {fields[0]}" in str(found)
 
 
@@ -200,7 +200,7 @@ def test_a_log_that_lacks_an_event_is_damaged() -> None:
 def test_a_filter_of_another_name_is_no_other_decision() -> None:
     records, _ = changed(golden("synchronous"), GroupAccepted, lambda event: {"filter": "m:f", "filter_digest": "1"})
     assert replayed(records).is_equal
-    assert msgspec.json.encode(replayed(records).facts())
+    assert msgspec.json.encode(replayed(records).json_values())
 
 
 def test_a_learner_has_no_conductor_to_replay() -> None:

@@ -54,7 +54,7 @@ async def test_a_difference_is_told_with_both_digests_and_its_cause(recorded: Re
     report = await retrain(opened, Wanted(from_base=True), make_ranks=building(ScriptedRanks()))
     assert report.wrong is not None
     text, (weights, _) = report_text(report), report.wrong.differences
-    assert f"weights digest: recorded {weights.recorded}, now {weights.found}" in text
+    assert f"weights digest: recorded {weights.recorded}, now {weights.now}" in text
     assert "an event of step 1 was changed after the run" in text
 
 
@@ -63,7 +63,7 @@ async def test_a_difference_is_told_with_both_digests_and_its_cause(recorded: Re
     [
         (Compared.BATCH, "2", "events of step 3 were changed"),
         (Compared.WEIGHTS, "1", "other versions of the parts (torch 1 then, 2 now)"),
-        (Compared.OPTIMIZER, "2", "the run's ranks were laid out otherwise"),
+        (Compared.OPTIMIZER, "2", "the run's ranks were laid out in another way"),
         (Compared.WEIGHTS, "2", "other hardware"),
     ],
 )

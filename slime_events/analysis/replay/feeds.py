@@ -18,13 +18,11 @@ from storage.log import Readable, Recorded
 
 
 class RecordedFeed:
-    """A `Feed` for cursors that only grow. What was drawn stands for the files: in its order, each row behind its
-    source's cursor once.
-    """
+    """A `Feed` of the prompts in a log, for cursors that only grow: in the order drawn, each row once."""
 
     def __init__(self) -> None:
         self._rows: list[Prompted] = []
-        self._done = 0  # so many rows lie behind every cursor that was asked with
+        self._done = 0  # how many rows lie behind the cursors of every `take`
         self._evaluations: dict[tuple[str, int], list[Prompted]] = {}
 
     @property
@@ -33,7 +31,7 @@ class RecordedFeed:
         return len(self._rows) + sum(map(len, self._evaluations.values()))
 
     def add(self, event: Event) -> None:
-        """Take in the next event of the log; whatever was not drawn is left aside."""
+        """Take in the next event of the log; only drawn prompts are kept."""
         if not isinstance(event, PromptSubmitted | PromptRejected) or not is_decision(event):
             return
         if isinstance(event, PromptSubmitted) and event.purpose is Purpose.EVAL:
@@ -42,7 +40,7 @@ class RecordedFeed:
             self._rows.append(event)
 
     def hear(self, recorded: Recorded) -> None:
-        """Nothing: it knows them all."""
+        """Nothing: the whole log is taken in before."""
 
     def malformed(self) -> list[PromptRejected]:
         """None: lines that are no rows are no decision."""
@@ -70,10 +68,10 @@ def _is_behind(row: Prompted, cursors: Mapping[str, int]) -> bool:
     return row.source.offset < cursors.get(row.source.path, 0)
 
 
-class Remembering:
-    """A feed that reads the rows it was asked for last only once: a replay asks at many positions for the same.
+class CachedFeed:
+    """A feed that reads the rows of the last question only once: a replay asks the same at many positions.
 
-    follows_log: what is drawn follows from what the log says, so every event may change it.
+    follows_log: which rows are drawn depends on the log, so every event may change it.
     """
 
     def __init__(self, feed: Feed, *, follows_log: bool = False) -> None:
@@ -107,19 +105,19 @@ class Remembering:
 
 
 async def make_feed(log: Readable, settings: TrainSettings, *, recorded: bool) -> tuple[Feed, str]:
-    """The feed, and in words where its prompts come from. recorded: not even look for the files."""
+    """The feed, and in words where its prompts come from. recorded: without a look at the files."""
     why = "as asked"
     if not recorded:
         try:
             follows_log = settings.data.prompt_sampler != "file"
-            feed = Remembering(_from_files(settings), follows_log=follows_log)
+            feed = CachedFeed(_from_files(settings), follows_log=follows_log)
             return feed, f"drawn again from {settings.data.prompt_data}"
         except (SlimeEventsError, OSError) as error:
             why = str(error).splitlines()[0]
-    known = RecordedFeed()
+    from_log = RecordedFeed()
     async for one in log.read(1, about(log.run, "prompt", "*")):
-        known.add(one.envelope.event)
-    return known, f"{known.prompts} taken as recorded ({why})"
+        from_log.add(one.envelope.event)
+    return from_log, f"{from_log.prompts} taken as recorded ({why})"
 
 
 def _from_files(settings: TrainSettings) -> PromptFeed:

@@ -10,7 +10,7 @@ import msgspec
 
 from schemas.batches import BatchSealed
 from schemas.event import Event, type_of
-from slime_events.analysis.replay.equality import Verdict, about, differing_fields, plain
+from slime_events.analysis.replay.equality import Verdict, about, differing_fields, json_values
 from slime_events.core.state.group import GroupState
 from slime_events.core.state.run import RunState
 from slime_events.loop.conductor.plan import Plan
@@ -19,15 +19,15 @@ from slime_events.loop.conductor.plan import Plan
 class Kind(enum.StrEnum):
     """How what was recorded and what is decided now differ."""
 
-    OTHERWISE = "decided otherwise"
+    OTHER = "decided differently"
     INSTEAD = "something else comes first"
     NOT_NOW = "would not be decided"
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """position: of the recorded event. at: position up to which the log was folded to decide anew. decided: None where
-    nothing would be. fields: in which the two differ. inputs: what the decision is taken on. why: what kept a decision
-    from being taken at all.
+    """position: of the recorded event. at: position up to which the log was folded to decide again. decided: None where
+    nothing would be decided. fields: names of those that differ. inputs: what the decision is based on. why: what
+    prevented a decision.
     """
 
     kind: Kind
@@ -44,25 +44,25 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
         """Whether a group changes sides."""
         if not isinstance(self.recorded, Verdict) or not isinstance(self.decided, Verdict):
             return False
-        return self.kind is Kind.OTHERWISE and type(self.recorded) is not type(self.decided)
+        return self.kind is Kind.OTHER and type(self.recorded) is not type(self.decided)
 
     def __str__(self) -> str:
-        said = f"position {self.position}: recorded {name_of(self.recorded)}"
+        recorded = f"position {self.position}: recorded {name_of(self.recorded)}"
         if self.decided is None:
-            return f"{said}; now nothing would be decided here{f': {self.why}' if self.why else ''}"
-        if self.kind is Kind.OTHERWISE and self.fields:
-            return f"{said}; now it would have other {', '.join(self.fields)}"
-        return f"{said}; now {name_of(self.decided)}{_reason(self.decided)}"
+            return f"{recorded}; now nothing would be decided here{f': {self.why}' if self.why else ''}"
+        if self.kind is Kind.OTHER and self.fields:
+            return f"{recorded}; now it would have other {', '.join(self.fields)}"
+        return f"{recorded}; now {name_of(self.decided)}{_reason(self.decided)}"
 
 
 def difference(
     recorded: Event, decided: Event | None, state: RunState, plan: Plan, *, position: int, at: int, why: str = ""
 ) -> Difference:
-    """What differs, and the inputs of it as `state` has them, which is the log folded up to just before it."""
+    """state: the log folded up to just before the recorded event."""
     if decided is None:
         kind = Kind.NOT_NOW
     else:
-        kind = Kind.OTHERWISE if about(recorded) == about(decided) else Kind.INSTEAD
+        kind = Kind.OTHER if about(recorded) == about(decided) else Kind.INSTEAD
     fields = differing_fields(recorded, decided) if decided is not None and type(decided) is type(recorded) else []
     return Difference(
         kind=kind,
@@ -70,7 +70,7 @@ def difference(
         at=at,
         recorded=recorded,
         decided=decided,
-        fields=tuple(fields) if kind is Kind.OTHERWISE else (),
+        fields=tuple(fields) if kind is Kind.OTHER else (),
         inputs=_inputs(recorded, decided, state, plan),
         why=why,
     )
@@ -87,7 +87,7 @@ def _reason(event: Event) -> str:
 
 
 def _inputs(recorded: Event, decided: Event | None, state: RunState, plan: Plan) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    inputs: dict[str, Any] = {
         "version": state.version,
         "next_step": state.next_step,
         "open_groups": state.open_groups,
@@ -97,10 +97,10 @@ def _inputs(recorded: Event, decided: Event | None, state: RunState, plan: Plan)
     }
     names = [str(group) for event in (recorded, decided) if (group := getattr(event, "group", None)) is not None]
     groups = [state.groups[name] for name in dict.fromkeys(names) if name in state.groups]
-    found |= {"groups": [_group(group) for group in groups]} if groups else {}
+    inputs |= {"groups": [_group(group) for group in groups]} if groups else {}
     if isinstance(recorded, BatchSealed) and isinstance(decided, BatchSealed):
-        found |= _batch(recorded, decided)
-    return found
+        inputs |= _batch(recorded, decided)
+    return inputs
 
 
 def _group(group: GroupState) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def _group(group: GroupState) -> dict[str, Any]:
 
 def _batch(recorded: BatchSealed, decided: BatchSealed) -> dict[str, Any]:
     """The groups that only one of the two has, and the first sample whose reward differs."""
-    found: dict[str, Any] = {
+    inputs: dict[str, Any] = {
         "only_recorded": [group for group in recorded.groups if group not in decided.groups],
         "only_now": [group for group in decided.groups if group not in recorded.groups],
     }
@@ -134,13 +134,13 @@ def _batch(recorded: BatchSealed, decided: BatchSealed) -> dict[str, Any]:
     for sample, raw, reward in pairs:
         if sample in now and now[sample] != (raw, reward):
             names = ("raw", "recorded", "now_raw", "now")
-            found["first_reward"] = {"sample": sample, **dict(zip(names, (raw, reward, *now[sample]), strict=True))}
+            inputs["first_reward"] = {"sample": sample, **dict(zip(names, (raw, reward, *now[sample]), strict=True))}
             break
-    return found
+    return inputs
 
 
 class ReplayReport(msgspec.Struct, kw_only=True):
-    """events: read. decisions: compared, by type. prompts: where those that were drawn are known from."""
+    """events: how many were read. decisions: compared, by type. prompts: where drawn prompts came from, in words."""
 
     run: str
     events: int = 0
@@ -169,11 +169,11 @@ class ReplayReport(msgspec.Struct, kw_only=True):
         return [one for one in self.differences if one.verdict_flips]
 
     def kinds(self) -> dict[str, int]:
-        """How many differences of each sort."""
-        counted = Counter(_sort(one) for one in self.differences)
+        """How many differences of each kind."""
+        counted = Counter(_kind(one) for one in self.differences)
         return dict(counted.most_common())
 
-    def facts(self) -> dict[str, Any]:
+    def json_values(self) -> dict[str, Any]:
         """As JSON values."""
         return {
             "run": self.run,
@@ -182,11 +182,11 @@ class ReplayReport(msgspec.Struct, kw_only=True):
             "decisions": self.decisions,
             "prompts": self.prompts,
             "kinds": self.kinds(),
-            "differences": [_facts(one) for one in self.differences],
+            "differences": [_difference_values(one) for one in self.differences],
         }
 
 
-def _sort(one: Difference) -> str:
+def _kind(one: Difference) -> str:
     recorded = type_of(one.recorded)
     if one.decided is None:
         return f"{recorded}: {one.kind.value}"
@@ -197,15 +197,15 @@ def _sort(one: Difference) -> str:
     return f"{recorded}: {type_of(one.decided)} comes first"
 
 
-def _facts(one: Difference) -> dict[str, Any]:
+def _difference_values(one: Difference) -> dict[str, Any]:
     return {
         "kind": one.kind.value,
         "sentence": str(one),
         "position": one.position,
         "decided_at": one.at,
         "fields": list(one.fields),
-        "recorded": plain(one.recorded),
-        "now": None if one.decided is None else plain(one.decided),
+        "recorded": json_values(one.recorded),
+        "now": None if one.decided is None else json_values(one.decided),
         "inputs": one.inputs,
         "why": one.why,
     }

@@ -1,4 +1,4 @@
-"""`RecordedRollout`: what the log says of one rollout, so that an engine can be asked for it again."""
+"""`RecordedRollout`: what the log holds of one rollout, so that an engine can replay it."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ NO_WEIGHTS = (
 
 @dataclass(frozen=True, slots=True)
 class RecordedRollout:
-    """prompt: int32 [prompt]; tokens: int32, log_probs: float32 [response]. spans: who made which tokens; what a tool
-    said is in none. stop: None where it has not ended. in_turns: a generate function made it. weights: by version.
+    """prompt: int32 [prompt]; tokens: int32, log_probs: float32 [response]. spans: weight versions over the tokens; a
+    tool's output is in no span. stop: None where it has not ended. in_turns: a generate function made it. weights: by
+    version.
     """
 
     run: str
@@ -49,27 +50,26 @@ class RecordedRollout:
 
 
 async def read_rollout(opened: OpenedRun, sample: str) -> RecordedRollout:
-    """The rollout of a sample of the run, or of one that it goes on from. Raises RunNotFound, BlobMissing."""
+    """The rollout of a sample of the run or of its ancestors. Raises RunNotFound, BlobMissing."""
     try:
-        asked_for = sample_id(group_of(sample), place_of(sample)[0])
+        rollout = sample_id(group_of(sample), place_of(sample)[0])
     except ValueError:
         raise RunNotFound(f"{sample!r} is no id of a sample: it ends in -s and a number (train-0-000003-s1)") from None
     async with Past(opened) as past:
-        part = await _origin(past, asked_for)
+        part = await _origin(past, rollout)
         log = part.opened.log
         made = await read_trajectory(log, sample, part.opened.fetch)
-        request = (await part.last_of_each([(type_of(RolloutRequested), asked_for)])).popitem()[1].envelope.event
+        request = (await part.last_of_each([(type_of(RolloutRequested), rollout)])).popitem()[1].envelope.event
         assert isinstance(request, RolloutRequested)
         if request.recalls:
-            prompt = (
-                (await part.last_of_each([(type_of(PromptSubmitted), group_of(sample))])).popitem()[1].envelope.event
-            )
+            submitted = await part.last_of_each([(type_of(PromptSubmitted), group_of(sample))])
+            prompt = submitted.popitem()[1].envelope.event
             assert isinstance(prompt, PromptSubmitted)
             raise RunNotFound(
                 f"sample {sample} of run {part.run} is rollout {request.recalls} of another run: its seed and weights "
                 f"are there, so use `slime-events replay-rollout {prompt.source.path} {request.recalls}`"
             )
-        turns = await part.last_of_each([(type_of(TurnRecorded), asked_for)])
+        turns = await part.last_of_each([(type_of(TurnRecorded), rollout)])
         if not made.spans:
             raise RunNotFound(f"sample {sample} of run {part.run} has no tokens that an engine made")
         return RecordedRollout(
@@ -98,20 +98,20 @@ async def _origin(past: Past, sample: str) -> Part:
 
 
 async def _weights(past: Past, versions: set[int]) -> dict[int, WeightsPublished]:
-    found: dict[int, WeightsPublished] = {}
+    weights: dict[int, WeightsPublished] = {}
     async for part in past.parts():
-        wanted = [(type_of(WeightsPublished), str(version)) for version in sorted(versions - found.keys())]
+        wanted = [(type_of(WeightsPublished), str(version)) for version in sorted(versions - weights.keys())]
         for recorded in (await part.last_of_each(wanted)).values():
             event = recorded.envelope.event
             assert isinstance(event, WeightsPublished)
-            found[event.version] = event
-        if len(found) == len(versions):
+            weights[event.version] = event
+        if len(weights) == len(versions):
             break
-    return found
+    return weights
 
 
 def weight_folder(rollout: RecordedRollout, version: int, folders: list[str]) -> str:
-    """Where a version lies, verified: as published, or in one of `folders` (of all versions, or of this one).
+    """The folder of a version, verified: as published, or in one of `folders` (of all versions, or of this one).
 
     Raises RunNotFound where it is nowhere, with how to get it, and WeightsDamaged.
     """
@@ -119,15 +119,15 @@ def weight_folder(rollout: RecordedRollout, version: int, folders: list[str]) ->
     if published is None:
         raise RunNotFound(f"run {rollout.run} has published no weight version {version}")
     for folder in (published.url, *folders):
-        place = local_folder(folder)
-        if (place / "manifest.json").is_file() and _is(str(place), published.digest):
-            return str(place)
+        local = local_folder(folder)
+        if (local / "manifest.json").is_file() and _is(str(local), published.digest):
+            return str(local)
         try:
-            found = WeightStore(folder).folder(version, published.digest)
+            stored = WeightStore(folder).folder(version, published.digest)
         except WeightsDamaged:
             continue
-        verify(found, published.digest)
-        return found
+        verify(stored, published.digest)
+        return stored
     raise RunNotFound(
         NO_WEIGHTS.format(
             version=version,
@@ -139,7 +139,7 @@ def weight_folder(rollout: RecordedRollout, version: int, folders: list[str]) ->
 
 
 def _is(folder: str, digest: str) -> bool:
-    """Whether a folder is that version, whole."""
+    """Whether a folder holds all of that version."""
     try:
         verify(folder, digest)
     except WeightsDamaged:

@@ -30,36 +30,36 @@ class Compared(enum.StrEnum):
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """recorded: what the log says; found: what came of the log now. detail: where, in words."""
+    """recorded: in the log; now: computed again from the log. detail: where, in words."""
 
     compared: Compared
     recorded: str
-    found: str
+    now: str
     detail: str = ""
 
     def __str__(self) -> str:
         where = f" ({self.detail})" if self.detail else ""
-        return f"{self.compared} {self.found} instead of {self.recorded}{where}"
+        return f"{self.compared} {self.now} instead of {self.recorded}{where}"
 
 
-def trained_otherwise(committed: StepCommitted, found: Digests) -> tuple[Difference, ...]:
-    """What differs between a trained step and the one that was committed; nothing where it is the same, bit for bit."""
+def training_differences(committed: StepCommitted, trained: Digests) -> tuple[Difference, ...]:
+    """Between a trained step and the committed one; empty where they are equal bit for bit."""
     pairs = (
-        (Compared.WEIGHTS, committed.weights_digest, found.weights),
-        (Compared.OPTIMIZER, committed.optimizer_digest, found.optimizer),
+        (Compared.WEIGHTS, committed.weights_digest, trained.weights),
+        (Compared.OPTIMIZER, committed.optimizer_digest, trained.optimizer),
     )
     return tuple(Difference(what, recorded, now) for what, recorded, now in pairs if recorded != now)
 
 
-def committed_otherwise(committed: StepCommitted, sealed: BatchSealed) -> tuple[Difference, ...]:
-    """Whether the step was committed with another batch than the one that stands in the log."""
+def commit_differences(committed: StepCommitted, sealed: BatchSealed) -> tuple[Difference, ...]:
+    """Whether the step was committed with another batch than the one in the log."""
     if committed.batch_digest == sealed.digest:
         return ()
     return (Difference(Compared.COMMITTED_BATCH, committed.batch_digest, sealed.digest),)
 
 
-def rewarded_otherwise(sealed: BatchSealed, assigned: Mapping[str, float]) -> tuple[Difference, ...]:
-    """Rewards in the batch that are not those assigned to its samples; the first of them stands for all."""
+def reward_differences(sealed: BatchSealed, assigned: Mapping[str, float]) -> tuple[Difference, ...]:
+    """Rewards in the batch that were not assigned to its samples, as one difference that names the first."""
     pairs = zip(sealed.samples, sealed.raw_rewards, strict=True)
     wrong = [(sample, raw) for sample, raw in pairs if assigned.get(sample, raw) != raw]
     if not wrong:
@@ -74,8 +74,8 @@ _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2"}
 
 
 class Distance(msgspec.Struct, frozen=True):
-    """max_abs: the largest difference of one number, which is in `tensor`. relative_l2: |found - recorded| / |recorded|
-    over all numbers of all tensors.
+    """max_abs: the largest difference of one number, in `tensor`. relative_l2: |now - recorded| / |recorded| over all
+    numbers of all tensors.
     """
 
     max_abs: float
@@ -83,10 +83,10 @@ class Distance(msgspec.Struct, frozen=True):
     tensor: str
 
 
-def distance(recorded: Mapping[str, TensorView], found: Iterable[TensorBytes]) -> Distance:
-    """Of found weights from recorded ones, in float64, tensor by tensor. Raises CheckpointMismatch for others."""
+def distance(recorded: Mapping[str, TensorView], trained: Iterable[TensorBytes]) -> Distance:
+    """Of trained weights from recorded ones, in float64, by tensor. Raises CheckpointMismatch for other tensors."""
     largest, where, apart, whole, names = 0.0, "", 0.0, 0.0, set()
-    for name, dtype, shape, data in found:
+    for name, dtype, shape, data in trained:
         other = recorded.get(name)
         if other is None or (other.dtype, other.shape) != (dtype, tuple(shape)):
             raise CheckpointMismatch(f"tensor {name!r} is {dtype} {list(shape)} here, and not in the recorded weights")
@@ -110,8 +110,8 @@ def _numbers(tensor: TensorView) -> npt.NDArray[np.float64]:
 
 
 class Retrained(msgspec.Struct, frozen=True):
-    """seconds: of training it, with taking the weights out. differences: what is otherwise than in the log; nothing
-    where it came out bit for bit. distance: from the recorded weights, where digests cannot be the same.
+    """A step that was trained again. seconds: with exporting its weights. differences: from the log; empty
+    where they are equal bit for bit. distance: from the recorded weights, where digests cannot be equal.
     """
 
     step: int

@@ -14,10 +14,10 @@ CONFIG = "config.json"
 
 
 def with_base(settings: TrainSettings, weights: Path | None, given: str | None = None) -> TrainSettings:
-    """The settings with a base checkpoint that is there: the one given, the run's own, or its weight version 0.
+    """The settings with a base checkpoint that exists here: the one given, the run's own, or its weight version 0.
 
-    weights: the run's folder of versions, where it has one. Whichever it is, its digest is checked before anything is
-    trained. Raises InvalidValue where there is none.
+    weights: the run's folder of versions, where it has one. The digest of whichever it is is checked before training.
+    Raises InvalidValue where there is none.
     """
     trainer = settings.trainer
     if given is not None:
@@ -55,7 +55,7 @@ def with_topology(settings: TrainSettings, tensor: int | None, ranks: int | None
 
 
 def is_same(one: TrainSettings, other: TrainSettings) -> bool:
-    """Whether both sum in the same order: then equal inputs give equal bits."""
+    """Whether both sum in the same order, so that equal inputs give equal bits."""
     return _shape(one.trainer) == _shape(other.trainer)
 
 

@@ -25,7 +25,7 @@ def main(argv: Sequence[str] = ()) -> int:
     report = asyncio.run(_replay(said, flags))
     seconds = time.perf_counter() - begun
     if said.json:
-        facts = report.facts() | {"seconds": seconds}
+        facts = report.json_values() | {"seconds": seconds}
         sys.stdout.write(json_text(facts))
     else:
         sys.stdout.write(f"{report_text(report, said.most, every=said.all)}\n\n")
