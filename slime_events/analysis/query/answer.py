@@ -12,7 +12,7 @@ import duckdb
 import pyarrow as pa
 
 from schemas.errors import BadQuery, MissingPart
-from slime_events.analysis.query.event_tables import FACTS, LOG
+from slime_events.analysis.query.event_tables import EVENT_TABLES, LOG
 from slime_events.analysis.query.tables import TABLES
 from slime_events.core.config.nearest import did_you_mean
 
@@ -29,21 +29,23 @@ _AT_GROUP = re.compile(r"\bgroup\s*(,|$|from\b|\n)", re.IGNORECASE)
 
 def bad_query(error: duckdb.Error, sql: str = "", *, lines_before: int = 0) -> BadQuery:
     """lines_before: that were put before the query, whose first line is 1."""
-    said, _, where = str(error).strip().partition("\n\nLINE ")
-    said = _KIND.sub("", said).strip()
-    if found := _TABLE.search(said):
-        names = [table.name for table in TABLES] + [name for fact in FACTS for name in (fact, f"{LOG}.{fact}")]
-        said = f"there is no table {found[1]}.{did_you_mean(found[1], names)}"
-    elif found := _COLUMN.search(said):
-        name = found[1] or found[2]
-        here = re.findall(r'"([^"]+)"', said.partition("Candidate bindings:")[2])
+    message, _, where = str(error).strip().partition("\n\nLINE ")
+    message = _KIND.sub("", message).strip()
+    if match := _TABLE.search(message):
+        names = [table.name for table in TABLES] + [
+            name for event in EVENT_TABLES for name in (event, f"{LOG}.{event}")
+        ]
+        message = f"there is no table {match[1]}.{did_you_mean(match[1], names)}"
+    elif match := _COLUMN.search(message):
+        name = match[1] or match[2]
+        here = re.findall(r'"([^"]+)"', message.partition("Candidate bindings:")[2])
         columns = [*here, *(column.name for table in TABLES for column in table.columns)]
-        said = f"there is no column {name} here.{did_you_mean(name, columns)}"
+        message = f"there is no column {name} here.{did_you_mean(name, columns)}"
     elif isinstance(error, duckdb.ParserException) and _AT_GROUP.search(sql):
-        said += ". GROUP is a word of SQL: the id of a group is the column group_id"
+        message += ". GROUP is a word of SQL: the id of a group is the column group_id"
     if where:
-        said += "\n" + _LINE.sub(lambda line: f"line {int(line[1]) - lines_before}:", f"LINE {where}").rstrip()
-    return BadQuery(f"the query cannot be answered: {said}")
+        message += "\n" + _LINE.sub(lambda line: f"line {int(line[1]) - lines_before}:", f"LINE {where}").rstrip()
+    return BadQuery(f"the query cannot be answered: {message}")
 
 
 BATCH_ROWS = 10_000

@@ -1,124 +1,44 @@
-"""Event tables"""
+"""`EventTable`: one type of event as rows: one or several for an event, from that event alone.
+
+So the rows of a part of the log never change, can be kept as Parquet files, and are joined by SQL
+(`slime_events/analysis/query/tables/`). They can be queried too, in the schema `log`: `log.rollout_completed` and so
+on, with the fields of `docs/events.md`. They are made from the events and not from `slime_events.analysis.model`: 10^6
+events become columns in batches, without an object for each sample.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from schemas.event import Event, type_of
 from schemas.registry import BY_TYPE, EVENT_CLASSES
-from schemas.rollouts import RolloutCompleted, RolloutProgressed, WeightSpan
-from slime_events.analysis.query.columns import struct_columns, to_json
+from schemas.rollouts import RolloutCompleted, RolloutProgressed
+from slime_events.analysis.query.columns import ArrowColumn, scalar, struct_columns, to_json
 from slime_events.core.telemetry import names
 from slime_events.core.telemetry.event_spans import span_of
+from slime_events.core.telemetry.span import Span
 from slime_events.core.trajectory import Fetch
 from storage.log import Recorded
 
-SPAN_SCHEMA = pa.schema(
-    [
-        ("position", pa.int64()),
-        ("name", pa.string()),
-        ("trace", pa.string()),
-        ("span", pa.string()),
-        ("parent", pa.string()),
-        ("begun", pa.timestamp("us")),
-        ("ended", pa.timestamp("us")),
-        ("seconds", pa.float64()),
-        ("group", pa.string()),
-        ("sample", pa.string()),
-        ("version", pa.int64()),
-        ("error", pa.string()),
-        ("attributes", pa.string()),
-        ("links", pa.list_(pa.string())),
-    ]
-)
-
-
-def span_rows(records: Sequence[Recorded], fetch: Fetch) -> list[pa.Array]:
-    """A row for each event that ends a span; every group's trace, whatever share of them the run kept."""
-    found = [(one.position, span) for one in records if (span := span_of(one.envelope)) is not None]
-    spans = [span for _, span in found]
-    said = [span.attributes for span in spans]
-    columns = [
-        [position for position, _ in found],
-        [str(span.name) for span in spans],
-        [f"{span.trace:032x}" for span in spans],
-        [f"{span.span:016x}" for span in spans],
-        [None if span.parent is None else f"{span.parent:016x}" for span in spans],
-        [span.start_ns // 1000 for span in spans],
-        [span.end_ns // 1000 for span in spans],
-        [(span.end_ns - span.start_ns) / 1e9 for span in spans],
-        [attributes.get(names.RL_GROUP) for attributes in said],
-        [attributes.get(names.RL_SAMPLE) for attributes in said],
-        [attributes.get(names.RL_WEIGHTS_VERSION) for attributes in said],
-        [span.error for span in spans],
-        [to_json(dict(attributes)) for attributes in said],
-        [[f"{link.trace:032x}/{link.span:016x}" for link in span.links] for span in spans],
-    ]
-    return [pa.array(column, field.type) for column, field in zip(columns, SPAN_SCHEMA, strict=True)]
-
-
-TOKEN_SCHEMA = pa.schema(
-    [
-        ("position", pa.int64()),
-        ("sample", pa.string()),
-        ("start", pa.int64()),
-        ("tokens", pa.list_(pa.int32())),
-        ("log_probs", pa.list_(pa.float32())),
-        ("versions", pa.list_(pa.int32())),
-        ("loss_mask", pa.list_(pa.int8())),
-    ]
-)
-"""loss_mask: of the whole response, in the completion's row alone; null where all of it is trained on."""
-
-
-def token_rows(records: Sequence[Recorded], fetch: Fetch) -> list[pa.Array]:
-    """A row for each chunk and completion that holds tokens or a mask. A turn's chunks are passed over: the rollout's
-    completion holds them again, in the response's positions."""
-    said: list[tuple[int, RolloutProgressed | RolloutCompleted]] = []
-    for one in records:
-        event = one.envelope.event
-        if isinstance(event, RolloutCompleted) or (isinstance(event, RolloutProgressed) and event.turn is None):
-            said.append((one.position, event))
-    masks = [
-        fetch(event.loss_mask) if isinstance(event, RolloutCompleted) and event.loss_mask else None for _, event in said
-    ]
-    columns: list[list[Any]] = [
-        [position for position, _ in said],
-        [event.sample for _, event in said],
-        [event.start for _, event in said],
-        [fetch(event.tokens) for _, event in said],
-        [fetch(event.log_probs) for _, event in said],
-        [_versions(event.spans, event.start, event.tokens.n) for _, event in said],
-        masks,
-    ]
-    return [pa.array(column, field.type) for column, field in zip(columns, TOKEN_SCHEMA, strict=True)]
-
-
-def _versions(spans: tuple[WeightSpan, ...], start: int, count: int) -> list[int | None]:
-    """The weight version of each of the tokens [start, start + count); None between spans, which tools have said."""
-    found = np.full(count, -1)
-    for span in spans:
-        found[max(0, span.start - start) : max(0, span.end - start)] = span.version
-    return [None if version < 0 else int(version) for version in found]
-
-
 LOG = "log"
-"""The SQL schema of all facts."""
-RULES = 1
-"""Raised when the same events give other rows in the same columns."""
+"""The SQL schema of all event tables."""
+ROW_VERSION = 2
+"""Raised when the same events give other rows in the same columns, so that kept files of before are not read."""
+TEXT, INT, TIME = pa.string(), pa.int64(), pa.timestamp("us")
+INT32S = pa.list_(pa.int32())
 
 Rows = Callable[[Sequence[Recorded], Fetch], list[pa.Array]]
 
 
 @dataclass(frozen=True, slots=True)
-class Fact:
-    """types: the events that it is of. rows: of such events, the columns of `schema`, in order."""
+class EventTable:
+    """types: the types of event that it has rows of. rows: of such events, the columns of `schema`, in order."""
 
     name: str
     types: frozenset[str]
@@ -131,70 +51,125 @@ class Fact:
 
     def fingerprint(self) -> str:
         """Eight digits that change whenever kept rows would not fit any more."""
-        return hashlib.sha256(f"{RULES} {self.name} {self.schema}".encode()).hexdigest()[:8]
+        return hashlib.sha256(f"{ROW_VERSION} {self.name} {self.schema}".encode()).hexdigest()[:8]
 
 
-_WHERE = pa.schema([("position", pa.int64()), ("time", pa.timestamp("us")), ("producer", pa.string())])
-
-
-def fact_name(event: type[Event]) -> str:
-    """`rollout.completed` as a name of SQL."""
-    return type_of(event).replace(".", "_")
-
-
-def _where(records: Sequence[Recorded]) -> list[pa.Array]:
-    return [
-        pa.array([one.position for one in records], pa.int64()),
-        pa.array([one.envelope.at // 1000 for one in records], pa.timestamp("us")),
-        pa.array([one.envelope.producer for one in records], pa.string()),
-    ]
-
-
-def _fact_of(event: type[Event]) -> Fact:
-    columns = list(struct_columns(event))
-    schema = pa.schema([*_WHERE, *((column.name, column.type) for column in columns)])
-
-    def rows(records: Sequence[Recorded], fetch: Fetch) -> list[pa.Array]:
-        said = [one.envelope.event for one in records]
-        return [*_where(records), *(column.array(said) for column in columns)]
-
-    return Fact(fact_name(event), frozenset((type_of(event),)), schema, rows)
-
-
-_EVENT_SCHEMA = pa.schema(
-    [
-        *_WHERE,
-        ("type", pa.string()),
-        ("entity", pa.string()),
-        ("id", pa.string()),
-        ("cause", pa.string()),
-        ("traceparent", pa.string()),
-        ("bytes", pa.int64()),
-    ]
+_ENVELOPE = (
+    scalar("position", INT, lambda one: one.position),
+    scalar("time", TIME, lambda one: one.envelope.at // 1000),
+    scalar("producer", TEXT, lambda one: one.envelope.producer),
+)
+_EVENT = (
+    *_ENVELOPE,
+    scalar("type", TEXT, lambda one: type_in(one.subject)),
+    scalar("entity", TEXT, lambda one: one.subject.split(".", 4)[4]),
+    scalar("id", TEXT, lambda one: one.envelope.id),
+    scalar("cause", TEXT, lambda one: one.envelope.cause),
+    scalar("traceparent", TEXT, lambda one: one.envelope.traceparent),
+    scalar("bytes", INT, lambda one: len(one.data)),
 )
 
 
+def _of_type(event: type[Event]) -> EventTable:
+    """`log.rollout_completed`: a row for each event of the type, a column for each field."""
+    columns = list(struct_columns(event))
+
+    def rows(records: Sequence[Recorded], fetch: Fetch) -> list[pa.Array]:
+        events = [one.envelope.event for one in records]
+        return [*(column.array(records) for column in _ENVELOPE), *(column.array(events) for column in columns)]
+
+    tag = type_of(event)
+    return EventTable(tag.replace(".", "_"), frozenset((tag,)), _schema((*_ENVELOPE, *columns)), rows)
+
+
+def _schema(columns: Sequence[ArrowColumn]) -> pa.Schema:
+    return pa.schema([(column.name, column.type) for column in columns])
+
+
 def _event_rows(records: Sequence[Recorded], fetch: Fetch) -> list[pa.Array]:
-    subjects = [one.subject.split(".", 4) for one in records]
-    return [
-        *_where(records),
-        pa.array([f"{noun}.{verb}" for _, _, noun, verb, _ in subjects], pa.string()),
-        pa.array([entity for *_, entity in subjects], pa.string()),
-        *(
-            pa.array([getattr(one.envelope, name) for one in records], pa.string())
-            for name in ("id", "cause", "traceparent")
-        ),
-        pa.array([len(one.data) for one in records], pa.int64()),
+    return [column.array(records) for column in _EVENT]
+
+
+class _SpanRow(NamedTuple):
+    position: int
+    span: Span
+
+
+_SPAN = (
+    scalar("position", INT, lambda row: row.position),
+    scalar("name", TEXT, lambda row: str(row.span.name)),
+    scalar("trace_id", TEXT, lambda row: f"{row.span.trace:032x}"),
+    scalar("span_id", TEXT, lambda row: f"{row.span.span:016x}"),
+    scalar("parent_span_id", TEXT, lambda row: None if row.span.parent is None else f"{row.span.parent:016x}"),
+    scalar("started", TIME, lambda row: row.span.start_ns // 1000),
+    scalar("ended", TIME, lambda row: row.span.end_ns // 1000),
+    scalar("seconds", pa.float64(), lambda row: (row.span.end_ns - row.span.start_ns) / 1e9),
+    scalar("group", TEXT, lambda row: row.span.attributes.get(names.RL_GROUP)),
+    scalar("sample", TEXT, lambda row: row.span.attributes.get(names.RL_SAMPLE)),
+    scalar("version", INT, lambda row: row.span.attributes.get(names.RL_WEIGHTS_VERSION)),
+    scalar("error", TEXT, lambda row: row.span.error),
+    scalar("attributes", TEXT, lambda row: to_json(dict(row.span.attributes))),
+    scalar("links", pa.list_(TEXT), lambda row: [f"{link.trace:032x}/{link.span:016x}" for link in row.span.links]),
+)
+
+
+def _span_rows(records: Sequence[Recorded], fetch: Fetch) -> list[pa.Array]:
+    """A row for each event that ends a span, as the live processes traced it; of every group's trace."""
+    rows = [_SpanRow(one.position, span) for one in records if (span := span_of(one.envelope)) is not None]
+    return [column.array(rows) for column in _SPAN]
+
+
+class _TokenRow(NamedTuple):
+    position: int
+    event: RolloutProgressed | RolloutCompleted
+    fetch: Fetch
+
+    @property
+    def versions(self) -> list[int | None]:
+        """The weight version of each of its tokens; None between spans: a tool's output."""
+        start = self.event.start
+        versions = np.full(self.event.tokens.n, -1)
+        for span in self.event.spans:
+            versions[max(0, span.start - start) : max(0, span.end - start)] = span.version
+        return [None if version < 0 else int(version) for version in versions]
+
+    @property
+    def loss_mask(self) -> Any:
+        """Of the whole response, in the completion's row alone; None where every token is trained on."""
+        mask = self.event.loss_mask if isinstance(self.event, RolloutCompleted) else None
+        return self.fetch(mask) if mask else None
+
+
+_TOKEN_RUN = (
+    scalar("position", INT, lambda row: row.position),
+    scalar("sample", TEXT, lambda row: row.event.sample),
+    scalar("start", INT, lambda row: row.event.start),
+    scalar("tokens", INT32S, lambda row: row.fetch(row.event.tokens)),
+    scalar("log_probs", pa.list_(pa.float32()), lambda row: row.fetch(row.event.log_probs)),
+    scalar("versions", INT32S, lambda row: row.versions),
+    scalar("loss_mask", pa.list_(pa.int8()), lambda row: row.loss_mask),
+)
+
+
+def _token_rows(records: Sequence[Recorded], fetch: Fetch) -> list[pa.Array]:
+    """A row for each chunk and completion. A turn's chunks are left out: the completion holds their tokens again."""
+    rows = [
+        _TokenRow(one.position, event, fetch)
+        for one in records
+        if isinstance(event := one.envelope.event, RolloutCompleted)
+        or (isinstance(event, RolloutProgressed) and event.turn is None)
     ]
+    return [column.array(rows) for column in _TOKEN_RUN]
 
 
-FACTS: dict[str, Fact] = {
-    fact.name: fact
-    for fact in (
-        *map(_fact_of, EVENT_CLASSES),
-        Fact("event", frozenset(BY_TYPE), _EVENT_SCHEMA, _event_rows),
-        Fact("span", frozenset(BY_TYPE), SPAN_SCHEMA, span_rows),
-        Fact("token_run", frozenset({"rollout.progressed", "rollout.completed"}), TOKEN_SCHEMA, token_rows),
+_TOKEN_TYPES = frozenset({"rollout.progressed", "rollout.completed"})
+EVENT_TABLES: dict[str, EventTable] = {
+    table.name: table
+    for table in (
+        *map(_of_type, EVENT_CLASSES),
+        EventTable("event", frozenset(BY_TYPE), _schema(_EVENT), _event_rows),
+        EventTable("span", frozenset(BY_TYPE), _schema(_SPAN), _span_rows),
+        EventTable("token_run", _TOKEN_TYPES, _schema(_TOKEN_RUN), _token_rows),
     )
 }
 """All of them, by name."""
@@ -205,15 +180,15 @@ BATCH = 8192
 BATCH_BYTES = 32 * 1024 * 1024
 """Of their records: long rollouts come in smaller batches."""
 
-Write = Callable[[Fact, pa.RecordBatch], None]
+Write = Callable[[EventTable, pa.RecordBatch], None]
 
 
-class FactBuilder:
-    """Hands the rows of `facts` to `write`, a batch at a time and in order."""
+class RowBuilder:
+    """Hands the rows of `tables` to `write`, a batch at a time and in order."""
 
-    def __init__(self, facts: Collection[Fact], fetch: Fetch, write: Write) -> None:
-        self._facts, self._fetch, self._write = facts, fetch, write
-        self.types = frozenset().union(*(fact.types for fact in facts))
+    def __init__(self, tables: Collection[EventTable], fetch: Fetch, write: Write) -> None:
+        self._tables, self._fetch, self._write = tables, fetch, write
+        self.types = frozenset().union(*(table.types for table in tables))
         """The events that matter."""
         self._waiting: list[Recorded] = []
         self._bytes = 0
@@ -230,10 +205,10 @@ class FactBuilder:
 
     def flush(self) -> None:
         """Make rows of all that waits."""
-        for fact in self._facts:
-            batch = fact.batch([one for one in self._waiting if one.envelope.type in fact.types], self._fetch)
+        for table in self._tables:
+            batch = table.batch([one for one in self._waiting if one.envelope.type in table.types], self._fetch)
             if batch.num_rows:
-                self._write(fact, batch)
+                self._write(table, batch)
         self._waiting, self._bytes = [], 0
 
 

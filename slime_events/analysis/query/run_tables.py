@@ -12,8 +12,8 @@ from schemas.ids import place_of
 from schemas.runs import Branched
 from slime_events.analysis.query.answer import Answer
 from slime_events.analysis.query.cache import TableCache
-from slime_events.analysis.query.database import ask, database, facts_needed, one_select
-from slime_events.analysis.query.run_rows import Part, RunFacts, is_of_rollouts
+from slime_events.analysis.query.database import ask, database, event_tables_of, one_select
+from slime_events.analysis.query.run_rows import Part, RunRows, is_about_rollouts
 from slime_events.core.run.run_reader import OpenedRun, branched_of, open_parent
 
 
@@ -22,7 +22,7 @@ class RunTables:
     those behind it. gone: why the run that it follows cannot be opened, where it cannot.
     """
 
-    def __init__(self, runs: list[RunFacts], gone: RunNotFound | None = None) -> None:
+    def __init__(self, runs: list[RunRows], gone: RunNotFound | None = None) -> None:
         self._runs, self._gone = runs, gone
 
     async def sql(self, query: str) -> Answer:
@@ -30,10 +30,10 @@ class RunTables:
         does.
         """
         select = one_select(query)
-        names = await asyncio.to_thread(facts_needed, select)
-        if self._gone is not None and any(map(is_of_rollouts, names)):
+        names = await asyncio.to_thread(event_tables_of, select)
+        if self._gone is not None and any(map(is_about_rollouts, names)):
             raise self._gone
-        loaded = [(facts, await facts.load(names)) for facts in self._runs]
+        loaded = [(run, await run.load(names)) for run in self._runs]
         return ask(await asyncio.to_thread(database, loaded, names), select)
 
 
@@ -47,7 +47,7 @@ async def tables_of(
     cache: folder of Parquet tables of archives; by default one of this user's. Raises RunNotFound, StorageError.
     """
     kept = TableCache(cache)
-    runs = [RunFacts(opened, kept)]
+    runs = [RunRows(opened, kept)]
     async with contextlib.AsyncExitStack() as parents:
         branched = await branched_of(opened.log)
         gone = None
@@ -59,7 +59,7 @@ async def tables_of(
                     raise
                 gone = error
                 break
-            runs.append(RunFacts(parent, kept, _part(branched, len(runs), with_parent=with_parent)))
+            runs.append(RunRows(parent, kept, _part(branched, len(runs), with_parent=with_parent)))
             if not with_parent:
                 break
             branched = await branched_of(parent.log)
