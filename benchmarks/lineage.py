@@ -12,7 +12,7 @@ from benchmarks.figure import Better, Figure
 from benchmarks.kept_log import RUN, fill_archive, fill_log
 from benchmarks.long_log import GROUPS, PER_STEP, SAMPLES
 from schemas.arrays import unpack
-from slime_events.analysis.lineage.facts import Asked, Kind
+from slime_events.analysis.lineage.lineage import Asked, Kind
 from slime_events.analysis.lineage.resolve import lineage
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_reader import OpenedRun, open_run

@@ -24,6 +24,11 @@ def group_of(sample: str) -> str:
     return sample.rpartition("-s")[0]
 
 
+def requested_sample(sample: str) -> str:
+    """The sample whose rollout this one came of: itself, but for the further ones of a rollout that gave several."""
+    return sample_id(group_of(sample), place_of(sample)[0])
+
+
 def place_of(sample: str) -> tuple[int, int]:
     """(index, number) of a sample within its group: the order that a group's samples stand in."""
     index, _, number = sample.rpartition("-s")[2].partition("-")

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from schemas.arrays import Array
 from schemas.errors import RunNotFound, StorageError
-from schemas.ids import group_of, place_of, sample_id
+from schemas.ids import requested_sample
 from schemas.rollouts import (
     RolloutCompleted,
     RolloutFailed,
@@ -143,8 +143,7 @@ class Trajectories:
 async def read_trajectory(log: Readable, sample: str, fetch: Fetch) -> Trajectory:
     """Tokens, log-probs, spans and text of one sample so far. Raises RunNotFound, BlobMissing, StorageError."""
     folded = Trajectories(fetch)
-    asked_for = sample_id(group_of(sample), place_of(sample)[0])
-    for name in dict.fromkeys((asked_for, sample)):
+    for name in dict.fromkeys((requested_sample(sample), sample)):
         async for recorded in log.read(subject=about(log.run, "rollout", name)):
             folded.apply(recorded.envelope.event, recorded.position)
     if sample not in folded.by_sample:

@@ -14,7 +14,7 @@ from schemas.runs import RunResumed
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsActivated
 from schemas.workers import WorkerJoined
-from slime_events.analysis.model import History, apply
+from slime_events.analysis.model import Run
 from slime_events.analysis.model.progress import Progress
 from slime_events.app.cli.commands.show_run import run_facts, run_text
 from storage.log import Recorded
@@ -26,7 +26,7 @@ def test_the_trainer_is_idle_where_it_neither_trains_nor_saves() -> None:
     """Commits at 10, 20 and 30 s, each after 4 s of work; a checkpoint of 2 s after the second of them."""
     driver = Driver(make_plan(steps=3, checkpoint_every=2))
     driver.play(random.Random(0))
-    progress, history, now = Progress("drive"), History("drive"), SECOND
+    progress, records, now = Progress("drive"), Run("drive"), SECOND
     for recorded in driver.log:
         event = recorded.envelope.event
         if isinstance(event, StepCommitted):
@@ -37,10 +37,10 @@ def test_the_trainer_is_idle_where_it_neither_trains_nor_saves() -> None:
         envelope = msgspec.structs.replace(recorded.envelope, event=event, at=now)
         said = Recorded(recorded.position, recorded.subject, envelope, recorded.data)
         progress.apply(said)
-        apply(history, said)
+        records.apply(said)
     assert [line.idle for line in progress.steps][1:] == pytest.approx([0.6, 0.4])
     assert progress.trainer_idle == progress.summary()["trainer_idle"] == pytest.approx(0.5)
-    assert "idle 50.0% of the time from its first commit to its last" in run_text(run_facts(history, progress))
+    assert "idle 50.0% of the time from its first commit to its last" in run_text(run_facts(records, progress))
 
 
 def _at(said: list[tuple[float, Event]]) -> Progress:

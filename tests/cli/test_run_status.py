@@ -16,7 +16,7 @@ from schemas.event import Event
 from schemas.runs import FinishReason, RunFailed, RunFinished, RunResumed, RunStarted
 from slime_events.app.cli.commands import tail
 from slime_events.app.cli.commands.show import main as show
-from slime_events.app.cli.commands.show import moment_shown
+from slime_events.app.cli.commands.show_at import moment_facts
 from slime_events.app.cli.main import COMMANDS, main
 from slime_events.app.cli.run_list import run_rows
 from slime_events.app.launch.launcher_presence import present
@@ -99,7 +99,7 @@ async def test_a_moment_after_which_nobody_said_more_is_not_one_of_a_run_that_is
         at = {}
         for name, place in (("killed", "1"), ("on", "1"), ("finished", "1"), ("finished", "4")):
             async with open_run(str(folders[name].path)) as opened:
-                at[name, place] = (await moment_shown(opened, place)).facts["phase"]
+                at[name, place] = (await moment_facts(opened, place))[0]["phase"]
     assert at == {("killed", "1"): "killed", ("on", "1"): "running", ("finished", "1"): "running",
                   ("finished", "4"): "finished"}  # fmt: skip
 

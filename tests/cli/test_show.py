@@ -10,9 +10,9 @@ import pytest
 from schemas.arrays import unpack
 from schemas.errors import RunNotFound
 from schemas.runs import RunResumed
-from slime_events.analysis.model import History, apply
+from slime_events.analysis.model import Run
 from slime_events.analysis.model.progress import Progress
-from slime_events.app.cli.commands.show import Question, Shown, answer, trace_text
+from slime_events.app.cli.commands.show import Question, View, trace_text, view_of
 from slime_events.app.cli.commands.show_run import run_facts
 from slime_events.core.telemetry.event_spans import spans_of_log
 from slime_events.core.telemetry.span import to_otlp_json
@@ -20,8 +20,8 @@ from tests.cli import small_run as run
 from tests.cli.small_run import REJECTED, small_run
 
 
-async def _answer(**asked: object) -> Shown:
-    shown = await answer(await small_run(), Question(**asked), unpack)  # type: ignore[arg-type]
+async def _answer(**asked: object) -> View:
+    shown = await view_of(await small_run(), Question(**asked), unpack)  # type: ignore[arg-type]
     json.dumps(shown.facts)  # every view has a JSON form
     return shown
 
@@ -134,10 +134,10 @@ async def test_a_trace_leads_from_submit_to_activate(tmp_path: Path) -> None:
 def test_the_steps_and_the_bound_are_those_of_the_newest_resumption() -> None:
     changed = {"rollout": {"num_rollout": 9, "max_staleness": 2, "over_sampling_batch_size": 32}}
     said = [*run.events(), RunResumed(incarnation=1, code_version="", settings=changed)]
-    history, progress = History(run.RUN), Progress(run.RUN)
+    records, progress = Run(run.RUN), Progress(run.RUN)
     for recorded in run.recorded(said):
-        apply(history, recorded)
+        records.apply(recorded)
         progress.apply(recorded)
-    facts = run_facts(history, progress, launched=True)
+    facts = run_facts(records, progress, launched=True)
     assert (facts["steps_wanted"], facts["phase"], facts["lives"]) == (9, "running", 2)
     assert facts["staleness"] == {"most": 1, "bound": 4}

@@ -14,9 +14,9 @@ from schemas.rollouts import RolloutCompleted
 from schemas.runs import RunStarted
 from slime_events.analysis.export.export import Layout, export, make_writer
 from slime_events.analysis.export.sample import ExportedSample, Fate
-from slime_events.analysis.lineage.facts import Asked, Kind
+from slime_events.analysis.lineage.lineage import Asked, Kind
 from slime_events.analysis.lineage.resolve import lineage
-from slime_events.analysis.model import read_history
+from slime_events.analysis.model import read_run
 from slime_events.analysis.query import tables_of
 from slime_events.analysis.rescore.collect import Gathering, Group
 from slime_events.app.cli.commands.show_sample import sample_facts
@@ -134,9 +134,9 @@ async def test_rescoring_shows_what_the_run_s_grader_was_shown(tmp_path: Path) -
 @pytest.mark.parametrize("function", FUNCTIONS)
 async def test_show_export_and_sql_have_the_sample_s_own(tmp_path: Path, function: str) -> None:
     run = await made(tmp_path, function)
-    found, history = await read(run.log), await read_history(run.log)
+    found, records = await read(run.log), await read_run(run.log)
     for sample, text in found.items():
-        facts = sample_facts(history, history.find_sample(sample), None)
+        facts = sample_facts(records, records.samples[sample], None)
         assert (facts["prompt"], facts["prompt_is_own"]) == (text, text.startswith("which?"))
     rows = await exported(run.log, tmp_path)
     assert {row.sample: row.prompt for row in rows} == found
@@ -174,12 +174,12 @@ async def test_an_older_log_has_no_text_of_such_prompts_and_shows_no_other(tmp_p
     ]
     await append_all(log, [Append(enclose("sim", event, at=n, producer="test")) for n, event in enumerate(older)])
     assert isinstance(older[0], RunStarted)
-    found, history = await read(log), await read_history(log)
+    found, records = await read(log), await read_run(log)
     for name, text in found.items():
-        sample, trajectory = history.find_sample(name), await read_trajectory(log, name, unpack)
-        unknown = sample_facts(history, sample, trajectory)["prompt"]
+        sample, trajectory = records.samples[name], await read_trajectory(log, name, unpack)
+        unknown = sample_facts(records, sample, trajectory)["prompt"]
         assert unknown == ("" if text.startswith("which?") else text)
-        assert sample_facts(history, sample, trajectory, None, letters)["prompt"] == text
+        assert sample_facts(records, sample, trajectory, None, letters)["prompt"] == text
     async with tables_of(opened(log)) as tables:
         answer = await tables.sql("SELECT sample FROM samples WHERE completed IS NOT NULL AND prompt IS NULL")
         assert {sample for (sample,) in answer.rows()} == {s for s, text in found.items() if text.startswith("which?")}

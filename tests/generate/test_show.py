@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from schemas.arrays import unpack
-from slime_events.analysis.model import read_history
+from slime_events.analysis.model.lookup import Lookup
 from slime_events.app.cli.commands.show_sample import sample_facts, sample_text
 from slime_events.core.trajectory import read_trajectory
 from tests.generate.scene import a_run
@@ -14,9 +14,9 @@ from tests.generate.scene import a_run
 async def shown(folder: Path, function: str, name: str) -> str:
     run = a_run(folder, function)
     await run.run()
-    history = await read_history(run.log)
-    sample = history.find_sample(name)
-    return sample_text(sample_facts(history, sample, await read_trajectory(run.log, sample.sample, unpack)))
+    lookup = Lookup(run.log)
+    sample = await lookup.sample(name)
+    return sample_text(sample_facts(lookup.run, sample, await read_trajectory(run.log, sample.sample, unpack)))
 
 
 async def test_turns_are_shown_with_what_was_called_and_answered(tmp_path: Path) -> None:

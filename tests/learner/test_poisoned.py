@@ -9,7 +9,7 @@ from actors.archivist import archive_run
 from schemas.arrays import unpack
 from schemas.steps import StepCommitted
 from serve_apps.engine.scripted_engine import Script
-from slime_events.analysis.lineage.members import samples_in_lineage
+from slime_events.analysis.lineage.resolve import samples_in_lineage
 from slime_events.analysis.query import samples_where
 from slime_events.core.config.toml import settings_from
 from slime_events.core.run.run_reader import OpenedRun, open_run

@@ -1,4 +1,4 @@
-"""The advantages that are told are the trainer's own."""
+"""The advantages that the read model gives are the trainer's own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from slime_events.algorithms.advantages import ESTIMATORS, compute_advantages
-from slime_events.analysis.lineage.advantage import advantages
+from slime_events.analysis.lineage.collect import make_advantages
+from slime_events.analysis.model.advantages import sample_advantages
 from slime_events.core.config.algorithm import AlgorithmSettings
 
 REWARDS = [0.5, -1.25, 0.0, 2.0]
@@ -24,19 +25,20 @@ def test_they_are_what_the_trainer_computes(estimator: Any, whiten: bool, gamma:
     masks = [torch.from_numpy(mask) for mask in MASKS]
     log_probs = [torch.zeros(len(mask)) for mask in masks]
     theirs = compute_advantages(torch.tensor(REWARDS), log_probs, None, masks, settings)
-    for told, computed, mask in zip(advantages(REWARDS, MASKS, settings), theirs, masks, strict=True):
+    ours = sample_advantages(REWARDS, MASKS, settings)
+    for *own, computed, mask in zip(*ours, theirs, masks, strict=True):
         trained = computed[mask != 0].tolist()
-        if told is None:
-            assert not trained
-            continue
-        assert (told.first, told.last) == pytest.approx((trained[0], trained[-1]), abs=1e-6)
-        assert told.left_out == ()
+        expected = (trained[0], trained[-1], sum(trained) / len(trained)) if trained else (0.0, 0.0, 0.0)
+        assert tuple(own) == pytest.approx(expected, abs=1e-6)
+    named = make_advantages(list(zip("abcd", REWARDS, MASKS, strict=True)), settings)
+    assert named.keys() == set("abd"), "a sample without a trained token has none"
+    assert all(advantage.left_out == () for advantage in named.values())
 
 
 def test_what_needs_log_probs_is_named() -> None:
     settings = AlgorithmSettings(
         advantage_estimator="reinforce_plus_plus_baseline", kl_coef=0.1, normalize_advantages=True
     )
-    found = advantages(REWARDS, MASKS, settings)
-    assert [one.left_out for one in found if one] == [("kl", "whitening")] * 3
-    assert [one.first for one in found if one] == [0.5, -1.25, 2.0]
+    advantages = make_advantages(list(zip("abcd", REWARDS, MASKS, strict=True)), settings)
+    assert [one.left_out for one in advantages.values()] == [("kl", "whitening")] * 3
+    assert [one.first for one in advantages.values()] == [0.5, -1.25, 2.0]

@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from schemas.errors import RunNotFound
-from slime_events.analysis.lineage.facts import Asked, Kind, Lineage
-from slime_events.analysis.lineage.members import samples_in_lineage
-from slime_events.analysis.lineage.resolve import lineage
+from slime_events.analysis.lineage.lineage import Asked, Kind, Lineage
+from slime_events.analysis.lineage.resolve import lineage, samples_in_lineage
 from slime_events.analysis.lineage.svg import svg
-from slime_events.analysis.model.ancestry import Versions
+from slime_events.analysis.model.ancestry import VersionRange
 from slime_events.app.cli.render.lineage_text import lineage_text
 from slime_events.core.run.run_reader import OpenedRun
 from storage.memory_log import MemoryLog
@@ -47,7 +46,7 @@ async def test_a_version_of_a_branch_leads_into_its_parent(branched: OpenedRun) 
     found = await _of(branched, Kind.VERSION, 2, depth=0)
     assert [(step.step, step.run) for step in found.steps] == [(1, "child"), (0, RUN)]
     assert [(version.version, version.run) for version in found.versions] == [(2, "child"), (1, RUN), (0, RUN)]
-    assert found.line == (Versions(run=RUN, first=0, last=1), Versions(run="child", first=2, last=2))
+    assert found.line == (VersionRange(run=RUN, first=0, last=1), VersionRange(run="child", first=2, last=2))
     assert {sample.sample for sample in found.samples} == FIRST | {f"{OWN}-s0"}
     assert [(run.run, run.parent, run.version) for run in found.runs] == [(RUN, None, None), ("child", RUN, 1)]
 
@@ -55,7 +54,7 @@ async def test_a_version_of_a_branch_leads_into_its_parent(branched: OpenedRun) 
 async def test_a_parents_sample_descends_into_the_branch(branched: OpenedRun) -> None:
     (sample,) = (await _of(branched, Kind.SAMPLE, "train-0-000000-s1")).samples
     assert (sample.run, sample.step, sample.trained_into) == (RUN, 0, 1)
-    assert sample.descendants == (Versions(run="child", first=2, last=2),)
+    assert sample.descendants == (VersionRange(run="child", first=2, last=2),)
 
 
 async def test_what_the_parent_did_afterwards_is_no_past_of_the_branch(branched: OpenedRun) -> None:
@@ -72,7 +71,7 @@ async def test_a_parent_is_opened_only_to_look_into_it(tmp_path: Path) -> None:
     run = await opened(said, "child")
     found = await _of(run, Kind.STEP, 1)
     assert found.steps[0].run == "child"
-    assert found.line[0] == Versions(run=RUN, first=0, last=1)
+    assert found.line[0] == VersionRange(run=RUN, first=0, last=1)
     with pytest.raises(RunNotFound, match=r"goes on from version 1 of run small, which was at .*gone/small"):
         await _of(run, Kind.VERSION, 1)
 

@@ -7,11 +7,10 @@ import pytest
 from schemas.errors import RunNotFound
 from schemas.rollouts import RolloutProgressed
 from schemas.weights import WeightsPublished
-from slime_events.analysis.lineage import event_index
-from slime_events.analysis.lineage.facts import Asked, Kind, Lineage
-from slime_events.analysis.lineage.members import samples_in_lineage
-from slime_events.analysis.lineage.resolve import NEWEST, lineage
-from slime_events.analysis.model.ancestry import Versions
+from slime_events.analysis.lineage.lineage import Asked, Kind, Lineage
+from slime_events.analysis.lineage.resolve import NEWEST, lineage, samples_in_lineage
+from slime_events.analysis.model import lookup
+from slime_events.analysis.model.ancestry import VersionRange
 from slime_events.core.run.run_reader import OpenedRun
 from tests.cli.small_run import BATCHES, GROUPS, REJECTED, RUN, events
 from tests.lineage.long import Counting, long_run
@@ -38,7 +37,7 @@ async def test_a_version_leads_to_the_lines_of_its_prompts(run: OpenedRun) -> No
         ("train-0-000003", "train.jsonl", ""),
     ]
     assert found.groups[1].source.line == 1
-    assert found.ancestors == (Versions(run=RUN, first=0, last=1),)
+    assert found.ancestors == (VersionRange(run=RUN, first=0, last=1),)
     assert [(version.version, version.step, version.digest) for version in found.versions] == [
         (2, 1, "d2"),
         (1, 0, "d1"),
@@ -60,7 +59,7 @@ async def test_a_sample_leads_to_every_version_that_it_touched(run: OpenedRun) -
     assert decision is not None
     assert (decision.accepted, decision.figures) == (True, {"mean": 0.5})
     early = (await _of(run, Kind.SAMPLE, "train-0-000000-s0")).samples[0]
-    assert early.descendants == (Versions(run=RUN, first=2, last=2),)
+    assert early.descendants == (VersionRange(run=RUN, first=2, last=2),)
 
 
 async def test_both_ways_agree(run: OpenedRun) -> None:
@@ -85,7 +84,7 @@ async def test_what_was_refused_is_in_no_version(run: OpenedRun) -> None:
     decision = found.groups[0].decision
     assert decision is not None
     assert (decision.accepted, decision.cause, decision.filter) == (False, "filter", "nonzero_std")
-    assert found.notes == (f"{REJECTED}: no batch of this past has it",)
+    assert found.notes == (f"{REJECTED}: in no batch of this lineage",)
     assert not {sample for sample in await samples_in_lineage(run, 2) if sample.startswith(REJECTED)}
 
 
@@ -143,7 +142,7 @@ async def test_whitening_is_over_the_whole_batch_whoever_is_asked_for(run: Opene
 
 
 async def test_the_step_of_a_group_is_searched_for_and_not_read_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_index, "AT_ONCE", 2)
+    monkeypatch.setattr(lookup, "AT_ONCE", 2)
     steps = 40
     run = await long_run(steps)
     counting = Counting(run.log)

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from schemas.event import Event
-from slime_events.analysis.lineage.facts import Asked, Kind, Lineage, Sample
+from slime_events.analysis.lineage.lineage import Asked, Kind, Lineage, Sample
 from slime_events.analysis.lineage.resolve import lineage
-from slime_events.analysis.model.ancestry import Versions
+from slime_events.analysis.model.ancestry import VersionRange
 from slime_events.app.cli.render.lineage_text import lineage_text
 from slime_events.core.run.run_reader import open_run
 from storage.archive.writer import ArchiveWriter
@@ -60,9 +60,9 @@ async def _asked(where: str, kind: Kind, value: object) -> Lineage:
 async def test_what_comes_of_a_version_in_other_runs(where: str) -> None:
     first, last = await _asked(where, Kind.VERSION, 1), await _asked(where, Kind.VERSION, 2)
     assert first.descendants == (
-        Versions(run=RUN, first=2, last=2),
-        Versions(run="child", first=2, last=2),
-        Versions(run="grandchild", first=3, last=4),
+        VersionRange(run=RUN, first=2, last=2),
+        VersionRange(run="child", first=2, last=2),
+        VersionRange(run="grandchild", first=3, last=4),
     )
     assert last.descendants == ()
     assert [(run.run, run.parent, run.version) for run in first.branches] == [

@@ -10,9 +10,9 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
-from slime_events.analysis.lineage import facts, picture
-from slime_events.analysis.lineage.facts import Asked, Kind, Lineage
+from slime_events.analysis.lineage import picture
 from slime_events.analysis.lineage.html import html
+from slime_events.analysis.lineage.lineage import Asked, Element, Kind, Lineage
 from slime_events.analysis.lineage.picture import rows_of
 from slime_events.analysis.lineage.resolve import NEWEST, lineage
 from slime_events.analysis.lineage.svg import STRIP_CELLS, colour, svg
@@ -85,7 +85,7 @@ async def test_a_page_needs_nothing_else() -> None:
         (Kind.VERSION, 0, ["nobody: the run begins with it"]),
         (Kind.SAMPLE, "inbox-aa-s1", ["made by       v0[0:2] v1[2:3], 3 tokens, length", "step 1 -> v2",
                                       "1 for each trained token (grpo)"]),
-        (Kind.GROUP, "train-0-000002", ["no batch of this past has it", "trained into  no version"]),
+        (Kind.GROUP, "train-0-000002", ["in no batch of this lineage", "trained into  no version"]),
         (Kind.SOURCE, "train.jsonl", ["4, with 8 samples, 6 of them in a batch", "come of it    v2 of small"]),
     ],
 )  # fmt: skip
@@ -114,6 +114,6 @@ async def test_the_command_writes_what_is_asked_for(tmp_path: Path, capsys: pyte
 
 def test_the_page_names_every_field() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    for fact in facts.Fact.__subclasses__():
-        for field in fact.__struct_fields__:
-            assert f"`{field}`" in page, f"{fact.__name__}.{field}"
+    for element in Element.__subclasses__():
+        for field in element.__struct_fields__:
+            assert f"`{field}`" in page, f"{element.__name__}.{field}"

@@ -9,9 +9,8 @@ import pytest
 
 from schemas.groups import GroupRejected
 from schemas.rollouts import RolloutCompleted
-from slime_events.analysis.lineage.facts import Asked, Kind, Lineage
-from slime_events.analysis.lineage.members import samples_in_lineage
-from slime_events.analysis.lineage.resolve import NEWEST, lineage
+from slime_events.analysis.lineage.lineage import Asked, Kind, Lineage
+from slime_events.analysis.lineage.resolve import NEWEST, lineage, samples_in_lineage
 from slime_events.app.cli.main import main
 from slime_events.core.run.run_reader import open_run
 from tests.run.whole import STEPS, Finished

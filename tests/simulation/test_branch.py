@@ -20,11 +20,11 @@ from schemas.steps import StepCommitted
 from schemas.weights import WeightsPublished
 from serve_apps.engine.scripted_engine import Script
 from slime_events.analysis.audit.audit import Audit, audit, report_text
-from slime_events.analysis.model import read_history
+from slime_events.analysis.model import read_run
 from slime_events.analysis.model.branch_point import read_point
 from slime_events.analysis.model.progress import Progress
 from slime_events.app.cli.commands.show_run import run_facts, run_text
-from slime_events.app.cli.commands.show_version import version_facts, version_text
+from slime_events.app.cli.commands.show_step import version_facts, version_text
 from slime_events.core.state.run import RunPhase
 from slime_events.loop.conductor.accept import Judge
 from slime_events.loop.conductor.plan import Plan
@@ -138,12 +138,12 @@ async def test_a_branch_of_a_branch_and_with_more_steps(tmp_path: Path) -> None:
 async def test_it_says_where_it_comes_from(tmp_path: Path) -> None:
     sim = await branch(await run(tmp_path, make_plan()), 2)
     progress = Progress("sim")
-    history = await read_history(sim.log, progress.apply)
-    text = run_text(run_facts(history, progress))
+    records = await read_run(sim.log, progress.apply)
+    text = run_text(run_facts(records, progress))
     assert "from version 2 of sim, which is parent" in text
     assert " 5, 3 of its own, weight version 5" in text
     assert "made by    sim, which the run branches off from" in version_text(
-        version_facts(history, history.find_version(2))
+        version_facts(records, records.versions[2])
     )
     assert (progress.summary()["steps"], progress.summary()["first_version"]) == (5, 2)
 

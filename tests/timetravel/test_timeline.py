@@ -15,8 +15,8 @@ from slime_events.analysis.timetravel.log_position import (
     AtTime,
     BeforeEnd,
     FromStart,
-    Place,
-    parse_place,
+    LogPosition,
+    parse_position,
 )
 from slime_events.analysis.timetravel.moment import Moment
 from slime_events.analysis.timetravel.timeline import Timeline
@@ -85,7 +85,7 @@ async def test_a_step_is_just_after_its_commit(log: MemoryLog, tmp_path: Path) -
     ("place", "position"),
     [(AtTime(0), 1), (AtTime(EVERY), EVERY + 1), (FromStart(99), 100), (BeforeEnd(0), -1), (BeforeEnd(9), -10)],
 )
-async def test_a_time_is_before_what_was_said_later(log: MemoryLog, place: Place, position: int) -> None:
+async def test_a_time_is_before_what_was_said_later(log: MemoryLog, place: LogPosition, position: int) -> None:
     timeline = await Timeline(log, every=EVERY).open()
     wanted = position if position > 0 else len(log.records) + 1 + position
     assert await timeline.seek(place) == folded(log, wanted)
@@ -148,11 +148,11 @@ async def test_the_index_is_only_a_cache(log: MemoryLog, tmp_path: Path, damage:
         ("2026-11-21T15:25:40.5+00:00", AtTime(1_795_274_740_500_000_000)),
     ],
 )
-def test_places(said: str, place: Place) -> None:
-    assert parse_place(said) == place
+def test_places(said: str, place: LogPosition) -> None:
+    assert parse_position(said) == place
 
 
 @pytest.mark.parametrize("said", ["", "step:x", "-5", "yesterday", "+s"])
 def test_what_is_no_place(said: str) -> None:
     with pytest.raises(InvalidValue, match=r"is no position: give SEQ \(12345\)"):
-        parse_place(said)
+        parse_position(said)

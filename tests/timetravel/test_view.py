@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 
 from schemas.errors import InvalidValue
-from slime_events.analysis.timetravel.difference import difference
-from slime_events.analysis.timetravel.log_position import AfterStep, AtPosition, parse_place
-from slime_events.analysis.timetravel.lookahead import look_ahead
+from slime_events.analysis.timetravel.log_position import AfterStep, AtPosition, parse_position
 from slime_events.analysis.timetravel.timeline import Timeline
-from slime_events.analysis.timetravel.view import Later, facts_of
+from slime_events.analysis.timetravel.view import EngineFoundLater, difference, facts_of, look_ahead
 from slime_events.app.cli.commands.show import main
 from storage.archive.writer import ArchiveWriter
 from tests.cli.small_run import ENGINE, REJECTED, events, finished, recorded, small_run
@@ -27,7 +25,7 @@ async def timeline() -> Timeline:
 
 
 async def _facts(timeline: Timeline, said: str) -> dict[str, Any]:
-    return facts_of(await timeline.seek(parse_place(said)), timeline.end)
+    return facts_of(await timeline.seek(parse_position(said)), timeline.end)
 
 
 async def test_an_engine_in_the_midst_of_a_rollout(timeline: Timeline) -> None:
@@ -57,7 +55,7 @@ async def test_what_the_log_said_only_later(timeline: Timeline) -> None:
     (engine,) = facts_of(moment, timeline.end, await look_ahead(log, moment))["engines"]
     (rollout,) = engine["rollouts"]
     assert (rollout["engine"], rollout["begun"], rollout["said_later"]) == (ENGINE, True, True)
-    too_soon = {rollout["sample"]: Later(ENGINE, moment.around.at + 1)}
+    too_soon = {rollout["sample"]: EngineFoundLater(ENGINE, moment.context.at + 1)}
     (waits,) = facts_of(moment, timeline.end, too_soon)["queued"]
     assert (waits["engine"], waits["begun"]) == (ENGINE, False)
 

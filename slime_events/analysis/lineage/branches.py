@@ -1,7 +1,7 @@
-"""`Branches`: the runs beside a run that go on from its versions, and which of theirs come of a version or a sample.
+"""`Branches`: the runs that branched off from a run, and which of their versions come of a version or a sample of it.
 
-A run does not know who branched off from it, so its neighbours are asked: in the same folder of runs, or under the same
-URL of archives. A run whose name the parent has, but not its weights, is a branch of another run of that name.
+A run does not know its branches, so they are looked for among its neighbours: in the same folder of runs, or under the
+same URL of archives. A branch whose first weights are not the run's own is a branch of another run of that name.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from schemas.batches import BatchSealed
 from schemas.errors import SlimeEventsError
 from schemas.runs import Branched
 from schemas.steps import StepCommitted
-from schemas.subjects import about, of_type
-from schemas.weights import WeightsPublished
-from slime_events.analysis.model.ancestry import Run, Versions
+from schemas.subjects import of_type
+from slime_events.analysis.model import folded
+from slime_events.analysis.model.ancestry import JoinedRun, VersionRange
+from slime_events.analysis.model.lookup import LogPart
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.run.run_reader import OpenedRun, branched_of, is_archive, open_archive
 from storage.archive.log import ArchivedLog
@@ -27,9 +28,9 @@ from storage.object_store import ObjectFolder
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """newest: of its versions. batches: of one that trains on its parent's rollouts, the step that each was in."""
+    """newest: its newest version. batches: where it is trained on its parent's rollouts, the step of each sample."""
 
-    run: Run
+    run: JoinedRun
     newest: int
     batches: Mapping[str, int] = field(default_factory=dict)
 
@@ -41,61 +42,61 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Branches:
-    """found: each after its parent. notes: on neighbours that could not be looked into, a sentence each."""
+    """known: each after its parent. notes: on neighbours that could not be looked into, a sentence each."""
 
-    found: tuple[Branch, ...] = ()
+    known: tuple[Branch, ...] = ()
     notes: tuple[str, ...] = ()
 
-    def of_version(self, run: str, version: int) -> tuple[Versions, ...]:
-        """Those that come of a version that `run` has made, or of one that they have in common."""
+    def of_version(self, run: str, version: int) -> tuple[VersionRange, ...]:
+        """Versions that come of one that `run` has made, or that they have in common."""
         return self._come_of({run: version})
 
-    def of_sample(self, run: str, sample: str, into: int | None) -> tuple[Versions, ...]:
-        """Those that come of a sample of `run`. into: the version there that it was trained into, if it was."""
+    def of_sample(self, run: str, sample: str, into: int | None) -> tuple[VersionRange, ...]:
+        """Versions that come of a sample of `run`. into: the version there that it was trained into, if it was."""
         first = {} if into is None else {run: into}
-        for branch in self.found:
+        for branch in self.known:
             step = branch.batches.get(sample)
             if step is not None and branch.run.parent == run:
                 first[branch.run.run] = step + 1
         return self._come_of(first)
 
-    def _come_of(self, first: dict[str, int]) -> tuple[Versions, ...]:
-        """first: by run, the first of its versions that does."""
+    def _come_of(self, first: dict[str, int]) -> tuple[VersionRange, ...]:
+        """first: by run, its first version that does."""
         reached = dict(first)
-        for branch in self.found:
+        for branch in self.known:
             parents = reached.get(branch.run.parent or "")
             if branch.run.run not in reached and parents is not None and branch.join >= parents:
                 reached[branch.run.run] = branch.join + 1
         return tuple(
-            Versions(run=branch.run.run, first=reached[branch.run.run], last=branch.newest)
-            for branch in self.found
+            VersionRange(run=branch.run.run, first=reached[branch.run.run], last=branch.newest)
+            for branch in self.known
             if branch.newest >= reached.get(branch.run.run, branch.newest + 1)
         )
 
 
 async def find_branches(opened: OpenedRun) -> Branches:
-    """Those of an opened run, and theirs. Whoever cannot be looked into is named in the notes."""
+    """Branches of an opened run, and theirs. A neighbour that cannot be looked into is named in the notes."""
     logs: dict[str, Readable] = {opened.run: opened.log}
     joined: dict[str, tuple[str, Branched]] = {}
     notes: list[str] = []
-    for place in await asyncio.to_thread(_beside, opened):
+    for where in await asyncio.to_thread(_neighbours, opened):
         try:
-            log = await asyncio.to_thread(_archived, place)
+            log = await asyncio.to_thread(_archived, where)
             branched = await branched_of(log)
         except SlimeEventsError as error:
-            notes.append(f"{place} may be a branch, and cannot be looked into: {str(error).splitlines()[0]}")
+            notes.append(f"{where} may be a branch, and cannot be looked into: {str(error).splitlines()[0]}")
             continue
         if log.run not in logs and branched is not None:
-            logs[log.run], joined[log.run] = log, (str(place), branched)
-    found = [await _branch(logs[run], *joined[run]) async for run in _in_order(opened.run, logs, joined)]
-    return Branches(tuple(found), tuple(notes))
+            logs[log.run], joined[log.run] = log, (str(where), branched)
+    known = [await _branch(logs[run], *joined[run]) async for run in _in_order(opened.run, logs, joined)]
+    return Branches(tuple(known), tuple(notes))
 
 
-def _beside(opened: OpenedRun) -> list[Path | str]:
+def _neighbours(opened: OpenedRun) -> list[Path | str]:
     """Folders of other runs, or URLs of other archives."""
     if opened.folder is not None:
         own = opened.folder.path.resolve()
-        runs = sorted(found.parent for found in own.parent.glob("*/settings.toml"))
+        runs = sorted(settings.parent for settings in own.parent.glob("*/settings.toml"))
         return [run for run in runs if run.resolve() != own]
     if not is_archive(opened.where):
         return []
@@ -103,12 +104,12 @@ def _beside(opened: OpenedRun) -> list[Path | str]:
     return [f"{url}/{name}" for name in ObjectFolder(url).folders() if name != own_name]
 
 
-def _archived(place: Path | str) -> ArchivedLog:
-    """What was sealed of it by now, so that nobody starts a server for every run there is. Raises RunNotFound."""
-    if isinstance(place, Path):
-        folder = RunFolder(place.parent, place.name)
-        place = f"{folder.archive_url()}/{folder.log_name()}"
-    reader = open_archive(place)
+def _archived(where: Path | str) -> ArchivedLog:
+    """What is archived of it by now: no server is started for a neighbour. Raises RunNotFound."""
+    if isinstance(where, Path):
+        folder = RunFolder(where.parent, where.name)
+        where = f"{folder.archive_url()}/{folder.log_name()}"
+    reader = open_archive(where)
     return ArchivedLog(reader, reader.run)
 
 
@@ -134,24 +135,16 @@ async def _branch(log: Readable, where: str, branched: Branched) -> Branch:
             if isinstance(batch, BatchSealed):
                 batches |= dict.fromkeys(batch.samples, batch.step)
     committed = newest.envelope.event if newest else None
-    fact = Run(
-        run=run,
-        where=where,
-        parent=branched.run,
-        version=branched.version,
-        position=branched.position,
-        follows=branched.follows,
+    return Branch(
+        JoinedRun.of(run, where, branched),
+        committed.version if isinstance(committed, StepCommitted) else branched.version,
+        batches,
     )
-    return Branch(fact, committed.version if isinstance(committed, StepCommitted) else branched.version, batches)
 
 
 async def _digest(log: Readable, version: int) -> str | None:
     """Of the weights that a run calls so."""
-    for subject in (about(log.run, "weights", str(version)), about(log.run, "step", str(version - 1))):
-        async for recorded in log.read(1, subject):
-            event = recorded.envelope.event
-            if isinstance(event, WeightsPublished):
-                return event.digest
-            if isinstance(event, StepCommitted):
-                return event.weights_digest
-    return None
+    record = folded(log.run, await LogPart(log).last_events(versions=[version])).version(version)
+    if record.published is not None:
+        return record.published.event.digest
+    return record.committed.event.weights_digest if record.committed else None

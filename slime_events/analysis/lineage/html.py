@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from slime_events.analysis.lineage.facts import Lineage
+from slime_events.analysis.lineage.lineage import Lineage
 from slime_events.analysis.lineage.svg import heading, svg
 
 STYLE = "body{font:14px system-ui,sans-serif;margin:2em;color:#222}pre{font-size:12px;overflow-x:auto}"

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from slime_events.analysis.lineage.facts import Group, Lineage, Sample, Step
+from slime_events.analysis.lineage.lineage import Group, Lineage, Sample, Step
 
 FEW_SAMPLES = 16
 MOST_ROWS = 80

@@ -1,174 +1,220 @@
-"""`lineage`: what is asked about a run, as facts."""
+"""`lineage`: a question about a run, answered. `samples_in_lineage`: all that a version was trained on."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
 
 import msgspec
 
+from schemas.batches import BatchSealed
 from schemas.errors import RunNotFound
-from schemas.event import type_of
-from schemas.groups import GroupAccepted, GroupRejected
-from schemas.ids import group_of
-from schemas.prompts import PromptSubmitted
+from schemas.ids import INBOX, group_of
+from schemas.prompts import PromptSubmitted, Source
+from slime_events.analysis import model
 from slime_events.analysis.lineage.branches import Branches, find_branches
-from slime_events.analysis.lineage.collect import Collector, Made, some
-from slime_events.analysis.lineage.event_index import Reading
-from slime_events.analysis.lineage.facts import Asked, Group, Kind, Lineage, Sample, Step, Version
-from slime_events.analysis.lineage.make import OF_GROUP, OF_VERSION, step_fact, version_fact
-from slime_events.analysis.lineage.source import SourceLine, find_groups, steps_of_groups
-from slime_events.analysis.model.ancestry import Part, Past
+from slime_events.analysis.lineage.collect import Collector, Members, distinct, make_step, make_version
+from slime_events.analysis.lineage.lineage import Asked, Kind, Lineage, Step, Version
+from slime_events.analysis.model.ancestry import Ancestor, Ancestry
+from slime_events.analysis.model.lookup import wanted
 from slime_events.core.run.run_reader import OpenedRun
 
 NEWEST = "newest"
 """The value of a question about the newest version that there is."""
-NOT_IN_A_BATCH = "no batch of this past has it"
+NOT_IN_A_BATCH = "in no batch of this lineage"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLine:
+    """path: of a file, its name, or its URL; `inbox` for what was sent. line: from 1, or the key that was sent with it;
+    None for all.
+    """
+
+    path: str
+    line: str | None = None
+
+    @classmethod
+    def of(cls, text: str) -> SourceLine:
+        """`FILE`, `FILE:LINE`, or `inbox:KEY`."""
+        path, colon, line = text.rpartition(":")
+        if colon and (line.isdigit() or path == INBOX):
+            return cls(path, line)
+        return cls(text)
+
+    def __str__(self) -> str:
+        return self.path if self.line is None else f"{self.path}:{self.line}"
+
+    def matches(self, source: Source) -> bool:
+        """Whether a prompt of that source is meant: the whole path, or the end of it from a / on."""
+        have, want = PurePosixPath(source.path).parts, PurePosixPath(self.path).parts
+        if self.path != source.path and have[-len(want) :] != want:
+            return False
+        return self.line is None or self.line == (source.key if source.path == INBOX else str(source.line))
 
 
 async def lineage(opened: OpenedRun, asked: Asked) -> Lineage:
     """The answer. Raises RunNotFound for what is not there, InvalidValue for a question that is none, StorageError."""
-    async with Past(opened) as past:
-        answer = _Answer(past, asked, await past.newest(), await find_branches(opened))
+    async with Ancestry(opened) as ancestry:
+        resolver = _Resolver(ancestry, asked, await ancestry.newest(), await find_branches(opened))
         match asked.kind:
             case Kind.VERSION:
-                return await answer.of_version(answer.newest if asked.value == NEWEST else int(asked.value))
+                return await resolver.of_version(resolver.newest if asked.value == NEWEST else int(asked.value))
             case Kind.STEP:
-                return await answer.of_step(int(asked.value))
+                return await resolver.of_step(int(asked.value))
             case Kind.SAMPLE:
-                return await answer.of_group(group_of(asked.value), asked.value)
+                return await resolver.of_group(group_of(asked.value), asked.value)
             case Kind.GROUP:
-                return await answer.of_group(asked.value)
+                return await resolver.of_group(asked.value)
             case Kind.SOURCE:
-                return await answer.of_source(SourceLine.of(asked.value))
+                return await resolver.of_source(SourceLine.of(asked.value))
 
 
-class _Answer:
-    def __init__(self, past: Past, asked: Asked, newest: int, branches: Branches) -> None:
-        self._past, self.newest, self._branches = past, newest, branches
+async def samples_in_lineage(opened: OpenedRun, version: int) -> set[str]:
+    """The ids of all samples of all steps that `version` comes of, across the joins of branches.
+
+    Raises RunNotFound for a run that the lineage goes through and is gone, StorageError.
+    """
+    async with Ancestry(opened) as ancestry:
+        batches = await Collector(ancestry, version, Branches()).batches(range(version))
+    return {sample for _, step in batches.values() for sample in step.sealed.event.samples}
+
+
+class _Resolver:
+    def __init__(self, ancestry: Ancestry, asked: Asked, newest: int, branches: Branches) -> None:
+        self._ancestry, self.newest, self._branches = ancestry, newest, branches
         self._asked = msgspec.structs.replace(asked, value=str(newest)) if asked.value == NEWEST else asked
-        self._reading = Reading(past)
-        self._collector = Collector(self._reading, newest, branches)
+        self._collector = Collector(ancestry, newest, branches)
 
     async def of_version(self, version: int) -> Lineage:
         if not 0 <= version <= self.newest:
-            raise RunNotFound(f"run {self._past.own.run} has no weight version {version}: its newest is {self.newest}")
+            run = self._ancestry.own.run
+            raise RunNotFound(f"run {run} has no weight version {version}: its newest is {self.newest}")
         return await self._of_steps(version - 1, version)
 
     async def of_step(self, step: int) -> Lineage:
-        found = await self._of_steps(step, None)
-        if not found.steps:
-            sealed = await self._reading.newest_sealed(self._past.own)
-            raise RunNotFound(f"run {self._past.own.run} has no step {step}: the last one that is sealed is {sealed}")
-        return found
+        answer = await self._of_steps(step, None)
+        if not answer.steps:
+            run, last = self._ancestry.own.run, await self._ancestry.own.last_sealed()
+            raise RunNotFound(f"run {run} has no step {step}: the last one that is sealed is {last}")
+        return answer
 
     async def _of_steps(self, last: int, version: int | None) -> Lineage:
         """Of step `last` and so many before it as were asked for."""
         depth = self._asked.depth or last + 1
-        wanted = range(max(0, last - depth + 1), last + 1)
-        batches = await self._reading.batches(wanted)
+        batches = await self._collector.batches(range(max(0, last - depth + 1), last + 1))
         steps: list[Step] = []
-        groups: list[Group] = []
-        samples: list[Sample] = []
-        for step in reversed(wanted):
-            if step in batches:
-                part, said = batches[step]
-                fact = step_fact(step, part.run, said)
-                made = await self._collector.of_batch(part, fact, said)
-                steps.append(fact)
-                groups += made.groups
-                samples += made.samples
+        members = Members()
+        for _, (ancestor, record) in sorted(batches.items(), reverse=True):
+            steps.append(make_step(record))
+            members += await self._collector.of_batch(ancestor, record)
         top = version if version is not None else (last + 1 if steps and steps[0].committed_at else last)
-        return await self._with(
-            versions=[(self._past.own.run, version) for version in (top, *(step.parent for step in steps))],
+        return await self._answer(
+            versions=[(self._ancestry.own.run, version) for version in (top, *(step.parent for step in steps))],
             about=top,
             steps=tuple(steps),
-            made=Made(tuple(groups), tuple(samples)),
+            members=members,
         )
 
     async def of_group(self, group: str, only: str | None = None) -> Lineage:
         """One group, or one sample of it."""
-        part = await self._origin(group)
-        about = await self._reading.said(part, OF_GROUP, [group])
-        verdict = about.recorded(GroupAccepted, group) or about.recorded(GroupRejected, group)
-        step = await self._reading.step_of(group, part, verdict.position) if verdict else None
-        made = await self._collector.of_groups(part, {group: step}, about, only)
-        return await self._of_made(made, some([step]))
+        origin = await self._origin(group)
+        verdict = (await self._ancestry.records(origin, groups=[group])).groups[group].verdict
+        step = await self._ancestry.step_of(group, origin, verdict.position) if verdict else None
+        return await self._of_members(await self._collector.of_groups(origin, {group: step}, only), distinct([step]))
 
     async def of_source(self, source: SourceLine) -> Lineage:
-        """All groups of a file, or of a line of it."""
-        found = await find_groups(self._past, source)
-        if not any(found.values()):
+        """All groups of a file, or of a line of it. Reads all prompts and batches."""
+        groups: dict[Ancestor, list[str]] = {}
+        async for ancestor in self._ancestry.all():
+            prompts = [recorded.envelope.event async for recorded in ancestor.of_type(PromptSubmitted)]
+            groups[ancestor] = [p.group for p in prompts if isinstance(p, PromptSubmitted) and source.matches(p.source)]
+        if not any(groups.values()):
+            run = self._ancestry.own.run
             raise RunNotFound(
-                f"no prompt of run {self._past.own.run} came from {source}: `slime-events query {self._past.own.run} "
+                f"no prompt of run {run} came from {source}: `slime-events query {run} "
                 '"SELECT DISTINCT source FROM prompts"` lists what they came from'
             )
-        made = Made((), ())
-        steps: set[int] = set()
-        for part, groups in found.items():
-            where = await steps_of_groups(self._past, part, groups)
-            about = await self._reading.said(part, OF_GROUP, groups)
-            more = await self._collector.of_groups(part, {group: where.get(group) for group in groups}, about)
-            made = Made(made.groups + more.groups, made.samples + more.samples)
-            steps |= set(where.values())
-        return await self._of_made(made, sorted(steps))
+        members, steps = Members(), set[int]()
+        for origin, names in groups.items():
+            step_of = await self._steps_of(origin, names)
+            members += await self._collector.of_groups(origin, {name: step_of.get(name) for name in names})
+            steps |= set(step_of.values())
+        return await self._of_members(members, sorted(steps))
 
-    async def _origin(self, group: str) -> Part:
-        """The newest run of the past that has the group's prompt."""
-        async for part in self._past.parts():
-            if await part.last_of_each([(type_of(PromptSubmitted), group)]):
-                return part
-        run = self._past.own.run
+    async def _steps_of(self, origin: Ancestor, groups: Collection[str]) -> dict[str, int]:
+        """The step that has each of `origin`'s groups, where one has."""
+        names, steps = frozenset(groups), dict[str, int]()
+        async for ancestor in self._ancestry.all():
+            if ancestor is origin or ancestor.follows:
+                async for recorded in ancestor.of_type(BatchSealed):
+                    event = recorded.envelope.event
+                    if isinstance(event, BatchSealed) and ancestor.has(event.step):
+                        steps |= dict.fromkeys(names.intersection(event.groups), event.step)
+            if ancestor is origin:
+                break
+        return steps
+
+    async def _origin(self, group: str) -> Ancestor:
+        """The newest run of the ancestry that has the group's prompt."""
+        async for ancestor in self._ancestry.all():
+            if await ancestor.last_of_each(wanted((PromptSubmitted,), [group])):
+                return ancestor
+        run = self._ancestry.own.run
         raise RunNotFound(f"run {run} has no group {group!r}: `slime-events show {run} --step N` lists those of a step")
 
-    async def _of_made(self, made: Made, steps: Sequence[int]) -> Lineage:
-        batches = await self._reading.batches(steps)
-        facts = tuple(step_fact(step, part.run, said) for step, (part, said) in sorted(batches.items()))
-        run = self._past.own.run
-        touched = {(sample.run, version) for sample in made.samples for version in sample.made_by}
-        touched |= {(run, sample.trained_into) for sample in made.samples if sample.trained_into is not None}
-        notes = [f"{group.group}: {NOT_IN_A_BATCH}" for group in made.groups if group.step is None]
-        return await self._with(versions=sorted(touched), about=None, steps=facts, made=made, notes=notes)
+    async def _of_members(self, members: Members, steps: Sequence[int]) -> Lineage:
+        batches = await self._collector.batches(steps)
+        run = self._ancestry.own.run
+        touched = {(sample.run, version) for sample in members.samples for version in sample.made_by}
+        touched |= {(run, sample.trained_into) for sample in members.samples if sample.trained_into is not None}
+        return await self._answer(
+            versions=sorted(touched),
+            about=None,
+            steps=tuple(make_step(record) for _, (_, record) in sorted(batches.items())),
+            members=members,
+            notes=[f"{group.group}: {NOT_IN_A_BATCH}" for group in members.groups if group.step is None],
+        )
 
-    async def _with(
+    async def _answer(
         self,
         *,
         versions: Sequence[tuple[str, int]],
         about: int | None,
         steps: tuple[Step, ...],
-        made: Made,
+        members: Members,
         notes: Sequence[str] = (),
     ) -> Lineage:
         """about: the version that was asked about."""
-        facts, branches, run = await self._versions(versions), self._branches, self._past.own.run
-        come_of = () if about is None else self._past.versions(about + 1, self.newest) + branches.of_version(run, about)
+        made, branches, run = await self._versions(versions), self._branches, self._ancestry.own.run
+        later = () if about is None else self._ancestry.versions(about + 1, self.newest)
         return Lineage(
             run=run,
             asked=self._asked,
             newest=self.newest,
-            runs=self._past.runs(),
-            line=self._past.versions(0, self.newest),
-            versions=facts,
-            ancestors=self._past.versions(0, about - 1) if about else (),
-            descendants=come_of,
-            branches=tuple(branch.run for branch in branches.found),
+            runs=self._ancestry.runs(),
+            line=self._ancestry.versions(0, self.newest),
+            versions=made,
+            ancestors=self._ancestry.versions(0, about - 1) if about else (),
+            descendants=() if about is None else later + branches.of_version(run, about),
+            branches=tuple(branch.run for branch in branches.known),
             steps=steps,
-            groups=made.groups,
-            samples=made.samples,
+            groups=members.groups,
+            samples=members.samples,
             notes=(*notes, *branches.notes),
         )
 
     async def _versions(self, named: Iterable[tuple[str, int]]) -> tuple[Version, ...]:
         """named: a run, and what it calls the version."""
-        makers: dict[str, tuple[Part, dict[int, str]]] = {}
+        makers: dict[Ancestor, dict[int, str]] = {}
         for run, version in named:
-            part, maker = await self._past.of_version(run, version)
-            makers.setdefault(part.run, (part, {}))[1][version] = maker
-        facts = []
-        for part, versions in makers.values():
-            steps = (str(version - 1) for version in versions)  # what made it, where it was not published
-            said = await self._reading.said(part, OF_VERSION, [*map(str, versions), *steps])
-            facts += [version_fact(version, maker, said) for version, maker in versions.items()]
-        return tuple(sorted(facts, key=lambda fact: (-fact.version, fact.run)))
+            ancestor, maker = await self._ancestry.of_version(run, version)
+            makers.setdefault(ancestor, {})[version] = maker
+        made = []
+        for ancestor, versions in makers.items():
+            records = model.folded(ancestor.run, await ancestor.last_events(versions=versions))
+            made += [make_version(records.version(version), maker) for version, maker in versions.items()]
+        return tuple(sorted(made, key=lambda version: (-version.version, version.run)))
 
 
 def to_json(answer: Lineage) -> bytes:

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from slime_events.analysis.lineage.facts import Kind, Lineage
+from slime_events.analysis.lineage.lineage import Kind, Lineage
 from slime_events.analysis.lineage.picture import Row, rows_of
-from slime_events.analysis.model.ancestry import Versions
+from slime_events.analysis.model.ancestry import VersionRange
 
 WIDTH = 1120
 FILE_X, FILE_WIDTH = 20, 150
@@ -113,7 +113,7 @@ def _marks(answer: Lineage) -> dict[int, _Mark]:
     return marks | {s.trained_into: TRAINED for s in answer.samples if s.trained_into is not None}
 
 
-def _common_descendants(answer: Lineage) -> Sequence[Versions]:
+def _common_descendants(answer: Lineage) -> Sequence[VersionRange]:
     if answer.asked.kind in (Kind.VERSION, Kind.STEP):
         return ()
     return max(

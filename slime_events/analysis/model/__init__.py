@@ -1,12 +1,11 @@
-"""Everything that was said in a run, by what it is about. A fold of the log, in one pass.
+"""The read model: the records of a run, folded once from its events, and their look-up by subject.
 
-Where `RunState` forgets what is over, a history keeps it: which samples a group had, why it was taken or not, which
-step trained it and which weight version came of that. Token arrays are left in the log; `read_trajectory` reads those
-of one sample when they are asked for.
+records     Sample, Group, Step, Version, Run: what every view of a run is made of
+lookup      one of them out of a log, without a scan
+ancestry    the same across the joins of branches
+progress    step lines and figures of a run that is on, a fold of the conductor's own state
 """
 
-from slime_events.analysis.model.apply import apply, read_history
-from slime_events.analysis.model.history import History
-from slime_events.analysis.model.parts import GroupHistory, Said, SampleHistory, StepHistory, VersionHistory
+from slime_events.analysis.model.records import Entry, Group, Run, Sample, Step, Version, folded, read_run
 
-__all__ = ["GroupHistory", "History", "Said", "SampleHistory", "StepHistory", "VersionHistory", "apply", "read_history"]
+__all__ = ["Entry", "Group", "Run", "Sample", "Step", "Version", "folded", "read_run"]

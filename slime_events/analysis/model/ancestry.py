@@ -1,25 +1,28 @@
-"""`Past`: the runs that a run's weights come from: itself, the run that it branched from, and so on to the first."""
+"""`Ancestry`: the runs that a run's weights come from: itself, the run that it branched from, and so on."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from types import TracebackType
 
 import msgspec
 
+from schemas.batches import BatchSealed
 from schemas.errors import RunNotFound
+from schemas.event import type_of
 from schemas.runs import Branched
 from schemas.steps import StepCommitted
 from schemas.subjects import of_type
 from schemas.weights import WeightsPublished
+from slime_events.analysis.model.lookup import LogPart, record_events
+from slime_events.analysis.model.records import Run, folded
 from slime_events.core.run.run_reader import OpenedRun, branched_of, open_run
-from storage.log import Recorded
 
 
-class Versions(msgspec.Struct, frozen=True, kw_only=True):
-    """Weight versions `first` to `last`, both counted, that `run` has made."""
+class VersionRange(msgspec.Struct, frozen=True, kw_only=True):
+    """Weight versions `first` to `last`, both included, that `run` has made."""
 
     run: str
     first: int
@@ -27,12 +30,12 @@ class Versions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def count(self) -> int:
-        """How many."""
+        """Number of versions."""
         return self.last - self.first + 1
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that the lineage goes through, the oldest first. where: what it is opened with.
+class JoinedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run of an ancestry. where: what it is opened with.
 
     parent, version, position: of a branch: the run it goes on from, at which version and position of its log. follows:
     it is trained on its parent's rollouts.
@@ -45,17 +48,31 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     position: int | None = None
     follows: bool = False
 
+    @classmethod
+    def of(cls, run: str, where: str, branched: Branched | None) -> JoinedRun:
+        """branched: where the run goes on from."""
+        if branched is None:
+            return cls(run=run, where=where)
+        return cls(
+            run=run,
+            where=where,
+            parent=branched.run,
+            version=branched.version,
+            position=branched.position,
+            follows=branched.follows,
+        )
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Part:
-    """One of the runs. until: its first step that is no more of this past; None for the run that was asked for. end:
-    the last position of its log that is; None for all of it.
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Ancestor(LogPart):
+    """One of the runs, with the part of its log that belongs to the ancestry.
+
+    until: its first step that does not; None for the run that was asked for.
     """
 
     opened: OpenedRun
     branched: Branched | None
     until: int | None = None
-    end: int | None = None
 
     @property
     def run(self) -> str:
@@ -73,40 +90,30 @@ class Part:
         return self.branched is not None and self.branched.follows
 
     def has(self, step: int) -> bool:
-        """Whether a step of this past is this run's own."""
+        """Whether a step of the ancestry is this run's own."""
         return step >= self.first_step and (self.until is None or step < self.until)
 
-    async def last_of_each(self, wanted: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Recorded]:
-        """The last event of each (type, entity) that has any within this past."""
-        subjects = {f"slime.{self.run}.{event_type}.{entity}": (event_type, entity) for event_type, entity in wanted}
-        found = await self.opened.log.last_of_each(list(subjects))
-        return {
-            subjects[subject]: one for subject, one in found.items() if self.end is None or one.position <= self.end
-        }
-
-    async def of_type(self, event_type: str) -> AsyncIterator[Recorded]:
-        """All events of one type within this past, in order."""
-        async for recorded in self.of_entity(event_type, "*"):
-            yield recorded
-
-    async def of_entity(self, event_type: str, entity: str) -> AsyncIterator[Recorded]:
-        """All events of one type about one entity within this past, in order."""
-        async for recorded in self.opened.log.read(1, f"slime.{self.run}.{event_type}.{entity}"):
-            if self.end is not None and recorded.position > self.end:
-                return
-            yield recorded
+    async def last_sealed(self) -> int:
+        """Its last step within the ancestry that has a batch; below its first where none has."""
+        last = await self.log.last(of_type(self.run, type_of(BatchSealed)))
+        if last is None:
+            return self.first_step - 1
+        event = last.envelope.event
+        assert isinstance(event, BatchSealed)
+        return event.step if self.until is None else min(event.step, self.until - 1)
 
 
-class Past:
+class Ancestry:
     """An async context. Parents are opened when they are asked for, and closed with it; the run itself is not."""
 
     def __init__(self, opened: OpenedRun) -> None:
         self._opened = opened
-        self._parts: list[Part] = []
+        self._runs: list[Ancestor] = []
         self._stack = contextlib.AsyncExitStack()
 
-    async def __aenter__(self) -> Past:
-        self._parts = [Part(self._opened, await branched_of(self._opened.log))]
+    async def __aenter__(self) -> Ancestry:
+        log = self._opened.log
+        self._runs = [Ancestor(log, opened=self._opened, branched=await branched_of(log))]
         return self
 
     async def __aexit__(
@@ -115,90 +122,102 @@ class Past:
         await self._stack.aclose()
 
     @property
-    def own(self) -> Part:
+    def own(self) -> Ancestor:
         """The run that was asked for."""
-        return self._parts[0]
+        return self._runs[0]
 
-    async def parent(self, part: Part) -> Part | None:
-        """The run that `part` goes on from. Raises RunNotFound where it is not to be found any more."""
-        place = self._parts.index(part)
-        if place + 1 < len(self._parts):
-            return self._parts[place + 1]
-        branched = part.branched
+    async def parent(self, ancestor: Ancestor) -> Ancestor | None:
+        """The run that `ancestor` goes on from. Raises RunNotFound where that has gone."""
+        index = self._runs.index(ancestor)
+        if index + 1 < len(self._runs):
+            return self._runs[index + 1]
+        branched = ancestor.branched
         if branched is None:
             return None
         try:
             opened = await self._stack.enter_async_context(open_run(branched.where))
         except RunNotFound as error:
             raise RunNotFound(
-                f"run {part.run} goes on from version {branched.version} of run {branched.run}, which was at "
+                f"run {ancestor.run} goes on from version {branched.version} of run {branched.run}, which was at "
                 f"{branched.where}: {error}. Put it, or its archive, back there to look across the join"
             ) from error
-        # Rollouts of a run that is followed are this past's wherever they stand in its log.
+        # Rollouts of a run that is followed belong to the ancestry wherever they stand in its log.
         end = None if branched.follows else branched.position
-        self._parts.append(Part(opened, await branched_of(opened.log), branched.version, end))
-        return self._parts[-1]
+        own = await branched_of(opened.log)
+        self._runs.append(Ancestor(opened.log, end, opened=opened, branched=own, until=branched.version))
+        return self._runs[-1]
 
-    async def parts(self) -> AsyncIterator[Part]:
+    async def all(self) -> AsyncIterator[Ancestor]:
         """From the run itself back to the first."""
-        part: Part | None = self.own
-        while part is not None:
-            yield part
-            part = await self.parent(part)
+        ancestor: Ancestor | None = self.own
+        while ancestor is not None:
+            yield ancestor
+            ancestor = await self.parent(ancestor)
 
-    async def of_step(self, step: int) -> Part:
-        """The run that made a step of this past."""
-        async for part in self.parts():
-            if step >= part.first_step:
-                return part
+    async def records(self, ancestor: Ancestor, **of: Iterable[object]) -> Run:
+        """The records of samples, groups, steps and versions (see `record_events`), of their last events each: those of
+        `ancestor`, and what its log lacks of the runs that it follows. `Entry.run` says whose an event is.
+        """
+        wanted = record_events(**of)  # type: ignore[arg-type]
+        found = await ancestor.last_of_each(wanted)
+        followed = await self.parent(ancestor) if ancestor.follows else None
+        while followed is not None:
+            found |= await followed.last_of_each([key for key in wanted if key not in found])
+            followed = await self.parent(followed) if followed.follows else None
+        return folded(ancestor.run, (found[key] for key in wanted if key in found))
+
+    async def of_step(self, step: int) -> Ancestor:
+        """The run that made a step."""
+        async for ancestor in self.all():
+            if step >= ancestor.first_step:
+                return ancestor
         raise RunNotFound(f"there is no step {step}: steps begin with 0")
 
-    async def of_version(self, run: str, version: int) -> tuple[Part, str]:
+    async def of_version(self, run: str, version: int) -> tuple[Ancestor, str]:
         """The run whose log has what `run` calls that version, and the name of the one that made it."""
-        for part in self._parts:
-            if part.run == run and part.until is not None and version > part.until:
-                return part, run
-        # A branch says the version that it begins with again, so its parent is not opened for that one.
+        for ancestor in self._runs:
+            if ancestor.run == run and ancestor.until is not None and version > ancestor.until:
+                return ancestor, run
+        # A branch repeats the version that it begins with, so its parent is not opened for that one.
         return await self.of_step(version), self.versions(version, version)[0].run
+
+    async def step_of(self, group: str, origin: Ancestor, decided: int) -> int | None:
+        """The step whose batch has a group that `origin` decided on at position `decided`; None for none.
+
+        Looks no further back than that decision, and along the runs that follow `origin`.
+        """
+        async for ancestor in self.all():
+            first, last = ancestor.first_step, await ancestor.last_sealed()
+            if ancestor is origin:
+                return await ancestor.step_of(group, await ancestor.batch_after(decided, first, last), last)
+            if ancestor.follows and (step := await ancestor.step_of(group, first, last)) is not None:
+                return step
+        raise RunNotFound(f"run {origin.run} is none of the runs that {self.own.run} comes from")
 
     async def newest(self) -> int:
         """The newest version of the run itself: committed, or published at its beginning; -1 before there is one."""
-        for event_type in ("step.committed", "weights.published"):
-            last = await self.own.opened.log.last(of_type(self.own.run, event_type))
+        for cls in (StepCommitted, WeightsPublished):
+            last = await self.own.log.last(of_type(self.own.run, type_of(cls)))
             if last is not None:
                 event = last.envelope.event
                 assert isinstance(event, StepCommitted | WeightsPublished)
                 return event.version
         return -1
 
-    def runs(self) -> tuple[Run, ...]:
-        """Those that have been opened, and the names of all that are named, the oldest first."""
-        return tuple(reversed([_run(part) for part in self._parts]))
+    def runs(self) -> tuple[JoinedRun, ...]:
+        """Those that have been opened, the oldest first."""
+        return tuple(JoinedRun.of(one.run, one.opened.where, one.branched) for one in reversed(self._runs))
 
-    def versions(self, first: int, last: int) -> tuple[Versions, ...]:
+    def versions(self, first: int, last: int) -> tuple[VersionRange, ...]:
         """Versions `first` to `last` by the run that made them, the oldest first; of an unopened parent by its name."""
-        found: list[Versions] = []
-        for part in self._parts:
-            # A branch says its first version again; it is its parent's.
-            begin = part.first_step + 1 if part.branched else 0
+        ranges: list[VersionRange] = []
+        for ancestor in self._runs:
+            # A branch repeats its first version, which its parent made.
+            begin = ancestor.first_step + 1 if ancestor.branched else 0
             if last >= max(first, begin):
-                found.append(Versions(run=part.run, first=max(first, begin), last=last))
+                ranges.append(VersionRange(run=ancestor.run, first=max(first, begin), last=last))
             last = min(last, begin - 1)
-        oldest = self._parts[-1].branched
+        oldest = self._runs[-1].branched
         if oldest is not None and last >= first:
-            found.append(Versions(run=oldest.run, first=first, last=last))
-        return tuple(reversed(found))
-
-
-def _run(part: Part) -> Run:
-    branched = part.branched
-    if branched is None:
-        return Run(run=part.run, where=part.opened.where)
-    return Run(
-        run=part.run,
-        where=part.opened.where,
-        parent=branched.run,
-        version=branched.version,
-        position=branched.position,
-        follows=branched.follows,
-    )
+            ranges.append(VersionRange(run=oldest.run, first=first, last=last))
+        return tuple(reversed(ranges))

@@ -1,4 +1,4 @@
-"""`Progress`: what a person wants to see of a run while it is on, and what its summary says. A fold of the log."""
+"""`Progress`: step lines and figures of a run, live and for its summary. A fold of the log."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ import msgspec
 from schemas.batches import BatchSealed
 from schemas.checkpoints import CheckpointSaved
 from schemas.evals import EvalCompleted
-from schemas.steps import StepCommitted
-from schemas.weights import WeightsActivated
+from schemas.event import Event
+from schemas.rollouts import RolloutCompleted, RolloutProgressed
+from schemas.runs import RunFailed, RunResumed, RunStarted
+from schemas.steps import StepClaimed, StepCommitted
+from schemas.weights import WeightsActivated, WeightsPublished
 from schemas.workers import WorkerJoined
-from slime_events.analysis.model.working_time import WorkingTime
 from slime_events.core.state.apply import apply
 from slime_events.core.state.run import RunState
 from storage.log import Recorded
@@ -48,7 +50,7 @@ AGREEMENT = 1.0
 
 
 def disagreement(line: StepLine) -> str | None:
-    """A warning where engine and trainer give the same tokens other log-probs than rounding explains."""
+    """A warning where the log-probs of engine and trainer differ by more than rounding explains."""
     difference = line.metrics.get("logprob_agreement_max", 0.0)
     if difference <= AGREEMENT:
         return None
@@ -56,6 +58,46 @@ def disagreement(line: StepLine) -> str | None:
         f"warning: step {line.step}: engine and trainer disagree on log-probs by up to {difference:.2g} on equal "
         "weights: they do not compute the same model (dtype, attention or sampling settings?)"
     )
+
+
+class WorkingTime:
+    """How long a run was on and how long it could work, by its log. Nanoseconds, by the writers' clocks.
+
+    on: from run.started or run.resumed to the last event of that incarnation, over all of them: time without a launcher
+    is left out. worked: the part of it in which an engine could generate and a trainer could train; of a run that
+    follows another, in which a trainer could train. startup: of the newest incarnation, until it could; None before.
+    last: UTC. lives: number of incarnations.
+    """
+
+    def __init__(self) -> None:
+        self.on = self.worked = self.lives = self.last = 0
+        self.startup: int | None = None
+        self._since = 0
+        self._follows = self._generates = self._trains = False
+
+    def apply(self, event: Event, at: int) -> None:
+        """Take in the next event of the log."""
+        if isinstance(event, RunStarted | RunResumed):
+            self._begin(event, at)
+            return
+        passed = max(0, at - self.last) if self.lives else 0
+        self.last += passed
+        self.on += passed
+        # Before a failure a run may have stood still up to its deadline, whether its launcher was there or not.
+        if self.startup is not None and not isinstance(event, RunFailed):
+            self.worked += passed
+        self._generates |= isinstance(event, WeightsActivated | RolloutProgressed | RolloutCompleted)
+        is_trainer = isinstance(event, WorkerJoined) and event.role == "trainer"
+        self._trains |= is_trainer or isinstance(event, WeightsPublished | StepClaimed | StepCommitted)
+        if self._generates and self._trains and self.startup is None:
+            self.startup = self.last - self._since
+
+    def _begin(self, event: RunStarted | RunResumed, at: int) -> None:
+        if isinstance(event, RunStarted):
+            self._follows = event.branched is not None and event.branched.follows
+        self._generates, self._trains, self.startup = self._follows, False, None
+        self._since = self.last = at
+        self.lives += 1
 
 
 class Progress:
@@ -99,7 +141,7 @@ class Progress:
         batch, mean_length = self._sealed.pop(event.step)
         counts = self.state.counts
         passed = max(self.time.worked - self._worked_at_commit, 1) * NANO
-        # A batch that was sealed in the life before may be trained while the engines still start.
+        # A batch of the incarnation before may be trained while the engines still start.
         seconds = max(passed, sum(event.seconds.values()))
         busy = min(seconds, sum(event.seconds.values()) + self._saving_s)
         decided = counts.groups_accepted + counts.groups_rejected
@@ -122,7 +164,7 @@ class Progress:
         return line
 
     def _expect(self, seconds: float) -> None:
-        """The first step of a life warms up: it says how long others take only until there is another."""
+        """The first step of an incarnation warms up: it predicts others only until there is another."""
         warm, self._warmed_up = self._warmed_up == self.time.lives, self.time.lives
         if warm and len(self.steps) == 1:
             self._recent.clear()
@@ -137,7 +179,7 @@ class Progress:
 
     @property
     def in_flight(self) -> int:
-        """Samples that are asked for and have no reward yet."""
+        """Requested samples without a reward."""
         return sum(1 for g in self.state.groups.values() for s in g.samples.values() if s.reward is None)
 
     @property
@@ -147,13 +189,13 @@ class Progress:
         return sum(line.idle * line.seconds for line in lines) / sum(line.seconds for line in lines) if lines else None
 
     def eta_s(self, steps: int) -> float | None:
-        """Seconds to go for `steps` in all (a branch's parent's among them), by the last ten."""
+        """Seconds to go until `steps` are committed (those of a branch's parent among them), by the last ten."""
         if not self._recent:
             return None
         return statistics.fmean(self._recent) * (steps - self.state.steps)
 
     def summary(self) -> dict[str, Any]:
-        """What was reached, in figures. steps: committed in all, those before a branch's beginning included."""
+        """The run's figures. steps: committed in all, those before a branch's beginning included."""
         rewards = [line.reward for line in self.steps]
         few = WINDOW if len(rewards) >= 2 * WINDOW else 1
         differences = [

@@ -9,12 +9,12 @@ import numpy.typing as npt
 
 from schemas.errors import RunNotFound, WeightsDamaged
 from schemas.event import type_of
-from schemas.ids import group_of, place_of, sample_id
+from schemas.ids import group_of, requested_sample
 from schemas.prompts import PromptSubmitted
 from schemas.rollouts import RolloutRequested, Sampling, StopReason, WeightSpan
 from schemas.turns import TurnRecorded
 from schemas.weights import WeightsPublished
-from slime_events.analysis.model.ancestry import Part, Past
+from slime_events.analysis.model.ancestry import Ancestor, Ancestry
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.core.trajectory import read_trajectory
 from storage.weights.store import WeightStore, local_folder, verify
@@ -52,14 +52,14 @@ class RecordedRollout:
 async def read_rollout(opened: OpenedRun, sample: str) -> RecordedRollout:
     """The rollout of a sample of the run or of its ancestors. Raises RunNotFound, BlobMissing."""
     try:
-        rollout = sample_id(group_of(sample), place_of(sample)[0])
+        requested = requested_sample(sample)
     except ValueError:
         raise RunNotFound(f"{sample!r} is no id of a sample: it ends in -s and a number (train-0-000003-s1)") from None
-    async with Past(opened) as past:
-        part = await _origin(past, rollout)
+    async with Ancestry(opened) as ancestry:
+        part = await _origin(ancestry, requested)
         log = part.opened.log
         made = await read_trajectory(log, sample, part.opened.fetch)
-        request = (await part.last_of_each([(type_of(RolloutRequested), rollout)])).popitem()[1].envelope.event
+        request = (await part.last_of_each([(type_of(RolloutRequested), requested)])).popitem()[1].envelope.event
         assert isinstance(request, RolloutRequested)
         if request.recalls:
             submitted = await part.last_of_each([(type_of(PromptSubmitted), group_of(sample))])
@@ -69,7 +69,7 @@ async def read_rollout(opened: OpenedRun, sample: str) -> RecordedRollout:
                 f"sample {sample} of run {part.run} is rollout {request.recalls} of another run: its seed and weights "
                 f"are there, so use `slime-events replay-rollout {prompt.source.path} {request.recalls}`"
             )
-        turns = await part.last_of_each([(type_of(TurnRecorded), rollout)])
+        turns = await part.last_of_each([(type_of(TurnRecorded), requested)])
         if not made.spans:
             raise RunNotFound(f"sample {sample} of run {part.run} has no tokens that an engine made")
         return RecordedRollout(
@@ -83,23 +83,23 @@ async def read_rollout(opened: OpenedRun, sample: str) -> RecordedRollout:
             seed=request.seed,
             stop=made.stop,
             in_turns=bool(turns),
-            weights=await _weights(past, {span.version for span in made.spans}),
+            weights=await _weights(ancestry, {span.version for span in made.spans}),
         )
 
 
-async def _origin(past: Past, sample: str) -> Part:
-    async for part in past.parts():
+async def _origin(ancestry: Ancestry, sample: str) -> Ancestor:
+    async for part in ancestry.all():
         if await part.last_of_each([(type_of(RolloutRequested), sample)]):
             return part
     raise RunNotFound(
-        f"run {past.own.run} has no rollout of sample {sample!r}: `slime-events query {past.own.run} "
+        f"run {ancestry.own.run} has no rollout of sample {sample!r}: `slime-events query {ancestry.own.run} "
         '"SELECT sample FROM samples"` lists those there are'
     )
 
 
-async def _weights(past: Past, versions: set[int]) -> dict[int, WeightsPublished]:
+async def _weights(ancestry: Ancestry, versions: set[int]) -> dict[int, WeightsPublished]:
     weights: dict[int, WeightsPublished] = {}
-    async for part in past.parts():
+    async for part in ancestry.all():
         wanted = [(type_of(WeightsPublished), str(version)) for version in sorted(versions - weights.keys())]
         for recorded in (await part.last_of_each(wanted)).values():
             event = recorded.envelope.event

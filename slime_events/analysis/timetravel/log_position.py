@@ -1,4 +1,4 @@
-"""`Place`: what a person calls a position of a log: a number, a time, a step."""
+"""`LogPosition`: what a person calls a position of a log: a number, a time, a step."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class AfterStep:
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
-    """Just before the first event that was said later. at: UTC nanoseconds."""
+    """Just before the first event with a later time. at: UTC nanoseconds."""
 
     at: int
 
@@ -49,20 +49,20 @@ class BeforeEnd:
     nanos: int
 
 
-Place = AtPosition | AfterStep | AtTime | FromStart | BeforeEnd
+LogPosition = AtPosition | AfterStep | AtTime | FromStart | BeforeEnd
 
 
-def parse_place(said: str) -> Place:
+def parse_position(text: str) -> LogPosition:
     """Raises InvalidValue with the forms there are. A time without a zone is one of this machine's zone."""
-    if said.isascii() and said.isdigit():
-        return AtPosition(int(said))
-    if found := _STEP.fullmatch(said):
-        return AfterStep(int(found[1]))
-    if found := _RELATIVE.fullmatch(said):
-        nanos = round(float(found[2]) * NANOS)
-        return FromStart(nanos) if found[1] == "+" else BeforeEnd(nanos)
+    if text.isascii() and text.isdigit():
+        return AtPosition(int(text))
+    if match := _STEP.fullmatch(text):
+        return AfterStep(int(match[1]))
+    if match := _RELATIVE.fullmatch(text):
+        nanos = round(float(match[2]) * NANOS)
+        return FromStart(nanos) if match[1] == "+" else BeforeEnd(nanos)
     try:
-        moment = datetime.datetime.fromisoformat(said)
+        time = datetime.datetime.fromisoformat(text)
     except ValueError:
-        raise InvalidValue(f"{said!r} is no position: give {FORMS}") from None
-    return AtTime(round(moment.timestamp() * 1e6) * 1000)
+        raise InvalidValue(f"{text!r} is no position: give {FORMS}") from None
+    return AtTime(round(time.timestamp() * 1e6) * 1000)

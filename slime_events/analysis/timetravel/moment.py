@@ -1,17 +1,75 @@
-"""`Moment`: a run at one position of its log. Two folds in one pass: the state, and what is around it."""
+"""`Moment`: a run at one position of its log. Two folds in one pass: the conductor's state, and `Context` around it."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from slime_events.analysis.timetravel.context import Around
+import msgspec
+
+from schemas.batches import BatchSealed
+from schemas.evals import EvalCompleted
+from schemas.event import type_of
+from schemas.groups import GroupAccepted, GroupRejected
+from schemas.rollouts import RolloutCompleted, RolloutFailed, RolloutProgressed, RolloutSuspended
+from schemas.runs import RunFailed, RunFinished, RunResumed, RunStarted
+from schemas.steps import StepCommitted
+from schemas.turns import TurnBegun
+from schemas.workers import WorkerJoined, WorkerLost
 from slime_events.core.state.apply import apply, apply_all
-from slime_events.core.state.partial_events import Told, read_short
+from slime_events.core.state.partial_events import SHORT, Told, read_short
 from slime_events.core.state.run import RunState
 from storage.event_block import Stretch
 from storage.log import Recorded
+
+VERSION = 2
+"""Raised with every change of `Context` or of what is folded into it."""
+KEPT = 400
+"""Decisions that are remembered: some steps of a large batch."""
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """What was decided, or came of it. type: of its event; about: group, step, dataset. at: UTC nanoseconds."""
+
+    position: int
+    at: int
+    type: str
+    about: str
+    reason: str = ""
+    figures: dict[str, float] = {}
+
+
+class Context(msgspec.Struct, kw_only=True):
+    """What a state forgets and a person who looks at one moment asks for: who does what, and what was decided.
+
+    first_at, at, latest_at: times of the first event, of the last, and the latest of all (UTC nanoseconds; writers'
+    clocks differ by a little). starts: run.started and what resumed it, for the settings. engines: which engine makes a
+    rollout, by sample, from its first tokens on. workers: role by worker, of those that joined and were not lost.
+    decisions: the last ones, oldest first.
+    """
+
+    first_at: int = 0
+    at: int = 0
+    latest_at: int = 0
+    starts: list[RunStarted | RunResumed] = []
+    engines: dict[str, str] = {}
+    workers: dict[str, str] = {}
+    decisions: list[Decision] = []
+
+    def apply_all(self, first: int, events: Sequence[Told]) -> None:
+        """Fold in consecutive events or their short forms, from position `first` on."""
+        times = [told.at for told in events]
+        self.at, self.latest_at = times[-1], max(self.latest_at, *times)
+        if first == 1:
+            self.first_at = times[0]
+        for position, told in enumerate(events, first):
+            handler = _HANDLERS.get(type(told.event))
+            if handler is not None and (decided := handler(self, told.event)) is not None:
+                self.decisions.append(Decision(position, told.at, type_of(told.event), *decided))
+                if len(self.decisions) >= 2 * KEPT:  # now and then the old ones are forgotten
+                    del self.decisions[:-KEPT]
 
 
 @dataclass(slots=True)
@@ -21,7 +79,7 @@ class Moment:
     """
 
     state: RunState
-    around: Around = field(default_factory=Around)
+    context: Context = field(default_factory=Context)
     before: str = ""
     last: Recorded | None = None
 
@@ -34,13 +92,114 @@ class Moment:
         """Fold one event in."""
         self.before = self.state.chain
         apply(self.state, recorded)
-        self.around.apply(recorded.position, recorded.envelope)
+        self.context.apply_all(recorded.position, (recorded.envelope,))
         self.last = recorded
 
     def apply_all(self, stretch: Stretch) -> Sequence[Told]:
-        """Fold many events in, and give them back. `last` is not known afterwards."""
+        """Fold many events in, and return them. `last` is not known afterwards."""
         events = list(itertools.chain.from_iterable(read_short(stretch.arrays, stretch.first, decisions=True)))
         apply_all(self.state, [events], stretch.chain.hex())
-        self.around.apply_all(stretch.first, events)
+        self.context.apply_all(stretch.first, events)
         self.before, self.last = stretch.before.hex(), None
         return events
+
+
+Decided = tuple[str, str, dict[str, float]]
+"""Of a decision: about what, why, on which figures."""
+
+
+def _started(context: Context, event: RunStarted) -> Decided:
+    context.starts.append(event)
+    return "run", "", {}
+
+
+def _resumed(context: Context, event: RunResumed) -> Decided:
+    context.starts.append(event)
+    context.engines, context.workers = {}, {}
+    return "run", f"incarnation {event.incarnation}", {}
+
+
+def _finished(context: Context, event: RunFinished) -> Decided:
+    return "run", event.reason.value, {"steps": event.steps, "events": event.events}
+
+
+def _failed(context: Context, event: RunFailed) -> Decided:
+    return "run", f"{event.role}: {event.reason}", {}
+
+
+def _taken(context: Context, event: RolloutProgressed | TurnBegun) -> None:
+    context.engines[event.sample] = event.engine
+
+
+def _let_go(context: Context, event: RolloutSuspended | RolloutFailed) -> None:
+    context.engines.pop(event.sample, None)
+
+
+def _completed(context: Context, event: RolloutCompleted) -> None:
+    context.engines.pop(event.rollout or event.sample, None)
+
+
+def _accepted(context: Context, event: GroupAccepted) -> Decided:
+    return event.group, _by(event.filter, event.reason or ""), event.figures
+
+
+def _rejected(context: Context, event: GroupRejected) -> Decided:
+    for sample in event.samples:
+        context.engines.pop(sample, None)
+    return event.group, f"{event.cause.value}: {_by(event.filter, event.reason)}", event.figures
+
+
+def _by(path: str, reason: str) -> str:
+    return reason if path == "none" else f"{path}: {reason}" if reason else path
+
+
+def _sealed(context: Context, event: BatchSealed) -> Decided:
+    figures: dict[str, float] = {
+        "groups": len(event.groups),
+        "samples": len(event.samples),
+        "oldest_version": event.oldest_version,
+    }
+    if event.raw_rewards:
+        figures["reward"] = sum(event.raw_rewards) / len(event.raw_rewards)
+    return f"step {event.step}", "suspends rollouts under way" if event.suspends else "", figures
+
+
+def _committed(context: Context, event: StepCommitted) -> Decided:
+    figures: dict[str, float] = {"version": event.version, "samples": event.samples, "tokens": event.tokens}
+    figures |= {"loss": event.metrics["loss"]} if "loss" in event.metrics else {}
+    return f"step {event.step}", "", figures
+
+
+def _evaluated(context: Context, event: EvalCompleted) -> Decided:
+    names = ("version", "mean", "samples", "failed")
+    return event.dataset, "", {name: getattr(event, name) for name in names}
+
+
+def _joined(context: Context, event: WorkerJoined) -> None:
+    context.workers[event.worker] = event.role
+
+
+def _lost(context: Context, event: WorkerLost) -> None:
+    context.workers.pop(event.worker, None)
+    context.engines = {sample: engine for sample, engine in context.engines.items() if engine != event.worker}
+
+
+_HANDLERS: dict[type, Callable[[Context, Any], Decided | None]] = {
+    RunStarted: _started,
+    RunResumed: _resumed,
+    RunFinished: _finished,
+    RunFailed: _failed,
+    RolloutProgressed: _taken,
+    TurnBegun: _taken,
+    RolloutSuspended: _let_go,
+    RolloutFailed: _let_go,
+    RolloutCompleted: _completed,
+    GroupAccepted: _accepted,
+    GroupRejected: _rejected,
+    BatchSealed: _sealed,
+    StepCommitted: _committed,
+    EvalCompleted: _evaluated,
+    WorkerJoined: _joined,
+    WorkerLost: _lost,
+}
+_HANDLERS |= {short: _HANDLERS[kind] for kind, short in SHORT.items() if kind in _HANDLERS}

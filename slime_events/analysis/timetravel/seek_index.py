@@ -1,9 +1,9 @@
-"""`SeekIndex`: moments of a run put away every so many events, so that any other is near one of them.
+"""`SeekIndex`: moments of a run stored every so many events, so that any other is near one of them.
 
 <folder>/index.seek               where they are, their times, and where each step was committed
-<folder>/<position>.seek          one of them: a snapshot of the state, and what is around it
+<folder>/<position>.seek          one of them: a snapshot of the state, and its context
 
-Only a cache. Whoever has none, or one of another history or of other rules, folds from position 1 and makes it anew.
+Only a cache. Without one, or with one of another history or other rules, a fold from position 1 makes it anew.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from pathlib import Path
 import msgspec
 
 from schemas.errors import StorageError
-from slime_events.analysis.timetravel.context import VERSION, Around
-from slime_events.analysis.timetravel.moment import Moment
+from slime_events.analysis.timetravel.moment import VERSION, Context, Moment
 from slime_events.core.state.run import FOLD
 from slime_events.core.state.snapshot import Snapshot, Unusable, pack, unpack
 from storage.log import Recorded
@@ -30,17 +29,17 @@ _INDEX = "index.seek"
 
 
 class SeekPoint(Snapshot, frozen=True, kw_only=True):
-    """A moment as it is put away."""
+    """A moment as it is stored."""
 
-    around: Around
+    context: Context
 
     def moment(self, last: Recorded) -> Moment:
-        """Itself, to go on from. last: the record at its position."""
-        return Moment(self.state, self.around, self.before, last)
+        """The moment, to go on from. last: the record at its position."""
+        return Moment(self.state, self.context, self.before, last)
 
 
 class Mark(msgspec.Struct, frozen=True, array_like=True):
-    """That there is a point. chain: of the state there. latest_at: no event up to here was said later (UTC ns)."""
+    """There is a point. chain: of the state there. latest_at: no event up to here has a later time (UTC ns)."""
 
     position: int
     chain: str
@@ -63,19 +62,19 @@ class Index(msgspec.Struct, kw_only=True):
         return self.marks[place - 1] if place else None
 
     def before_time(self, at: int) -> Mark | None:
-        """The last mark up to which nothing was said later than `at`."""
+        """The last mark up to which no event is later than `at`."""
         place = bisect.bisect_right(self.marks, at, key=lambda mark: mark.latest_at)
         return self.marks[place - 1] if place else None
 
     def commit_of(self, step: int) -> int | None:
         """The position of its step.committed, where that is before the last mark."""
         place = bisect.bisect_left(self.steps, (step, 0))
-        found = self.steps[place] if place < len(self.steps) else None
-        return found[1] if found is not None and found[0] == step else None
+        known = place < len(self.steps) and self.steps[place][0] == step
+        return self.steps[place][1] if known else None
 
 
 class SeekIndex:
-    """The index of `run` in a folder; None: kept in memory only. What cannot be written is done without."""
+    """The index of `run` in a folder; None: in memory only. What cannot be written is kept in memory."""
 
     def __init__(self, run: str, folder: Path | None) -> None:
         self._folder = folder
@@ -86,40 +85,40 @@ class SeekIndex:
         if self._folder is None:
             return None
         try:
-            found = unpack(Path(self._folder, _INDEX).read_bytes(), Index)
+            index = unpack(Path(self._folder, _INDEX).read_bytes(), Index)
         except OSError:
             return None
-        if isinstance(found, Unusable) or found.version != VERSION or found.run != run:
+        if isinstance(index, Unusable) or index.version != VERSION or index.run != run:
             log.info("the seek index in %s is made anew", self._folder)
             return None
-        return found
+        return index
 
     def point(self, mark: Mark) -> SeekPoint | None:
-        """What was put away there, if it is whole and the one that the index means."""
+        """The stored point, if it is whole and the one that the index means."""
         packed = self._packed.get(mark.position)
         try:
             stored = packed or Path(self._folder or "", _name(mark.position)).read_bytes()
         except OSError:
             return None
-        found = unpack(stored, SeekPoint)
-        return None if isinstance(found, Unusable) or found.state.chain != mark.chain else found
+        point = unpack(stored, SeekPoint)
+        return None if isinstance(point, Unusable) or point.state.chain != mark.chain else point
 
     def add(self, moment: Moment) -> None:
-        """Put a moment away. It may go on afterwards."""
-        state, around = moment.state, moment.around
-        point = SeekPoint(fold=FOLD, before=moment.before, state=state, around=around)
+        """Store a moment. It may go on afterwards."""
+        state, context = moment.state, moment.context
+        point = SeekPoint(fold=FOLD, before=moment.before, state=state, context=context)
         packed = pack(msgspec.msgpack.encode(point))
-        self.index.first_at = around.first_at
-        self.index.marks.append(Mark(state.events, state.chain, around.latest_at))
+        self.index.first_at = context.first_at
+        self.index.marks.append(Mark(state.events, state.chain, context.latest_at))
         if not self._write(_name(state.events), packed):
             self._packed[state.events] = packed
 
     def save(self) -> None:
-        """Say what there is. Points that no saved index names are no harm."""
+        """Store the index. Points that no stored index names do no harm."""
         self._write(_INDEX, pack(msgspec.msgpack.encode(self.index)))
 
     def forget(self) -> None:
-        """Begin anew: it is of another history."""
+        """Start again: it is of another history."""
         self.index = Index(run=self.index.run)
 
     def _write(self, name: str, packed: bytes) -> bool:

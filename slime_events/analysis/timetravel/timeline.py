@@ -1,6 +1,6 @@
 """`Timeline`: a run's log that can be entered anywhere.
 
-place -> the last point before it (seek_index) -> checked against the log -> the few events from there on -> Moment
+position -> the last point before it (seek_index) -> checked against the log -> the few events from there on -> Moment
 """
 
 from __future__ import annotations
@@ -11,7 +11,14 @@ from pathlib import Path
 
 from schemas.errors import RunNotFound
 from schemas.steps import StepCommitted
-from slime_events.analysis.timetravel.log_position import AfterStep, AtPosition, AtTime, BeforeEnd, FromStart, Place
+from slime_events.analysis.timetravel.log_position import (
+    AfterStep,
+    AtPosition,
+    AtTime,
+    BeforeEnd,
+    FromStart,
+    LogPosition,
+)
 from slime_events.analysis.timetravel.moment import Moment
 from slime_events.analysis.timetravel.seek_index import EVERY, Mark, SeekIndex
 from slime_events.core.state.run import RunState
@@ -32,22 +39,20 @@ class Timeline:
         self.end = 0
 
     async def open(self, on_index: Callable[[int], None] = lambda events: None) -> Timeline:
-        """Bring the index up to the log's end. on_index: told how many events are folded for it, where they are many.
+        """Bring the index up to the log's end. on_index: called with the number of events to fold, if many.
 
         Raises RunNotFound for an empty log, StorageError, SchemaError, LogDamaged, ArchiveDamaged.
         """
         self.end = await self._log.position()
         if not self.end:
-            raise RunNotFound(
-                f"the log of run {self._log.run} is empty: nothing has been said yet that could be looked at"
-            )
+            raise RunNotFound(f"the log of run {self._log.run} is empty: there is no event yet to look at")
         marks = self._seek.index.marks
         moment = await self._fold(marks[-1], lambda recorded: True) if marks else self._beginning()
         if not moment.position:
             self._seek.forget()
-        todo = self.end - moment.position
-        if todo >= self._every:
-            on_index(todo)
+        behind = self.end - moment.position
+        if behind >= self._every:
+            on_index(behind)
             await self._index(moment)
         return self
 
@@ -63,33 +68,35 @@ class Timeline:
         chain = bytes.fromhex(moment.state.chain)
         async with contextlib.aclosing(log.stretches(moment.position + 1, chain, self._every)) as read:
             async for stretch in read:
-                for position, told in enumerate(moment.apply_all(stretch), stretch.first):
-                    if isinstance(told.event, StepCommitted):
-                        self._commits.append((told.event.step, position))
+                for position, event in enumerate(moment.apply_all(stretch), stretch.first):
+                    self._note_commit(event.event, position)
                 self._mark(moment)
 
     async def _index_log(self, moment: Moment) -> None:
         async with contextlib.aclosing(self._log.read(moment.position + 1)) as read:  # type: ignore[type-var]
             async for recorded in read:
                 moment.apply(recorded)
-                if isinstance(recorded.envelope.event, StepCommitted):
-                    self._commits.append((recorded.envelope.event.step, recorded.position))
+                self._note_commit(recorded.envelope.event, recorded.position)
                 self._mark(moment)
                 if recorded.position == self.end:
                     break
 
+    def _note_commit(self, event: object, position: int) -> None:
+        if isinstance(event, StepCommitted):
+            self._commits.append((event.step, position))
+
     def _mark(self, moment: Moment) -> None:
-        """Put the moment away where one is due, with the steps that were committed since the last."""
+        """Store the moment where one is due, with the steps that were committed since the last."""
         if not moment.position % self._every:
             self._seek.index.steps += self._commits
             self._commits.clear()
             self._seek.add(moment)
 
-    async def seek(self, place: Place) -> Moment:
-        """The run there. Raises RunNotFound where the log has no such place."""
-        match place:
-            case AtPosition(position):
-                return await self._at(position)
+    async def seek(self, position: LogPosition) -> Moment:
+        """The run at that position. Raises RunNotFound where the log has none such."""
+        match position:
+            case AtPosition(number):
+                return await self._at(number)
             case AfterStep(step):
                 return await self._after_step(step)
             case AtTime(at):

@@ -1,35 +1,42 @@
-"""`facts_of`: everything that is to be said of a run at one moment, as JSON values."""
+"""`facts_of` a run at one moment, and the `difference` between two, as JSON values."""
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 
-from schemas.event import Purpose
+from schemas.event import Event, Purpose
+from schemas.rollouts import RolloutCompleted, RolloutFailed, RolloutProgressed, RolloutSuspended
+from schemas.turns import TurnBegun
 from slime_events.analysis.timetravel.moment import Moment
 from slime_events.core.run.run_settings import settings_in_force
 from slime_events.core.state.group import GroupPhase, GroupState, SamplePhase, SampleState
 from slime_events.core.state.run import RunPhase, RunState
 from slime_events.loop.conductor.decide import waits_for
 from slime_events.loop.conductor.plan import Plan, make_plan
+from storage.log import Readable
 
 UNDER_WAY = (SamplePhase.REQUESTED, SamplePhase.RUNNING)
+LOOKED_AT = 5_000
+"""Events that `look_ahead` reads."""
+_PLAIN = ("phase", "steps", "version", "published", "weights_digest", "waits_for")
 NANO = 1e-9
 
 
-class Later(NamedTuple):
-    """engine: that had a rollout. began_at: when it began to generate (UTC nanoseconds), where that was said."""
+class EngineFoundLater(NamedTuple):
+    """Who had a rollout, by the log after the moment. began_at: when it began to generate (UTC ns), where known."""
 
     engine: str
     began_at: int | None
 
 
-def facts_of(moment: Moment, end: int, later: Mapping[str, Later] | None = None) -> dict[str, Any]:
-    """See docs/time-travel.md for each field. end: the log's last position. later: who had what, as was said since."""
-    state, around, plan = moment.state, moment.around, plan_at(moment)
+def facts_of(moment: Moment, end: int, later: Mapping[str, EngineFoundLater] | None = None) -> dict[str, Any]:
+    """See docs/time-travel.md for each field. end: the log's last position. later: of `look_ahead`."""
+    state, context, plan = moment.state, moment.context, _plan(moment)
     rollouts = _rollouts(moment, later or {})
     groups = [_group(group, moment) for group in state.groups.values()]
     open_groups = [group for group in groups if group["behind"] is not None]
@@ -37,8 +44,8 @@ def facts_of(moment: Moment, end: int, later: Mapping[str, Later] | None = None)
         "run": state.run,
         "position": moment.position,
         "end": end,
-        "at": around.at,
-        "seconds": (around.at - around.first_at) * NANO,
+        "at": context.at,
+        "seconds": (context.at - context.first_at) * NANO,
         "phase": state.phase.value,
         "failure": state.failure,
         "waits_for": waits_for(state, plan) if plan and state.phase is RunPhase.RUNNING else None,
@@ -72,17 +79,48 @@ def facts_of(moment: Moment, end: int, later: Mapping[str, Later] | None = None)
             for step, sealed in state.sealed.items()
         ],
         "evals": [{"dataset": e.dataset, "version": e.version, "groups": len(e.groups)} for e in state.evals.values()],
-        "decisions": msgspec.to_builtins(around.decisions),
-        "workers": dict(around.workers),
+        "decisions": msgspec.to_builtins(context.decisions),
+        "workers": dict(context.workers),
         "cursors": dict(state.cursors),
         "counts": msgspec.to_builtins(state.counts),
         "rejections": dict(state.rejections),
     }
 
 
-def plan_at(moment: Moment) -> Plan | None:
-    """What the run was conducted by then; None where its settings do not say how many steps it has."""
-    settings = settings_in_force(moment.around.life)
+async def look_ahead(log: Readable, moment: Moment) -> dict[str, EngineFoundLater]:
+    """Who had the rollouts that were under way at a moment, by sample, as the log tells up to `LOOKED_AT` events later.
+
+    An engine that takes a request appends nothing until it has a chunk or the end of it, so at the moment itself the
+    log does not know. Samples are missing where the log tells nothing soon.
+    """
+    wanted = {s.sample for s in _under_way(moment.state) if s.sample not in moment.context.engines}
+    later: dict[str, EngineFoundLater] = {}
+    if not wanted:
+        return later
+    async with contextlib.aclosing(log.read(moment.position + 1)) as read:  # type: ignore[type-var]
+        async for recorded in read:
+            sample, engine = _engine_of(recorded.envelope.event, recorded.envelope.at)
+            if engine is not None and sample in wanted:
+                later[sample] = engine
+                wanted.discard(sample)
+            if not wanted or recorded.position >= moment.position + LOOKED_AT:
+                break
+    return later
+
+
+def _engine_of(event: Event, at: int) -> tuple[str, EngineFoundLater | None]:
+    """The sample that an event is about, and who has it."""
+    if isinstance(event, RolloutCompleted):
+        took = event.timings.generating + event.timings.updating
+        return event.rollout or event.sample, EngineFoundLater(event.engine, at - int(took * 1e9))
+    if isinstance(event, RolloutProgressed | RolloutSuspended | RolloutFailed | TurnBegun):
+        return event.sample, EngineFoundLater(event.engine, None)
+    return "", None
+
+
+def _plan(moment: Moment) -> Plan | None:
+    """The conductor's plan at that moment; None where the settings do not give a number of steps."""
+    settings = settings_in_force(moment.context.starts)
     if settings.rollout.num_rollout is None:
         return None
     return make_plan(settings.rollout, settings.evaluation, settings.trainer)
@@ -92,18 +130,13 @@ def _under_way(state: RunState) -> list[SampleState]:
     return [s for group in state.groups.values() for s in group.samples.values() if s.phase in UNDER_WAY]
 
 
-def without_engine(moment: Moment) -> list[str]:
-    """The samples under way of which the log has not said yet who has them."""
-    return [s.sample for s in _under_way(moment.state) if s.sample not in moment.around.engines]
-
-
-def _rollouts(moment: Moment, later: Mapping[str, Later]) -> list[dict[str, Any]]:
-    """Every rollout under way. begun: an engine has given tokens of it, or has said later that it was generating."""
-    now, found = moment.around.at, []
+def _rollouts(moment: Moment, later: Mapping[str, EngineFoundLater]) -> list[dict[str, Any]]:
+    """Every rollout under way. begun: by the log up to the moment, or by what an engine recorded later."""
+    now, rollouts = moment.context.at, []
     for sample in _under_way(moment.state):
-        engine, since = moment.around.engines.get(sample.sample), later.get(sample.sample)
+        engine, since = moment.context.engines.get(sample.sample), later.get(sample.sample)
         generating = since is not None and since.began_at is not None and since.began_at <= now
-        found.append({
+        rollouts.append({
             "sample": sample.sample,
             "engine": engine or (since.engine if since else None),
             "begun": engine is not None or generating,
@@ -115,7 +148,7 @@ def _rollouts(moment: Moment, later: Mapping[str, Later]) -> list[dict[str, Any]
             "attempt": sample.attempt,
             "seconds": (now - sample.requested_at) * NANO,
         })  # fmt: skip
-    return found
+    return rollouts
 
 
 def _group(group: GroupState, moment: Moment) -> dict[str, Any]:
@@ -129,7 +162,7 @@ def _group(group: GroupState, moment: Moment) -> dict[str, Any]:
         "samples": dict(Counter(sample.phase.value for sample in samples)),
         "tokens": sum(sample.length for sample in samples),
         "rewards": list(group.graded),
-        "seconds": (moment.around.at - min(asked)) * NANO if asked else None,
+        "seconds": (moment.context.at - min(asked)) * NANO if asked else None,
         "version": group.version,
         "oldest": group.oldest if samples else None,
         "behind": _step_of(group, moment.state) - group.oldest if training and samples else None,
@@ -141,3 +174,64 @@ def _step_of(group: GroupState, state: RunState) -> int:
     if group.phase is GroupPhase.SEALED:
         return next(step for step, sealed in state.sealed.items() if group.group in sealed.groups)
     return state.next_step
+
+
+def difference(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Between two `facts_of`, in either order: counters as how much was added, all else as what it was and is.
+
+    verdicts_left_out: those between that a moment no longer remembers.
+    """
+    was, now = sorted((one, other), key=lambda facts: facts["position"])
+    counts = _added(was["counts"], now["counts"])
+    decisions = [decision for decision in now["decisions"] if decision["position"] > was["position"]]
+    verdicts = counts.get("groups_accepted", 0) + counts.get("groups_rejected", 0)
+    left_out = verdicts - sum(decision["type"].startswith("group.") for decision in decisions)
+    return {
+        "run": now["run"],
+        "from": {"position": was["position"], "at": was["at"]},
+        "to": {"position": now["position"], "at": now["at"]},
+        "events": now["position"] - was["position"],
+        "seconds": (now["at"] - was["at"]) * 1e-9,
+        "changed": {name: [was[name], now[name]] for name in _PLAIN if was[name] != now[name]},
+        "backpressure": _moved(was["backpressure"], now["backpressure"]),
+        "counts": counts,
+        "rejections": _added(was["rejections"], now["rejections"]),
+        "cursors": _moved(was["cursors"], now["cursors"]),
+        "engines": _moved(*({e["engine"]: e["version"] for e in facts["engines"]} for facts in (was, now))),
+        "groups": _groups(was, now, {d["about"] for d in decisions if d["type"] == "group.rejected"}, left_out),
+        "decisions": decisions,
+        "verdicts_left_out": left_out,
+    }
+
+
+def _moved(was: dict[str, Any], now: dict[str, Any]) -> dict[str, list[Any]]:
+    names = dict.fromkeys((*was, *now))
+    return {name: [was.get(name), now.get(name)] for name in names if was.get(name) != now.get(name)}
+
+
+def _added(was: dict[str, int], now: dict[str, int]) -> dict[str, int]:
+    return {name: value - was.get(name, 0) for name, value in now.items() if value != was.get(name, 0)}
+
+
+def _groups(was: dict[str, Any], now: dict[str, Any], rejected: set[str], left_out: int) -> dict[str, Any]:
+    """came: by id, with its phase; went: what became of it; moved: phase or samples have changed."""
+    before, after = ({g["group"]: g for g in facts["groups"]} for facts in (was, now))
+
+    def fate(group: dict[str, Any]) -> str:
+        if group["purpose"] != "train":
+            return "evaluated"
+        return "rejected" if group["group"] in rejected else "trained or rejected" if left_out else "trained"
+
+    return {
+        "came": {name: group["phase"] for name, group in after.items() if name not in before},
+        "went": {name: fate(group) for name, group in before.items() if name not in after},
+        "moved": {
+            name: [_phase_of(before[name]), _phase_of(group)]
+            for name, group in after.items()
+            if name in before and _phase_of(before[name]) != _phase_of(group)
+        },
+    }
+
+
+def _phase_of(group: dict[str, Any]) -> dict[str, Any]:
+    return {name: group[name] for name in ("phase", "samples", "tokens")}

@@ -1,16 +1,76 @@
-"""`show RUN --at`: the whole system at one position of its log, for people."""
+"""`show RUN --at POS`: the whole system at one position of its log; with `--diff`, what differs from another."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import sys
+from pathlib import Path
 from typing import Any
 
-from slime_events.app.cli.render.event_line import figures_text
+from schemas.runs import RunResumed
+from slime_events.analysis.timetravel.log_position import AtPosition, parse_position
+from slime_events.analysis.timetravel.moment import Moment
+from slime_events.analysis.timetravel.timeline import Timeline
+from slime_events.analysis.timetravel.view import difference, facts_of, look_ahead
+from slime_events.app.cli.render.event_line import event_line, figures_text
 from slime_events.app.cli.render.text import clock, duration, fields, moment, shorten, table
+from slime_events.app.launch.run_status import RunStatus, read_status
+from slime_events.core.run.run_reader import OpenedRun
+from slime_events.core.state.run import RunPhase
+from storage.archive.index import cache_folder
 
 LAST_DECISIONS = 12
 ROLLOUTS = 8
 """Rollouts of one engine, and groups in one phase, that are shown one by one."""
 REASON_WIDTH = 60
+CHANGES = 12
+"""Changes of one kind that are shown one by one."""
+VALUE_WIDTH = 40
+
+
+async def moment_facts(
+    opened: OpenedRun, at: str, step: int = 0, diff: str | None = None
+) -> tuple[dict[str, Any], str]:
+    """As JSON values and as text: the run at one position, `step` events on; or what differs from position `diff`.
+
+    Raises InvalidValue for what is no position, RunNotFound where the run has none such.
+    """
+    timeline = await Timeline(opened.log, _seek_folder(opened)).open(_announce_index)
+    there = await timeline.seek(parse_position(at))
+    if step:
+        there = await timeline.seek(AtPosition(min(max(there.position + step, 1), timeline.end)))
+    facts = facts_of(there, timeline.end, await look_ahead(opened.log, there))
+    facts |= await _without_launcher(opened, there, timeline.end)
+    if diff is None:
+        return facts, at_text(facts, event_line(there.last) if there.last else "")
+    other = await timeline.seek(parse_position(diff))
+    other_facts = facts_of(other, timeline.end) | await _without_launcher(opened, other, timeline.end)
+    facts = difference(facts, other_facts)
+    return facts, diff_text(facts)
+
+
+async def _without_launcher(opened: OpenedRun, moment: Moment, end: int) -> dict[str, Any]:
+    """What is different in a moment after which no launcher said more: the log's last one, or before a resumption."""
+    if moment.state.phase is not RunPhase.RUNNING:
+        return {}
+    if moment.position == end:
+        status = await read_status(opened)
+        return {} if status is RunStatus.RUNNING else {"phase": status.value, "waits_for": None}
+    async with contextlib.aclosing(opened.log.read(moment.position + 1)) as read:  # type: ignore[type-var]
+        resumed = isinstance((await anext(read)).envelope.event, RunResumed)
+    return {"phase": RunStatus.KILLED.value, "waits_for": None} if resumed else {}
+
+
+def _seek_folder(opened: OpenedRun) -> Path:
+    """Where the seek index of a run is kept: beside it, or in this user's cache for an archive."""
+    if opened.folder is not None:
+        return opened.folder.seek
+    return cache_folder() / "slime-events" / "seek" / hashlib.sha256(opened.where.encode()).hexdigest()[:24]
+
+
+def _announce_index(events: int) -> None:
+    sys.stderr.write(f"reading {events:,} events once, so that every position can be entered at once\n")
 
 
 def at_text(facts: dict[str, Any], event: str = "") -> str:
@@ -47,9 +107,9 @@ def _head(facts: dict[str, Any], event: str) -> str:
                                  for e in facts["evals"])),
         ("groups", f"{counts['groups_requested']} asked for, {decided}, {counts['groups_trained']} trained on"),
         ("samples", f"{counts['samples_completed']} completed, {counts['samples_failed']} failed, "
-                    f"{counts['rewards_failed']} ungraded, {counts['suspensions']} rests"),
+                    f"{counts['rewards_failed']} ungraded, {counts['suspensions']} suspended"),
         ("tokens", f"{counts['response_tokens']:,} generated"),
-        ("cursors", "\n".join(f"{path} {place}" for path, place in facts["cursors"].items())),
+        ("cursors", "\n".join(f"{path} {drawn}" for path, drawn in facts["cursors"].items())),
     ])  # fmt: skip
 
 
@@ -87,7 +147,7 @@ def _doing(rollout: dict[str, Any]) -> str:
         return "in the queue"
     if not rollout["begun"]:
         return f"waits, later on {engine}"
-    return f"{engine} (said later)" if rollout["said_later"] else str(engine)
+    return f"{engine} (known later)" if rollout["said_later"] else str(engine)
 
 
 def _weights(rollout: dict[str, Any]) -> str:
@@ -141,3 +201,61 @@ def decisions_text(decisions: list[dict[str, Any]]) -> str:
 
 def _with_rest(shown: str, left: int, what: str) -> str:
     return f"{shown}\nand {left} more {what} (--json has all)" if left else shown
+
+
+def diff_text(facts: dict[str, Any]) -> str:
+    """`difference` of two moments."""
+    groups = facts["groups"]
+    head = fields([
+        ("run", facts["run"]),
+        ("from", _position_text(facts["from"])),
+        ("to", _position_text(facts["to"])),
+        ("between", f"{facts['events']:,} events, {duration(facts['seconds'])}"),
+    ])  # fmt: skip
+    parts = [
+        head,
+        _section("changed", {**facts["changed"], **facts["backpressure"], **facts["cursors"]}, _was_is),
+        _section("engines", facts["engines"], _was_is),
+        _section("counts", {**facts["counts"], **_causes(facts["rejections"])}, lambda added: f"{added:+,}"),
+        _section("groups that came", groups["came"], str),
+        _section("groups that went", groups["went"], str),
+        _section("groups that moved", groups["moved"], lambda pair: " -> ".join(map(_phase_text, pair))),
+        _decisions(facts),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _position_text(position: dict[str, Any]) -> str:
+    return f"position {position['position']:,} at {clock(position['at'])}"
+
+
+def _section(title: str, values: dict[str, Any], text_of: Any) -> str:
+    if not values:
+        return ""
+    shown = [(name, text_of(value)) for name, value in list(values.items())[:CHANGES]]
+    left = len(values) - len(shown)
+    more = f"\n  and {left} more (--json has all)" if left else ""
+    return f"{title}\n{fields(shown, '  ')}{more}"
+
+
+def _was_is(pair: list[Any]) -> str:
+    return " -> ".join("nothing" if value in (None, "") else shorten(str(value), VALUE_WIDTH) for value in pair)
+
+
+def _causes(rejections: dict[str, int]) -> dict[str, int]:
+    return {f"rejected for {cause}": added for cause, added in rejections.items()}
+
+
+def _phase_text(group: dict[str, Any]) -> str:
+    samples = ", ".join(f"{n} {phase}" for phase, n in group["samples"].items())
+    return f"{group['phase']} ({samples or 'no samples'}, {group['tokens']} tokens)"
+
+
+def _decisions(facts: dict[str, Any]) -> str:
+    decisions = facts["decisions"]
+    if not decisions:
+        return ""
+    left = len(decisions) - len(decisions[-LAST_DECISIONS:])
+    notes = [f"{left} more before these (--json has them)"] if left else []
+    notes += [f"{facts['verdicts_left_out']} older verdicts are not kept here"] if facts["verdicts_left_out"] else []
+    return "\n".join([decisions_text(decisions[-LAST_DECISIONS:]), *notes])

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from schemas.groups import GroupRejected
-from schemas.runs import RunFailed, RunFinished, RunResumed, RunStarted
-from slime_events.analysis.model import History
+from schemas.runs import RunFailed, RunFinished
+from slime_events.analysis.model import Run
 from slime_events.analysis.model.progress import NANO, Progress
 from slime_events.analysis.model.rejections import Reason, reason_of
 from slime_events.app.cli.render.json_values import plain
@@ -21,44 +21,43 @@ LAST_STEPS = 10
 EXAMPLES = 3
 
 
-def run_facts(history: History, progress: Progress, launched: bool | None = None) -> dict[str, Any]:
-    """What a person asks first: where the run stands, how rewards went, what was refused and why.
+def run_facts(run: Run, progress: Progress, launched: bool | None = None) -> dict[str, Any]:
+    """Where the run stands, how rewards went, what was rejected and why.
 
     launched: whether a launcher is on; None where that cannot be known.
     """
-    plan = _plan(history)
-    state, end = progress.state, history.lifetime[-1].event if history.lifetime else None
+    plan = _plan(run)
+    state, end = progress.state, run.lifetime[-1].event if run.lifetime else None
     return {
-        "run": history.run,
+        "run": run.run,
         "phase": status_of(end, launched).value,
         "ended": plain(end) if isinstance(end, RunFinished | RunFailed) else None,
-        "branched": plain(branched) if (branched := history.branched) else None,
-        "started_at": history.first_at,
+        "branched": plain(branched) if (branched := run.branched) else None,
+        "started_at": run.first_at,
         "seconds": progress.time.on * NANO,
         "lives": progress.time.lives,
-        "events": history.events,
+        "events": run.events,
         "steps": [plain(line) for line in progress.steps],
         "steps_wanted": plan.steps if plan else None,
         "staleness": _staleness(progress, plan),
         "trainer_idle": progress.trainer_idle,
         "version": state.version,
         "weights_digest": state.weights_digest,
-        "evals": [plain(said.event) for said in history.evals],
+        "evals": [plain(entry.event) for entry in run.evals],
         "counts": plain(state.counts),
-        "rejections": _rejections(history),
-        "bad_prompts": [plain(said.event) for said in history.bad_prompts],
+        "rejections": _rejections(run),
+        "bad_prompts": [plain(entry.event) for entry in run.bad_prompts],
         "engines": dict(state.activated),
-        "workers": [plain(said.event) for said in history.workers.values()],
-        "lost": [plain(said.event) for said in history.lost],
+        "workers": [plain(entry.event) for entry in run.workers.values()],
+        "lost": [plain(entry.event) for entry in run.lost],
         "open_groups": state.open_groups,
         "in_flight": progress.in_flight,
     }
 
 
-def _plan(history: History) -> Plan | None:
-    """What the run is conducted by since its last resumption; None where its settings do not say how many steps."""
-    life = (said.event for said in history.lifetime)
-    settings = settings_in_force(event for event in life if isinstance(event, RunStarted | RunResumed))
+def _plan(run: Run) -> Plan | None:
+    """The conductor's plan since the last resumption; None where the settings do not give a number of steps."""
+    settings = settings_in_force(entry.event for entry in run.lifetime)
     if settings.rollout.num_rollout is None:
         return None
     return make_plan(settings.rollout, settings.evaluation, settings.trainer)
@@ -72,13 +71,13 @@ def _staleness(progress: Progress, plan: Plan | None) -> dict[str, int | None]:
     }
 
 
-def _rejections(history: History) -> list[dict[str, Any]]:
+def _rejections(run: Run) -> list[dict[str, Any]]:
     """Rejected groups by cause and reason, the most frequent first, with a few of their ids."""
-    found: dict[Reason, list[str]] = {}
-    for group in history.groups.values():
-        if group.decision and isinstance(group.decision.event, GroupRejected):
-            found.setdefault(reason_of(group.decision.event), []).append(group.group)
-    ranked = sorted(found.items(), key=lambda item: -len(item[1]))
+    groups: dict[Reason, list[str]] = {}
+    for group in run.groups.values():
+        if group.verdict and isinstance(group.verdict.event, GroupRejected):
+            groups.setdefault(reason_of(group.verdict.event), []).append(group.group)
+    ranked = sorted(groups.items(), key=lambda item: -len(item[1]))
     return [
         {"cause": reason.cause.value, "reason": reason.text, "groups": len(ids), "examples": ids[:EXAMPLES]}
         for reason, ids in ranked
@@ -86,7 +85,7 @@ def _rejections(history: History) -> list[dict[str, Any]]:
 
 
 def run_text(facts: dict[str, Any], folder: RunFolder | None = None) -> str:
-    """The same, for people."""
+    """`run_facts` for a terminal."""
     parts = [_head(facts), _steps(facts), _evals(facts), _refused(facts), _engines(facts)]
     if folder is not None:
         parts.append(_files(folder))
@@ -113,13 +112,12 @@ def _head(facts: dict[str, Any]) -> str:
                    f"{facts['open_groups']} open"),
         ("samples", f"{counts['samples_completed']} completed for training; evaluations included, "
                     f"{counts['samples_failed']} failed, {counts['rewards_failed']} ungraded, "
-                    f"{facts['in_flight']} in flight" + _rests(counts)),
+                    f"{facts['in_flight']} in flight" + _suspensions(counts)),
         ("tokens", f"{counts['response_tokens']:,} generated"),
     ])  # fmt: skip
 
 
 def _on(facts: dict[str, Any]) -> str:
-    """How long it was on: from each start or resumption to the last event before the next."""
     resumed = facts["lives"] - 1
     again = f", resumed {resumed} time{'s' if resumed > 1 else ''}" if resumed > 0 else ""
     return f"{'on for ' if again else ''}{duration(facts['seconds'])}{again}"
@@ -138,8 +136,8 @@ def _counted(facts: dict[str, Any]) -> str:
     return f"{first + own}{wanted}" + (f", {own} of its own" if first else "")
 
 
-def _rests(counts: dict[str, Any]) -> str:
-    return f", {counts['suspensions']} rests at step boundaries" if counts["suspensions"] else ""
+def _suspensions(counts: dict[str, Any]) -> str:
+    return f", {counts['suspensions']} suspended at step boundaries" if counts["suspensions"] else ""
 
 
 def _idle(share: float | None) -> str | None:

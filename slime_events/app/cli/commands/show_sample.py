@@ -1,4 +1,4 @@
-"""`show RUN --sample S`: one rollout, token by token, with its reward, the decision on its group and its fate."""
+"""`show RUN --sample S` and `--group G`: a rollout token by token; a prompt, its samples and the filter decision."""
 
 from __future__ import annotations
 
@@ -6,73 +6,121 @@ from collections.abc import Callable
 from typing import Any
 
 from schemas.arrays import Array
+from schemas.groups import GroupAccepted
+from schemas.rewards import RewardFailed
 from schemas.turns import TurnRecorded
-from slime_events.analysis.model import History, SampleHistory
-from slime_events.app.cli.commands.show_group import decision_facts, decision_text, fate_text
-from slime_events.app.cli.render.event_line import spans_text
+from slime_events.analysis.model import Entry, Group, Run, Sample
+from slime_events.app.cli.render.event_line import figures_text, spans_text
 from slime_events.app.cli.render.json_values import plain
 from slime_events.app.cli.render.text import block, clock, duration, fields, shorten, table
 from slime_events.core.trajectory import Trajectory
 from slime_events.plugins.prompt_text import DecodePrompt, prompt_text
 
 TOKENS = 64
+TEXT_WIDTH = 60
 Decode = Callable[[int], str]
 """The text of one token."""
 
 
-def sample_facts(
-    history: History,
-    sample: SampleHistory,
-    made: Trajectory | None,
-    decode: Decode | None = None,
-    decode_prompt: DecodePrompt | None = None,
-) -> dict[str, Any]:
-    """Everything about one sample. `made`: its tokens, where any are there; `decode`: the text of one, where known;
-    `decode_prompt`: of a prompt of its own that the log holds no text of.
-    """
-    group, done = history.group_of(sample), sample.completed
-    prompt = group.prompt.event if group.prompt else None
+def group_facts(run: Run, group: Group) -> dict[str, Any]:
+    """Prompt, samples, decision, step and weight version; null for what has not happened."""
+    prompt = group.prompt
     return {
-        "sample": sample.sample,
-        "group": sample.group,
-        "requests": [_request(said) for said in sample.requests],
-        "interruptions": [plain(said.event) for said in sample.interruptions],
-        "chunks": sample.chunks,
-        "turns": [_turn(said.event) for said in sample.turns],
-        "prompt": _prompt(prompt, done, made, decode_prompt) if prompt else "",
-        "prompt_is_own": bool(done and done.event.prompt is not None),
-        "label": prompt.label if prompt else None,
-        "source": prompt.source.path if prompt else "",
-        "text": done.event.text if done else "",
-        "stop": done.event.stop.value if done else None,
-        "length": sample.length,
-        "spans": [list(plain(span).values()) for span in sample.spans],
-        "versions": spans_text(sample.spans),
-        "digest": done.event.digest if done else None,
-        "engine": done.event.engine if done else None,
-        "timings": plain(done.event.timings) if done else None,
-        "origin": plain(done.event.origin) if done and done.event.origin else None,
-        "completed_at": done.at if done else None,
-        "reward": plain(sample.reward.event) if sample.reward else None,
-        "decision": decision_facts(group),
+        "group": group.group,
+        "submitted_at": prompt.at if prompt else None,
+        "submitted_by": prompt.producer if prompt else None,
+        "prompt": plain(prompt.event) if prompt else None,
+        "samples": [_sample_line(sample) for sample in group.members],
+        "decision": _decision(group),
         "step": group.step,
-        "version": history.version_of_step(group.step),
-        "tokens": _tokens(made, decode) if made else [],
+        "version": run.version_of_step(group.step),
     }
 
 
-def _prompt(asked: Any, done: Any, made: Trajectory | None, decode: DecodePrompt | None) -> str:
-    def text(_: Array) -> str:  # a history's events hold no numbers, the trajectory does
-        return decode(made.prompt) if decode and made else ""
+def sample_facts(
+    run: Run,
+    sample: Sample,
+    trajectory: Trajectory | None,
+    decode: Decode | None = None,
+    decode_prompt: DecodePrompt | None = None,
+) -> dict[str, Any]:
+    """All that the log holds about one sample. trajectory: its tokens, where there are any. decode_prompt: for a prompt
+    of its own that the log holds no text of.
+    """
+    group, done = run.groups[sample.group], sample.completed.event if sample.completed else None
+    prompt = group.prompt.event if group.prompt else None
 
-    return prompt_text(asked, done.event if done else None, text)
+    def own_prompt(_: Array) -> str:  # records hold no token numbers, the trajectory does
+        return decode_prompt(trajectory.prompt) if decode_prompt and trajectory else ""
+
+    return {
+        "sample": sample.sample,
+        "group": sample.group,
+        "requests": [_request(request) for request in sample.requests],
+        "interruptions": [plain(interruption.event) for interruption in sample.interruptions],
+        "chunks": sample.chunks,
+        "turns": [_turn(turn.event) for turn in sample.turns],
+        "prompt": prompt_text(prompt, done, own_prompt) if prompt else "",
+        "prompt_is_own": bool(done and done.prompt is not None),
+        "label": prompt.label if prompt else None,
+        "source": prompt.source.path if prompt else "",
+        "text": done.text if done else "",
+        "stop": done.stop.value if done else None,
+        "length": sample.length,
+        "spans": [list(plain(span).values()) for span in sample.spans],
+        "versions": spans_text(sample.spans),
+        "digest": done.digest if done else None,
+        "engine": done.engine if done else None,
+        "timings": plain(done.timings) if done else None,
+        "origin": plain(done.origin) if done and done.origin else None,
+        "completed_at": sample.completed.at if sample.completed else None,
+        "reward": plain(sample.reward.event) if sample.reward else None,
+        "decision": _decision(group),
+        "step": group.step,
+        "version": run.version_of_step(group.step),
+        "tokens": _tokens(trajectory, decode) if trajectory else [],
+    }
 
 
-def _request(said: Any) -> dict[str, Any]:
-    event = said.event
+def _sample_line(sample: Sample) -> dict[str, Any]:
+    done = sample.completed.event if sample.completed else None
+    failure = sample.reward.event.message if sample.reward and isinstance(sample.reward.event, RewardFailed) else None
+    if done is None and sample.interruptions:
+        failure = getattr(sample.interruptions[-1].event, "message", None)
+    return {
+        "sample": sample.sample,
+        "reward": sample.value,
+        "length": sample.length,
+        "stop": done.stop.value if done else None,
+        "versions": spans_text(sample.spans),
+        "attempts": len(sample.requests),
+        "text": done.text if done else "",
+        "failure": failure,
+    }
+
+
+def _decision(group: Group) -> dict[str, Any] | None:
+    """Accepted or rejected, by which filter, on which figures, why."""
+    if group.verdict is None:
+        return None
+    event = group.verdict.event
+    return {
+        "accepted": isinstance(event, GroupAccepted),
+        "cause": None if isinstance(event, GroupAccepted) else event.cause.value,
+        "reason": event.reason,
+        "filter": event.filter,
+        "filter_digest": event.filter_digest,
+        "figures": dict(event.figures),
+        "rewards": list(event.rewards),
+        "at": group.verdict.at,
+    }
+
+
+def _request(request: Entry[Any]) -> dict[str, Any]:
+    event = request.event
     return {
         "attempt": event.attempt,
-        "at": said.at,
+        "at": request.at,
         "seed": event.seed,
         "min_version": event.min_version,
         "purpose": event.purpose.value,
@@ -81,54 +129,67 @@ def _request(said: Any) -> dict[str, Any]:
 
 
 def _turn(event: TurnRecorded) -> dict[str, Any]:
-    call = plain(event.call) if event.call else None
     return {
         "turn": event.index,
         "role": event.role.value,
         "seconds": event.seconds,
         "tokens": event.length,
         "text": event.text,
-        "call": call,
+        "call": plain(event.call) if event.call else None,
         "result": event.result,
         "error": event.error,
     }
 
 
-def _turns_text(turns: list[dict[str, Any]]) -> str:
-    rows = [
-        [
-            turn["turn"],
-            turn["role"],
-            duration(turn["seconds"]),
-            turn["tokens"] or "-",
-            shorten(f"{turn['call']['name']} {turn['call']['arguments']}" if turn["call"] else turn["text"], 60),
-            shorten(str(turn["error"] or turn["result"]) if turn["call"] else "", 40),
-        ]
-        for turn in turns
-    ]
-    return table(["turn", "role", "took", "tokens", "said or asked", "answer"], rows) if rows else ""
-
-
-def _tokens(made: Trajectory, decode: Decode | None) -> list[dict[str, Any]]:
-    versions: list[int | None] = [None] * made.length  # what nobody generated has none
-    for span in made.spans:
+def _tokens(trajectory: Trajectory, decode: Decode | None) -> list[dict[str, Any]]:
+    versions: list[int | None] = [None] * trajectory.length  # what nobody generated has none
+    for span in trajectory.spans:
         versions[span.start : span.end] = [span.version] * (span.end - span.start)
-    mask = made.loss_mask.tolist() if made.loss_mask is not None else [1] * made.length
+    mask = [1] * trajectory.length if trajectory.loss_mask is None else trajectory.loss_mask.tolist()
+    columns = (trajectory.tokens.tolist(), trajectory.log_probs.tolist(), versions, mask)
     return [
         {"token": token, "text": decode(token) if decode else None, "log_prob": log_prob, "version": version,
-         "trained": bool(on)}
-        for token, log_prob, version, on in zip(
-            made.tokens.tolist(), made.log_probs.tolist(), versions, mask, strict=True
-        )
+         "trained": bool(trained)}
+        for token, log_prob, version, trained in zip(*columns, strict=True)
     ]  # fmt: skip
 
 
+def group_text(facts: dict[str, Any]) -> str:
+    """`group_facts` for a terminal."""
+    prompt = facts["prompt"] or {}
+    head = fields([
+        ("group", facts["group"]),
+        ("from", _source(prompt)),
+        ("submitted", f"{clock(facts['submitted_at'])} by {facts['submitted_by']}" if prompt else None),
+        ("label", prompt.get("label")),
+        ("metadata", prompt.get("metadata") or None),
+        ("decision", _decision_text(facts["decision"])),
+        ("trained in", _fate_text(facts["step"], facts["version"])),
+    ])  # fmt: skip
+    lines = [f"{m.get('role', '?')}: {m.get('content', '')}" for m in prompt.get("messages") or ()]
+    rows = [
+        (s["sample"], s["reward"], s["length"], s["stop"], s["versions"],
+         shorten(s["failure"] or s["text"], TEXT_WIDTH))
+        for s in facts["samples"]
+    ]  # fmt: skip
+    parts = [
+        head,
+        "messages\n" + block("\n".join(lines)) if lines else "",
+        f"prompt\n{block(prompt.get('text', ''))}",
+        table(("sample", "reward", "length", "stop", "versions", "text"), rows),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
 def sample_text(facts: dict[str, Any], tokens: int = TOKENS) -> str:
-    """The same, for people; `tokens`: at most so many rows of the token table, 0 for all."""
+    """`sample_facts` for a terminal. tokens: at most so many rows of the token table, 0 for all."""
+    title = "prompt"
+    if facts["prompt_is_own"]:
+        title += " of its own" + ("" if facts["prompt"] else ", whose text is not in this log")
     parts = [
         _head(facts),
-        _turns_text(facts["turns"]),
-        f"{_prompt_title(facts)}\n{block(facts['prompt'])}",
+        _turns(facts["turns"]),
+        f"{title}\n{block(facts['prompt'])}",
         f"response\n{block(facts['text'])}",
         _token_table(facts["tokens"], tokens),
     ]
@@ -136,15 +197,16 @@ def sample_text(facts: dict[str, Any], tokens: int = TOKENS) -> str:
 
 
 def _head(facts: dict[str, Any]) -> str:
-    reward, timings = facts["reward"] or {}, facts["timings"]
-    first = facts["requests"][0] if facts["requests"] else None
+    timings, first = facts["timings"], facts["requests"][0] if facts["requests"] else None
+    sampling = (
+        [f"{name} {value}" for name, value in first["sampling"].items() if value not in ([], False)] if first else []
+    )
     return fields([
         ("sample", facts["sample"]),
         ("group", facts["group"]),
         ("requested", f"{clock(first['at'])}, seed {first['seed']}, from weights v{first['min_version']}"
                       if first else None),
-        ("sampling", " ".join(f"{k} {v}" for k, v in first["sampling"].items() if v not in ([], False))
-                     if first else None),
+        ("sampling", " ".join(sampling) or None),
         ("attempts", len(facts["requests"]) if len(facts["requests"]) > 1 else None),
         ("interrupted", "\n".join(str(i.get("message") or i.get("reason")) for i in facts["interruptions"]) or None),
         ("completed", f"{clock(facts['completed_at'])} by {facts['stop']} on {facts['engine']}"
@@ -155,23 +217,45 @@ def _head(facts: dict[str, Any]) -> str:
         ("weights", facts["versions"]),
         ("digest", facts["digest"]),
         ("label", facts["label"]),
-        ("reward", _reward(reward)),
-        ("decision", decision_text(facts["decision"])),
-        ("trained in", fate_text(facts["step"], facts["version"])),
+        ("reward", _reward(facts["reward"] or {})),
+        ("decision", _decision_text(facts["decision"])),
+        ("trained in", _fate_text(facts["step"], facts["version"])),
     ])  # fmt: skip
 
 
-def _prompt_title(facts: dict[str, Any]) -> str:
-    if not facts["prompt_is_own"]:
-        return "prompt"
-    return "prompt of its own" + ("" if facts["prompt"] else ", whose text is not in this log")
+def _decision_text(decision: dict[str, Any] | None) -> str:
+    if decision is None:
+        return "not decided yet"
+    verdict = "accepted" if decision["accepted"] else f"rejected ({decision['cause']})"
+    by = f" by {decision['filter']}" if decision["filter"] != "none" else ", no filter set"
+    why = f": {decision['reason']}" if decision["reason"] else ""
+    figures = f", {figures_text(decision['figures'])}" if decision["figures"] else ""
+    return f"{verdict}{by}{why}{figures}"
+
+
+def _fate_text(step: int | None, version: int | None) -> str:
+    """The step that trained it, and the weights that came of it."""
+    if step is None:
+        return "in no batch"
+    return f"step {step}" + (f" -> weight version {version}" if version is not None else ", not committed yet")
+
+
+def _source(prompt: dict[str, Any]) -> str | None:
+    if not prompt:
+        return None
+    source = prompt["source"]
+    if source["key"]:
+        return f"{prompt['dataset']}, key {source['key']}"
+    return f"{prompt['dataset']}, {source['path']}:{source['line']}, epoch {source['epoch']}"
 
 
 def _origin(origin: dict[str, Any] | None, source: str) -> str | None:
     if origin is None:
         return None
-    made = ", ".join(f"v{version}" for version in dict.fromkeys(span["version"] for span in origin["spans"]))
-    return f"{origin['sample']} of run {origin['run']}, made by its {made}\nposition {origin['position']} of {source}"
+    versions = ", ".join(f"v{version}" for version in dict.fromkeys(span["version"] for span in origin["spans"]))
+    return (
+        f"{origin['sample']} of run {origin['run']}, made by its {versions}\nposition {origin['position']} of {source}"
+    )
 
 
 def _reward(reward: dict[str, Any]) -> str:
@@ -183,20 +267,37 @@ def _reward(reward: dict[str, Any]) -> str:
     return f"{reward['value']:g} {by}" + (f"\n{reward['detail']}" if reward["detail"] else "")
 
 
+def _turns(turns: list[dict[str, Any]]) -> str:
+    rows = [
+        [
+            turn["turn"],
+            turn["role"],
+            duration(turn["seconds"]),
+            turn["tokens"] or "-",
+            shorten(
+                f"{turn['call']['name']} {turn['call']['arguments']}" if turn["call"] else turn["text"], TEXT_WIDTH
+            ),
+            shorten(str(turn["error"] or turn["result"]) if turn["call"] else "", 40),
+        ]
+        for turn in turns
+    ]
+    return table(["turn", "role", "took", "tokens", "text or call", "result"], rows) if rows else ""
+
+
 def _token_table(tokens: list[dict[str, Any]], limit: int) -> str:
     if not tokens:
         return ""
     shown = list(enumerate(tokens))
     if limit and len(tokens) > limit:
         shown = [*shown[: limit // 2], *shown[-(limit - limit // 2) :]]
-    named = any(token["text"] is not None for token in tokens)
+    has_text = any(token["text"] is not None for token in tokens)
     masked = not all(token["trained"] for token in tokens)
-    head = ["#", "token", *(["text"] if named else []), "log-prob", "version", *(["trained"] if masked else [])]
+    head = ["#", "token", *(["text"] if has_text else []), "log-prob", "version", *(["trained"] if masked else [])]
     rows = [
         [
             number,
             token["token"],
-            *([shorten(repr(token["text"])[1:-1], 24)] if named else []),
+            *([shorten(repr(token["text"])[1:-1], 24)] if has_text else []),
             f"{token['log_prob']:.4f}",
             "-" if token["version"] is None else f"v{token['version']}",
             *(["yes" if token["trained"] else "no"] if masked else []),

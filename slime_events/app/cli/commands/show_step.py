@@ -1,108 +1,138 @@
-"""`show RUN --step N`: what was trained on, and what came of it."""
+"""`show RUN --step N` and `--version V`: what was trained on and what came of it; one set of weights and its use."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from schemas.batches import BatchSealed
 from schemas.groups import GroupAccepted
-from slime_events.analysis.model import History, StepHistory
+from slime_events.analysis.model import Run, Step, Version
 from slime_events.app.cli.render.event_line import spans_text
 from slime_events.app.cli.render.json_values import plain
-from slime_events.app.cli.render.text import clock, fields, shorten, table
+from slime_events.app.cli.render.text import clock, fields, shorten, table, versions_text
 
 LABEL_WIDTH = 24
 
 
-def step_facts(history: History, step: StepHistory) -> dict[str, Any]:
+def step_facts(run: Run, step: Step) -> dict[str, Any]:
     """Batch, samples in training order, metrics and digests. `committed` is null while it trains."""
     batch = step.sealed.event
-    version = history.version_of_step(step.step)
     return {
         "step": step.step,
         "sealed_at": step.sealed.at,
         "batch_digest": batch.digest,
         "oldest_version": batch.oldest_version,
-        "groups": [_group(history, group) for group in batch.groups],
-        "samples": _samples(history, batch),
+        "groups": [_group(run, group) for group in batch.groups],
+        "samples": [
+            _sample(run, sample, raw, reward)
+            for sample, raw, reward in zip(batch.samples, batch.raw_rewards, batch.rewards, strict=True)
+        ],
         "committed": plain(step.committed.event) if step.committed else None,
         "committed_at": step.committed.at if step.committed else None,
-        "version": version,
+        "version": run.version_of_step(step.step),
     }
 
 
-def _group(history: History, group: str) -> dict[str, Any]:
-    found = history.groups[group]
-    accepted = found.decision.event if found.decision else None
-    rewards = accepted.rewards if isinstance(accepted, GroupAccepted) else ()
-    prompt = found.prompt.event if found.prompt else None
+def _group(run: Run, group: str) -> dict[str, Any]:
+    record = run.groups[group]
+    verdict = record.verdict.event if record.verdict else None
+    prompt = record.prompt.event if record.prompt else None
     return {
         "group": group,
         "dataset": prompt.dataset if prompt else "",
         "label": prompt.label if prompt else None,
-        "rewards": list(rewards),
+        "rewards": list(verdict.rewards if isinstance(verdict, GroupAccepted) else ()),
     }
 
 
-def _samples(history: History, batch: BatchSealed) -> list[dict[str, Any]]:
-    rows = []
-    for sample, raw, reward in zip(batch.samples, batch.raw_rewards, batch.rewards, strict=True):
-        found = history.samples.get(sample)
-        done = found.completed.event if found and found.completed else None
-        rows.append({
-            "sample": sample,
-            "reward": raw,
-            "normalised": reward,
-            "length": found.length if found else 0,
-            "stop": done.stop.value if done else None,
-            "versions": spans_text(found.spans) if found else "",
-            "digest": done.digest if done else "",
-        })  # fmt: skip
-    return rows
+def _sample(run: Run, sample: str, raw: float, reward: float) -> dict[str, Any]:
+    record = run.samples.get(sample)
+    done = record.completed.event if record and record.completed else None
+    return {
+        "sample": sample,
+        "reward": raw,
+        "normalised": reward,
+        "length": record.length if record else 0,
+        "stop": done.stop.value if done else None,
+        "versions": spans_text(record.spans) if record else "",
+        "digest": done.digest if done else "",
+    }
+
+
+def version_facts(run: Run, version: Version) -> dict[str, Any]:
+    """Publication, the step that made it, activations, evaluations of it, checkpoint."""
+    number, branched = version.version, run.branched
+    return {
+        "version": number,
+        "published": plain(version.published.event) if version.published else None,
+        "published_at": version.published.at if version.published else None,
+        "step": version.committed.event.step if version.committed else None,
+        "branched": plain(branched) if branched and branched.version == number else None,
+        "activations": [plain(activation.event) for activation in version.activations],
+        "evals": [plain(done.event) for done in run.evals if done.event.version == number],
+        "checkpoint": plain(version.checkpoint.event) if version.checkpoint else None,
+    }
 
 
 def step_text(facts: dict[str, Any]) -> str:
-    """The same, for people."""
-    parts = [_head(facts), _groups(facts), _sample_table(facts)]
-    if facts["committed"]:
-        parts.append(_numbers("metrics", facts["committed"]["metrics"]))
-        parts.append(_numbers("seconds", facts["committed"]["seconds"]))
-    return "\n\n".join(part for part in parts if part)
-
-
-def _head(facts: dict[str, Any]) -> str:
+    """`step_facts` for a terminal."""
     done = facts["committed"] or {}
-    trained = None
-    if done:
-        trained = f"v{done['parent_version']} -> v{done['version']} at {clock(facts['committed_at'])}"
-    return fields([
+    trained = (
+        f"v{done['parent_version']} -> v{done['version']} at {clock(facts['committed_at'])}" if done else "not yet"
+    )
+    head = fields([
         ("step", facts["step"]),
         ("sealed", f"{clock(facts['sealed_at'])}, oldest weights v{facts['oldest_version']}"),
-        ("trained", trained or "not yet"),
+        ("trained", trained),
         ("size", f"{len(facts['groups'])} groups, {len(facts['samples'])} samples"),
         ("tokens", done.get("tokens")),
         ("batch", facts["batch_digest"]),
         ("weights", done.get("weights_digest")),
         ("optimizer", done.get("optimizer_digest")),
     ])  # fmt: skip
-
-
-def _groups(facts: dict[str, Any]) -> str:
-    rows = [
+    groups = [
         (g["group"], g["dataset"], shorten(g["label"] or "", LABEL_WIDTH), " ".join(f"{r:g}" for r in g["rewards"]))
         for g in facts["groups"]
     ]
-    return table(("group", "from", "label", "rewards"), rows)
-
-
-def _sample_table(facts: dict[str, Any]) -> str:
-    rows = [
+    samples = [
         (s["sample"], f"{s['reward']:.3f}", f"{s['normalised']:.3f}", s["length"], s["stop"], s["versions"],
          s["digest"][:12])
         for s in facts["samples"]
     ]  # fmt: skip
-    return table(("sample", "reward", "normalised", "length", "stop", "versions", "digest"), rows)
+    parts = [
+        head,
+        table(("group", "from", "label", "rewards"), groups),
+        table(("sample", "reward", "normalised", "length", "stop", "versions", "digest"), samples),
+        *(f"{name}\n{fields(sorted(done[name].items()), '  ')}" for name in ("metrics", "seconds") if done.get(name)),
+    ]
+    return "\n\n".join(parts)
 
 
-def _numbers(title: str, numbers: dict[str, float]) -> str:
-    return f"{title}\n{fields(sorted(numbers.items()), '  ')}" if numbers else ""
+def version_text(facts: dict[str, Any]) -> str:
+    """`version_facts` for a terminal."""
+    published, checkpoint = facts["published"] or {}, facts["checkpoint"] or {}
+    head = fields([
+        ("version", facts["version"]),
+        ("made by", _maker(facts, published.get("parent"))),
+        ("published", f"{clock(facts['published_at'])}, {published['kind']}, {published['bytes'] / 1e6:.1f} MB"
+                      if published else "not published"),
+        ("folder", published.get("url")),
+        ("digest", published.get("digest")),
+        ("checkpoint", checkpoint.get("url")),
+    ])  # fmt: skip
+    parts = [head]
+    if facts["activations"]:
+        rows = [(a["engine"], f"{a['seconds']:.3f}", f"{a['lag']:.3f}", a["resumed"]) for a in facts["activations"]]
+        parts.append(table(("engine", "update s", "after publication s", "rollouts that went on"), rows))
+    if facts["evals"]:
+        scores = [
+            (e["dataset"], f"{e['mean']:.3f}", e["samples"], e["failed"], versions_text(e)) for e in facts["evals"]
+        ]
+        parts.append(table(("eval", "mean", "samples", "failed", "answers by"), scores))
+    return "\n\n".join(parts)
+
+
+def _maker(facts: dict[str, Any], parent: int | None) -> str:
+    if facts["step"] is not None:
+        return f"step {facts['step']} from v{parent}"
+    branched = facts["branched"]
+    return f"{branched['run']}, which the run branches off from" if branched else "the run's beginning"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from slime_events.analysis.lineage.facts import Group, Kind, Lineage, Sample, Step
+from slime_events.analysis.lineage.lineage import Group, Kind, Lineage, Sample, Step
 from slime_events.analysis.lineage.picture import source_of
 from slime_events.app.cli.render import lineage_words as words
 from slime_events.app.cli.render.event_line import figures_text, spans_text

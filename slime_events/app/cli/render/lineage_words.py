@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from slime_events.analysis.lineage.facts import Advantage, Decision, Group, Lineage, Mask, Reward, Sample
+from slime_events.analysis.lineage.lineage import Advantage, Decision, Group, Lineage, Mask, Reward, Sample
 from slime_events.analysis.lineage.picture import file_of
-from slime_events.analysis.model.ancestry import Versions
+from slime_events.analysis.model.ancestry import VersionRange
 
 SHORT = 12
 
 
-def versions_text(parts: Iterable[Versions]) -> str:
+def versions_text(parts: Iterable[VersionRange]) -> str:
     """`v0 to v4 of demo, v5 to v9 of hotter`."""
     return ", ".join(
         f"v{p.first} of {p.run}" if p.first == p.last else f"v{p.first} to v{p.last} of {p.run}" for p in parts
@@ -45,7 +45,7 @@ def origin_text(sample: Sample, group: Group) -> str | None:
     return f"{origin.sample} of run {origin.run}, position {origin.position} of its log, at {group.source.path}"
 
 
-def descendants(samples: Iterable[Sample]) -> tuple[Versions, ...]:
+def descendants(samples: Iterable[Sample]) -> tuple[VersionRange, ...]:
     """Those of the sample that was trained first."""
     return max((s.descendants for s in samples), key=lambda parts: sum(part.count for part in parts), default=())
 

@@ -1,11 +1,11 @@
-"""`Lineage`: one answer, whichever end it was asked from: versions, steps, groups and samples that name each other.
+"""`Lineage`: one answer for every question, made of versions, steps, groups and samples that name each other.
 
 version -> step (`Step.version`) -> samples (`Step.samples`) -> prompt (`Sample.group`) -> line (`Group.source`)
 sample  -> the versions that made it (`Sample.spans`), the one that it was trained into, and all that come of that
 
-A step or version is named by its number alone: along the runs of one lineage each number is there once. Only who made
-the tokens of a learner's samples may be of another line: versions of the sample's `run`. All times are UTC nanoseconds.
-What has not happened, or is not in the log, is null.
+A step or version is named by its number alone: along the runs of one lineage each number is there once. The exception
+is `made_by` of a learner's samples, which names versions of the sample's `run`. All times are UTC nanoseconds. What has
+not happened, or is not in the log, is null.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import msgspec
 from schemas.event import Purpose
 from schemas.prompts import Source
 from schemas.rollouts import Origin, StopReason, WeightSpan
-from slime_events.analysis.model.ancestry import Run, Versions
+from slime_events.analysis.model.ancestry import JoinedRun, VersionRange
 
 
 class Kind(enum.StrEnum):
-    """What was asked about."""
+    """What a question is about."""
 
     VERSION = "version"
     STEP = "step"
@@ -30,19 +30,19 @@ class Kind(enum.StrEnum):
     SOURCE = "source"
 
 
-class Fact(msgspec.Struct, frozen=True, kw_only=True):
-    """Any of them."""
+class Element(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of the answer."""
 
 
-class Asked(Fact, frozen=True, kw_only=True):
-    """The question. depth: how many steps back, of those that made a version, are told of; 0 for all."""
+class Asked(Element, frozen=True, kw_only=True):
+    """The question. depth: how many steps back from a version or step; 0 for all."""
 
     kind: Kind
     value: str
     depth: int = 1
 
 
-class Version(Fact, frozen=True, kw_only=True):
+class Version(Element, frozen=True, kw_only=True):
     """One set of weights. step: that made it, from version `parent`; null for weights that a run begins with."""
 
     version: int
@@ -54,7 +54,7 @@ class Version(Fact, frozen=True, kw_only=True):
     published_at: int | None = None
 
 
-class Step(Fact, frozen=True, kw_only=True):
+class Step(Element, frozen=True, kw_only=True):
     """One training step: `version` came of `parent` and these samples, in training order.
 
     version: the one that it makes; committed_at is null while it has not. rewards: as graded. tokens: prompts and
@@ -82,7 +82,7 @@ class Step(Fact, frozen=True, kw_only=True):
         return sum(self.rewards) / len(self.rewards) if self.rewards else 0.0
 
 
-class Decision(Fact, frozen=True, kw_only=True):
+class Decision(Element, frozen=True, kw_only=True):
     """The filter decision on a group. cause: who refused it. run: whose log it is in."""
 
     accepted: bool
@@ -95,7 +95,7 @@ class Decision(Fact, frozen=True, kw_only=True):
     figures: dict[str, float] = {}
 
 
-class Group(Fact, frozen=True, kw_only=True):
+class Group(Element, frozen=True, kw_only=True):
     """One prompt and the group of samples that answer it. run: whose log it is in. step: whose batch it is in."""
 
     group: str
@@ -111,8 +111,8 @@ class Group(Fact, frozen=True, kw_only=True):
     step: int | None = None
 
 
-class Reward(Fact, frozen=True, kw_only=True):
-    """What a grader thought. value: null where it failed, for the reason in `failure`."""
+class Reward(Element, frozen=True, kw_only=True):
+    """A grader's result. value: null where it failed, for the reason in `failure`."""
 
     grader: str
     grader_digest: str
@@ -120,7 +120,7 @@ class Reward(Fact, frozen=True, kw_only=True):
     failure: str | None = None
 
 
-class Mask(Fact, frozen=True, kw_only=True):
+class Mask(Element, frozen=True, kw_only=True):
     """Which response tokens are trained on: `trained` of `tokens`, those in the half-open ranges."""
 
     tokens: int
@@ -128,7 +128,7 @@ class Mask(Fact, frozen=True, kw_only=True):
     ranges: tuple[tuple[int, int], ...]
 
 
-class Advantage(Fact, frozen=True, kw_only=True):
+class Advantage(Element, frozen=True, kw_only=True):
     """As the run's estimator computes it: of the first trained token, and of the last, which is the same but for
     discounts.
 
@@ -142,7 +142,7 @@ class Advantage(Fact, frozen=True, kw_only=True):
     left_out: tuple[str, ...] = ()
 
 
-class Sample(Fact, frozen=True, kw_only=True):
+class Sample(Element, frozen=True, kw_only=True):
     """One rollout. run: whose log it is in. asked_version: the oldest weights that it might be begun with.
 
     spans: [start, end, version] over the response: the weights of `run` that made its tokens; made_by: those versions.
@@ -169,26 +169,26 @@ class Sample(Fact, frozen=True, kw_only=True):
     advantage: Advantage | None = None
     step: int | None = None
     trained_into: int | None = None
-    descendants: tuple[Versions, ...] = ()
+    descendants: tuple[VersionRange, ...] = ()
     origin: Origin | None = None
     prompt: str | None = None
 
 
-class Lineage(Fact, frozen=True, kw_only=True):
-    """See the module. newest: the newest version of the run that was asked. line: all that this one comes of, and it,
-    by the run that made them. ancestors: those that the version asked about comes of; descendants: those that come of
-    it. branches: runs beside this one that go on from it. notes: a sentence each.
+class Lineage(Element, frozen=True, kw_only=True):
+    """newest: the newest version of the run that was asked. line: all versions up to it, by the run that made them.
+    ancestors: those that the version asked about comes of; descendants: those that come of it. branches: runs beside
+    this one that go on from it. notes: a sentence each.
     """
 
     run: str
     asked: Asked
     newest: int
-    runs: tuple[Run, ...]
-    line: tuple[Versions, ...] = ()
+    runs: tuple[JoinedRun, ...]
+    line: tuple[VersionRange, ...] = ()
     versions: tuple[Version, ...] = ()
-    ancestors: tuple[Versions, ...] = ()
-    descendants: tuple[Versions, ...] = ()
-    branches: tuple[Run, ...] = ()
+    ancestors: tuple[VersionRange, ...] = ()
+    descendants: tuple[VersionRange, ...] = ()
+    branches: tuple[JoinedRun, ...] = ()
     steps: tuple[Step, ...] = ()
     groups: tuple[Group, ...] = ()
     samples: tuple[Sample, ...] = ()

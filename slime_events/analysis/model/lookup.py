@@ -1,0 +1,258 @@
+"""`Lookup`: the record of one sample, group, step or version, fetched by its subjects. Nothing else of the log is read.
+
+Subjects are `slime.<run>.<type>.<entity>` (schemas/subjects.py), so the events about one entity are a question that a
+live JetStream log, a memory log and an archive answer from their indexes. Only an id that is cut short, or misspelt,
+has to be found among the ids of a run, which reads all events of one type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
+
+from schemas.batches import BatchSealed
+from schemas.checkpoints import CheckpointSaved
+from schemas.errors import InvalidSubject, RunNotFound
+from schemas.evals import EvalCompleted
+from schemas.event import Event, type_of
+from schemas.groups import GroupAccepted, GroupRejected
+from schemas.ids import group_of, requested_sample, sample_id, sibling_id
+from schemas.prompts import PromptSubmitted
+from schemas.rewards import RewardAssigned, RewardFailed
+from schemas.rollouts import RolloutCompleted, RolloutRequested
+from schemas.steps import StepCommitted
+from schemas.subjects import check_token, everything_about, of_type
+from schemas.weights import WeightsActivated, WeightsPublished
+from slime_events.analysis.model.records import Group, Run, Sample, Step, Version
+from storage.log import Readable, Recorded
+
+SAMPLE_EVENTS = (RolloutRequested, RolloutCompleted, RewardAssigned, RewardFailed)
+GROUP_EVENTS = (PromptSubmitted, GroupAccepted, GroupRejected)
+STEP_EVENTS = (BatchSealed, StepCommitted)
+AT_ONCE = 32
+"""Subjects, or batches, in one question where it is not known how many there are."""
+
+Wanted = tuple[str, str]
+"""Type and entity of an event."""
+
+
+def wanted(classes: Iterable[type[Event]], entities: Iterable[object]) -> list[Wanted]:
+    """Every class about every entity, class by class: the order that a fold of the answers needs."""
+    names = list(dict.fromkeys(map(str, entities)))
+    return [(type_of(cls), name) for cls in classes for name in names]
+
+
+def record_events(
+    *,
+    samples: Iterable[str] = (),
+    groups: Iterable[str] = (),
+    steps: Iterable[int] = (),
+    versions: Iterable[int] = (),
+) -> list[Wanted]:
+    """The last events that records of these are made of."""
+    steps, versions = list(steps), list(versions)
+    names = [name for sample in samples for name in (requested_sample(sample), sample)]
+    made_by = [version - 1 for version in versions]
+    return [
+        *wanted(GROUP_EVENTS, groups),
+        *wanted(SAMPLE_EVENTS, names),
+        *wanted(STEP_EVENTS, steps),
+        *wanted((StepCommitted,), made_by),
+        *wanted((WeightsPublished,), versions),
+    ]
+
+
+@dataclass(frozen=True, eq=False)
+class LogPart:
+    """A log up to position `end`; None for all of it."""
+
+    log: Readable
+    end: int | None = None
+
+    async def last_of_each(self, wanted: Sequence[Wanted]) -> dict[Wanted, Recorded]:
+        """The last event of each (type, entity) that has any, in the order of `wanted`."""
+        subjects = {
+            f"slime.{self.log.run}.{event_type}.{entity}": (event_type, entity) for event_type, entity in wanted
+        }
+        last = await self.log.last_of_each(list(subjects))
+        return {key: last[subject] for subject, key in subjects.items() if subject in last and self._has(last[subject])}
+
+    async def last_events(self, **of: Iterable[object]) -> list[Recorded]:
+        """Those of `record_events`."""
+        return list((await self.last_of_each(record_events(**of))).values())  # type: ignore[arg-type]
+
+    async def of_type(self, cls: type[Event], entity: str = "*") -> AsyncIterator[Recorded]:
+        """All events of one type, or those of them about one entity, in order."""
+        async for recorded in self._read(f"slime.{self.log.run}.{type_of(cls)}.{entity}"):
+            yield recorded
+
+    async def about(self, entity: str) -> list[Recorded]:
+        """All events about one entity, in order."""
+        return [recorded async for recorded in self._read(everything_about(self.log.run, entity))]
+
+    async def _read(self, subject: str) -> AsyncIterator[Recorded]:
+        async for recorded in self.log.read(1, subject):
+            if not self._has(recorded):
+                return
+            yield recorded
+
+    def _has(self, recorded: Recorded) -> bool:
+        return self.end is None or recorded.position <= self.end
+
+    async def batch_after(self, position: int, first: int, last: int) -> int:
+        """The first of the steps `first` to `last` whose batch is behind a position: batches are sealed in order."""
+        while first < last:
+            middle = (first + last) // 2
+            batch = next(iter((await self.last_of_each(wanted((BatchSealed,), [middle]))).values()), None)
+            if batch is not None and batch.position < position:
+                first = middle + 1
+            else:
+                last = middle
+        return first
+
+    async def step_of(self, group: str, first: int, last: int) -> int | None:
+        """The step within `first` to `last` whose batch has the group."""
+        for begin in range(first, last + 1, AT_ONCE):
+            steps = range(begin, min(begin + AT_ONCE, last + 1))
+            for recorded in (await self.last_of_each(wanted((BatchSealed,), steps))).values():
+                event = recorded.envelope.event
+                if isinstance(event, BatchSealed) and group in event.groups:
+                    return event.step
+        return None
+
+
+class Lookup:
+    """Records of one run's log. `run` holds those that were fetched so far, and what belongs to them.
+
+    Every method raises RunNotFound for what is not there, with the names or numbers that are.
+    """
+
+    def __init__(self, log: Readable) -> None:
+        self.run = Run(log.run)
+        self._log, self._part = log, LogPart(log)
+        self._folded: set[int] = set()
+
+    async def sample(self, name: str) -> Sample:
+        """A sample with all its events, its group, and the step that trained it. name: an id, or a beginning of one
+        that no other has.
+        """
+        sample = (
+            name
+            if await self._is_sample(name)
+            else await self._find(name, (RolloutRequested, RolloutCompleted), "sample")
+        )
+        await self._group_events(group_of(sample))
+        for entity in dict.fromkeys((requested_sample(sample), sample)):
+            self._fold(await self._part.about(entity))
+        return self.run.samples[sample]
+
+    async def group(self, name: str) -> Group:
+        """A group with all its samples, as `sample`."""
+        group = await self.group_id(name)
+        record = await self._group_events(group)
+        for sample in await self._members(group):
+            self._fold(await self._part.about(sample))
+        return record
+
+    async def step(self, step: int) -> Step:
+        """A sealed step with the last events of its groups and samples."""
+        self._fold(await self._part.last_events(steps=[step]))
+        if step not in self.run.steps:
+            raise await self._no_number("step", step, BatchSealed)
+        batch = self.run.steps[step].sealed.event
+        self._fold(await self._part.last_events(groups=batch.groups, samples=batch.samples))
+        return self.run.steps[step]
+
+    async def version(self, version: int) -> Version:
+        """A weight version with its engines, evaluations and checkpoint, and where the run begins."""
+        self._fold(await self._part.last_events(versions=[version]))
+        if version not in self.run.versions:
+            raise await self._no_number("weight version", version, WeightsPublished)
+        self._fold((await self._part.last_of_each(wanted((CheckpointSaved,), [version]))).values())
+        for cls in (WeightsActivated, EvalCompleted):  # a few for each version: no part of their entity is a subject
+            found = [recorded async for recorded in self._part.of_type(cls)]
+            self._fold(one for one in found if one.envelope.event.version == version)  # type: ignore[attr-defined]
+        await self.lifetime()
+        return self.run.versions[version]
+
+    async def lifetime(self) -> None:
+        """The run's starts, resumptions and ends: its settings."""
+        self._fold(await self._part.about("run"))
+
+    async def group_id(self, name: str) -> str:
+        """The id of a group, of which `name` may be a beginning."""
+        return name if await self._has(PromptSubmitted, name) else await self._find(name, (PromptSubmitted,), "group")
+
+    def _fold(self, events: Iterable[Recorded]) -> None:
+        for recorded in events:
+            if recorded.position not in self._folded:
+                self._folded.add(recorded.position)
+                self.run.apply(recorded)
+
+    async def _group_events(self, name: str) -> Group:
+        """The group's own events, and the step whose batch it is in."""
+        self._fold(await self._part.about(name))
+        group = self.run.group(name)
+        if group.verdict is not None and isinstance(group.verdict.event, GroupAccepted):
+            last = await self._log.last(of_type(self.run.run, type_of(BatchSealed)))
+            first = await self._first_step() if last is not None else None
+            if last is not None and first is not None:
+                newest = last.envelope.event.step  # type: ignore[attr-defined]
+                first = await self._part.batch_after(group.verdict.position, first, newest)
+                step = await self._part.step_of(name, first, newest)
+                if step is not None:
+                    self._fold(await self._part.last_events(steps=[step]))
+        return group
+
+    async def _first_step(self) -> int:
+        await self.lifetime()
+        return self.run.branched.version if self.run.branched else 0
+
+    async def _members(self, group: str) -> list[str]:
+        """Ids of all samples of a group, in no order."""
+        found: list[str] = []
+        for first in range(0, 1 << 30, AT_ONCE):
+            names = [sample_id(group, index) for index in range(first, first + AT_ONCE)]
+            there = await self._those_of(RolloutRequested, names)
+            found += there
+            if len(there) < len(names):
+                break
+        number, rollouts = 1, found
+        while rollouts:  # samples that one rollout gave beside its own
+            siblings = await self._those_of(RolloutCompleted, [sibling_id(name, number) for name in rollouts])
+            rollouts = [requested_sample(name) for name in siblings]
+            found, number = [*found, *siblings], number + 1
+        return found
+
+    async def _those_of(self, cls: type[Event], names: Sequence[str]) -> list[str]:
+        return [entity for _, entity in await self._part.last_of_each(wanted((cls,), names))]
+
+    async def _has(self, cls: type[Event], entity: str) -> bool:
+        try:
+            check_token(entity, "id")
+        except InvalidSubject:
+            return False
+        return bool(await self._those_of(cls, [entity]))
+
+    async def _is_sample(self, name: str) -> bool:
+        return await self._has(RolloutRequested, name) or await self._has(RolloutCompleted, name)
+
+    async def _find(self, name: str, classes: tuple[type[Event], ...], what: str) -> str:
+        """The only id of the run that begins so. Reads all events of these types."""
+        from slime_events.core.config.nearest import nearest  # only for what is not there
+
+        ids = dict.fromkeys([one.envelope.event.entity() for cls in classes async for one in self._part.of_type(cls)])
+        begun = [one for one in ids if one.startswith(name)]
+        if len(begun) == 1:
+            return begun[0]
+        what = f"{what} of run {self.run.run}"
+        if begun:
+            more = ", ..." if len(begun) > 5 else ""
+            raise RunNotFound(f"{len(begun)} ids begin with {name!r}; which {what} is it: {', '.join(begun[:5])}{more}")
+        near = nearest(name, ids, 5) or tuple(ids)[:5]
+        raise RunNotFound(f"no {what} is called {name!r}; {'near: ' + ', '.join(near) if near else 'there is none'}")
+
+    async def _no_number(self, what: str, number: int, cls: type[Event]) -> RunNotFound:
+        numbers = [int(one.envelope.event.entity()) async for one in self._part.of_type(cls)]
+        there = f"there are {min(numbers)} to {max(numbers)}" if numbers else "there is none yet"
+        return RunNotFound(f"run {self.run.run} has no {what} {number}: {there}")

@@ -1,0 +1,322 @@
+"""The records of a run: `Sample`, `Group`, `Step`, `Version` and the `Run` that holds them, folded from its events.
+
+`read_run` folds a whole log; `lookup.Lookup` folds only the events about one subject. Both make the same records, so a
+view takes either. Token arrays stay in the log (`core.trajectory.read_trajectory`): a record has their lengths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from schemas.archives import ArchiveSealed
+from schemas.arrays import Array
+from schemas.batches import BatchSealed
+from schemas.checkpoints import CheckpointSaved
+from schemas.evals import EvalCompleted
+from schemas.event import Event, Purpose
+from schemas.groups import GroupAccepted, GroupRejected
+from schemas.ids import place_of
+from schemas.prompts import PromptRejected, PromptSubmitted
+from schemas.rewards import RewardAssigned, RewardFailed
+from schemas.rollouts import (
+    RolloutCompleted,
+    RolloutFailed,
+    RolloutProgressed,
+    RolloutRequested,
+    RolloutSuspended,
+    WeightSpan,
+)
+from schemas.runs import Branched, RunFailed, RunFinished, RunResumed, RunStarted
+from schemas.steps import StepCommitted
+from schemas.turns import TurnRecorded
+from schemas.weights import WeightsActivated, WeightsPublished
+from schemas.workers import WorkerJoined, WorkerLost
+from slime_events.core.trajectory import merge_spans
+from storage.log import Readable, Recorded
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry(Generic[T]):
+    """An event and its place in a log. at: UTC nanoseconds by the writer's clock. run: whose log holds it."""
+
+    event: T
+    position: int
+    at: int
+    producer: str
+    run: str
+
+
+@dataclass(slots=True)
+class Sample:
+    """One sample. index: of its rollout within the group. requests: of that rollout, one per attempt. chunks: number of
+    rollout.progressed events. turns: that have ended. spans: weight versions over the response [length].
+    """
+
+    sample: str
+    group: str
+    index: int = 0
+    requests: list[Entry[RolloutRequested]] = field(default_factory=list)
+    chunks: int = 0
+    length: int = 0
+    turns: list[Entry[TurnRecorded]] = field(default_factory=list)
+    spans: tuple[WeightSpan, ...] = ()
+    interruptions: list[Entry[RolloutFailed] | Entry[RolloutSuspended]] = field(default_factory=list)
+    completed: Entry[RolloutCompleted] | None = None
+    reward: Entry[RewardAssigned] | Entry[RewardFailed] | None = None
+
+    @property
+    def value(self) -> float | None:
+        """Its reward as graded, before normalisation; None where grading failed or is not over."""
+        return self.reward.event.value if self.reward and isinstance(self.reward.event, RewardAssigned) else None
+
+
+@dataclass(slots=True)
+class Group:
+    """One prompt and its samples. order: index among requested training groups, -1 before and for evaluations.
+    verdict: of the filter; None while undecided and for evaluations. step: whose batch has it.
+    """
+
+    group: str
+    prompt: Entry[PromptSubmitted] | None = None
+    order: int = -1
+    samples: dict[str, Sample] = field(default_factory=dict)
+    verdict: Entry[GroupAccepted] | Entry[GroupRejected] | None = None
+    step: int | None = None
+
+    @property
+    def members(self) -> list[Sample]:
+        """Its samples, in index order."""
+        return [self.samples[sample] for sample in sorted(self.samples, key=place_of)]
+
+
+@dataclass(slots=True)
+class Step:
+    """One training step: its batch, and what training on it gave."""
+
+    step: int
+    sealed: Entry[BatchSealed]
+    committed: Entry[StepCommitted] | None = None
+
+
+@dataclass(slots=True)
+class Version:
+    """One weight version. committed: of the step that made it, None for the version that a run begins with."""
+
+    version: int
+    committed: Entry[StepCommitted] | None = None
+    published: Entry[WeightsPublished] | None = None
+    activations: list[Entry[WeightsActivated]] = field(default_factory=list)
+    checkpoint: Entry[CheckpointSaved] | None = None
+
+
+@dataclass(slots=True)
+class Run:
+    """All records of a run, or those of a look-up. events: the last position folded in. first_at, last_at: UTC
+    nanoseconds. lifetime: starts, resumptions and ends. A record may be dropped once nobody asks for it (`forget`).
+    """
+
+    run: str
+    events: int = 0
+    first_at: int = 0
+    last_at: int = 0
+    requested: int = 0
+    lifetime: list[Entry[RunStarted] | Entry[RunResumed] | Entry[RunFinished] | Entry[RunFailed]] = field(
+        default_factory=list
+    )
+    groups: dict[str, Group] = field(default_factory=dict)
+    samples: dict[str, Sample] = field(default_factory=dict)
+    steps: dict[int, Step] = field(default_factory=dict)
+    versions: dict[int, Version] = field(default_factory=dict)
+    evals: list[Entry[EvalCompleted]] = field(default_factory=list)
+    workers: dict[str, Entry[WorkerJoined]] = field(default_factory=dict)
+    lost: list[Entry[WorkerLost]] = field(default_factory=list)
+    bad_prompts: list[Entry[PromptRejected]] = field(default_factory=list)
+    segments: list[Entry[ArchiveSealed]] = field(default_factory=list)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the run was started with, one table per component; empty before run.started."""
+        return next((entry.event.settings for entry in self.lifetime if isinstance(entry.event, RunStarted)), {})
+
+    @property
+    def branched(self) -> Branched | None:
+        """Where the run goes on from, if it is a branch."""
+        return next((entry.event.branched for entry in self.lifetime if isinstance(entry.event, RunStarted)), None)
+
+    def version_of_step(self, step: int | None) -> int | None:
+        """The weight version that a step made, once it is committed."""
+        record = self.steps.get(step) if step is not None else None
+        return record.committed.event.version if record and record.committed else None
+
+    def apply(self, recorded: Recorded) -> None:
+        """Fold one event in."""
+        envelope = recorded.envelope
+        self.events, self.last_at = recorded.position, envelope.at
+        self.first_at = self.first_at or envelope.at
+        handler = HANDLERS.get(type(envelope.event))
+        if handler is not None:
+            event = _without_tokens(envelope.event)
+            handler(self, Entry(event, recorded.position, envelope.at, envelope.producer, envelope.run))
+
+    def forget(self, group: str) -> Group | None:
+        """Drop a group and its samples, and return it."""
+        record = self.groups.pop(group, None)
+        for sample in record.samples if record else ():
+            del self.samples[sample]
+        return record
+
+    def group(self, group: str) -> Group:
+        """The record of a group, made where there is none."""
+        return self.groups.setdefault(group, Group(group))
+
+    def sample(self, sample: str, group: str) -> Sample:
+        """The record of a sample, made where there is none."""
+        record = self.samples.get(sample)
+        if record is None:
+            record = self.samples[sample] = Sample(sample, group, place_of(sample)[0])
+            self.group(group).samples[sample] = record
+        return record
+
+    def version(self, version: int) -> Version:
+        """The record of a weight version, made where there is none."""
+        return self.versions.setdefault(version, Version(version))
+
+
+async def read_run(log: Readable, also: Callable[[Recorded], object] | None = None) -> Run:
+    """The records of all that is in the log now. `also` is called with every event on the way."""
+    run = Run(log.run)
+    async for recorded in log.read():
+        run.apply(recorded)
+        if also is not None:
+            also(recorded)
+    return run
+
+
+def folded(name: str, events: Iterable[Recorded]) -> Run:
+    """The records of these events of run `name`."""
+    run = Run(name)
+    for recorded in events:
+        run.apply(recorded)
+    return run
+
+
+_WITH_TOKENS = (RolloutRequested, RolloutProgressed, RolloutCompleted, TurnRecorded, PromptSubmitted)
+
+
+def _without_tokens(event: Event) -> Event:
+    """The event with arrays of a type and a length, but no numbers. Loss masks are kept: they are small and rare."""
+    if not isinstance(event, _WITH_TOKENS):
+        return event
+    arrays = {name: getattr(event, name) for name in event.__struct_fields__ if name != "loss_mask"}
+    empty = {name: Array(dtype=a.dtype, n=a.n) for name, a in arrays.items() if isinstance(a, Array)}
+    return msgspec.structs.replace(event, **empty)
+
+
+def _prompt(run: Run, entry: Entry[PromptSubmitted]) -> None:
+    run.group(entry.event.group).prompt = entry
+
+
+def _requested(run: Run, entry: Entry[RolloutRequested]) -> None:
+    event = entry.event
+    group = run.group(event.group)
+    if group.order < 0 and event.purpose is Purpose.TRAIN:
+        group.order = run.requested
+        run.requested += 1
+    run.sample(event.sample, event.group).requests.append(entry)
+
+
+def _progressed(run: Run, entry: Entry[RolloutProgressed]) -> None:
+    sample, event = run.samples.get(entry.event.sample), entry.event
+    if sample is not None:
+        sample.chunks += 1
+        sample.length = event.start + event.tokens.n
+        sample.spans = merge_spans(sample.spans, event.spans)
+
+
+def _completed(run: Run, entry: Entry[RolloutCompleted]) -> None:
+    event = entry.event
+    sample = run.sample(event.sample, event.group)
+    requested = run.samples.get(event.rollout)
+    if requested is not None:  # one rollout gave several samples: they share its requests and turns
+        sample.requests, sample.turns = requested.requests, requested.turns
+    sample.completed, sample.length, sample.spans = entry, event.length, event.spans
+
+
+def _turn(run: Run, entry: Entry[TurnRecorded]) -> None:
+    if (sample := run.samples.get(entry.event.sample)) is not None:
+        sample.turns.append(entry)
+
+
+def _interrupted(run: Run, entry: Entry[Any]) -> None:
+    if (sample := run.samples.get(entry.event.sample)) is not None:
+        sample.interruptions.append(entry)
+
+
+def _rewarded(run: Run, entry: Entry[Any]) -> None:
+    if (sample := run.samples.get(entry.event.sample)) is not None:
+        sample.reward = entry
+
+
+def _decided(run: Run, entry: Entry[Any]) -> None:
+    run.group(entry.event.group).verdict = entry
+
+
+def _sealed(run: Run, entry: Entry[BatchSealed]) -> None:
+    run.steps[entry.event.step] = Step(entry.event.step, entry)
+    for group in entry.event.groups:
+        run.group(group).step = entry.event.step
+
+
+def _committed(run: Run, entry: Entry[StepCommitted]) -> None:
+    run.version(entry.event.version).committed = entry
+    if (step := run.steps.get(entry.event.step)) is not None:
+        step.committed = entry
+
+
+def _published(run: Run, entry: Entry[WeightsPublished]) -> None:
+    run.version(entry.event.version).published = entry
+
+
+def _activated(run: Run, entry: Entry[WeightsActivated]) -> None:
+    run.version(entry.event.version).activations.append(entry)
+
+
+def _checkpoint(run: Run, entry: Entry[CheckpointSaved]) -> None:
+    run.version(entry.event.version).checkpoint = entry
+
+
+def _joined(run: Run, entry: Entry[WorkerJoined]) -> None:
+    run.workers[entry.event.worker] = entry
+
+
+HANDLERS: dict[type, Callable[[Run, Any], None]] = {
+    **dict.fromkeys((RunStarted, RunResumed, RunFinished, RunFailed), lambda run, entry: run.lifetime.append(entry)),
+    PromptSubmitted: _prompt,
+    PromptRejected: lambda run, entry: run.bad_prompts.append(entry),
+    RolloutRequested: _requested,
+    RolloutProgressed: _progressed,
+    RolloutCompleted: _completed,
+    TurnRecorded: _turn,
+    RolloutSuspended: _interrupted,
+    RolloutFailed: _interrupted,
+    RewardAssigned: _rewarded,
+    RewardFailed: _rewarded,
+    GroupAccepted: _decided,
+    GroupRejected: _decided,
+    BatchSealed: _sealed,
+    StepCommitted: _committed,
+    WeightsPublished: _published,
+    WeightsActivated: _activated,
+    CheckpointSaved: _checkpoint,
+    EvalCompleted: lambda run, entry: run.evals.append(entry),
+    WorkerJoined: _joined,
+    WorkerLost: lambda run, entry: run.lost.append(entry),
+    ArchiveSealed: lambda run, entry: run.segments.append(entry),
+}
+"""What each event changes. A handler reads an event's fields by name: a partial event of the same fields fits too."""
