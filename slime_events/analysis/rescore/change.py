@@ -28,28 +28,29 @@ MAY_CHANGE = {
         }
     ),
 }
-"""Settings that decide over rollouts which are there already."""
+"""Settings that decide about rollouts which exist already."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Settings as they were and as they are asked to have been. regrade: samples are graded anew."""
+    """The run's settings and the changed ones. regrade: samples are graded again."""
 
     before: TrainSettings
     after: TrainSettings
     regrade: bool
 
     @property
-    def said(self) -> list[str]:
-        """What differs, a text `setting before -> after` for each."""
+    def texts(self) -> list[str]:
+        """For each changed setting `name before -> after`."""
         return [f"{field} {_text(old)} -> {_text(new)}" for _, field, old, new in _differences(self.before, self.after)]
 
 
 def make_change(before: TrainSettings, flags: Sequence[str] = ()) -> Change:
-    """A change by the run's own flags; what is not given is as it was.
+    """A change by the run's own flags; what is not given stays.
 
-    Samples are graded anew where a flag of the reward's is given (be it the same: its source may have changed), or none
-    at all. Raises InvalidValue for a setting that no recorded rollout could answer for, and as `parse_train` does.
+    Samples are graded again where a flag of the reward is given (even the same one: its source may have changed), or
+    where no flag is given. Raises InvalidValue for a setting whose effect recorded rollouts cannot show, and as
+    `parse_train` does.
     """
     recorded = to_toml(before)
     before, after = (
@@ -84,14 +85,14 @@ def _text(value: object) -> str:
 
 
 class SampleChange(msgspec.Struct, frozen=True):
-    """A sample that is graded otherwise. reward: before normalisation."""
+    """A sample that is graded differently. reward: before normalisation."""
 
     sample: str
     reward: float
 
 
 class GroupChange(msgspec.Struct, frozen=True):
-    """A group that changes sides."""
+    """A group whose verdict flips."""
 
     group: str
     accept: bool

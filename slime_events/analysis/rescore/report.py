@@ -26,9 +26,9 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True):
     bars: list[tuple[float, float, int]]
 
 
-class Turned(msgspec.Struct, frozen=True, kw_only=True):
-    """A group that would have changed sides. rewards: before and after, None where grading failed. reason: of the other
-    verdict. step: whose batch it was in, or (accepted now) that was the next to be made.
+class FlippedGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """A group whose verdict would flip. before, after: rewards, None where grading failed. reason: of the new verdict.
+    step: whose batch has it, or (accepted now) the next step at that moment.
     """
 
     group: str
@@ -39,7 +39,7 @@ class Turned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Regraded(msgspec.Struct, frozen=True, kw_only=True):
-    """A sample that is graded otherwise. before, after: None where grading failed, for the reason in `failure`."""
+    """A sample that is graded differently. before, after: None where grading failed, for the reason in `failure`."""
 
     sample: str
     before: float | None
@@ -48,10 +48,10 @@ class Regraded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Samples(msgspec.Struct, frozen=True, kw_only=True):
-    """Training samples. otherwise: another reward, or one where there was none, or the reverse. failed: by kind."""
+    """Training samples. changed: another reward, or one where there was none, or the reverse. failed: by kind."""
 
     graded: int
-    otherwise: int
+    changed: int
     failed_before: int
     failed: dict[str, int]
     examples: list[Regraded]
@@ -60,7 +60,8 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
 class Groups(msgspec.Struct, frozen=True, kw_only=True):
     """Decided training groups. beyond: rejected for a failed rollout or for staleness, whatever the rewards.
 
-    by_fallback: the filter left it to what else there was; they are as they were. undecided: no verdict in the log yet.
+    by_fallback: the filter drops them only while others fill the step; they stay as recorded. undecided: without a
+    verdict in the log.
     """
 
     decided: int
@@ -71,15 +72,15 @@ class Groups(msgspec.Struct, frozen=True, kw_only=True):
     undecided: int
     rejected_now: int
     accepted_now: int
-    rejected_examples: list[Turned]
-    accepted_examples: list[Turned]
+    rejected_examples: list[FlippedGroup]
+    accepted_examples: list[FlippedGroup]
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """A step that was sealed. lost: its groups that would not have been accepted. offered: groups that would have been
-    accepted when this step was the next to be made. advantages: samples (of groups that stay) with another advantage.
-    ess_before, ess_after: Kish's effective sample size of the advantage weights of its `samples`, and of those of the
-    groups that stay, `samples_after`.
+    """A sealed step. lost: its groups that would not be accepted. offered: groups that would be accepted while it was
+    the next. advantages: samples (of groups that stay) with another advantage. ess_before, ess_after: Kish's
+    effective sample size of the advantage weights of its `samples`, and of those of the groups that stay,
+    `samples_after`.
     """
 
     step: int
@@ -93,12 +94,12 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def differs(self) -> bool:
-        """Whether its batch or its advantages would have been otherwise."""
+        """Whether its batch or its advantages would differ."""
         return bool(self.lost or self.offered or self.advantages)
 
 
 class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
-    """An evaluation's mean, as it was said and as it would be."""
+    """An evaluation's mean, as recorded and as it would be."""
 
     dataset: str
     version: int
@@ -107,9 +108,9 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """graders: name, source digest and samples of those who graded. unlike: batches of which the log's own settings do
-    not give the normalised rewards that it holds (0 in every run that audit finds clean). without_kl: the advantages
-    are compared without the KL in the reward, which the log does not hold.
+    """graders: name, source digest and count of samples. mismatched: batches whose normalised rewards do not follow
+    from the run's settings (0 in every run that audit finds clean). without_kl: advantages are compared without the KL
+    in the reward, which the log does not hold.
     """
 
     run: str
@@ -127,18 +128,18 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     rewards_after: Distribution
     steps: list[Step]
     evaluations: list[Evaluation]
-    unlike: int
+    mismatched: int
     without_kl: bool
 
     @property
     def first_difference(self) -> int | None:
-        """The first step that would have been otherwise; None where all would have been as they were."""
+        """The first step that would differ; None where none would."""
         return next((step.step for step in self.steps if step.differs), None)
 
     @property
     def is_same(self) -> bool:
-        """Whether nothing at all would have been otherwise."""
-        same = not self.samples.otherwise and self.first_difference is None
+        """Whether nothing at all would differ."""
+        same = not self.samples.changed and self.first_difference is None
         return same and not self.groups.rejected_now and not self.groups.accepted_now
 
 
@@ -177,7 +178,7 @@ WIDTH = 30
 """Characters of the longest bar."""
 NO_POLICY = """\
 What this cannot say: these are the rollouts that the recorded policy made. From step {step} on a run under these
-settings would have trained otherwise and so made other rollouts (and, where groups changed sides, drawn other prompts):
+settings would have trained differently and so made other rollouts (and, where verdicts flipped, drawn other prompts):
 its later rewards, pass rates and weights are not in this log. Nor can these rollouts be weighed towards that policy,
 since importance weights need its log-probs, and it never was. `retrain` and `branch` make one."""
 
@@ -194,7 +195,7 @@ def report_text(report: Report) -> str:
 def _head(report: Report) -> str:
     lines = [f"run {report.run}: {report.events:,} events, {report.samples.graded:,} rollouts of"
              f" {report.groups.decided:,} groups, {len(report.steps)} steps"]  # fmt: skip
-    lines += [f"  {said}" for said in report.changed] or ["  no setting is changed"]
+    lines += [f"  {change}" for change in report.changed] or ["  no setting is changed"]
     return "\n".join(lines)
 
 
@@ -203,7 +204,7 @@ def _samples(report: Report) -> str:
     if not report.regraded:
         return "samples were not graded again: rewards as recorded"
     lines = [
-        f"graded otherwise   {_share(samples.otherwise, samples.graded)}",
+        f"graded differently {_share(samples.changed, samples.graded)}",
         f"without a reward   {sum(samples.failed.values()):,} ({samples.failed_before:,} in the run)"
         + "".join(f", {kind} {count:,}" for kind, count in sorted(samples.failed.items())),
     ]
@@ -247,13 +248,13 @@ def _groups(report: Report) -> str:
     if groups.beyond:
         lines.append(f"rejected for a failed rollout or staleness, whatever the rewards: {groups.beyond:,}")
     if groups.by_fallback:
-        lines.append(f"left by the filter to what else there was, and so as they were: {groups.by_fallback:,}")
+        lines.append(f"dropped by the filter only while others fill the step: {groups.by_fallback:,}, as recorded")
     if groups.undecided:
         lines.append(f"not decided yet: {groups.undecided:,}")
     return "\n".join(lines)
 
 
-def _turned(examples: Sequence[Turned]) -> Iterator[str]:
+def _turned(examples: Sequence[FlippedGroup]) -> Iterator[str]:
     for one in examples:
         was, now = (" ".join(map(_number, rewards)) for rewards in (one.before, one.after))
         yield f"  {one.group} (step {one.step})  {was} -> {now}  {one.reason or ''}".rstrip()
@@ -264,7 +265,7 @@ def _steps(report: Report) -> str:
     if not steps:
         return "steps              none was sealed"
     lines = [
-        f"steps otherwise    {sum(step.differs for step in steps)} of {len(steps)}",
+        f"steps that differ  {sum(step.differs for step in steps)} of {len(steps)}",
         f"  lose a group                     {_which([step for step in steps if step.lost])}",
         f"  would have had another to take   {_which([step for step in steps if step.offered])}",
         f"  train on other advantages        {_which([step for step in steps if step.advantages])}",
@@ -272,9 +273,9 @@ def _steps(report: Report) -> str:
     ]
     if report.without_kl:
         lines.append("  advantages without the KL in the reward: the reference's log-probs are not in the log")
-    if report.unlike:
+    if report.mismatched:
         lines.append(
-            f"  {report.unlike} batches hold other rewards than the run's settings give: see slime-events audit"
+            f"  {report.mismatched} batches hold other rewards than the run's settings give: see slime-events audit"
         )
     return "\n".join(lines)
 
@@ -303,10 +304,10 @@ def _evaluations(report: Report) -> str:
 
 def _verdict(report: Report) -> str:
     if report.is_same:
-        return "Nothing would have been otherwise: the same rewards, verdicts, batches and advantages."
+        return "Nothing would differ: the same rewards, verdicts, batches and advantages."
     first = report.first_difference
     if first is None:
-        return "No step that was sealed would have been otherwise."
+        return "No sealed step would differ."
     return NO_POLICY.format(step=first)
 
 

@@ -68,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
         usage="slime-events rescore RUN [--out FILE] [--json] [the run's flags]",
     )
     parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="write what would be otherwise as a changes file (JSON lines)"
+        "--out", type=Path, metavar="FILE", help="write what would differ as a changes file (JSON lines)"
     )
     parser.add_argument("--most", type=int, default=5, metavar="N", help="examples shown of each kind [5]")
     parser.add_argument("--json", action="store_true", help="JSON instead of text")
