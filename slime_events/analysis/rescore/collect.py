@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from schemas.batches import BatchSealed
 from schemas.codec import decode
+from schemas.envelope import Envelope
 from schemas.evals import EvalCompleted
 from schemas.event import Event, Purpose, type_of
 from schemas.groups import GroupAccepted, GroupRejected
@@ -21,12 +22,14 @@ from schemas.rollouts import RolloutCompleted, RolloutRequested
 from slime_events.analysis.model.records import HANDLERS, Entry, Group, Run, Sample
 
 Item = Group | BatchSealed | EvalCompleted
-NEEDED: tuple[type[Event], ...] = (
-    PromptSubmitted, RolloutCompleted, RewardAssigned, RewardFailed, GroupAccepted, GroupRejected, BatchSealed,
-    EvalCompleted,
-)  # fmt: skip
-NEEDED_TAGS = frozenset(map(type_of, NEEDED))
-REQUESTED = type_of(RolloutRequested)
+NEEDED: dict[str, type[Event]] = {
+    type_of(kind): kind
+    for kind in (
+        PromptSubmitted, RolloutRequested, RolloutCompleted, RewardAssigned, RewardFailed, GroupAccepted, GroupRejected,
+        BatchSealed, EvalCompleted,
+    )
+}  # fmt: skip
+"""By the tag in an event's subject."""
 
 
 class Collector:
@@ -40,26 +43,31 @@ class Collector:
     def apply(self, subject: str, data: bytes) -> Iterator[Item]:
         """Take one stored event in; the items that are complete by it."""
         _, _, noun, verb, entity = subject.split(".")
-        tag = f"{noun}.{verb}"
-        if tag == REQUESTED:
+        kind = NEEDED.get(f"{noun}.{verb}")
+        if kind is RolloutRequested:  # the subject has all that is needed: whose group it is
             self._requested(group_of(entity))
-        if tag not in NEEDED_TAGS:
-            return
-        envelope = decode(data)
-        event = envelope.event
-        if isinstance(event, BatchSealed):
-            yield event
-        elif isinstance(event, EvalCompleted):
-            for name in self._evaluations.pop((event.dataset, event.version), ()):
-                yield from self._taken(name)
-            yield event
-        elif not isinstance(event, RolloutCompleted) or event.group in self._run.groups:
-            HANDLERS[type(event)](self._run, Entry(event, 0, envelope.at, envelope.producer, self._run.run))
-        if isinstance(event, PromptSubmitted) and event.purpose is Purpose.EVAL:
-            self._evaluations.setdefault((event.dataset, event.version or 0), []).append(event.group)
-        elif isinstance(event, RewardAssigned) and event.sample in self._run.samples:
-            self.graders[event.grader, event.grader_digest] += 1
-        elif isinstance(event, GroupAccepted | GroupRejected):
+        elif kind is not None:
+            yield from self._applied(decode(data))
+
+    def _applied(self, envelope: Envelope) -> Iterator[Item]:
+        event, run = envelope.event, self._run
+        match event:
+            case RolloutCompleted() if event.group not in run.groups:
+                return  # it was decided without it
+            case BatchSealed():
+                yield event
+                return
+            case EvalCompleted():
+                for name in self._evaluations.pop((event.dataset, event.version), ()):
+                    yield from self._taken(name)
+                yield event
+                return
+            case PromptSubmitted() if event.purpose is Purpose.EVAL:
+                self._evaluations.setdefault((event.dataset, event.version or 0), []).append(event.group)
+            case RewardAssigned() if event.sample in run.samples:
+                self.graders[event.grader, event.grader_digest] += 1
+        HANDLERS[type(event)](run, Entry(event, 0, envelope.at, envelope.producer, run.run))
+        if isinstance(event, GroupAccepted | GroupRejected):
             yield from self._taken(event.group)
 
     @property
@@ -68,7 +76,6 @@ class Collector:
         return sum(not is_evaluation(group) for group in self._run.groups.values())
 
     def _requested(self, name: str) -> None:
-        """The subject has all that is needed of a request: whose group it is."""
         group = self._run.groups.get(name)
         if group is not None and group.order < 0 and not is_evaluation(group):
             group.order = self._run.requested
