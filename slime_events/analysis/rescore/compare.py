@@ -144,15 +144,13 @@ class Comparison:
     changes: ChangesFile
     most: int = 5
     waiting: dict[str, _Waiting] = field(default_factory=dict)
+    samples: Samples = field(default_factory=Samples)
+    groups: Groups = field(default_factory=Groups)
     steps: list[Step] = field(default_factory=list)
     evaluations: list[Evaluation] = field(default_factory=list)
     mismatched: int = 0
     _before: array[float] = field(default_factory=lambda: array("d"))
     _after: array[float] = field(default_factory=lambda: array("d"))
-    _counts: Counter[str] = field(default_factory=Counter)
-    _failed: Counter[str] = field(default_factory=Counter)
-    _examples: list[Regraded] = field(default_factory=list)
-    _flipped: dict[bool, list[FlippedGroup]] = field(default_factory=lambda: {True: [], False: []})
     _eval_sums: Counter[tuple[str, int]] = field(default_factory=Counter)
     _offered: int = 0
 
@@ -164,49 +162,51 @@ class Comparison:
             key = prompt.dataset, prompt.version or 0
             self._eval_sums[key] += sum(one for one in grades if not isinstance(one, NoReward))  # type: ignore[assignment]
             return
-        self._samples(group, grades)
+        self._compare_samples(group, grades)
         before, after = recorded_verdict(group), verdict_on(group, grades, self.judge)
-        self._verdicts(group, grades, before, after)
+        self._compare_verdicts(group, grades, before, after)
         if before.accepted:
             rewards = tuple(one for one in grades if not isinstance(one, NoReward)) if after.accepted else None
             masks = tuple(self._mask(sample) for sample in group.samples.values())
             self.waiting[prompt.group] = _Waiting(rewards, masks)
 
-    def _samples(self, group: Group, grades: Sequence[Grade]) -> None:
+    def _compare_samples(self, group: Group, grades: Sequence[Grade]) -> None:
         for (name, sample), one in zip(group.samples.items(), grades, strict=True):
             if sample.reward is None:
                 continue  # another of its group failed before it was graded
             before = sample.value
             after, failure = (None, one.message) if isinstance(one, NoReward) else (one, "")
-            self._counts["samples"] += 1
+            self.samples.graded += 1
             if before is None:
-                self._counts["failed before"] += 1
+                self.samples.failed_before += 1
             else:
                 self._before.append(before)
             if isinstance(one, NoReward):
-                self._failed[one.kind.value] += 1
+                self.samples.failed[one.kind.value] += 1
             else:
                 self._after.append(one)
             if after == before:
                 continue
-            self._counts["changed"] += 1
+            self.samples.changed += 1
             if after is not None:
                 self.changes.write(SampleChange(name, after))
-            if len(self._examples) < self.most:
-                self._examples.append(Regraded(sample=name, before=before, after=after, failure=failure))
+            if len(self.samples.examples) < self.most:
+                self.samples.examples.append(Regraded(sample=name, before=before, after=after, failure=failure))
 
-    def _verdicts(self, group: Group, grades: Sequence[Grade], before: Verdict, after: Verdict) -> None:
-        self._counts["decided"] += 1
-        self._counts["accepted before"] += before.accepted
-        self._counts["accepted after"] += after.accepted
-        self._counts["beyond"] += before.cause in BEYOND
-        self._counts["by fallback"] += after.fallback
+    def _compare_verdicts(self, group: Group, grades: Sequence[Grade], before: Verdict, after: Verdict) -> None:
+        groups = self.groups
+        groups.decided += 1
+        groups.accepted_before += before.accepted
+        groups.accepted_after += after.accepted
+        groups.beyond += before.cause in BEYOND
+        groups.by_fallback += after.fallback
         if before.accepted == after.accepted:
             return
         self._offered += after.accepted
-        self._counts["accepted now" if after.accepted else "rejected now"] += 1
+        groups.accepted_now += after.accepted
+        groups.rejected_now += not after.accepted
         self.changes.write(GroupChange(group.group, after.accepted, after.reason))
-        shown = self._flipped[after.accepted]
+        shown = groups.accepted_examples if after.accepted else groups.rejected_examples
         if len(shown) < self.most:
             was = [sample.value for sample in group.samples.values()]
             now = [None if isinstance(one, NoReward) else one for one in grades]
@@ -261,31 +261,6 @@ class Comparison:
         after = total / event.samples if event.samples else 0.0
         self.evaluations.append(
             Evaluation(dataset=event.dataset, version=event.version, before=event.mean, after=after)
-        )
-
-    def samples(self) -> Samples:
-        """Figures of the samples."""
-        return Samples(
-            graded=self._counts["samples"],
-            changed=self._counts["changed"],
-            failed_before=self._counts["failed before"],
-            failed=dict(self._failed),
-            examples=self._examples,
-        )
-
-    def groups(self, undecided: int) -> Groups:
-        """Figures of the groups."""
-        return Groups(
-            decided=self._counts["decided"],
-            accepted_before=self._counts["accepted before"],
-            accepted_after=self._counts["accepted after"],
-            beyond=self._counts["beyond"],
-            by_fallback=self._counts["by fallback"],
-            undecided=undecided,
-            rejected_now=self._counts["rejected now"],
-            accepted_now=self._counts["accepted now"],
-            rejected_examples=self._flipped[False],
-            accepted_examples=self._flipped[True],
         )
 
     def rewards(self) -> tuple[Distribution, Distribution]:

@@ -47,33 +47,33 @@ class Regraded(msgspec.Struct, frozen=True, kw_only=True):
     failure: str = ""
 
 
-class Samples(msgspec.Struct, frozen=True, kw_only=True):
+class Samples(msgspec.Struct, kw_only=True):
     """Training samples. changed: another reward, or one where there was none, or the reverse. failed: by kind."""
 
-    graded: int
-    changed: int
-    failed_before: int
-    failed: dict[str, int]
-    examples: list[Regraded]
+    graded: int = 0
+    changed: int = 0
+    failed_before: int = 0
+    failed: Counter[str] = msgspec.field(default_factory=Counter)
+    examples: list[Regraded] = []
 
 
-class Groups(msgspec.Struct, frozen=True, kw_only=True):
+class Groups(msgspec.Struct, kw_only=True):
     """Decided training groups. beyond: rejected for a failed rollout or for staleness, whatever the rewards.
 
     by_fallback: the filter drops them only while others fill the step; they stay as recorded. undecided: without a
     verdict in the log.
     """
 
-    decided: int
-    accepted_before: int
-    accepted_after: int
-    beyond: int
-    by_fallback: int
-    undecided: int
-    rejected_now: int
-    accepted_now: int
-    rejected_examples: list[FlippedGroup]
-    accepted_examples: list[FlippedGroup]
+    decided: int = 0
+    accepted_before: int = 0
+    accepted_after: int = 0
+    beyond: int = 0
+    by_fallback: int = 0
+    undecided: int = 0
+    rejected_now: int = 0
+    accepted_now: int = 0
+    rejected_examples: list[FlippedGroup] = []
+    accepted_examples: list[FlippedGroup] = []
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):

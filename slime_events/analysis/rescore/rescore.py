@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import IO
 
+import msgspec
+
 from schemas.batches import BatchSealed
 from slime_events.analysis.model.advantages import has_kl_penalty
 from slime_events.analysis.model.records import Group
@@ -140,8 +142,8 @@ def _report(
         filter_before=change.before.rollout.dynamic_sampling_filter_path or "none",
         filter_after=change.after.rollout.dynamic_sampling_filter_path or "none",
         events=events,
-        samples=comparison.samples(),
-        groups=comparison.groups(collector.undecided),
+        samples=comparison.samples,
+        groups=msgspec.structs.replace(comparison.groups, undecided=collector.undecided),
         rewards_before=before,
         rewards_after=after,
         steps=comparison.steps,
