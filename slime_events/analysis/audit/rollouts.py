@@ -6,13 +6,7 @@ from collections import Counter
 from typing import get_args
 
 from schemas.groups import GroupRejected
-from schemas.rollouts import (
-    RolloutCompleted,
-    RolloutFailed,
-    RolloutProgressed,
-    RolloutRequested,
-    RolloutSuspended,
-)
+from schemas.rollouts import RolloutCompleted, RolloutFailed, RolloutProgressed, RolloutRequested, RolloutSuspended
 from slime_events.analysis.audit.check import Check, Counts
 from slime_events.analysis.audit.ledger import Fate, Ledger, SampleEntry
 from storage.log import Recorded

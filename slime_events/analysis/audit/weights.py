@@ -21,8 +21,7 @@ class Weights(Check):
 
     def __init__(self, ledger: Ledger) -> None:
         super().__init__(
-            ledger,
-            {WeightsPublished: self._published, WeightsActivated: self._activated, CheckpointSaved: self._saved},
+            ledger, {WeightsPublished: self._published, WeightsActivated: self._activated, CheckpointSaved: self._saved}
         )
         self._activations = self._checkpoints = 0
 

@@ -100,8 +100,7 @@ class RunRows:
         await self._read_on(tables, reader.last if reader else 0, end)
         return {
             table.name: TableRows(
-                tuple(files.get(table.name, ())),
-                pa.Table.from_batches(self._tails[table.name].batches, table.schema),
+                tuple(files.get(table.name, ())), pa.Table.from_batches(self._tails[table.name].batches, table.schema)
             )
             for table in tables
         } | {name: TableRows((), EVENT_TABLES[name].schema.empty_table()) for name in names if not self.part.has(name)}
