@@ -122,7 +122,7 @@ async def test_a_tighter_bound_is_broken(asynchronous: Run) -> None:
     tight = msgspec.structs.replace(asynchronous.plan, max_staleness=0, draw=None)
     report = await asynchronous.doctored().audit(asynchronous.auditor(rules=Rules(tight), files=False))
     assert {finding.check for finding in report.findings} == {"staleness"}
-    assert "behind where 0 is the most, so it is further off policy than was asked for" in str(report.findings[0])
+    assert "behind where 0 is the most, so it is further off policy than the settings allow" in str(report.findings[0])
 
 
 async def test_every_beginning_of_a_run_is_clean(synchronous: Run) -> None:

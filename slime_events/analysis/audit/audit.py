@@ -65,8 +65,8 @@ def report_text(report: Report, most: int) -> str:
 
 def _counts(counts: dict[str, Any]) -> str:
     """Numbers with their names; what is zero is left out, as long as something is left."""
-    said = {name: value for name, value in counts.items() if value not in (0, None, {})} or counts
-    return ", ".join(_count(name, value) for name, value in said.items())
+    shown = {name: value for name, value in counts.items() if value not in (0, None, {})} or counts
+    return ", ".join(_count(name, value) for name, value in shown.items())
 
 
 def _count(name: str, value: Any) -> str:
@@ -121,7 +121,7 @@ class Audit:
 
 
 async def audit(records: AsyncIterator[Recorded], auditor: Audit) -> Report:
-    """Audit all that a log (or an archive) gives. What cannot be read ends the pass and is said in the report."""
+    """Audit all that a log (or an archive) gives. What cannot be read ends the pass and stands in the report."""
     try:
         async for recorded in records:
             auditor.apply(recorded)

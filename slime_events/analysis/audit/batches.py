@@ -16,7 +16,7 @@ from storage.log import Recorded
 
 
 class Batches(Check):
-    """One batch per step, in order; all that it names is recomputed from what was said before."""
+    """One batch per step, in order; all that it names is recomputed from the events before it."""
 
     name = "batches"
     promise = "accepted groups once each, samples, rewards and digest recomputed"
@@ -44,7 +44,7 @@ class Batches(Check):
             self.find(recorded, wrong, "what was sealed is not what the log holds")
         oldest = min((group.oldest for group in groups), default=0)
         if event.oldest_version != oldest:
-            wrong = f"it says its oldest weights are v{event.oldest_version}, and they are v{oldest}"
+            wrong = f"its oldest weights are given as v{event.oldest_version}, and they are v{oldest}"
             self.find(recorded, wrong, "its staleness is wrong")
 
     def _groups(self, recorded: Recorded, event: BatchSealed) -> list[GroupEntry]:

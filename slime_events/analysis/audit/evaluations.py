@@ -1,4 +1,4 @@
-"""Evaluations: is each mean that of the rewards in the log, and of the weights that it says?"""
+"""Evaluations: is each mean that of the rewards in the log, and of the weights that the event names?"""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Evaluations(Check):
             return
         if (event.min_version, event.max_version) != (group.version, group.version):
             wrong = f"other weights than v{group.version} may answer it"
-            self.find(recorded, wrong, "the evaluation may be of other weights than it says")
+            self.find(recorded, wrong, "the evaluation may be of other weights than it names")
 
     def _compare(self, recorded: Recorded, event: EvalCompleted, groups: list[GroupEntry]) -> None:
         samples = [sample for group in groups for sample in group.samples.values()]
@@ -65,8 +65,8 @@ class Evaluations(Check):
         newest = max((s.newest for s in samples if s.newest is not None), default=event.version)
         if (event.oldest_version, event.newest_version) != (oldest, newest):
             versions = f"v{event.oldest_version} to v{event.newest_version}"
-            wrong = f"it says that {versions} made the answers, and the log has v{oldest} to v{newest}"
-            self.find(recorded, wrong, "it is of other weights than it says")
+            wrong = f"it names {versions} as the weights of the answers, and the log has v{oldest} to v{newest}"
+            self.find(recorded, wrong, "it is of other weights than it names")
         expected = {
             "mean": math.fsum(graded) / max(len(samples), 1),
             "mean_length": math.fsum(s.length for s in samples) / max(len(samples), 1),

@@ -129,7 +129,7 @@ class Verdicts(Check):
         ended = max((sample.graded for sample in group.samples.values()), default=0)
         too_early = [position for order, position in self._rejected if order > group.order and ended > position]
         if group.order < self._order or too_early:
-            wrong = "a group that was asked for after it was decided before it"
+            wrong = "a group that was requested after it was decided before it"
             self.find(recorded, wrong, "luck or length decided what was trained on")
         if accepted or plan.verdicts_at_once:
             self._order = max(self._order, group.order)

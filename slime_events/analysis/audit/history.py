@@ -41,10 +41,10 @@ class Positions(Check):
             wrong = f"it lies on {recorded.subject} and says {envelope.subject}"
             self.find(recorded, wrong, "it was moved there from elsewhere, and fences did not see it")
         if event_id(envelope.run, envelope.event) != envelope.id:
-            self.find(recorded, "its id is not that of what it says", "it was changed after it was written")
+            self.find(recorded, "its id is not that of its content", "it was changed after it was written")
         first = self._by_id.setdefault(envelope.id, recorded.position)
         if first != recorded.position:
-            self.find(recorded, f"it was said at position {first} already", "one event is stored twice")
+            self.find(recorded, f"it is at position {first} already", "one event is stored twice")
         if envelope.cause is not None:
             self._causes += 1
             if envelope.cause not in self._by_id:
@@ -98,7 +98,7 @@ class Lifetime(Check):
     def _finish(self, recorded: Recorded, event: RunFinished) -> None:
         self._ended_as = f"finished ({event.reason.value})"
         if event.events != self.ledger.position:
-            wrong = f"it was said after {event.events} events and stands after {self.ledger.position}"
+            wrong = f"it counts {event.events} events before it, and there are {self.ledger.position}"
             self.find(recorded, wrong, "events before it were added or taken out")
         if event.steps != self.ledger.steps_committed:
             wrong = f"it counts {event.steps} steps, and {self.ledger.steps_committed} are committed"
@@ -113,7 +113,7 @@ class Lifetime(Check):
 
 
 class Archive(Check):
-    """What the log says of its own copies; the copies themselves are verified by whoever reads them."""
+    """`archive.sealed` events alone: the segments themselves are verified by their readers."""
 
     name = "archive"
     promise = "sealed segments join, each sealed after all that it holds"
@@ -128,7 +128,7 @@ class Archive(Check):
         self._segments, self._last = self._segments + 1, event
         if event.last >= recorded.position or event.first > event.last:
             wrong = f"it holds positions {event.first} to {event.last}"
-            self.find(recorded, wrong, "it cannot be a copy of what was said before it")
+            self.find(recorded, wrong, "it cannot be a copy of the events before it")
         expected = 1 if event.segment == 1 else before.last + 1 if before and _follows(before, event) else event.first
         if event.first != expected:
             wrong = f"it begins at position {event.first}, and the segments before it end at {expected - 1}"

@@ -68,13 +68,13 @@ class RecordedRollouts(Check):
             self._content(recorded, event, origin, group.recorded[0])
         elif recalled is not None or origin is not None:
             made = "is an engine's" if origin is None else "is a recorded one"
-            self.find(recorded, f"its rollout {made}, and its prompt says otherwise", "nobody knows what made it")
+            self.find(recorded, f"its rollout {made}, and its prompt names the other", "nobody knows what made it")
 
     def _origin(self, recorded: Recorded, event: RolloutCompleted, origin: Origin, recalled: Recalled) -> None:
         requested = event.rollout or event.sample
         named = self._asked.get(requested, "") + event.sample.removeprefix(requested)
         if (origin.run, origin.sample) != (recalled.run, named):
-            wrong = f"it is sample {origin.sample} of {origin.run}, and {named} of {recalled.run} was asked for"
+            wrong = f"it is sample {origin.sample} of {origin.run}, and {named} of {recalled.run} was requested"
             self.find(recorded, wrong, "another rollout takes its place")
         number = recalled.common.number
         counted = merge_spans((), tuple(WeightSpan(s.start, s.end, number(s.version)) for s in origin.spans))

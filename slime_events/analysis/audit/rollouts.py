@@ -1,4 +1,4 @@
-"""Rollouts: does every one that was asked for have a fate, and only one?"""
+"""Rollouts: does every requested one have a fate, and only one?"""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Rollouts(Check):
             if others := {span.version for span in event.spans if span.version not in allowed}:
                 asked = f"v{known.min_version} to v{known.max_version}"
                 wrong = f"weights v{min(others)} made some of its tokens, and {asked} were requested"
-                self.find(recorded, wrong, "its evaluation is of other weights than it says")
+                self.find(recorded, wrong, "its evaluation is of other weights than it names")
 
     def counts(self) -> Counts:
         fates = Counter(_fate(sample) for sample in self.ledger.samples.values())

@@ -29,7 +29,7 @@ class Steps(Check):
     def _committed(self, recorded: Recorded, event: StepCommitted) -> None:
         ledger, claim = self.ledger, self._claims[-1] if self._claims else None
         if claim is not None and claim.trainer != recorded.envelope.producer:
-            wrong = f"{recorded.envelope.producer} said it after {claim.trainer} had claimed step {claim.step}"
+            wrong = f"{recorded.envelope.producer} committed it after {claim.trainer} had claimed step {claim.step}"
             self.find(recorded, wrong, "a trainer that was replaced still commits")
         if event.step in ledger.steps:
             self.find(recorded, f"step {event.step} was committed before", "its samples trained twice")
@@ -133,7 +133,7 @@ class Staleness(Check):
             if most is not None and not 0 <= behind <= most:
                 wrong = f"sample {name} begins with v{sample.oldest} and trained v{event.parent_version}, {behind} "
                 wrong += f"behind where {most} is the most"
-                self.find(recorded, wrong, "it is further off policy than was asked for")
+                self.find(recorded, wrong, "it is further off policy than the settings allow")
 
     def counts(self) -> Counts:
         plan = self.ledger.rules.plan

@@ -64,14 +64,15 @@ def _read(name: str, value: Any) -> Any:
 
 GRADER = "recorded"
 Rollout = list[Sample]
-"""Its samples: the one that was asked for, then the others that it gave."""
+"""Its samples: the one that was requested, then its further ones."""
 STOPS = {Status.TRUNCATED: StopReason.LENGTH, Status.ABORTED: StopReason.ABORT}
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedStep:
-    """template: of the dumps' paths, the source that prompts are of, a row a group and an epoch a dump. path: of this
-    one. groups: of each its rollouts, of each its samples. reward_key: where rewards are dicts.
+    """template: of the dumps' paths. It is the source of the prompts: a row for each group, an epoch for each dump.
+    path: of this dump. groups: a list of rollouts for each group, each a list of samples. reward_key: for rewards that
+    are dicts.
     """
 
     step: int
@@ -97,11 +98,11 @@ class LoadedStep:
         A template that ends in .jsonl or .parquet is of `slime-events export`, one file for all steps or one for each.
         """
         path = template.format(rollout_id=step)
-        found = load_rows(path, step) if path.endswith(SUFFIXES) else load_dump(path)[1]
-        there = _grouped(path, found, samples)
+        loaded = load_rows(path, step) if path.endswith(SUFFIXES) else load_dump(path)[1]
+        there = _grouped(path, loaded, samples)
         kept = _part_of(there, part)
         if len(kept) != groups:
-            whole = f"{path} holds {len(found)} samples, and a step of this run is {groups} groups of {samples}: give "
+            whole = f"{path} holds {len(loaded)} samples, and a step of this run is {groups} groups of {samples}: give "
             if part is None:
                 raise DataError(whole + "--rollout-batch-size and --n-samples-per-prompt as they were when it was made")
             raise DataError(
@@ -186,8 +187,8 @@ class LoadedStep:
 
 def _ours(sample: Sample) -> dict[str, Any]:
     """What an export of ours adds; nothing in a dump of slime's."""
-    found = sample.metadata.get(OURS)
-    return found if isinstance(found, dict) else {}
+    ours = sample.metadata.get(OURS)
+    return ours if isinstance(ours, dict) else {}
 
 
 def _text(sample: Sample) -> str:
@@ -200,7 +201,7 @@ def _metadata(sample: Sample) -> dict[str, Any]:
 
 
 def _shared_metadata(group: list[Rollout]) -> dict[str, Any]:
-    """What all samples of a group have alike, which is of their prompt; the rest is their own."""
+    """What all samples of a group have in common: it belongs to their prompt, the rest to the samples."""
     every = [_metadata(sample) for rollout in group for sample in rollout]
     return {
         key: value
@@ -209,12 +210,12 @@ def _shared_metadata(group: list[Rollout]) -> dict[str, Any]:
     }
 
 
-def _grouped(path: str, found: list[Sample], samples: int) -> list[list[Rollout]]:
+def _grouped(path: str, loaded: list[Sample], samples: int) -> list[list[Rollout]]:
     """Samples by group and rollout. Groups without a `group_index` are every `samples` rollouts."""
     rollouts: dict[tuple[int | None, str], Rollout] = {}
-    for place, sample in enumerate(found):
+    for place, sample in enumerate(loaded):
         rollouts.setdefault((sample.group_index, _rollout_of(sample, place)), []).append(sample)
-    if any(sample.group_index is None for sample in found):
+    if any(sample.group_index is None for sample in loaded):
         every = list(rollouts.values())
         groups = [every[start : start + samples] for start in range(0, len(every), samples)]
     else:
@@ -225,14 +226,14 @@ def _grouped(path: str, found: list[Sample], samples: int) -> list[list[Rollout]
     for place, group in enumerate(groups):
         if len(group) != samples:
             raise DataError(
-                f"{path} holds {len(found)} samples, which are no groups of {samples} rollouts (group {place} has "
+                f"{path} holds {len(loaded)} samples, which are no groups of {samples} rollouts (group {place} has "
                 f"{len(group)}): give --n-samples-per-prompt as it was when it was made"
             )
     return groups
 
 
 def _rollout_of(sample: Sample, place: int) -> str:
-    """A name that the samples of one rollout share. Our dumps name the sample that was asked for; slime's number their
+    """A name that the samples of one rollout share. Our dumps name the requested sample; slime's number their
     rollouts, or have one for each sample.
     """
     ours = _ours(sample)

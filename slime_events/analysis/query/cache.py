@@ -83,7 +83,7 @@ class TableCache:
 
     def files(self, reader: ArchiveReader, tables: Sequence[EventTable], fetch: Fetch) -> dict[str, list[Path]]:
         """The files of each event table over the whole archive, in order; missing ones are made. Raises as `reader`."""
-        found: dict[str, list[Path]] = {table.name: [] for table in tables}
+        files: dict[str, list[Path]] = {table.name: [] for table in tables}
         made = False
         for bundle in bundles(reader.segments):
             folder = self.folder / bundle.digest
@@ -94,10 +94,10 @@ class TableCache:
                 made = True
             os.utime(folder)
             for name, path in paths.items():
-                found[name].append(path)
+                files[name].append(path)
         if made:
-            self._prune(keep={path.parent for paths in found.values() for path in paths})
-        return found
+            self._prune(keep={path.parent for paths in files.values() for path in paths})
+        return files
 
     def _prune(self, keep: set[Path]) -> None:
         """Delete the least recently used bundles. Other processes may do the same: missing files are ignored."""

@@ -27,7 +27,7 @@ _SETTINGS = {
 """temp_directory: where a query that is larger than memory puts what it does not need just now; gone afterwards."""
 
 Loaded = Sequence[tuple[RunRows, Mapping[str, TableRows]]]
-"""Each run with its loaded rows; first the run that was asked for."""
+"""Each run with its loaded rows; first the queried run."""
 
 
 def database(loaded: Loaded, names: Collection[str]) -> duckdb.DuckDBPyConnection:

@@ -31,10 +31,10 @@ def tables_page() -> str:
 
 
 def _described(table: Table) -> Iterator[str]:
-    yield from (f"## {table.name}", "", table.says, "", "| column | type | is |", "|---|---|---|")
+    yield from (f"## {table.name}", "", table.description, "", "| column | type | is |", "|---|---|---|")
     for column in table.columns:
-        says = column.says.replace("|", "\\|")
-        yield f"| `{column.name}` | `{column.type}` | {says} |"
+        description = column.description.replace("|", "\\|")
+        yield f"| `{column.name}` | `{column.type}` | {description} |"
     yield ""
 
 

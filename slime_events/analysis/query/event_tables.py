@@ -46,7 +46,7 @@ class EventTable:
     rows: Rows
 
     def batch(self, records: Sequence[Recorded], fetch: Fetch) -> pa.RecordBatch:
-        """The rows of these events, which are all of its types. Raises as `fetch` where an array is asked for."""
+        """The rows of these events, which are all of its types. Raises as `fetch` where a column needs an array."""
         return pa.RecordBatch.from_arrays(self.rows(records, fetch), schema=self.schema)
 
     def fingerprint(self) -> str:

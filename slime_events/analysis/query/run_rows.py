@@ -19,7 +19,7 @@ from storage.archive.log import ArchivedLog
 from storage.archive.reader import ArchiveReader
 
 _FEW = 4
-"""Types of events up to which each is asked for by itself, instead of reading the whole log."""
+"""Up to so many types of events each is read by its subject, instead of the whole log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class _Tail:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The part of a run's log that a query reads. depth: 0 for the run that was asked for, 1 for its parent, and so on.
+    """The part of a run's log that a query reads. depth: 0 for the queried run, 1 for its parent, and so on.
     end: the last position, None for all. first_later: the first step of the run after it, though this run may have
     sealed a batch of it before `end`. only_rollouts: prompts, rollouts, rewards and verdicts alone, of a run that
     another one follows.

@@ -18,8 +18,8 @@ from slime_events.core.run.run_reader import OpenedRun, branched_of, open_parent
 
 
 class RunTables:
-    """Made by `tables_of`. Belongs to the event loop that the run was opened in. runs: the one that was asked for, then
-    those behind it. gone: why the run that it follows cannot be opened, where it cannot.
+    """Made by `tables_of`. Belongs to the event loop that the run was opened in. runs: the queried one, then
+    its ancestors. gone: why the run that it follows cannot be opened, where it cannot.
     """
 
     def __init__(self, runs: list[RunRows], gone: RunNotFound | None = None) -> None:
@@ -102,11 +102,11 @@ async def samples_where(
 
 def _samples_of(groups: list[str], samples: list[tuple[str, str]]) -> list[str]:
     """All samples of these groups, group by group. samples: (group, sample) of every group that there is."""
-    found: dict[str, list[str]] = {group: [] for group in groups}
+    members: dict[str, list[str]] = {group: [] for group in groups}
     for group, sample in samples:
-        if group in found:
-            found[group].append(sample)
-    return [sample for group in groups for sample in sorted(found[group], key=place_of)]
+        if group in members:
+            members[group].append(sample)
+    return [sample for group in groups for sample in sorted(members[group], key=place_of)]
 
 
 def _ids(rows: list[tuple[str | None, ...]]) -> list[str]:

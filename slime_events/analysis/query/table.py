@@ -11,12 +11,12 @@ NUMBERS = "MAP(VARCHAR, DOUBLE)"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """sql: what it is, over the table's `source`. says: one line with the unit."""
+    """sql: what it is, over the table's `source`. description: one line with the unit."""
 
     name: str
     type: str
     sql: str
-    says: str
+    description: str
 
     @property
     def selected(self) -> str:
@@ -29,7 +29,7 @@ class Table:
     """source: what stands after FROM, over event tables and tables before this one."""
 
     name: str
-    says: str
+    description: str
     source: str
     columns: tuple[Column, ...]
 

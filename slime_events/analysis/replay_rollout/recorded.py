@@ -8,13 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas.errors import RunNotFound, WeightsDamaged
-from schemas.event import type_of
 from schemas.ids import group_of, requested_sample
-from schemas.prompts import PromptSubmitted
-from schemas.rollouts import RolloutRequested, Sampling, StopReason, WeightSpan
-from schemas.turns import TurnRecorded
+from schemas.rollouts import Sampling, StopReason, WeightSpan
 from schemas.weights import WeightsPublished
 from slime_events.analysis.model.ancestry import Ancestor, Ancestry
+from slime_events.analysis.model.records import Run, folded
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.core.trajectory import read_trajectory
 from storage.weights.store import WeightStore, local_folder, verify
@@ -56,20 +54,16 @@ async def read_rollout(opened: OpenedRun, sample: str) -> RecordedRollout:
     except ValueError:
         raise RunNotFound(f"{sample!r} is no id of a sample: it ends in -s and a number (train-0-000003-s1)") from None
     async with Ancestry(opened) as ancestry:
-        part = await _origin(ancestry, requested)
-        log = part.opened.log
-        made = await read_trajectory(log, sample, part.opened.fetch)
-        request = (await part.last_of_each([(type_of(RolloutRequested), requested)])).popitem()[1].envelope.event
-        assert isinstance(request, RolloutRequested)
+        part, run = await _origin(ancestry, requested)
+        request = run.samples[requested].requests[-1].event
         if request.recalls:
-            submitted = await part.last_of_each([(type_of(PromptSubmitted), group_of(sample))])
-            prompt = submitted.popitem()[1].envelope.event
-            assert isinstance(prompt, PromptSubmitted)
+            prompt = run.groups[group_of(sample)].prompt
+            source = prompt.event.source.path if prompt is not None else "RUN"
             raise RunNotFound(
                 f"sample {sample} of run {part.run} is rollout {request.recalls} of another run: its seed and weights "
-                f"are there, so use `slime-events replay-rollout {prompt.source.path} {request.recalls}`"
+                f"are there, so use `slime-events replay-rollout {source} {request.recalls}`"
             )
-        turns = await part.last_of_each([(type_of(TurnRecorded), requested)])
+        made = await read_trajectory(part.opened.log, sample, part.opened.fetch)
         if not made.spans:
             raise RunNotFound(f"sample {sample} of run {part.run} has no tokens that an engine made")
         return RecordedRollout(
@@ -82,15 +76,17 @@ async def read_rollout(opened: OpenedRun, sample: str) -> RecordedRollout:
             sampling=request.sampling,
             seed=request.seed,
             stop=made.stop,
-            in_turns=bool(turns),
+            in_turns=bool(run.samples[requested].turns),
             weights=await _weights(ancestry, {span.version for span in made.spans}),
         )
 
 
-async def _origin(ancestry: Ancestry, sample: str) -> Ancestor:
+async def _origin(ancestry: Ancestry, sample: str) -> tuple[Ancestor, Run]:
+    """The run that has the rollout, and the records of it."""
     async for part in ancestry.all():
-        if await part.last_of_each([(type_of(RolloutRequested), sample)]):
-            return part
+        run = folded(part.run, await part.last_events(samples=[sample], groups=[group_of(sample)]))
+        if sample in run.samples and run.samples[sample].requests:
+            return part, run
     raise RunNotFound(
         f"run {ancestry.own.run} has no rollout of sample {sample!r}: `slime-events query {ancestry.own.run} "
         '"SELECT sample FROM samples"` lists those there are'
@@ -100,11 +96,8 @@ async def _origin(ancestry: Ancestry, sample: str) -> Ancestor:
 async def _weights(ancestry: Ancestry, versions: set[int]) -> dict[int, WeightsPublished]:
     weights: dict[int, WeightsPublished] = {}
     async for part in ancestry.all():
-        wanted = [(type_of(WeightsPublished), str(version)) for version in sorted(versions - weights.keys())]
-        for recorded in (await part.last_of_each(wanted)).values():
-            event = recorded.envelope.event
-            assert isinstance(event, WeightsPublished)
-            weights[event.version] = event
+        run = folded(part.run, await part.last_events(versions=sorted(versions - weights.keys())))
+        weights |= {version: record.published.event for version, record in run.versions.items() if record.published}
         if len(weights) == len(versions):
             break
     return weights

@@ -1,4 +1,4 @@
-"""`rescore`: read a run once, grade its rollouts again where that is asked for, and compare.
+"""`rescore`: read a run once, grade its rollouts again where the change needs it, and compare.
 
 log -> groups as they were decided, batches, evaluations -> portions of some hundred samples
     -> graded side by side in processes of their own -> back in the log's order -> Comparison -> Report
