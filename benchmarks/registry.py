@@ -30,6 +30,7 @@ NAMES = (
     "retrain",
     "resume",
     "lineage",
+    "look_up",
     "query",
     "rescore",
     "trl",

@@ -8,8 +8,8 @@ import pytest
 
 from schemas.errors import RunNotFound
 from slime_events.analysis.lineage.lineage import Asked, Kind, Lineage
+from slime_events.analysis.lineage.picture import svg
 from slime_events.analysis.lineage.resolve import lineage, samples_in_lineage
-from slime_events.analysis.lineage.svg import svg
 from slime_events.analysis.model.ancestry import VersionRange
 from slime_events.app.cli.render.lineage_text import lineage_text
 from slime_events.core.run.run_reader import OpenedRun

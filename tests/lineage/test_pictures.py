@@ -11,11 +11,9 @@ import msgspec
 import pytest
 
 from slime_events.analysis.lineage import picture
-from slime_events.analysis.lineage.html import html
 from slime_events.analysis.lineage.lineage import Asked, Element, Kind, Lineage
-from slime_events.analysis.lineage.picture import rows_of
+from slime_events.analysis.lineage.picture import STRIP_CELLS, colour, html, rows_of, svg
 from slime_events.analysis.lineage.resolve import NEWEST, lineage
-from slime_events.analysis.lineage.svg import STRIP_CELLS, colour, svg
 from slime_events.app.cli.main import main
 from slime_events.app.cli.render.lineage_text import lineage_text
 from tests.lineage.long import long_run

@@ -194,6 +194,12 @@ class Lineage(Element, frozen=True, kw_only=True):
     samples: tuple[Sample, ...] = ()
     notes: tuple[str, ...] = ()
 
+    @property
+    def samples_descendants(self) -> tuple[VersionRange, ...]:
+        """Versions that come of the samples: those of the sample that was trained first."""
+        each = (sample.descendants for sample in self.samples)
+        return max(each, key=lambda ranges: sum(one.count for one in ranges), default=())
+
     def on_line(self, run: str, version: int) -> bool:
         """Whether a version that `run` made is one that the newest comes of: those of a run that was branched from or
         is followed are not, after the join.

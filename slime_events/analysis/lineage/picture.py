@@ -1,20 +1,38 @@
-"""What a picture of a lineage shows, in rows and cells, as coarse as its size asks for. Pure.
+"""A lineage as one SVG, and as an HTML page that needs nothing else.
+
+Above, all versions in a line; below, from left to right, prompt files, a row of reward-coloured cells for each of what
+is asked, and the step that trained it. Rows are as coarse as the answer is large:
 
 several steps       a row for each step (or for so many in a row), a cell for each of its prompts (or steps)
 one step            a row for each prompt, a cell for each of its samples
-a few samples       a row for each sample, a cell for each stretch of tokens that one version made
+a few samples       a row for each sample, a cell for each span of tokens of one weight version
+
+Why the layout is our own: docs/decisions/0021-lineage-draws-its-own-picture.md.
 """
 
 from __future__ import annotations
 
+import enum
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import PurePosixPath
 
-from slime_events.analysis.lineage.lineage import Group, Lineage, Sample, Step
+from slime_events.analysis.lineage.lineage import Group, Kind, Lineage, Sample, Step
 
-FEW_SAMPLES = 16
-MOST_ROWS = 80
+FEW_SAMPLES, MOST_ROWS, STRIP_CELLS = 16, 80, 120
+WIDTH = 1120
+FILE_X, FILE_WIDTH = 20, 150
+LABEL_X, CELLS_X, CELLS_WIDTH = 240, 420, 440
+TARGET_X, TARGET_WIDTH = 930, 170
+STRIP_Y, STRIP_HEIGHT, TOP, BOX = 64, 22, 150, 30
+LOW, MIDDLE, HIGH, NONE = (200, 84, 48), (242, 232, 207), (30, 110, 150), "#c9c9c9"
+STYLE = (
+    "text{font:12px ui-monospace,Menlo,Consolas,monospace;fill:#222}.head{font-size:15px;font-weight:bold}"
+    ".small{font-size:10px;fill:#555}.flow{fill:none;stroke:#8a8a8a;stroke-opacity:.35}.box{fill:#f4f4f4;stroke:#888}"
+)
+PAGE_STYLE = "body{font:14px system-ui,sans-serif;margin:2em;color:#222}pre{font-size:12px;overflow-x:auto}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,19 +55,57 @@ class Row:
     target: str
 
 
-def rows_of(answer: Lineage) -> tuple[Row, ...]:
-    """The rows of an answer, the oldest steps first."""
-    if len(answer.steps) > 1 and len(answer.samples) > FEW_SAMPLES:
-        return _steps(answer)
-    if len(answer.samples) > FEW_SAMPLES:
-        return _groups(answer)
-    return _samples(answer)
+class Mark(enum.Enum):
+    """How a version stands to what was asked, the most important first, with its colour."""
+
+    ASKED = ("asked about", "#7b2d8b")
+    TRAINED = ("trained into", "#d17a00")
+    MADE = ("made its tokens", "#2e7d32")
+    DESCENDANT = ("come of it", "#f2d3a0")
+    ANCESTOR = ("it comes of these", "#a9c4e0")
+    OTHER = ("the rest", "#e4e4e4")
+
+
+def html(answer: Lineage, text: str) -> str:
+    """The picture and `text`, the answer for a terminal."""
+    title = escape(f"Lineage of {heading(answer)}")
+    return (
+        f'<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8"><title>{title}</title>'
+        f"<style>{PAGE_STYLE}</style></head>\n<body>\n{svg(answer)}\n<pre>{escape(text)}</pre>\n</body>\n</html>\n"
+    )
+
+
+def svg(answer: Lineage) -> str:
+    """A whole SVG document, with a title under the pointer for everything that is drawn."""
+    rows = rows_of(answer)
+    pitch = 22 if len(rows) <= 16 else 14
+    height = TOP + max(60, len(rows) * pitch) + 50
+    values = [cell.value for row in rows for cell in row.cells if cell.value is not None] or [0.0]
+    scale = min(0.0, *values), max(1.0, *values)
+    return "\n".join([
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}">',
+        f"<style>{STYLE}</style>",
+        f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
+        _text(20, 28, f"Lineage of {heading(answer)}", "head"),
+        *_strip(answer),
+        *_flow(rows, pitch, scale),
+        *_legend(scale, height - 16),
+        "</svg>",
+        "",
+    ])  # fmt: skip
+
+
+def heading(answer: Lineage) -> str:
+    """What was asked about, in words."""
+    asked = answer.asked
+    several = asked.kind in (Kind.VERSION, Kind.STEP) and asked.depth != 1
+    back = f", {len(answer.steps)} steps back" if several else ""
+    return f"{asked.kind.value} {asked.value} of run {answer.run}{back}"
 
 
 def source_of(group: Group) -> str:
     """`train.jsonl:960`, or `inbox:key`."""
-    source = group.source
-    return f"{file_of(group)}:{source.line}" if source.line else f"{file_of(group)}:{source.key}".rstrip(":")
+    return f"{file_of(group)}:{group.source.line or group.source.key}".rstrip(":")
 
 
 def file_of(group: Group) -> str:
@@ -57,82 +113,68 @@ def file_of(group: Group) -> str:
     return PurePosixPath(group.source.path).name or group.source.path
 
 
-def _steps(answer: Lineage) -> tuple[Row, ...]:
+def rows_of(answer: Lineage) -> tuple[Row, ...]:
+    """The rows of an answer, the oldest steps first."""
     groups = {(group.run, group.group): group for group in answer.groups}
-    by_step: dict[int, list[Group]] = {}
+    steps = {step.step: step for step in sorted(answer.steps, key=lambda step: step.step)}
+    if len(answer.samples) <= FEW_SAMPLES:
+        return tuple(_sample_row(sample, _group_of(sample, groups), steps) for sample in answer.samples)
+    samples: dict[tuple[str, str], list[Sample]] = {}
+    for sample in answer.samples:
+        samples.setdefault((sample.run, sample.group), []).append(sample)
+    if len(steps) <= 1:
+        return tuple(_group_row(group, samples.get(key, []), steps) for key, group in groups.items())
+    by_step: dict[int | None, list[Group]] = {}
     for group in groups.values():
-        if group.step is not None:
-            by_step.setdefault(group.step, []).append(group)
-    steps = sorted(answer.steps, key=lambda step: step.step)
+        by_step.setdefault(group.step, []).append(group)
     size = -(-len(steps) // MOST_ROWS)
-    rewards = {sample.sample: sample.reward.value for sample in answer.samples if sample.reward}
-    if size == 1:
-        return tuple(_step_row(step, by_step.get(step.step, []), rewards) for step in steps)
-    return tuple(_steps_row(steps[i : i + size], by_step) for i in range(0, len(steps), size))
+    ordered = list(steps.values())
+    chunks = [ordered[first : first + size] for first in range(0, len(ordered), size)]
+    if size > 1:
+        return tuple(_steps_row(chunk, [g for step in chunk for g in by_step.get(step.step, [])]) for chunk in chunks)
+    return tuple(_step_row(step, by_step.get(step.step, []), samples) for step in ordered)
 
 
-def _step_row(step: Step, groups: Sequence[Group], rewards: dict[str, float | None]) -> Row:
+def _group_of(sample: Sample, groups: dict[tuple[str, str], Group]) -> Group:
+    named = groups.get((sample.run, sample.group))
+    return named or next(group for group in groups.values() if group.group == sample.group)
+
+
+def _step_row(step: Step, groups: Sequence[Group], samples: dict[tuple[str, str], list[Sample]]) -> Row:
     cells = []
     for group in groups:
-        mean = _mean(rewards.get(sample) for sample in group.samples)
-        cells.append(Cell(mean, f"{group.group}, {source_of(group)}\n{len(group.samples)} samples, {_reward(mean)}"))
-    return Row(
-        label=f"step {step.step}",
-        title=f"{_step_title(step)}\nbatch {step.batch_digest[:12]}",
-        cells=tuple(cells),
-        sources=_files(groups),
-        target=_target(step),
-    )
-
-
-def _steps_row(steps: Sequence[Step], by_step: dict[int, list[Group]]) -> Row:
-    return Row(
-        label=f"{steps[0].step} to {steps[-1].step}",
-        title=f"steps {steps[0].step} to {steps[-1].step}",
-        cells=tuple(Cell(step.mean_reward, _step_title(step)) for step in steps),
-        sources=_files([group for step in steps for group in by_step.get(step.step, [])]),
-        target=_target(steps[-1]),
-    )
-
-
-def _groups(answer: Lineage) -> tuple[Row, ...]:
-    steps, samples = {step.step: step for step in answer.steps}, _by_group(answer.samples)
-    rows = []
-    for group in answer.groups:
         own = samples.get((group.run, group.group), [])
-        mean = _mean(sample.reward.value for sample in own if sample.reward)
-        rows.append(
-            Row(
-                label=source_of(group),
-                title=f"{group.group}, {source_of(group)}\n{len(own)} samples, {_reward(mean)}\n{group.text[:300]}",
-                cells=tuple(
-                    Cell(sample.reward.value if sample.reward else None, sample_title(sample)) for sample in own
-                ),
-                sources=(file_of(group),),
-                target=_target(steps[group.step]) if group.step in steps else "",
-            )
-        )
-    return tuple(rows)
+        mean = _mean(own)
+        cells.append(Cell(mean, f"{group.group}, {source_of(group)}\n{len(own)} samples, {_reward(mean)}"))
+    title = f"{_step_title(step)}\nbatch {step.batch_digest[:12]}"
+    return Row(f"step {step.step}", title, tuple(cells), _files(groups), _target(step))
 
 
-def _samples(answer: Lineage) -> tuple[Row, ...]:
-    groups = {(group.run, group.group): group for group in answer.groups}
-    steps = {step.step: step for step in answer.steps}
-    rows = []
-    for sample in answer.samples:
-        group = groups.get((sample.run, sample.group)) or next(g for g in answer.groups if g.group == sample.group)
-        reward = sample.reward.value if sample.reward else None
-        cells = tuple(
-            Cell(
-                reward,
-                f"tokens {span.start} to {span.end} by v{span.version}\n{sample_title(sample)}",
-                (span.end - span.start) / max(1, sample.length),
-            )
-            for span in sample.spans
+def _steps_row(steps: Sequence[Step], groups: Sequence[Group]) -> Row:
+    label = f"{steps[0].step} to {steps[-1].step}"
+    cells = tuple(Cell(step.mean_reward, _step_title(step)) for step in steps)
+    return Row(label, f"steps {label}", cells, _files(groups), _target(steps[-1]))
+
+
+def _group_row(group: Group, samples: Sequence[Sample], steps: dict[int, Step]) -> Row:
+    mean, label = _mean(samples), source_of(group)
+    title = f"{group.group}, {label}\n{len(samples)} samples, {_reward(mean)}\n{group.text[:300]}"
+    cells = tuple(Cell(_mean([sample]), sample_title(sample)) for sample in samples)
+    return Row(label, title, cells, _files([group]), _target(steps.get(group.step) if group.step is not None else None))
+
+
+def _sample_row(sample: Sample, group: Group, steps: dict[int, Step]) -> Row:
+    title, reward = sample_title(sample), _mean([sample])
+    cells = tuple(
+        Cell(
+            reward,
+            f"tokens {span.start} to {span.end} by v{span.version}\n{title}",
+            (span.end - span.start) / max(1, sample.length),
         )
-        target = _target(steps[sample.step]) if sample.step in steps else ""
-        rows.append(Row(sample.sample, sample_title(sample), cells, (file_of(group),), target))
-    return tuple(rows)
+        for span in sample.spans
+    )
+    target = _target(steps.get(sample.step) if sample.step is not None else None)
+    return Row(sample.sample, title, cells, _files([group]), target)
 
 
 def sample_title(sample: Sample) -> str:
@@ -142,7 +184,7 @@ def sample_title(sample: Sample) -> str:
         made = f"{sample.origin.run}, whose {sample.origin.sample} it is"
     lines = [sample.sample, f"{sample.length} tokens by {made or 'nobody yet'}"]
     if sample.reward is not None:
-        lines.append(_reward(sample.reward.value) if sample.reward.failure is None else sample.reward.failure)
+        lines.append(sample.reward.failure or _reward(sample.reward.value))
     if sample.advantage is not None:
         lines.append(f"advantage {sample.advantage.first:.4g}")
     if sample.mask is not None and sample.mask.trained != sample.mask.tokens:
@@ -150,21 +192,14 @@ def sample_title(sample: Sample) -> str:
     return "\n".join(lines)
 
 
-def _by_group(samples: Iterable[Sample]) -> dict[tuple[str, str], list[Sample]]:
-    found: dict[tuple[str, str], list[Sample]] = {}
-    for sample in samples:
-        found.setdefault((sample.run, sample.group), []).append(sample)
-    return found
-
-
 def _files(groups: Iterable[Group]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(map(file_of, groups)))
 
 
-def _target(step: Step) -> str:
-    return (
-        f"step {step.step} → v{step.version}" if step.committed_at is not None else f"step {step.step}, not committed"
-    )
+def _target(step: Step | None) -> str:
+    if step is None:
+        return ""
+    return f"step {step.step}" + (f" → v{step.version}" if step.committed_at is not None else ", not committed")
 
 
 def _step_title(step: Step) -> str:
@@ -172,10 +207,141 @@ def _step_title(step: Step) -> str:
     return f"{made}\n{len(step.samples)} samples, {_reward(step.mean_reward)}"
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+def _mean(samples: Iterable[Sample]) -> float | None:
+    values = [s.reward.value for s in samples if s.reward is not None and s.reward.value is not None]
+    return sum(values) / len(values) if values else None
 
 
 def _reward(value: float | None) -> str:
     return "not graded" if value is None else f"reward {value:.4g}"
+
+
+def _strip(answer: Lineage) -> list[str]:
+    """All versions in a line; where there are too many, neighbours share a cell, with the most important mark."""
+    marks, count = _marks(answer), answer.newest + 1
+    size = max(1, -(-count // STRIP_CELLS))
+    cells = -(-count // size)
+    width = (WIDTH - 40) / max(cells, 1)
+    digests = {version.version: version.digest for version in answer.versions}
+    order, drawn = list(Mark), []
+    for cell in range(cells):
+        first, last = cell * size, min((cell + 1) * size, count) - 1
+        mark = min((marks.get(version, Mark.OTHER) for version in range(first, last + 1)), key=order.index)
+        run = next((part.run for part in answer.line if part.first <= last <= part.last), answer.run)
+        title = (f"v{first}" if first == last else f"v{first} to v{last}") + f" of {run}: {mark.value[0]}"
+        title += f"\ndigest {digests[first]}" if digests.get(first) else ""
+        drawn.append(_rect(20 + cell * width, STRIP_Y, max(width - 1, 0.5), STRIP_HEIGHT, mark.value[1], title))
+    for part in answer.line:
+        x = 20 + part.first // size * width
+        drawn.append(_text(x, STRIP_Y - 6, f"{part.run} v{part.first} to v{part.last}", "small"))
+        drawn.append(f'<path class="flow" d="M{x:.1f} {STRIP_Y - 4}v{STRIP_HEIGHT + 8}"/>')
+    x = 20
+    shown = {marks.get(version, Mark.OTHER) for version in range(count)}
+    for name, colour_of in (mark.value for mark in order if mark in shown):
+        drawn += [_rect(x, STRIP_Y + 32, 10, 10, colour_of, name), _text(x + 15, STRIP_Y + 41, name, "small")]
+        x += 30 + 7 * len(name)
+    return drawn
+
+
+def _marks(answer: Lineage) -> dict[int, Mark]:
+    of_samples = answer.asked.kind not in (Kind.VERSION, Kind.STEP)
+    descendants = answer.samples_descendants if of_samples else ()
+    marks = {version: Mark.ANCESTOR for part in answer.ancestors for version in range(part.first, part.last + 1)}
+    marks |= {version: Mark.DESCENDANT for part in descendants for version in range(part.first, part.last + 1)}
+    if not of_samples:
+        return marks | {version.version: Mark.ASKED for version in answer.versions[:1]}
+    for sample in answer.samples:
+        marks |= {version: Mark.MADE for version in sample.made_by if answer.on_line(sample.run, version)}
+    return marks | {s.trained_into: Mark.TRAINED for s in answer.samples if s.trained_into is not None}
+
+
+def _flow(rows: Sequence[Row], pitch: int, scale: tuple[float, float]) -> list[str]:
+    middle = [TOP + number * pitch + pitch / 2 for number in range(len(rows))]
+    drawn: list[str] = []
+    for name, numbers, y in _stacked((row.sources for row in rows), middle, BOX):
+        drawn += [_curve(FILE_X + FILE_WIDTH, y, LABEL_X - 6, middle[number]) for number in numbers]
+        drawn += _box(FILE_X, y, FILE_WIDTH, name, f"{name}\nprompts of {len(numbers)} rows came from it")
+    targets = [[row.target] if row.target else [] for row in rows]
+    if len(rows) > 1 and len({row.target for row in rows if row.target}) == len(rows):  # each row has its own
+        arrows = (row.target.rpartition(" → ")[2] for row in rows)
+        drawn += [_text(TARGET_X, y + 4, f"→ {target}", "") for target, y in zip(arrows, middle, strict=True)]
+    else:
+        for name, numbers, y in _stacked(targets, middle, BOX):
+            drawn += [_curve(CELLS_X + CELLS_WIDTH + 8, middle[number], TARGET_X, y) for number in numbers]
+            drawn += _box(TARGET_X, y, TARGET_WIDTH, name, f"{name}\nfrom {len(numbers)} rows")
+    for row, y in zip(rows, middle, strict=True):
+        drawn.append(_text(LABEL_X, y + 4, _cut(row.label, 23), "", row.title))
+        drawn += _cells(row, y - pitch / 2 + 1, pitch - 3, scale)
+    return drawn
+
+
+def _stacked(names: Iterable[Sequence[str]], middle: Sequence[float], gap: float) -> list[tuple[str, list[int], float]]:
+    """Each name with the numbers of its rows and its y: the middle of its rows, and `gap` below the one before."""
+    rows: dict[str, list[int]] = {}
+    for number, several in enumerate(names):
+        for name in several:
+            rows.setdefault(name, []).append(number)
+    ordered = sorted(rows.items(), key=lambda item: sum(item[1]) / len(item[1]))
+    wanted = (sum(middle[number] for number in numbers) / len(numbers) for _, numbers in ordered)
+    ys = itertools.accumulate(wanted, lambda before, y: max(y, before + gap))
+    return [(name, numbers, y) for (name, numbers), y in zip(ordered, ys, strict=True)]
+
+
+def _cells(row: Row, y: float, height: float, scale: tuple[float, float]) -> list[str]:
+    by_share = any(cell.share != 1.0 for cell in row.cells) or len(row.cells) == 1
+    whole = CELLS_WIDTH if by_share else min(CELLS_WIDTH, 55.0 * len(row.cells))
+    total = sum(cell.share for cell in row.cells) or 1.0
+    drawn, x = [], float(CELLS_X)
+    for cell in row.cells:
+        width = whole * cell.share / total
+        drawn.append(_rect(x, y, max(width - 1.5, 0.5), height, colour(cell.value, scale), cell.title))
+        x += width
+    return drawn
+
+
+def colour(value: float | None, scale: tuple[float, float]) -> str:
+    """From low over middle to high within the scale; grey for none."""
+    if value is None:
+        return NONE
+    low, high = scale
+    share = 1.0 if high <= low else min(1.0, max(0.0, (value - low) / (high - low)))
+    begin, end, part = (LOW, MIDDLE, share * 2) if share < 0.5 else (MIDDLE, HIGH, share * 2 - 1)
+    mixed = (round(a + (b - a) * part) for a, b in zip(begin, end, strict=True))
+    return "#" + "".join(f"{one:02x}" for one in mixed)
+
+
+def _legend(scale: tuple[float, float], y: float) -> list[str]:
+    low, high = scale
+    drawn = [_text(CELLS_X, y, f"reward {low:g}", "small")]
+    for number in range(40):
+        value = low + (high - low) * number / 39
+        drawn.append(_rect(CELLS_X + 70 + number * 4, y - 9, 4, 10, colour(value, scale), f"{value:.3g}"))
+    return [*drawn, _text(CELLS_X + 236, y, f"{high:g}", "small")]
+
+
+def _box(x: float, y: float, width: float, name: str, title: str) -> list[str]:
+    shape = f'x="{x}" y="{y - 13:.1f}" width="{width}" height="26" rx="4"'
+    return [
+        f'<rect class="box" {shape}><title>{escape(title)}</title></rect>',
+        _text(x + 8, y + 4, _cut(name, int(width / 7.6)), "", title),
+    ]
+
+
+def _rect(x: float, y: float, width: float, height: float, fill: str, title: str) -> str:
+    shape = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"'
+    return f'<rect {shape} fill="{fill}"><title>{escape(title)}</title></rect>'
+
+
+def _curve(x: float, y: float, to_x: float, to_y: float) -> str:
+    half = (x + to_x) / 2
+    return f'<path class="flow" d="M{x:.1f} {y:.1f}C{half:.1f} {y:.1f} {half:.1f} {to_y:.1f} {to_x:.1f} {to_y:.1f}"/>'
+
+
+def _text(x: float, y: float, text: str, style: str, title: str = "") -> str:
+    hover = f"<title>{escape(title)}</title>" if title else ""
+    return f'<text x="{x:.1f}" y="{y:.1f}" class="{style}">{escape(text)}{hover}</text>'
+
+
+def _cut(text: str, length: int) -> str:
+    """The end of a long name tells more than its beginning."""
+    return text if len(text) <= length else "…" + text[1 - length :]

@@ -1,16 +1,15 @@
 """`read_point`: the place in a run's log from which a branch goes on.
 
-    version V   position of the step.committed that made it, or of the weights.published that the run begins with
-    prompts     those that the run was done with there are the branch's past, the others its future
+version V   position of the step.committed that made it, or of the weights.published that the run begins with
+prompts     those that the run had finished with there are the branch's past, the others its future
 
-Done with are the prompts of batches of steps before V, groups rejected up to there, and lines that cannot be used.
+Finished are the prompts of batches of steps before V, groups rejected up to there, and lines that cannot be used.
 Groups that were open there are not taken over, whatever had been made of them: the branch draws their prompts again. So
 nothing that the branch's weights were trained on comes again, and nothing is left out because the run had drawn ahead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -20,11 +19,13 @@ from schemas.errors import InvalidValue, RunNotFound
 from schemas.event import Purpose
 from schemas.groups import GroupRejected
 from schemas.ids import INBOX, TRAIN
-from schemas.prompts import PromptRejected, PromptSubmitted, Source
+from schemas.prompts import PromptRejected, PromptSubmitted
 from schemas.runs import Branched
 from schemas.steps import StepCommitted
-from schemas.subjects import about, of_type
+from schemas.subjects import of_type
 from schemas.weights import WeightsPublished
+from slime_events.analysis.model.lookup import LogPart
+from slime_events.analysis.model.records import folded
 from slime_events.core.config.data import DataSettings
 from slime_events.core.run.run_reader import branched_of, open_run
 from slime_events.loop.prompts.draw_stats import Draws
@@ -32,7 +33,7 @@ from storage.log import Readable
 
 
 class _Made(NamedTuple):
-    """A version: where it was said first, and the trainer's digests. No optimizer: it had made no step."""
+    """A version: where it was recorded first, and the trainer's digests. No optimizer digest before the first step."""
 
     position: int
     weights: str
@@ -52,10 +53,12 @@ async def read_point(log: Readable, version: int, where: str, *, fresh_optimizer
             f"branch off from {before.where}"
         )
     made = await _first(log, before) if version == first else await _made(log, version, first)
-    if before and before.follows:
-        cursors, passed = await _followed_prompts(version, before)
+    if before and before.follows:  # it draws no prompts: those of the run that it follows, at that version there
+        async with open_run(before.where) as followed:
+            point = await read_point(followed.log, version, before.where)
+        cursors, passed = point.cursors, point.passed
     else:
-        cursors, passed = await _prompts(log, made.position, version, before)
+        cursors, passed = await _prompts(LogPart(log, made.position), version, before)
     return Branched(
         run=log.run,
         where=where,
@@ -69,8 +72,8 @@ async def read_point(log: Readable, version: int, where: str, *, fresh_optimizer
 
 
 async def with_draws(point: Branched, log: Readable, data: DataSettings) -> Branched:
-    """`point` with what `log`, its run's, tells of the prompts that the run was done with there, where a branch with
-    these settings draws by that.
+    """`point` with the statistics of the prompts that the run had finished with there, where a branch with these
+    settings draws by them. log: of the point's run.
     """
     if data.prompt_sampler == "file" and data.archive_prompts is None:
         return point
@@ -83,85 +86,67 @@ async def _draws(log: Readable, point: Branched, pass_reward: float) -> Draws:
         async with open_run(before.where) as followed:
             there = await read_point(followed.log, point.version, before.where)
             return await _draws(followed.log, there, pass_reward)
-    draws = Draws(pass_reward, only=await _done_with(log, point.position, point.version))
+    draws = Draws(pass_reward, only=await _finished(LogPart(log, point.position), point.version))
     await draws.read(log, point.position)
     return draws
 
 
 async def _first(log: Readable, before: Branched | None) -> _Made:
-    async for recorded in log.read(1, of_type(log.run, "weights.published")):
+    async for recorded in LogPart(log).of_type(WeightsPublished):
         event = recorded.envelope.event
-        if isinstance(event, WeightsPublished):
-            return _Made(recorded.position, event.digest, before.optimizer_digest if before else "")
+        assert isinstance(event, WeightsPublished)
+        return _Made(recorded.position, event.digest, before.optimizer_digest if before else "")
     raise RunNotFound(f"run {log.run} has no weight version yet")
 
 
 async def _made(log: Readable, version: int, first: int) -> _Made:
-    if version > first:
-        async for recorded in log.read(1, about(log.run, "step", str(version - 1))):
-            event = recorded.envelope.event
-            if isinstance(event, StepCommitted):
-                return _Made(recorded.position, event.weights_digest, event.optimizer_digest)
+    committed = folded(log.run, await LogPart(log).last_events(versions=[version])).version(version).committed
+    if version > first and committed is not None:
+        return _Made(committed.position, committed.event.weights_digest, committed.event.optimizer_digest)
     newest = await log.last(of_type(log.run, "step.committed"))
     last = newest.envelope.event.version if newest and isinstance(newest.envelope.event, StepCommitted) else first
     raise RunNotFound(f"run {log.run} has no weight version {version}: there are {first} to {last}")
 
 
-async def _followed_prompts(version: int, before: Branched) -> tuple[dict[str, int], dict[str, tuple[int, ...]]]:
-    """Of a learner, which draws none: those that the run it follows was done with at its own version of that number."""
-    async with open_run(before.where) as followed:
-        point = await read_point(followed.log, version, before.where)
-    return point.cursors, point.passed
-
-
 async def _prompts(
-    log: Readable, upto: int, version: int, before: Branched | None
+    part: LogPart, version: int, before: Branched | None
 ) -> tuple[dict[str, int], dict[str, tuple[int, ...]]]:
     """Where the branch draws on, by source, and which prompts from there on it passes over."""
-    drawn = await _drawn(log, upto)
-    done = await _done_with(log, upto, version)
+    finished = await _finished(part, version)
     cursors = dict(before.cursors) if before else {}
     passed = dict(before.passed) if before else {}
-    for path, groups in drawn.items():
-        waiting = [offset for offset, group in groups.items() if group is not None and group not in done]
+    for path, groups in (await _drawn(part)).items():
+        waiting = [offset for offset, group in groups.items() if group is not None and group not in finished]
         cursor = cursors[path] = min(waiting, default=max(groups) + 1)
-        decided = {offset for offset, group in groups.items() if group in done}
+        decided = {offset for offset, group in groups.items() if group in finished}
         passed[path] = tuple(sorted(offset for offset in {*decided, *passed.get(path, ())} if offset >= cursor))
     return cursors, {path: offsets for path, offsets in passed.items() if offsets}
 
 
-async def _drawn(log: Readable, upto: int) -> Mapping[str, Mapping[int, str | None]]:
+async def _drawn(part: LogPart) -> dict[str, dict[int, str | None]]:
     """Group by offset by source; None for a line that could not be used."""
     drawn: dict[str, dict[int, str | None]] = {}
-
-    def note(source: Source, group: str | None) -> None:
-        if source.path != INBOX and source.offset >= 0:  # a line that is no row at all has no place
-            drawn.setdefault(source.path, {})[source.offset] = group
-
-    for event_type in ("prompt.submitted", "prompt.rejected"):
-        async for recorded in log.read(1, of_type(log.run, event_type)):
+    for cls in (PromptSubmitted, PromptRejected):
+        async for recorded in part.of_type(cls):
             event = recorded.envelope.event
-            if recorded.position > upto:
-                break
-            if isinstance(event, PromptSubmitted) and event.purpose is Purpose.TRAIN:
-                note(event.source, event.group)
-            elif isinstance(event, PromptRejected) and event.dataset == TRAIN:
-                note(event.source, None)
+            assert isinstance(event, PromptSubmitted | PromptRejected)
+            group = event.group if isinstance(event, PromptSubmitted) else None
+            trains = event.purpose is Purpose.TRAIN if isinstance(event, PromptSubmitted) else event.dataset == TRAIN
+            # A line that is no row at all has no offset.
+            if trains and event.source.path != INBOX and event.source.offset >= 0:
+                drawn.setdefault(event.source.path, {})[event.source.offset] = group
     return drawn
 
 
-async def _done_with(log: Readable, upto: int, version: int) -> set[str]:
+async def _finished(part: LogPart, version: int) -> set[str]:
     """Groups that were rejected, or trained by the steps that made the version."""
-    done: set[str] = set()
-    async for recorded in log.read(1, of_type(log.run, "group.rejected")):
-        if recorded.position > upto:
-            break
-        if isinstance(recorded.envelope.event, GroupRejected):
-            done.add(recorded.envelope.event.group)
-    async for recorded in log.read(1, of_type(log.run, "batch.sealed")):
+    groups: set[str] = set()
+    async for recorded in part.of_type(GroupRejected):
+        groups.add(recorded.envelope.event.entity())
+    async for recorded in part.of_type(BatchSealed):
         event = recorded.envelope.event
-        if isinstance(event, BatchSealed):
-            if event.step >= version:
-                break
-            done.update(event.groups)
-    return done
+        assert isinstance(event, BatchSealed)
+        if event.step >= version:
+            break
+        groups.update(event.groups)
+    return groups

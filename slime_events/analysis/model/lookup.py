@@ -18,17 +18,27 @@ from schemas.event import Event, type_of
 from schemas.groups import GroupAccepted, GroupRejected
 from schemas.ids import group_of, requested_sample, sample_id, sibling_id
 from schemas.prompts import PromptSubmitted
+from schemas.registry import BY_TYPE
 from schemas.rewards import RewardAssigned, RewardFailed
-from schemas.rollouts import RolloutCompleted, RolloutRequested
+from schemas.rollouts import RolloutCompleted, RolloutFailed, RolloutProgressed, RolloutRequested, RolloutSuspended
+from schemas.runs import RunFailed, RunFinished, RunResumed, RunStarted
 from schemas.steps import StepCommitted
-from schemas.subjects import check_token, everything_about, of_type
+from schemas.subjects import check_token, of_type
+from schemas.turns import TurnRecorded
 from schemas.weights import WeightsActivated, WeightsPublished
 from slime_events.analysis.model.records import Group, Run, Sample, Step, Version
 from storage.log import Readable, Recorded
 
 SAMPLE_EVENTS = (RolloutRequested, RolloutCompleted, RewardAssigned, RewardFailed)
+ALL_SAMPLE_EVENTS = (*SAMPLE_EVENTS, RolloutProgressed, RolloutSuspended, RolloutFailed, TurnRecorded)
+RUN_EVENTS = (RunStarted, RunResumed, RunFinished, RunFailed)
 GROUP_EVENTS = (PromptSubmitted, GroupAccepted, GroupRejected)
 STEP_EVENTS = (BatchSealed, StepCommitted)
+RECURRING: tuple[type[Event], ...] = (
+    *RUN_EVENTS,
+    *(RolloutRequested, RolloutProgressed, RolloutSuspended, RolloutFailed, TurnRecorded),
+)
+"""Types of which there may be several about one entity."""
 AT_ONCE = 32
 """Subjects, or batches, in one question where it is not known how many there are."""
 
@@ -81,20 +91,25 @@ class LogPart:
         """Those of `record_events`."""
         return list((await self.last_of_each(record_events(**of))).values())  # type: ignore[arg-type]
 
-    async def of_type(self, cls: type[Event], entity: str = "*") -> AsyncIterator[Recorded]:
-        """All events of one type, or those of them about one entity, in order."""
-        async for recorded in self._read(f"slime.{self.log.run}.{type_of(cls)}.{entity}"):
-            yield recorded
-
-    async def about(self, entity: str) -> list[Recorded]:
-        """All events about one entity, in order."""
-        return [recorded async for recorded in self._read(everything_about(self.log.run, entity))]
-
-    async def _read(self, subject: str) -> AsyncIterator[Recorded]:
-        async for recorded in self.log.read(1, subject):
+    async def of_type(self, cls: type[Event], entity: str = "*", *, start: int = 1) -> AsyncIterator[Recorded]:
+        """All events of one type, or those of them about one entity, in order, from a position on."""
+        async for recorded in self.log.read(start, f"slime.{self.log.run}.{type_of(cls)}.{entity}"):
             if not self._has(recorded):
                 return
             yield recorded
+
+    async def about(self, classes: Sequence[type[Event]], entities: Iterable[str]) -> list[Recorded]:
+        """All events of these types about these entities, in order.
+
+        By whole subjects: a server looks through all of a long log for those that match a subject with wildcards.
+        """
+        events: list[Recorded] = []
+        for (event_type, entity), last in (await self.last_of_each(wanted(classes, entities))).items():
+            if (cls := BY_TYPE[event_type]) in RECURRING:
+                events += [recorded async for recorded in self.of_type(cls, entity)]
+            else:
+                events.append(last)
+        return sorted(events, key=lambda recorded: recorded.position)
 
     def _has(self, recorded: Recorded) -> bool:
         return self.end is None or recorded.position <= self.end
@@ -122,13 +137,14 @@ class LogPart:
 
 
 class Lookup:
-    """Records of one run's log. `run` holds those that were fetched so far, and what belongs to them.
+    """Records of one run's log. `run` holds those that were fetched so far, and what belongs to them; `events` all
+    events of the last sample and of the one whose rollout it came of.
 
     Every method raises RunNotFound for what is not there, with the names or numbers that are.
     """
 
     def __init__(self, log: Readable) -> None:
-        self.run = Run(log.run)
+        self.run, self.events = Run(log.run), list[Recorded]()
         self._log, self._part = log, LogPart(log)
         self._folded: set[int] = set()
 
@@ -142,16 +158,15 @@ class Lookup:
             else await self._find(name, (RolloutRequested, RolloutCompleted), "sample")
         )
         await self._group_events(group_of(sample))
-        for entity in dict.fromkeys((requested_sample(sample), sample)):
-            self._fold(await self._part.about(entity))
+        self.events = await self._part.about(ALL_SAMPLE_EVENTS, (requested_sample(sample), sample))
+        self._fold(self.events)
         return self.run.samples[sample]
 
     async def group(self, name: str) -> Group:
         """A group with all its samples, as `sample`."""
         group = await self.group_id(name)
         record = await self._group_events(group)
-        for sample in await self._members(group):
-            self._fold(await self._part.about(sample))
+        self._fold(await self._part.about(ALL_SAMPLE_EVENTS, await self._members(group)))
         return record
 
     async def step(self, step: int) -> Step:
@@ -169,15 +184,16 @@ class Lookup:
         if version not in self.run.versions:
             raise await self._no_number("weight version", version, WeightsPublished)
         self._fold((await self._part.last_of_each(wanted((CheckpointSaved,), [version]))).values())
-        for cls in (WeightsActivated, EvalCompleted):  # a few for each version: no part of their entity is a subject
-            found = [recorded async for recorded in self._part.of_type(cls)]
-            self._fold(one for one in found if one.envelope.event.version == version)  # type: ignore[attr-defined]
+        published = self.run.versions[version].published
+        for cls in (WeightsActivated, EvalCompleted):  # a version is only a part of their entities: read from it on
+            later = self._part.of_type(cls, start=published.position if published else 1)
+            self._fold([one async for one in later if one.envelope.event.version == version])  # type: ignore[attr-defined]
         await self.lifetime()
         return self.run.versions[version]
 
     async def lifetime(self) -> None:
         """The run's starts, resumptions and ends: its settings."""
-        self._fold(await self._part.about("run"))
+        self._fold(await self._part.about(RUN_EVENTS, ["run"]))
 
     async def group_id(self, name: str) -> str:
         """The id of a group, of which `name` may be a beginning."""
@@ -191,7 +207,7 @@ class Lookup:
 
     async def _group_events(self, name: str) -> Group:
         """The group's own events, and the step whose batch it is in."""
-        self._fold(await self._part.about(name))
+        self._fold(await self._part.about(GROUP_EVENTS, [name]))
         group = self.run.group(name)
         if group.verdict is not None and isinstance(group.verdict.event, GroupAccepted):
             last = await self._log.last(of_type(self.run.run, type_of(BatchSealed)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -17,8 +18,10 @@ from schemas.runs import RunFailed, RunResumed, RunStarted
 from schemas.steps import StepClaimed, StepCommitted
 from schemas.weights import WeightsActivated, WeightsPublished
 from schemas.workers import WorkerJoined
+from slime_events.core.run.run_settings import settings_in_force
 from slime_events.core.state.apply import apply
 from slime_events.core.state.run import RunState
+from slime_events.loop.conductor.plan import Plan, make_plan
 from storage.log import Recorded
 
 NANO = 1e-9
@@ -58,6 +61,14 @@ def disagreement(line: StepLine) -> str | None:
         f"warning: step {line.step}: engine and trainer disagree on log-probs by up to {difference:.2g} on equal "
         "weights: they do not compute the same model (dtype, attention or sampling settings?)"
     )
+
+
+def plan_in_force(run_events: Iterable[Event]) -> Plan | None:
+    """The conductor's plan after these starts and resumptions; None where the settings give no number of steps."""
+    settings = settings_in_force(run_events)
+    if settings.rollout.num_rollout is None:
+        return None
+    return make_plan(settings.rollout, settings.evaluation, settings.trainer)
 
 
 class WorkingTime:

@@ -11,7 +11,7 @@ import msgspec
 
 from schemas.batches import BatchSealed
 from schemas.evals import EvalCompleted
-from schemas.event import type_of
+from schemas.event import Event, type_of
 from schemas.groups import GroupAccepted, GroupRejected
 from schemas.rollouts import RolloutCompleted, RolloutFailed, RolloutProgressed, RolloutSuspended
 from schemas.runs import RunFailed, RunFinished, RunResumed, RunStarted
@@ -108,44 +108,28 @@ Decided = tuple[str, str, dict[str, float]]
 """Of a decision: about what, why, on which figures."""
 
 
-def _started(context: Context, event: RunStarted) -> Decided:
-    context.starts.append(event)
-    return "run", "", {}
-
-
 def _resumed(context: Context, event: RunResumed) -> Decided:
     context.starts.append(event)
     context.engines, context.workers = {}, {}
     return "run", f"incarnation {event.incarnation}", {}
 
 
-def _finished(context: Context, event: RunFinished) -> Decided:
-    return "run", event.reason.value, {"steps": event.steps, "events": event.events}
-
-
-def _failed(context: Context, event: RunFailed) -> Decided:
-    return "run", f"{event.role}: {event.reason}", {}
+def _started(context: Context, event: RunStarted) -> Decided:
+    context.starts.append(event)
+    return "run", "", {}
 
 
 def _taken(context: Context, event: RolloutProgressed | TurnBegun) -> None:
     context.engines[event.sample] = event.engine
 
 
-def _let_go(context: Context, event: RolloutSuspended | RolloutFailed) -> None:
-    context.engines.pop(event.sample, None)
-
-
-def _completed(context: Context, event: RolloutCompleted) -> None:
-    context.engines.pop(event.rollout or event.sample, None)
-
-
-def _accepted(context: Context, event: GroupAccepted) -> Decided:
-    return event.group, _by(event.filter, event.reason or ""), event.figures
+def _let_go(context: Context, *samples: str) -> None:
+    for sample in samples:
+        context.engines.pop(sample, None)
 
 
 def _rejected(context: Context, event: GroupRejected) -> Decided:
-    for sample in event.samples:
-        context.engines.pop(sample, None)
+    _let_go(context, *event.samples)
     return event.group, f"{event.cause.value}: {_by(event.filter, event.reason)}", event.figures
 
 
@@ -154,25 +138,20 @@ def _by(path: str, reason: str) -> str:
 
 
 def _sealed(context: Context, event: BatchSealed) -> Decided:
-    figures: dict[str, float] = {
-        "groups": len(event.groups),
-        "samples": len(event.samples),
-        "oldest_version": event.oldest_version,
-    }
+    figures: dict[str, float] = {"groups": len(event.groups), "samples": len(event.samples)}
+    figures |= _figures(event, "oldest_version")
     if event.raw_rewards:
         figures["reward"] = sum(event.raw_rewards) / len(event.raw_rewards)
     return f"step {event.step}", "suspends rollouts under way" if event.suspends else "", figures
 
 
 def _committed(context: Context, event: StepCommitted) -> Decided:
-    figures: dict[str, float] = {"version": event.version, "samples": event.samples, "tokens": event.tokens}
-    figures |= {"loss": event.metrics["loss"]} if "loss" in event.metrics else {}
-    return f"step {event.step}", "", figures
+    loss = {"loss": event.metrics["loss"]} if "loss" in event.metrics else {}
+    return f"step {event.step}", "", _figures(event, "version", "samples", "tokens") | loss
 
 
-def _evaluated(context: Context, event: EvalCompleted) -> Decided:
-    names = ("version", "mean", "samples", "failed")
-    return event.dataset, "", {name: getattr(event, name) for name in names}
+def _figures(event: Event, *names: str) -> dict[str, float]:
+    return {name: getattr(event, name) for name in names}
 
 
 def _joined(context: Context, event: WorkerJoined) -> None:
@@ -187,18 +166,18 @@ def _lost(context: Context, event: WorkerLost) -> None:
 _HANDLERS: dict[type, Callable[[Context, Any], Decided | None]] = {
     RunStarted: _started,
     RunResumed: _resumed,
-    RunFinished: _finished,
-    RunFailed: _failed,
+    RunFinished: lambda _, event: ("run", event.reason.value, _figures(event, "steps", "events")),
+    RunFailed: lambda _, event: ("run", f"{event.role}: {event.reason}", {}),
     RolloutProgressed: _taken,
     TurnBegun: _taken,
-    RolloutSuspended: _let_go,
-    RolloutFailed: _let_go,
-    RolloutCompleted: _completed,
-    GroupAccepted: _accepted,
+    RolloutSuspended: lambda context, event: _let_go(context, event.sample),
+    RolloutFailed: lambda context, event: _let_go(context, event.sample),
+    RolloutCompleted: lambda context, event: _let_go(context, event.rollout or event.sample),
+    GroupAccepted: lambda _, event: (event.group, _by(event.filter, event.reason or ""), event.figures),
     GroupRejected: _rejected,
     BatchSealed: _sealed,
     StepCommitted: _committed,
-    EvalCompleted: _evaluated,
+    EvalCompleted: lambda _, event: (event.dataset, "", _figures(event, "version", "mean", "samples", "failed")),
     WorkerJoined: _joined,
     WorkerLost: _lost,
 }

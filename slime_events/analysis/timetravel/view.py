@@ -12,12 +12,11 @@ import msgspec
 from schemas.event import Event, Purpose
 from schemas.rollouts import RolloutCompleted, RolloutFailed, RolloutProgressed, RolloutSuspended
 from schemas.turns import TurnBegun
+from slime_events.analysis.model.progress import plan_in_force
 from slime_events.analysis.timetravel.moment import Moment
-from slime_events.core.run.run_settings import settings_in_force
 from slime_events.core.state.group import GroupPhase, GroupState, SamplePhase, SampleState
 from slime_events.core.state.run import RunPhase, RunState
 from slime_events.loop.conductor.decide import waits_for
-from slime_events.loop.conductor.plan import Plan, make_plan
 from storage.log import Readable
 
 UNDER_WAY = (SamplePhase.REQUESTED, SamplePhase.RUNNING)
@@ -36,7 +35,7 @@ class EngineFoundLater(NamedTuple):
 
 def facts_of(moment: Moment, end: int, later: Mapping[str, EngineFoundLater] | None = None) -> dict[str, Any]:
     """See docs/time-travel.md for each field. end: the log's last position. later: of `look_ahead`."""
-    state, context, plan = moment.state, moment.context, _plan(moment)
+    state, context, plan = moment.state, moment.context, plan_in_force(moment.context.starts)
     rollouts = _rollouts(moment, later or {})
     groups = [_group(group, moment) for group in state.groups.values()]
     open_groups = [group for group in groups if group["behind"] is not None]
@@ -116,14 +115,6 @@ def _engine_of(event: Event, at: int) -> tuple[str, EngineFoundLater | None]:
     if isinstance(event, RolloutProgressed | RolloutSuspended | RolloutFailed | TurnBegun):
         return event.sample, EngineFoundLater(event.engine, None)
     return "", None
-
-
-def _plan(moment: Moment) -> Plan | None:
-    """The conductor's plan at that moment; None where the settings do not give a number of steps."""
-    settings = settings_in_force(moment.context.starts)
-    if settings.rollout.num_rollout is None:
-        return None
-    return make_plan(settings.rollout, settings.evaluation, settings.trainer)
 
 
 def _under_way(state: RunState) -> list[SampleState]:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from schemas.errors import RunNotFound
-from schemas.runs import Branched, RunStarted
-from schemas.subjects import about
+from schemas.event import Event, type_of
+from schemas.runs import Branched, RunResumed, RunStarted
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_folder import RUNS_DIR, RunFolder, find_run
 from slime_events.core.run.run_settings import settings_in_force
@@ -65,8 +65,7 @@ async def open_run(where: str, runs_dir: str | Path = RUNS_DIR) -> AsyncIterator
 
 async def branched_of(log: Readable) -> Branched | None:
     """Where a run goes on from itself; None for one that begins with its base checkpoint. Raises RunNotFound."""
-    async for recorded in log.read(1, about(log.run, "run", "run")):
-        event = recorded.envelope.event
+    async for event in _run_events(log):
         if isinstance(event, RunStarted):
             return event.branched
     raise RunNotFound(NOT_STARTED.format(run=log.run))
@@ -98,10 +97,17 @@ def open_archive(where: str) -> ArchiveReader:
 
 
 async def _settings(log: Readable) -> TrainSettings:
-    found = [recorded.envelope.event async for recorded in log.read(1, about(log.run, "run", "run"))]
-    if not found:
+    events = [event async for event in _run_events(log)]
+    if not events:
         raise RunNotFound(NOT_STARTED.format(run=log.run))
-    return settings_in_force(found)
+    return settings_in_force(events)
+
+
+async def _run_events(log: Readable) -> AsyncIterator[Event]:
+    """Its start and its resumptions. By whole subjects: with a wildcard a server looks through all of a long log."""
+    for cls in (RunStarted, RunResumed):
+        async for recorded in log.read(1, f"slime.{log.run}.{type_of(cls)}.run"):
+            yield recorded.envelope.event
 
 
 def _fetch(blobs: BlobStore) -> Fetch:

@@ -12,10 +12,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from schemas.errors import InvalidValue
-from slime_events.analysis.lineage.html import html
 from slime_events.analysis.lineage.lineage import Asked, Kind, Lineage
+from slime_events.analysis.lineage.picture import html, svg
 from slime_events.analysis.lineage.resolve import NEWEST, lineage, to_json
-from slime_events.analysis.lineage.svg import svg
 from slime_events.app.cli.out_file import new_file
 from slime_events.app.cli.render.lineage_text import lineage_text
 from slime_events.app.cli.run_argument import RunParser

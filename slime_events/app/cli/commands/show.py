@@ -20,7 +20,7 @@ from slime_events.app.cli.render.text import json_text
 from slime_events.app.cli.run_argument import RunParser
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.run.run_reader import open_run
-from slime_events.core.trajectory import Fetch, read_trajectory
+from slime_events.core.trajectory import Fetch, Trajectories
 from slime_events.plugins.prompt_text import prompt_decoder, text_decoder
 from storage.log import Readable
 
@@ -55,7 +55,7 @@ async def view_of(
     """
     lookup = Lookup(log)
     if question.sample is not None:
-        facts = await _sample(lookup, question.sample, log, fetch)
+        facts = await _sample(lookup, question.sample, fetch)
         return View(facts, sample_text(facts, question.tokens))
     if question.group is not None:
         facts = group_facts(lookup.run, await lookup.group(question.group))
@@ -75,15 +75,18 @@ async def view_of(
     return View(facts, run_text(facts, folder))
 
 
-async def _sample(lookup: Lookup, name: str, log: Readable, fetch: Fetch) -> dict[str, Any]:
+async def _sample(lookup: Lookup, name: str, fetch: Fetch) -> dict[str, Any]:
     sample = await lookup.sample(name)
+    trajectories = Trajectories(fetch)
+    for recorded in lookup.events:
+        trajectories.apply(recorded.envelope.event, recorded.position)
     await lookup.lifetime()
     checkpoint = (lookup.run.settings.get("engine") or {}).get("hf_checkpoint")
     decode = text_decoder(checkpoint)
     return sample_facts(
         lookup.run,
         sample,
-        await read_trajectory(log, sample.sample, fetch),
+        trajectories.by_sample[sample.sample],
         None if decode is None else lambda token: decode([token]),
         prompt_decoder(checkpoint, fetch),
     )

@@ -90,6 +90,8 @@ def _head(facts: dict[str, Any], event: str) -> str:
     wanted = f" of {facts['steps_wanted']}" if facts["steps_wanted"] else ""
     room = "" if pressure["room"] is None else f" of {pressure['room']} that there is room for"
     decided = f"{counts['groups_accepted']} accepted, {counts['groups_rejected']} rejected"
+    behind = ", ".join(f"{n} groups {versions} behind" for versions, n in facts["staleness"]["behind"].items())
+    bound = facts["staleness"]["bound"]
     return fields([
         ("run", facts["run"]),
         ("position", f"{facts['position']:,} of {facts['end']:,}"),
@@ -101,7 +103,7 @@ def _head(facts: dict[str, Any], event: str) -> str:
         ("weights", f"version {facts['version']} {facts['weights_digest'][:12]}, published {facts['published']}"),
         ("open", f"{pressure['open']} groups{room}, {pressure['unsealed']} in no batch yet, "
                  f"{pressure['prompts_waiting']} prompts wait"),
-        ("staleness", _staleness(facts["staleness"])),
+        ("staleness", behind and behind + ("" if bound is None else f" (bound {bound})")),
         ("training", "\n".join(f"step {s['step']}: {len(s['groups'])} groups" for s in facts["sealed"])),
         ("evaluating", "\n".join(f"{e['dataset']} of version {e['version']}: {e['groups']} groups"
                                  for e in facts["evals"])),
@@ -113,15 +115,14 @@ def _head(facts: dict[str, Any], event: str) -> str:
     ])  # fmt: skip
 
 
-def _staleness(staleness: dict[str, Any]) -> str | None:
-    behind = ", ".join(f"{n} groups {versions} behind" for versions, n in staleness["behind"].items())
-    bound = "" if staleness["bound"] is None else f" (bound {staleness['bound']})"
-    return f"{behind}{bound}" if behind else None
-
-
 def _engines(facts: dict[str, Any]) -> str:
     rows = [
-        (e["engine"], _version(e["version"]), len(e["rollouts"]), sum(r["tokens"] for r in e["rollouts"]))
+        (
+            e["engine"],
+            "no weights" if e["version"] is None else f"v{e['version']}",
+            len(e["rollouts"]),
+            sum(r["tokens"] for r in e["rollouts"]),
+        )
         for e in facts["engines"]
     ]
     return table(("engine", "runs", "rollouts", "tokens so far"), rows) if rows else ""
@@ -156,10 +157,6 @@ def _weights(rollout: dict[str, Any]) -> str:
     if rollout["oldest"] == rollout["newest"]:
         return f"v{rollout['newest']}"
     return f"v{rollout['oldest']} to v{rollout['newest']}"
-
-
-def _version(version: int | None) -> str:
-    return "no weights" if version is None else f"v{version}"
 
 
 def _groups(groups: list[dict[str, Any]]) -> str:
@@ -205,7 +202,8 @@ def _with_rest(shown: str, left: int, what: str) -> str:
 
 def diff_text(facts: dict[str, Any]) -> str:
     """`difference` of two moments."""
-    groups = facts["groups"]
+    groups, rejections = facts["groups"], facts["rejections"]
+    counts = {**facts["counts"], **{f"rejected for {cause}": added for cause, added in rejections.items()}}
     head = fields([
         ("run", facts["run"]),
         ("from", _position_text(facts["from"])),
@@ -216,7 +214,7 @@ def diff_text(facts: dict[str, Any]) -> str:
         head,
         _section("changed", {**facts["changed"], **facts["backpressure"], **facts["cursors"]}, _was_is),
         _section("engines", facts["engines"], _was_is),
-        _section("counts", {**facts["counts"], **_causes(facts["rejections"])}, lambda added: f"{added:+,}"),
+        _section("counts", counts, lambda added: f"{added:+,}"),
         _section("groups that came", groups["came"], str),
         _section("groups that went", groups["went"], str),
         _section("groups that moved", groups["moved"], lambda pair: " -> ".join(map(_phase_text, pair))),
@@ -240,10 +238,6 @@ def _section(title: str, values: dict[str, Any], text_of: Any) -> str:
 
 def _was_is(pair: list[Any]) -> str:
     return " -> ".join("nothing" if value in (None, "") else shorten(str(value), VALUE_WIDTH) for value in pair)
-
-
-def _causes(rejections: dict[str, int]) -> dict[str, int]:
-    return {f"rejected for {cause}": added for cause, added in rejections.items()}
 
 
 def _phase_text(group: dict[str, Any]) -> str:

@@ -7,15 +7,13 @@ from typing import Any
 from schemas.groups import GroupRejected
 from schemas.runs import RunFailed, RunFinished
 from slime_events.analysis.model import Run
-from slime_events.analysis.model.progress import NANO, Progress
+from slime_events.analysis.model.progress import NANO, Progress, plan_in_force
 from slime_events.analysis.model.rejections import Reason, reason_of
 from slime_events.app.cli.render.json_values import plain
 from slime_events.app.cli.render.sparkline import sparkline
 from slime_events.app.cli.render.text import block, cell_text, duration, fields, moment, table, versions_text
 from slime_events.app.launch.run_status import MEANINGS, RunStatus, status_of
 from slime_events.core.run.run_folder import RunFolder
-from slime_events.core.run.run_settings import settings_in_force
-from slime_events.loop.conductor.plan import Plan, make_plan
 
 LAST_STEPS = 10
 EXAMPLES = 3
@@ -26,7 +24,7 @@ def run_facts(run: Run, progress: Progress, launched: bool | None = None) -> dic
 
     launched: whether a launcher is on; None where that cannot be known.
     """
-    plan = _plan(run)
+    plan = plan_in_force(entry.event for entry in run.lifetime)
     state, end = progress.state, run.lifetime[-1].event if run.lifetime else None
     return {
         "run": run.run,
@@ -39,7 +37,10 @@ def run_facts(run: Run, progress: Progress, launched: bool | None = None) -> dic
         "events": run.events,
         "steps": [plain(line) for line in progress.steps],
         "steps_wanted": plan.steps if plan else None,
-        "staleness": _staleness(progress, plan),
+        "staleness": {
+            "most": max((line.staleness for line in progress.steps), default=None),
+            "bound": None if plan is None or state.follows else plan.staleness_bound,  # it has its parent's rollouts
+        },
         "trainer_idle": progress.trainer_idle,
         "version": state.version,
         "weights_digest": state.weights_digest,
@@ -52,22 +53,6 @@ def run_facts(run: Run, progress: Progress, launched: bool | None = None) -> dic
         "lost": [plain(entry.event) for entry in run.lost],
         "open_groups": state.open_groups,
         "in_flight": progress.in_flight,
-    }
-
-
-def _plan(run: Run) -> Plan | None:
-    """The conductor's plan since the last resumption; None where the settings do not give a number of steps."""
-    settings = settings_in_force(entry.event for entry in run.lifetime)
-    if settings.rollout.num_rollout is None:
-        return None
-    return make_plan(settings.rollout, settings.evaluation, settings.trainer)
-
-
-def _staleness(progress: Progress, plan: Plan | None) -> dict[str, int | None]:
-    """most: versions that any sample was behind. bound: that it may be; None for a run that follows another."""
-    return {
-        "most": max((line.staleness for line in progress.steps), default=None),
-        "bound": None if plan is None or progress.state.follows else plan.staleness_bound,
     }
 
 
@@ -97,22 +82,23 @@ def _head(facts: dict[str, Any]) -> str:
     decided = counts["groups_accepted"] + counts["groups_rejected"]
     status = RunStatus(facts["phase"])
     why = f" ({ended['reason']})" if status is RunStatus.FAILED else ""
-    rewards = [line["reward"] for line in steps]
+    rewards, idle = [line["reward"] for line in steps], facts["trainer_idle"]
+    suspended = f", {counts['suspensions']} suspended at step boundaries" if counts["suspensions"] else ""
     return fields([
         ("run", facts["run"]),
         ("phase", f"{status}{why}: {MEANINGS[status].format(run=facts['run'])}"),
         ("started", f"{moment(facts['started_at'])}, {_on(facts)}, {facts['events']:,} events"),
         ("branched", _branched(facts["branched"])),
         ("steps", f"{_counted(facts)}, weight version {facts['version']} {facts['weights_digest'][:12]}"),
-        ("trainer", _idle(facts["trainer_idle"])),
+        ("trainer", None if idle is None else f"idle {idle:.1%} of the time from its first commit to its last"),
         ("staleness", _behind(facts["staleness"])),
-        ("reward", _reward(rewards)),
+        ("reward", f"{sparkline(rewards)}  {rewards[0]:.3f} -> {rewards[-1]:.3f}" if rewards else None),
         ("prompts", f"{counts['prompts_submitted']} submitted, {counts['prompts_rejected']} refused"),
         ("groups", f"{counts['groups_accepted']} of {decided} accepted, {counts['groups_trained']} trained on, "
                    f"{facts['open_groups']} open"),
         ("samples", f"{counts['samples_completed']} completed for training; evaluations included, "
                     f"{counts['samples_failed']} failed, {counts['rewards_failed']} ungraded, "
-                    f"{facts['in_flight']} in flight" + _suspensions(counts)),
+                    f"{facts['in_flight']} in flight" + suspended),
         ("tokens", f"{counts['response_tokens']:,} generated"),
     ])  # fmt: skip
 
@@ -136,25 +122,11 @@ def _counted(facts: dict[str, Any]) -> str:
     return f"{first + own}{wanted}" + (f", {own} of its own" if first else "")
 
 
-def _suspensions(counts: dict[str, Any]) -> str:
-    return f", {counts['suspensions']} suspended at step boundaries" if counts["suspensions"] else ""
-
-
-def _idle(share: float | None) -> str | None:
-    return None if share is None else f"idle {share:.1%} of the time from its first commit to its last"
-
-
 def _behind(staleness: dict[str, int | None]) -> str | None:
     if staleness["most"] is None:
         return None
     bound = "" if staleness["bound"] is None else f", at most {staleness['bound']} by its settings"
     return f"up to {staleness['most']} versions behind{bound}"
-
-
-def _reward(rewards: list[float]) -> str | None:
-    if not rewards:
-        return None
-    return f"{sparkline(rewards)}  {rewards[0]:.3f} -> {rewards[-1]:.3f}"
 
 
 def _steps(facts: dict[str, Any]) -> str:
@@ -203,25 +175,17 @@ def _refused(facts: dict[str, Any]) -> str:
 
 
 def _engines(facts: dict[str, Any]) -> str:
-    rows = [(w["worker"], w["role"], w["pid"], facts["engines"].get(w["worker"]), _start(w)) for w in facts["workers"]]
+    rows = [
+        (w["worker"], w["role"], w["pid"], facts["engines"].get(w["worker"]),
+         " ".join(f"{part} {seconds:.1f} s" for part, seconds in w["seconds"].items()))
+        for w in facts["workers"]
+    ]  # fmt: skip
     lost = [f"lost {w['worker']}: {w['reason']}" for w in facts["lost"]]
     return "\n".join([table(("worker", "role", "pid", "version", "start"), rows), *lost]) if rows else ""
 
 
-def _start(worker: dict[str, Any]) -> str:
-    return " ".join(f"{part} {seconds:.1f} s" for part, seconds in worker["seconds"].items())
-
-
 def _files(folder: RunFolder) -> str:
-    named = (
-        ("log", folder.nats),
-        ("archive", folder.archive),
-        ("blobs", folder.blobs),
-        ("weights", folder.weights),
-        ("checkpoints", folder.checkpoints),
-        ("traces", folder.traces),
-        ("process logs", folder.logs),
-        ("settings", folder.settings),
-        ("summary", folder.summary),
-    )
+    parts = ("archive", "blobs", "weights", "checkpoints", "traces")
+    named = [("log", folder.nats), *((part, getattr(folder, part)) for part in parts)]
+    named += [("process logs", folder.logs), ("settings", folder.settings), ("summary", folder.summary)]
     return fields((name, path) for name, path in named if path.exists())

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
-from slime_events.analysis.lineage.lineage import Group, Kind, Lineage, Sample, Step
-from slime_events.analysis.lineage.picture import source_of
-from slime_events.app.cli.render import lineage_words as words
+from slime_events.analysis.lineage.lineage import Advantage, Decision, Group, Kind, Lineage, Mask, Reward, Sample, Step
+from slime_events.analysis.lineage.picture import file_of, source_of
+from slime_events.analysis.model.ancestry import VersionRange
 from slime_events.app.cli.render.event_line import figures_text, spans_text
 from slime_events.app.cli.render.text import block, clock, fields, moment, shorten, table
 
 FEW_REWARDS = 16
+DIGEST = 12
+"""Characters of a digest that are shown."""
 
 
 def lineage_text(answer: Lineage) -> str:
@@ -28,34 +30,33 @@ def _version_head(answer: Lineage) -> str:
     newest = answer.steps[0] if answer.steps else None
     version = answer.versions[0] if answer.versions else None
     own = version if version is not None and (newest is None or version.version == newest.version) else None
+    several = None
+    if newest and len(answer.steps) > 1:
+        samples = sum(len(step.samples) for step in answer.steps)
+        several = f"{len(answer.steps)} steps, {answer.steps[-1].step} to {newest.step}: {samples:,} samples"
     return fields([
         ("version", f"{own.version} of run {own.run}" if own else f"not made yet, step {answer.asked.value}"),
         ("published", moment(own.published_at) if own and own.published_at else None),
         ("digest", own.digest if own else None),
         ("weights", own.url if own else None),
-        ("made by", _made_by(newest) if newest else "nobody: the run begins with it"),
-        ("told of", _told_of(answer.steps) if len(answer.steps) > 1 else None),
-        ("comes of", words.versions_text(answer.ancestors) or None),
-        ("come of it", words.versions_text(answer.descendants) or None),
-        ("prompts of", words.files_text(answer.groups)),
+        ("made by", _maker(newest) if newest else "nobody: the run begins with it"),
+        ("shown", several),
+        ("comes of", _versions(answer.ancestors)),
+        ("come of it", _versions(answer.descendants)),
+        ("prompts of", _files(answer.groups)),
     ])  # fmt: skip
 
 
-def _made_by(step: Step) -> str:
+def _maker(step: Step) -> str:
     tokens = f", {step.tokens:,} tokens" if step.tokens is not None else ""
     counts = f"{len(step.groups)} prompts, {len(step.samples)} samples{tokens}, mean reward {step.mean_reward:.3f}"
     return f"step {step.step} of run {step.run} from v{step.parent}: {counts}"
 
 
-def _told_of(steps: Sequence[Step]) -> str:
-    samples = sum(len(step.samples) for step in steps)
-    return f"{len(steps)} steps, {steps[-1].step} to {steps[0].step}: {samples:,} samples"
-
-
 def _steps(answer: Lineage) -> str:
-    files: dict[int, list[Group]] = {}
+    groups: dict[int | None, list[Group]] = {}
     for group in answer.groups:
-        files.setdefault(group.step if group.step is not None else -1, []).append(group)
+        groups.setdefault(group.step, []).append(group)
     rows = [
         (
             step.step,
@@ -65,9 +66,9 @@ def _steps(answer: Lineage) -> str:
             len(step.samples),
             f"{step.mean_reward:.3f}",
             f"v{step.oldest_version}",
-            step.batch_digest[: words.SHORT],
-            (step.weights_digest or "")[: words.SHORT] or None,
-            words.files_text(files.get(step.step, [])),
+            step.batch_digest[:DIGEST],
+            (step.weights_digest or "")[:DIGEST] or None,
+            _files(groups.get(step.step, [])),
         )
         for step in answer.steps
     ]
@@ -76,7 +77,7 @@ def _steps(answer: Lineage) -> str:
 
 
 def _groups(answer: Lineage) -> str:
-    """A line for each prompt: where it came from, and what its samples did."""
+    """A line for each prompt: where it came from, and its samples."""
     if not answer.groups:
         return ""
     samples: dict[tuple[str, str], list[Sample]] = {}
@@ -89,20 +90,17 @@ def _groups(answer: Lineage) -> str:
 def _group_row(answer: Lineage, group: Group, samples: Sequence[Sample]) -> tuple[object, ...]:
     advantages = [sample.advantage.first for sample in samples if sample.advantage]
     trained = sum(sample.mask.trained for sample in samples if sample.mask)
+    made_by = _range((version for sample in samples for version in sample.made_by), _owner(answer, samples))
     return (
         source_of(group),
         group.group,
         len(samples),
         _rewards(samples),
         f"{min(advantages):.3g} to {max(advantages):.3g}" if advantages else None,
-        words.recalled_text(samples) or words.made_text(_made_by_of(samples), words.whose_text(answer, samples)),
+        _recorded_by(samples) or made_by,
         f"{trained:,} tokens",
-        words.decision_text(group.decision),
+        _decision(group.decision),
     )
-
-
-def _made_by_of(samples: Sequence[Sample]) -> Iterator[int]:
-    return (version for sample in samples for version in sample.made_by)
 
 
 def _rewards(samples: Sequence[Sample]) -> str:
@@ -115,12 +113,14 @@ def _rewards(samples: Sequence[Sample]) -> str:
 def _sources_head(answer: Lineage) -> str:
     into = sorted({sample.trained_into for sample in answer.samples if sample.trained_into is not None})
     trained = sum(sample.step is not None for sample in answer.samples)
+    shown = ", ".join(f"v{version}" for version in into[:8]) or "no version"
+    shown += f", ... v{into[-1]} ({len(into)} in all)" if len(into) > 8 else ""
     return fields([
         (answer.asked.kind.value, f"{answer.asked.value} of run {answer.run}"),
         ("prompts", f"{len(answer.groups)}, with {len(answer.samples)} samples, {trained} of them in a batch"),
-        ("prompts of", words.files_text(answer.groups)),
-        ("trained into", words.numbers_text(into) or "no version"),
-        ("come of it", words.versions_text(words.descendants(answer.samples)) or None),
+        ("prompts of", _files(answer.groups)),
+        ("trained into", shown),
+        ("come of it", _versions(answer.samples_descendants)),
     ])  # fmt: skip
 
 
@@ -130,14 +130,12 @@ def _groups_and_samples(answer: Lineage) -> list[str]:
     rows = [
         (
             sample.sample,
-            words.reward_text(sample.reward),
+            _reward(sample.reward),
             sample.normalised,
             sample.advantage.first if sample.advantage else None,
-            words.recalled_text([sample]) or f"{spans_text(sample.spans)}{words.whose_text(answer, [sample])}"
-            if sample.spans
-            else None,
-            words.mask_text(sample.mask),
-            words.into_text(sample),
+            _recorded_by([sample]) or _spans(answer, sample),
+            _mask(sample.mask),
+            _into(sample),
         )
         for sample in answer.samples
     ]
@@ -146,30 +144,31 @@ def _groups_and_samples(answer: Lineage) -> list[str]:
 
 
 def _sample(answer: Lineage, sample: Sample) -> str:
-    group = answer.groups[0]
-    made = f"{spans_text(sample.spans)}{words.whose_text(answer, [sample])}"
-    if sample.origin is not None:
-        made = f"{words.recalled_text([sample])} (counts here as {spans_text(sample.spans)})"
-    made_by = f"{made}, {sample.length} tokens, {sample.stop or 'under way'}" if sample.spans else "nobody yet"
+    group, origin, reward = answer.groups[0], sample.origin, sample.reward
+    made = _spans(answer, sample)
+    if origin is not None:
+        made = f"{_recorded_by([sample])} (counts here as {spans_text(sample.spans)})"
     asked = f"seed {sample.seed}, from weights v{sample.asked_version} on, attempt {sample.attempts}"
+    graded = f"{_reward(reward)} by {reward.grader} {reward.grader_digest[:DIGEST]}" if reward else "none yet"
     return fields([
         ("sample", f"{sample.sample} of run {sample.run}"),
         ("asked for", asked if sample.attempts else None),
-        ("made by", made_by),
-        ("recorded as", words.origin_text(sample, group)),
-        ("reward", words.graded_text(sample.reward)),
-        ("decision", words.decision_text(group.decision)),
+        ("made by", f"{made}, {sample.length} tokens, {sample.stop or 'under way'}" if made else "nobody yet"),
+        ("recorded as", f"{origin.sample} of run {origin.run}, position {origin.position} of its log, "
+                        f"at {group.source.path}" if origin else None),
+        ("reward", graded),
+        ("decision", _decision(group.decision)),
         ("normalised", None if sample.normalised is None else f"{sample.normalised:.6g}"),
-        ("advantage", words.advantage_text(sample.advantage)),
-        ("mask", words.mask_text(sample.mask)),
-        ("trained into", words.into_text(sample)),
-        ("come of it", words.versions_text(sample.descendants) or None),
+        ("advantage", _advantage(sample.advantage)),
+        ("mask", _mask(sample.mask)),
+        ("trained into", _into(sample)),
+        ("come of it", _versions(sample.descendants)),
         ("digest", sample.digest),
     ])  # fmt: skip
 
 
 def _prompt(group: Group, own: str | None = None) -> str:
-    """own: the text of a sample's own prompt, which it was made of in place of the group's."""
+    """own: the text of a sample's own prompt, used in place of the group's."""
     source = group.source
     where = f"{source.path}:{source.line}, epoch {source.epoch}" if source.line else f"{source.path} {source.key}"
     head = fields([
@@ -183,9 +182,89 @@ def _prompt(group: Group, own: str | None = None) -> str:
 
 
 def _runs(answer: Lineage) -> str:
-    lines = []
-    for run in (*answer.runs, *answer.branches):
-        if run.parent is not None:
-            how = "is trained on the rollouts of" if run.follows else "goes on from"
-            lines.append(f"{run.run} {how} {run.parent} at v{run.version}, position {run.position} of its log")
-    return "\n".join(lines)
+    return "\n".join(
+        f"{run.run} {'is trained on the rollouts of' if run.follows else 'goes on from'} {run.parent} "
+        f"at v{run.version}, position {run.position} of its log"
+        for run in (*answer.runs, *answer.branches)
+        if run.parent is not None
+    )
+
+
+def _versions(ranges: Iterable[VersionRange]) -> str | None:
+    """`v0 to v4 of demo, v5 to v9 of hotter`."""
+    return ", ".join(str(_range((one.first, one.last), f" of {one.run}")) for one in ranges) or None
+
+
+def _range(versions: Iterable[int], of_run: str) -> str | None:
+    """`v3 to v5 of demo`, of the oldest and the newest of the versions; None for none."""
+    ordered = sorted(set(versions))
+    if not ordered:
+        return None
+    return (f"v{ordered[0]}" if len(ordered) == 1 else f"v{ordered[0]} to v{ordered[-1]}") + of_run
+
+
+def _owner(answer: Lineage, samples: Iterable[Sample]) -> str:
+    """` of demo`, where versions of another line made the tokens."""
+    runs = {s.run for s in samples if not all(answer.on_line(s.run, version) for version in s.made_by)}
+    return f" of {runs.pop()}" if runs else ""
+
+
+def _recorded_by(samples: Iterable[Sample]) -> str | None:
+    """`v3 to v5 of demo`: the versions that made recorded rollouts, by the run that has them."""
+    origins = [sample.origin for sample in samples if sample.origin is not None]
+    versions = (span.version for origin in origins for span in origin.spans)
+    return _range(versions, f" of {origins[0].run}") if origins else None
+
+
+def _spans(answer: Lineage, sample: Sample) -> str | None:
+    return f"{spans_text(sample.spans)}{_owner(answer, [sample])}" if sample.spans else None
+
+
+def _into(sample: Sample) -> str:
+    """`step 4 -> v5`: the step that has it in its batch, and the version that this made."""
+    if sample.step is None:
+        return "no version"
+    return f"step {sample.step} -> " + ("not committed" if sample.trained_into is None else f"v{sample.trained_into}")
+
+
+def _reward(reward: Reward | None) -> str | None:
+    """`1`, or why there is none."""
+    if reward is None:
+        return None
+    return f"{reward.value:g}" if reward.value is not None else f"none ({reward.failure})"
+
+
+def _advantage(advantage: Advantage | None) -> str | None:
+    """`0.5 for each trained token (grpo)`."""
+    if advantage is None:
+        return None
+    first, last = f"{advantage.first:.6g}", f"{advantage.last:.6g}"
+    value = f"{first} for each trained token"
+    if first != last:
+        value = f"{first} for the first token to {last} for the last"
+    left = f", without {' and '.join(advantage.left_out)}, which need log-probs" if advantage.left_out else ""
+    return f"{value} ({advantage.estimator}){left}"
+
+
+def _mask(mask: Mask | None) -> str | None:
+    """`12 of 40 tokens [0:12]`: those that were trained on."""
+    if mask is None:
+        return None
+    if mask.trained == mask.tokens:
+        return f"all {mask.tokens} tokens"
+    ranges = " ".join(f"[{begin}:{end}]" for begin, end in mask.ranges[:8]) + (" ..." if len(mask.ranges) > 8 else "")
+    return f"{mask.trained} of {mask.tokens} tokens {ranges}".rstrip()
+
+
+def _decision(decision: Decision | None) -> str:
+    """`rejected (filtered) by check_reward_nonzero_std: all rewards are 0`."""
+    if decision is None:
+        return "not decided"
+    verdict = "accepted" if decision.accepted else f"rejected ({decision.cause})"
+    by = f" by {decision.filter}" if decision.filter != "none" else ""
+    return verdict + by + (f": {decision.reason}" if decision.reason else "")
+
+
+def _files(groups: Iterable[Group]) -> str | None:
+    """The files that their prompts were read from."""
+    return ", ".join(dict.fromkeys(map(file_of, groups))) or None

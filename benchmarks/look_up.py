@@ -1,0 +1,75 @@
+"""How long `show` of one sample, group, step or version takes on a long live log, from process start to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.figure import Better, Figure
+from benchmarks.kept_log import RUN, fill_log
+from benchmarks.long_log import GROUPS, PER_STEP
+from slime_events.core.run.run_folder import RunFolder
+from storage.jetstream.log import JetStreamLog
+from storage.nats.server import NatsServer
+
+EVENTS = 1_000_000
+QUESTIONS = 5
+AT_MOST_S = 0.5
+
+
+def measure(events: int = EVENTS) -> list[Figure]:
+    """Seconds from the start of the process to its end, with the answer: the slowest of questions all over the run."""
+    return asyncio.run(_measure(max(QUESTIONS, events // PER_STEP)))
+
+
+async def _measure(steps: int) -> list[Figure]:
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = RunFolder.create(temporary, RUN)
+        folder.settings.write_text(f'[run]\nrun = "{RUN}"\n')
+        async with await NatsServer.start(folder.nats) as server:
+            log = await JetStreamLog.open(server.url, RUN)
+            await fill_log(log, steps)
+            await log.close()
+            started = await asyncio.to_thread(_seconds, folder.path, "--help")
+            seconds = {
+                what: max([await asyncio.to_thread(_seconds, folder.path, f"--{what}", name) for name in names])
+                for what, names in _questions(steps).items()
+            }
+    note = f"{steps * PER_STEP} events; the slowest of {QUESTIONS} processes; with --help one takes {started:.2f} s"
+    return [
+        Figure(
+            name=f"show --{what}, live log",
+            value=value,
+            unit="s",
+            target=AT_MOST_S if what == "sample" else None,
+            better=Better.LOWER,
+            note=note,
+        )
+        for what, value in seconds.items()
+    ]
+
+
+def _questions(steps: int) -> dict[str, list[str]]:
+    asked = [number * (steps - 1) // (QUESTIONS - 1) for number in range(QUESTIONS)]
+    groups = [f"train-0-{step * GROUPS:07d}" for step in asked]
+    return {
+        "sample": [f"{group}-s3" for group in groups],
+        "group": groups,
+        "step": [str(step) for step in asked],
+        "version": [str(step + 1) for step in asked],
+    }
+
+
+def _seconds(run: Path, *words: str) -> float:
+    command = [sys.executable, "-m", "slime_events.app.cli.main", "show", str(run), *words]
+    begun = time.perf_counter()
+    shown = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ), check=False)
+    seconds = time.perf_counter() - begun
+    if shown.returncode or words[-1] not in shown.stdout:
+        raise AssertionError(f"{' '.join(command)} gave {shown.returncode}: {shown.stderr or shown.stdout}")
+    return seconds
