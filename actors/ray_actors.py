@@ -18,7 +18,7 @@ from actors.recorded_rollout_reader import Recaller
 from actors.state_keeper import StateKeeper
 from actors.trainer.ranks import rendezvous_address
 from slime_events.algorithms.reward_norm import normalize_rewards
-from slime_events.analysis.query.where import samples_where
+from slime_events.analysis.query import samples_where
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.trainer import TrainerSettings

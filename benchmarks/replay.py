@@ -10,7 +10,7 @@ import time
 from benchmarks.demo_run import STEPS, demo_run
 from benchmarks.figure import Figure
 from schemas.errors import TrainerError
-from slime_events.analysis.replay.run import replay
+from slime_events.analysis.replay.replay import replay
 from slime_events.core.run.run_reader import open_run
 
 

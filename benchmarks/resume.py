@@ -20,7 +20,7 @@ from schemas.envelope import enclose
 from schemas.event import Event
 from slime_events.algorithms.reward_norm import normalize_rewards
 from slime_events.analysis.audit.audit import Audit, audit
-from slime_events.analysis.audit.rules import Rules
+from slime_events.analysis.audit.ledger import Rules
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.data import DataSettings
 from slime_events.core.run.participant import Participant

@@ -9,7 +9,7 @@ import numpy as np
 
 from schemas.rollouts import StopReason, WeightSpan
 from serve_apps.engine.engine import Engine, GenerateRequest
-from slime_events.analysis.replay_rollout.compare import Stretch
+from slime_events.analysis.replay_rollout.compare import SpanTokens
 from slime_events.analysis.replay_rollout.recorded import RecordedRollout
 
 FolderOf = Callable[[int], str]
@@ -18,12 +18,12 @@ FolderOf = Callable[[int], str]
 
 async def replay(
     engine: Engine, rollout: RecordedRollout, folder_of: FolderOf, *, force: bool = False
-) -> list[Stretch]:
+) -> list[SpanTokens]:
     """What the engine gives for each span, continuing from the recorded tokens before it.
 
     force: score the recorded tokens instead of sampling. Raises EngineError, and what `folder_of` raises.
     """
-    stretches = []
+    spans = []
     for span in rollout.spans:
         if engine.version != span.version:
             await engine.update_weights(folder_of(span.version), span.version)
@@ -36,13 +36,15 @@ async def replay(
         )
         if force:
             tokens = rollout.tokens[span.start : span.end]
-            stretches.append(Stretch(span=span, tokens=tokens, log_probs=await engine.score(request, tokens)))
+            spans.append(SpanTokens(span=span, tokens=tokens, log_probs=await engine.score(request, tokens)))
         else:
-            stretches.append(await _generated(engine, rollout, span, request))
-    return stretches
+            spans.append(await _generated(engine, rollout, span, request))
+    return spans
 
 
-async def _generated(engine: Engine, rollout: RecordedRollout, span: WeightSpan, request: GenerateRequest) -> Stretch:
+async def _generated(
+    engine: Engine, rollout: RecordedRollout, span: WeightSpan, request: GenerateRequest
+) -> SpanTokens:
     """To the span's end; one token further where the rollout ended there, to see that the engine ends there too."""
     wanted = span.end - span.start + (1 if rollout.ends(span) else 0)
     tokens, log_probs = [np.zeros(0, np.int32)], [np.zeros(0, np.float32)]
@@ -55,7 +57,7 @@ async def _generated(engine: Engine, rollout: RecordedRollout, span: WeightSpan,
             stop = delta.finish
             if sum(map(len, tokens)) >= wanted:
                 break
-    return Stretch(
+    return SpanTokens(
         span=span,
         tokens=np.concatenate(tokens)[:wanted],
         log_probs=np.concatenate(log_probs)[:wanted],

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from actors.megatron.rollout_step import RolloutStep
 from slime_events.analysis.export.files import write_file
-from slime_events.analysis.export.slime_samples import OURS
+from slime_events.analysis.export.sample import OURS
 from slime_events.core.train_batch import TrainBatch, TrainSample
 
 FORMAT = 2

@@ -13,7 +13,7 @@ from actors.offline.retrainer import Retrainer, SameDigests, run_steps
 from actors.trainer.checkpoints import CheckpointFolders, restore
 from actors.trainer.ranks import Ranks
 from schemas.errors import TrainerError
-from slime_events.analysis.retrain.retrained import Retrained
+from slime_events.analysis.retrain.difference import Retrained
 from slime_events.analysis.retrain.version_chain import Chain, read_chain
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_reader import OpenedRun

@@ -24,11 +24,10 @@ from actors.trainer.checkpoints import CheckpointFolders
 from actors.trainer.local_ranks import local_ranks
 from actors.trainer.ranks import Ranks
 from schemas.errors import ImpossibleCombination, TrainerError
-from slime_events.analysis.retrain.diagnosis import likely_causes
+from slime_events.analysis.retrain.difference import Retrained
 from slime_events.analysis.retrain.recorded_steps import RecordedStep
-from slime_events.analysis.retrain.report import Report
-from slime_events.analysis.retrain.retrained import Retrained
-from slime_events.analysis.retrain.topology import is_same, topology_text, with_topology
+from slime_events.analysis.retrain.report import Report, likely_causes
+from slime_events.analysis.retrain.settings import is_same, topology_text, with_topology
 from slime_events.analysis.retrain.version_chain import Chain, read_chain
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_reader import OpenedRun

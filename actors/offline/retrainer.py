@@ -22,10 +22,8 @@ from schemas.rollouts import RolloutCompleted
 from schemas.runs import Branched
 from schemas.steps import StepCommitted
 from schemas.subjects import of_type
-from slime_events.analysis.retrain.difference import Difference, trained_otherwise
-from slime_events.analysis.retrain.distance import Distance, distance
+from slime_events.analysis.retrain.difference import Difference, Distance, Retrained, distance, training_differences
 from slime_events.analysis.retrain.recorded_steps import RecordedStep, recorded_step, recorded_steps
-from slime_events.analysis.retrain.retrained import Retrained
 from slime_events.analysis.retrain.version_chain import Chain
 from slime_events.core.run.run_reader import OpenedRun, open_run
 from slime_events.loop.learner.batches import Taken
@@ -111,7 +109,7 @@ class SameDigests:
     ) -> tuple[tuple[Difference, ...], Distance | None]:
         version = step.committed.version
         weights = self.keep.write(version, tensors, step.committed.step).digest if self.keep else digest_of(tensors)
-        return step.differences + trained_otherwise(step.committed, Digests(weights, result.optimizer_digest)), None
+        return step.differences + training_differences(step.committed, Digests(weights, result.optimizer_digest)), None
 
 
 @dataclass(frozen=True, slots=True)

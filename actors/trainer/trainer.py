@@ -25,7 +25,7 @@ from schemas.errors import TrainerError, WeightsDamaged
 from schemas.steps import StepClaimed, StepCommitted
 from schemas.subjects import about
 from schemas.weights import WeightsPublished
-from slime_events.analysis.retrain.difference import trained_otherwise
+from slime_events.analysis.retrain.difference import training_differences
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.participant import Participant, subjects_of
 from slime_events.core.train_batch import TrainBatch
@@ -181,7 +181,7 @@ class Trainer:
             raise TrainerError(f"step {committed.step} was committed, but the log holds no batch or no step before it")
         result = await train(self._ranks, await self._batches.made(committed.step))
         found = Digests(await self._digest(committed.version), result.optimizer_digest)
-        if different := trained_otherwise(committed, found):
+        if different := training_differences(committed, found):
             raise TrainerError(
                 f"step {committed.step} comes out otherwise than it was committed: {', '.join(map(str, different))}: "
                 "train on the same hardware, versions and number of threads"

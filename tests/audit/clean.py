@@ -14,10 +14,8 @@ from schemas.arrays import unpack
 from schemas.rewards import RewardFailureKind
 from serve_apps.engine.scripted_engine import Script
 from slime_events.analysis.audit.audit import Audit
-from slime_events.analysis.audit.followed import facts_of
-from slime_events.analysis.audit.ledger import Ledger
-from slime_events.analysis.audit.recalled import RecordedEnds
-from slime_events.analysis.audit.rules import Rules
+from slime_events.analysis.audit.ledger import Ledger, Rules, read_ledger
+from slime_events.analysis.audit.recorded_rollouts import RecordedEnds
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.loop.conductor.plan import Plan
 from slime_events.plugins.rewards.outcome import Outcome, RewardFailure
@@ -121,7 +119,7 @@ async def _learner(folder: Path) -> Run:
     learning = Learning(sim.log, folder / "second", steps=2)
     await learning.begin()
     await learning.run()
-    parent = await facts_of("sim", sim.log.read())
+    parent = await read_ledger("sim", sim.log.read())
     return Run(None, learning.log.records, folder, parent=parent, name="second")
 
 

@@ -12,8 +12,7 @@ from typing import NamedTuple
 from unittest.mock import patch
 
 from slime_events.analysis.audit import check as check_module
-from slime_events.analysis.audit.check import Check, Counts
-from slime_events.analysis.audit.finding import Finding
+from slime_events.analysis.audit.check import Check, Counts, Finding
 from storage.log import Recorded
 from tests.audit.clean import Run
 from tests.audit.doctored import Record

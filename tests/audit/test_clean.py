@@ -14,12 +14,11 @@ import pytest
 from schemas.arrays import Array, unpack
 from schemas.codec import decode
 from schemas.errors import BlobMissing
-from slime_events.analysis.audit import weight_files
-from slime_events.analysis.audit.audit import Audit, audit
-from slime_events.analysis.audit.recalled import recorded_ends
-from slime_events.analysis.audit.report import Report, report_text
-from slime_events.analysis.audit.rules import Rules, rules_of
-from slime_events.analysis.audit.verdicts import figures
+from slime_events.analysis.audit import weights as weight_checks
+from slime_events.analysis.audit.audit import Audit, Report, audit, report_text
+from slime_events.analysis.audit.groups import figures
+from slime_events.analysis.audit.ledger import Rules, rules_of
+from slime_events.analysis.audit.recorded_rollouts import recorded_ends
 from slime_events.core.config.rollout import RolloutSettings
 from slime_events.core.config.settings import TrainSettings
 from storage.archive.writer import ArchiveWriter
@@ -74,7 +73,7 @@ async def test_an_asynchronous_run_with_a_surplus(asynchronous: Run) -> None:
 
 async def test_a_learner_with_the_log_that_it_followed_and_without(clean: CleanLogs) -> None:
     learner = clean["learner"]
-    expected = {"batches": 2, "empty": 0, "samples": 12, "left out of their groups": 0, "graded otherwise": 0}
+    expected = {"batches": 2, "empty": 0, "samples": 12, "left out of their groups": 0, "graded differently": 0}
     for changes, unseen in ({}, 0), ({"parent": None}, 12), ({"rules": Rules()}, 0):
         report = await learner.doctored().audit(learner.auditor(files=False, **changes))
         assert report.clean, report_text(report, 0)
@@ -90,7 +89,7 @@ async def test_a_learner_with_the_log_that_it_followed_and_without(clean: CleanL
     unfinished.ended = 1
     report = await learner.doctored().audit(learner.auditor(files=False, parent=parent))
     assert report.clean
-    assert counts(report, "followed") == expected | {"of them not looked up": 0, "graded otherwise": 1}
+    assert counts(report, "followed") == expected | {"of them not looked up": 0, "graded differently": 1}
 
 
 async def test_recorded_rollouts_with_the_log_that_has_them_and_without(clean: CleanLogs) -> None:
@@ -123,7 +122,7 @@ async def test_a_tighter_bound_is_broken(asynchronous: Run) -> None:
     tight = msgspec.structs.replace(asynchronous.plan, max_staleness=0, draw=None)
     report = await asynchronous.doctored().audit(asynchronous.auditor(rules=Rules(tight), files=False))
     assert {finding.check for finding in report.findings} == {"staleness"}
-    assert "behind where 0 is the most, so it is further off policy than was asked for" in str(report.findings[0])
+    assert "behind where 0 is the most, so it is further off policy than the settings allow" in str(report.findings[0])
 
 
 async def test_every_beginning_of_a_run_is_clean(synchronous: Run) -> None:
@@ -228,7 +227,7 @@ async def test_a_version_that_is_removed_while_it_is_read(
         shutil.rmtree(folder)
         raise FileNotFoundError(folder)
 
-    monkeypatch.setattr(weight_files, "verify", removed)
+    monkeypatch.setattr(weight_checks, "verify", removed)
     report = await log.audit(synchronous.auditor())
     assert counts(report, "files") == {"verified": 0, "removed since": 6}
     assert "files" not in {finding.check for finding in report.findings}

@@ -16,7 +16,7 @@ from schemas.prompts import PromptSubmitted, Source
 from schemas.recorded import CommonVersion
 from schemas.rollouts import Origin, RolloutCompleted, StopReason, WeightSpan
 from schemas.runs import RunStarted
-from slime_events.analysis.query.where import samples_where
+from slime_events.analysis.query import samples_where
 from slime_events.core.config.data import DataSettings
 from slime_events.loop.prompts.archived_prompts import archived_prompts, read_rows
 from slime_events.loop.prompts.archived_rollouts import archived_rollouts

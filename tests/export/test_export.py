@@ -20,8 +20,7 @@ from schemas.groups import GroupRejected
 from schemas.runs import Branched, RunStarted
 from slime_events.analysis.export.dump import load_dump
 from slime_events.analysis.export.export import Layout, export, make_writer
-from slime_events.analysis.export.prompt import ExportedPrompt
-from slime_events.analysis.export.sample import Fate
+from slime_events.analysis.export.sample import ExportedPrompt, Fate
 from slime_events.analysis.export.writers import table_of
 from slime_events.app.cli.commands.export import main
 from slime_events.core.config.data import DataSettings

@@ -17,8 +17,9 @@ from slime_events.analysis.export.sample import ExportedSample, Fate
 from slime_events.analysis.lineage.lineage import Asked, Kind
 from slime_events.analysis.lineage.resolve import lineage
 from slime_events.analysis.model import read_run
+from slime_events.analysis.model.records import Group
 from slime_events.analysis.query import tables_of
-from slime_events.analysis.rescore.collect import Gathering, Group
+from slime_events.analysis.rescore.collect import Collector, completed_of, prompt_of
 from slime_events.app.cli.commands.show_sample import sample_facts
 from slime_events.app.cli.render.lineage_text import lineage_text
 from slime_events.core.config.data import DataSettings
@@ -122,10 +123,10 @@ async def test_a_filter_is_shown_the_same(tmp_path: Path) -> None:
 
 async def test_rescoring_shows_what_the_run_s_grader_was_shown(tmp_path: Path) -> None:
     run = await made(tmp_path, "fan_out")
-    gathering = Gathering()
-    items = [item for r in run.log.records for item in gathering.apply(r.subject, r.data)]
+    collector = Collector(run.log.run)
+    items = [item for r in run.log.records for item in collector.apply(r.subject, r.data)]
     (group,) = (item for item in items if isinstance(item, Group))
-    again = [completed_sample(rollout.completed, group.prompt) for rollout in group.rollouts.values()]
+    again = [completed_sample(completed_of(sample), prompt_of(group)) for sample in group.samples.values()]
     by_name = {sample.session_id: sample for sample in graded(run.log)}
     assert again == [by_name[sample.session_id] for sample in again]
     assert len(again) == len(by_name)

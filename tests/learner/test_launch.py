@@ -19,8 +19,7 @@ from schemas.errors import DeadlineExceeded, InvalidValue, StoreUnavailable
 from schemas.runs import RunFailed, RunFinished, RunResumed, RunStarted
 from schemas.steps import StepCommitted
 from serve_apps.engine.scripted_engine import Script
-from slime_events.analysis.audit.audit import Audit, audit
-from slime_events.analysis.audit.report import report_text
+from slime_events.analysis.audit.audit import Audit, audit, report_text
 from slime_events.app.cli.main import main
 from slime_events.app.demo.settings import prepare_demo
 from slime_events.app.launch.learn import Learn

@@ -22,9 +22,8 @@ from schemas.runs import FinishReason, RunFinished
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsPublished
 from serve_apps.engine.scripted_engine import Script
-from slime_events.analysis.audit.audit import Audit, audit
-from slime_events.analysis.audit.followed import facts_of
-from slime_events.analysis.audit.report import report_text
+from slime_events.analysis.audit.audit import Audit, audit, report_text
+from slime_events.analysis.audit.ledger import read_ledger
 from slime_events.core.config.toml import settings_from
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.run.run_reader import OpenedRun
@@ -65,7 +64,7 @@ def raw(recorded: Recorded) -> tuple[int, str, bytes]:
 
 async def clean(learning: Learning) -> None:
     """With the parent's log and without it."""
-    parent = await facts_of(learning.parent.run, learning.parent.read())
+    parent = await read_ledger(learning.parent.run, learning.parent.read())
     for known in (None, parent):
         report = await audit(learning.log.read(), Audit(learning.log.run, files=False, parent=known))
         assert report.clean, report_text(report, 0)

@@ -45,7 +45,7 @@ async def test_what_a_learner_says_is_about_the_samples_of_the_run_that_it_follo
     async with tables_of(learner, with_parent=True, cache=tmp_path / "tables") as tables:
         trained = (await tables.sql("SELECT run, sample, sample_run FROM trained WHERE run = 'learner'")).rows()
         samples = await tables.sql(
-            "SELECT run, sample, verdict_reason, step, normalised FROM samples "
+            "SELECT run, sample, verdict_reason, step, normalised_reward FROM samples "
             f"WHERE sample IN ('{GROUPS[0]}-s0', '{GROUPS[3]}-s1', '{GROUPS[4]}-s0') ORDER BY sample"
         )
         assert samples.rows() == [

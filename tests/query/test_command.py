@@ -100,7 +100,7 @@ def test_what_it_lists(capsys: pytest.CaptureFixture[str]) -> None:
     listed = capsys.readouterr().out
     assert [line.split()[0] for line in listed.splitlines()[1:]] == [table.name for table in TABLES]
     main(["any", "--schema", "evals"])
-    assert "mean_length     DOUBLE     response tokens" in capsys.readouterr().out
+    assert "tokens_mean     DOUBLE     response tokens" in capsys.readouterr().out
 
 
 def test_what_it_refuses(tmp_path: Path) -> None:

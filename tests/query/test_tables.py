@@ -53,9 +53,9 @@ async def test_a_sample_from_its_request_to_its_version(tables: RunTables) -> No
     sample = f"{GROUPS[3]}-s1"
     found = await rows(
         tables,
-        "SELECT group_id, index, dataset, status, stop, prompt_tokens, tokens, versions, oldest_version, "
-        "newest_version, spans[2].end, reward, grader, reward_detail->>'found', verdict, step, place, normalised, "
-        f"version, staleness, queued_seconds FROM samples WHERE sample = '{sample}'",
+        "SELECT group_id, index, dataset, status, stop_reason, prompt_tokens, tokens, versions, oldest_version, "
+        "newest_version, spans[2].end, reward, grader, reward_detail->>'found', verdict, step, batch_index, "
+        f"normalised_reward, trained_version, staleness, queued_seconds FROM samples WHERE sample = '{sample}'",
     )
     place = ("inbox-aa", 1, "inbox", "completed", "length", 3, 3, [0, 1], 0, 1, 3)
     assert found == [(*place, 1.0, "exact", "42", "accepted", 1, 1, 1.0, 2, 1, 0.25)]
@@ -73,29 +73,32 @@ async def test_what_the_filter_refused_and_why(tables: RunTables) -> None:
 async def test_steps_and_the_versions_that_they_made(tables: RunTables) -> None:
     steps = await rows(
         tables,
-        "SELECT step, version, groups, samples, reward, staleness, metrics['loss'], batch_digest, weights_digest, "
+        "SELECT step, version, groups, samples, reward_mean, staleness, metrics['loss'], batch_digest, weights_digest, "
         "optimizer_digest FROM steps",
     )
     assert sorted(steps) == [
         (0, 1, 2, 4, 0.5, 0, 0.5, "b0", "d1", "o1"),
         (1, 2, 2, 4, 0.5, 1, 0.5, "b1", "d2", "o2"),
     ]
-    versions = await rows(tables, "SELECT version, parent, step, engines, lag FROM versions ORDER BY version")
+    versions = await rows(
+        tables, "SELECT version, parent, step, engines, max_lag_seconds FROM versions ORDER BY version"
+    )
     assert versions == [(0, None, None, 1, 0.2), (1, 0, 0, 1, 0.2), (2, 1, 1, 1, 0.2)]
 
 
 async def test_what_a_group_s_samples_came_to(tables: RunTables) -> None:
     found = await rows(
         tables,
-        "SELECT group_id, cut, answers, tokens, oldest_version, reward_min, reward_max, reward_std, pass_rate, step, "
-        f"version FROM groups WHERE group_id IN ('{GROUPS[3]}', '{GROUPS[4]}') ORDER BY group_id DESC",
+        "SELECT group_id, truncated, distinct_responses, tokens_mean, oldest_version, reward_min, reward_max, "
+        f"reward_std, pass_rate, step, trained_version FROM groups "
+        f"WHERE group_id IN ('{GROUPS[3]}', '{GROUPS[4]}') ORDER BY group_id DESC",
     )
     assert found == [
-        (GROUPS[4], 1, 1, 3.0, 0, 0.0, 1.0, 0.5, 0.5, 1, 2),
-        (GROUPS[3], 1, 1, 3.0, 0, 0.0, 1.0, 0.5, 0.5, 1, 2),
+        (GROUPS[4], 1, 1, 3.0, 0, 0.0, 1.0, 0.5**0.5, 0.5, 1, 2),
+        (GROUPS[3], 1, 1, 3.0, 0, 0.0, 1.0, 0.5**0.5, 0.5, 1, 2),
     ]
-    assert await rows(tables, "SELECT DISTINCT ungraded, samples FROM groups") == [(0, 2)]
-    assert await rows(tables, f"SELECT cut, reward_max FROM groups WHERE group_id = '{GROUPS[0]}'") == [(0, 1.0)]
+    assert await rows(tables, "SELECT DISTINCT grading_failures, samples FROM groups") == [(0, 2)]
+    assert await rows(tables, f"SELECT truncated, reward_max FROM groups WHERE group_id = '{GROUPS[0]}'") == [(0, 1.0)]
 
 
 async def test_a_version_is_active_once_the_first_engine_runs_it() -> None:
@@ -110,14 +113,16 @@ async def test_a_version_is_active_once_the_first_engine_runs_it() -> None:
     )  # a tenth of a second from one to the next
     async with tables_of(run) as tables:
         times = await rows(tables, 'SELECT version, min("time"), max("time") FROM activations GROUP BY version')
-        found = await rows(tables, "SELECT version, activated, engines, lag, held FROM versions")
+        found = await rows(
+            tables, "SELECT version, activated, engines, max_lag_seconds, max_pause_seconds FROM versions"
+        )
     ((_, first, last),) = times
     assert first < last
     assert found == [(0, first, 2, 3.0, 0.5)]
 
 
 async def test_a_sample_that_was_asked_for_again() -> None:
-    """At once after a failure, and after a rest."""
+    """At once after a failure, and after a suspension."""
     said: list[Event] = [
         RunStarted(settings={}, code_version=""),
         PromptSubmitted(group="g", text="", tokens=pack_tokens([1]), source=Source(path="f")),
@@ -131,7 +136,7 @@ async def test_a_sample_that_was_asked_for_again() -> None:
 
     failed = RolloutFailed(sample="g-s0", group="g", attempt=0, kind=FailureKind.ENGINE, message="gone", engine="e")
     rest = RolloutSuspended(sample="g-s0", attempt=1, length=0, reason=SuspendReason.STEP_BOUNDARY, engine="e")
-    asked = "SELECT sample, attempts, rests, status, failure FROM samples ORDER BY sample"
+    asked = "SELECT sample, attempts, suspensions, status, failure FROM samples ORDER BY sample"
     states = []
     for more in (request(0, "g-s0"), failed, request(1, "g-s0"), rest, request(2, "g-s0")):
         said.append(more)
@@ -166,7 +171,7 @@ async def test_times_of_a_sample_and_of_a_step() -> None:
     said: list[Event] = [RunStarted(settings={}, code_version=""), request(0), request(1), step]
     run = OpenedRun(await write(said), TrainSettings(), unpack, None, "here")
     async with tables_of(run) as tables:
-        assert await rows(tables, "SELECT seconds, parts['save'] FROM steps") == [(0.75, 0.25)]
+        assert await rows(tables, "SELECT seconds, seconds_by_part['save'] FROM steps") == [(0.75, 0.25)]
         first = await rows(tables, "SELECT min(\"time\") FROM events WHERE type = 'rollout.requested'")
         assert await rows(tables, "SELECT requested FROM samples") == first
 
@@ -180,20 +185,21 @@ async def test_a_part_of_a_reward_passes_nothing() -> None:
         RewardFailed(sample="g-s4", kind=RewardFailureKind.RAISED, message="m", **grader),
     ]
     async with tables_of(await opened([RunStarted(settings={}, code_version=""), *said])) as tables:
-        assert await rows(tables, "SELECT pass_rate, reward_mean, ungraded FROM groups") == [(0.25, 0.5625, 1)]
+        assert await rows(tables, "SELECT pass_rate, reward_mean, grading_failures FROM groups") == [(0.25, 0.5625, 1)]
         assert await rows(tables, "SELECT reward, failure FROM rewards WHERE sample = 'g-s4'") == [(None, "raised")]
 
 
 async def test_tokens_of_chunks_and_completions_join(tables: RunTables) -> None:
     found = await rows(
         tables,
-        f"SELECT place, token, log_prob, version, trained FROM tokens WHERE sample = '{GROUPS[3]}-s1' ORDER BY place",
+        f"SELECT token_index, token, log_prob, version, loss_mask FROM tokens "
+        f"WHERE sample = '{GROUPS[3]}-s1' ORDER BY token_index",
     )
     assert found == [(0, 10, -0.5, 0, True), (1, 11, -0.25, 0, True), (2, 12, -0.125, 1, True)]
     assert await rows(tables, "SELECT count(*) FROM tokens") == [(30,)]
 
 
-async def test_facts_are_tables_too(tables: RunTables) -> None:
+async def test_event_tables_can_be_queried_too(tables: RunTables) -> None:
     found = await rows(tables, "SELECT run, source_line, reason FROM log.prompt_rejected")
     assert found == [(RUN, 7, "not_json: no JSON object")]
 
@@ -205,5 +211,8 @@ async def test_spans_are_those_of_the_traces(tables: RunTables) -> None:
         ("activate", versions), ("batch", steps), ("decide", groups), ("generate", samples), ("grade", samples),
         ("publish", versions), ("submit", groups), ("train", steps),
     ]  # fmt: skip
-    orphans = "SELECT count(*) FROM spans a ANTI JOIN spans b ON a.parent = b.span WHERE a.parent IS NOT NULL"
+    orphans = (
+        "SELECT count(*) FROM spans a ANTI JOIN spans b ON a.parent_span_id = b.span_id "
+        "WHERE a.parent_span_id IS NOT NULL"
+    )
     assert await rows(tables, orphans) == [(0,)]

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slime_events.algorithms.reward_norm import normalize_rewards
-from slime_events.analysis.replay.decider import Changes, Decider
-from slime_events.analysis.replay.recorded_feed import RecordedFeed
-from slime_events.analysis.replay.replay import Replay
+from slime_events.analysis.replay.feeds import RecordedFeed
+from slime_events.analysis.replay.replay import Changes, Decider, Replay
 from slime_events.analysis.replay.report import ReplayReport
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.loop.conductor.accept import Judge

@@ -13,13 +13,11 @@ from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
 from schemas.ids import LOADED
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
 from schemas.rewards import RewardAssigned
-from slime_events.analysis.replay.cycles import Turn, Turns
-from slime_events.analysis.replay.decider import _once_each, settings_under
-from slime_events.analysis.replay.difference import Kind, difference
+from slime_events.analysis.replay.cycles import Cycle, Cycles
 from slime_events.analysis.replay.equality import is_decision, is_same
-from slime_events.analysis.replay.feeds import Remembering
-from slime_events.analysis.replay.recorded_feed import RecordedFeed
-from slime_events.analysis.replay.report import ReplayReport
+from slime_events.analysis.replay.feeds import CachedFeed, RecordedFeed
+from slime_events.analysis.replay.replay import _once_each, settings_under
+from slime_events.analysis.replay.report import Kind, ReplayReport, difference
 from slime_events.core.state.group import GroupState, SampleState
 from slime_events.core.state.run import RunState
 from slime_events.plugins.filters.decide import FilterDecision
@@ -74,50 +72,50 @@ A, B, C = (prompt(offset) for offset in range(3))
 
 
 def test_a_conductor_in_the_midst_of_a_turn_begins_no_other() -> None:
-    turn = Turn([A], at=1, other_than="one")
-    assert not turn.takes(A, "one")
-    assert turn.takes(A, "another")
-    assert turn.next is None
-    assert not turn.takes(A, "another")
+    cycle = Cycle([A], at=1, not_by="one")
+    assert not cycle.takes(A, "one")
+    assert cycle.takes(A, "another")
+    assert cycle.next is None
+    assert not cycle.takes(A, "another")
 
 
-def test_turns_are_kept_while_each_says_what_comes() -> None:
-    turns = Turns()
-    for said, at in (([A, B], 1), ([A, C], 2), ([A], 3), ([], 4)):
-        turns.add(Turn(said, at))
-    assert not turns.takes(C, "p")
-    assert turns.takes(A, "p")
-    assert turns.open, "one of them has said all"
-    turns.add(Turn([A, C], 5))
-    assert turns.takes(C, "p")
-    assert turns.open
-    turns.add(Turn([B, C], 6))
-    assert turns.takes(B, "p")
-    assert not turns.open
-    assert not turns.takes(A, "p")
+def test_turns_are_kept_while_each_has_what_comes() -> None:
+    cycles = Cycles()
+    for events, at in (([A, B], 1), ([A, C], 2), ([A], 3), ([], 4)):
+        cycles.add(Cycle(events, at))
+    assert not cycles.takes(C, "p")
+    assert cycles.takes(A, "p")
+    assert cycles.open, "one of them is appended"
+    cycles.add(Cycle([A, C], 5))
+    assert cycles.takes(C, "p")
+    assert cycles.open
+    cycles.add(Cycle([B, C], 6))
+    assert cycles.takes(B, "p")
+    assert not cycles.open
+    assert not cycles.takes(A, "p")
 
 
 def test_a_turn_of_the_same_words_begins_anew_beside_one_that_is_half_said() -> None:
-    turns = Turns()
-    turns.add(Turn([A, A], 1))
-    assert turns.takes(A, "p")
-    turns.add(Turn([A, A], 2))
-    assert turns.takes(A, "p")
-    assert turns.takes(A, "p")
-    assert turns.open
+    cycles = Cycles()
+    cycles.add(Cycle([A, A], 1))
+    assert cycles.takes(A, "p")
+    cycles.add(Cycle([A, A], 2))
+    assert cycles.takes(A, "p")
+    assert cycles.takes(A, "p")
+    assert cycles.open
 
 
-def test_after_a_difference_those_go_on_that_had_something_else_to_say_of_it() -> None:
+def test_after_a_difference_cycles_go_on_that_had_another_decision_about_it() -> None:
     rejected = GroupRejected(group="g0", cause=RejectionCause.FILTER, reason="r")
-    turns = Turns()
-    turns.add(Turn([rejected, B], 1))
-    turns.add(Turn([C, A], 2))
-    near = turns.nearest(ACCEPTED)
+    cycles = Cycles()
+    cycles.add(Cycle([rejected, B], 1))
+    cycles.add(Cycle([C, A], 2))
+    near = cycles.nearest(ACCEPTED)
     assert near is not None
     assert near.next == rejected
-    turns.begin_anew(ACCEPTED)
-    assert not turns.takes(A, "p")
-    assert turns.takes(B, "p")
+    cycles.begin_anew(ACCEPTED)
+    assert not cycles.takes(A, "p")
+    assert cycles.takes(B, "p")
 
 
 def test_prompts_out_of_a_log() -> None:
@@ -150,7 +148,7 @@ class Counted(Rows):
 @pytest.mark.parametrize("follows_log", [False, True])
 def test_rows_are_remembered_until_something_may_change_them(follows_log: bool) -> None:
     counted = Counted()
-    feed = Remembering(counted, follows_log=follows_log)
+    feed = CachedFeed(counted, follows_log=follows_log)
     assert [len(feed.take({}, count)) for count in (2, 2, 3)] == [2, 2, 3]
     assert len(feed.take({"f": 9}, 3)) == 1
     assert counted.asked == 3
@@ -189,7 +187,7 @@ def test_how_two_differ() -> None:
     elsewhere = msgspec.structs.replace(rejected, group="g9")
     other = msgspec.structs.replace(ACCEPTED, rewards=(0.5,))
     assert [found(one).kind for one in (rejected, elsewhere, other, None)] == [
-        Kind.OTHERWISE, Kind.INSTEAD, Kind.OTHERWISE, Kind.NOT_NOW,
+        Kind.OTHER, Kind.INSTEAD, Kind.OTHER, Kind.NOT_NOW,
     ]  # fmt: skip
     assert [found(one).verdict_flips for one in (rejected, elsewhere, other, None)] == [True, False, False, False]
     assert (found(rejected).fields, found(other).fields) == ((), ("rewards",))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from schemas.event import Purpose
-from slime_events.analysis.replay.feeds import Remembering
+from slime_events.analysis.replay.feeds import CachedFeed
 from slime_events.analysis.replay.replay import Replay
 from slime_events.analysis.replay.report import ReplayReport
 from tests.replay.replayed import decider
@@ -23,7 +23,7 @@ async def test_a_changed_line_is_found_where_it_was_drawn(tmp_path: Path) -> Non
         await sim.finish()
 
     def drawn_again(rows: list[object], held: list[str]) -> ReplayReport:
-        replay = Replay("sim", Remembering(make_feed(tmp_path, rows, {"held": held})), decider=decider(PLAN))
+        replay = Replay("sim", CachedFeed(make_feed(tmp_path, rows, {"held": held})), decider=decider(PLAN))
         for recorded in sim.log.records:
             replay.apply(recorded)
         return replay.report
@@ -43,7 +43,7 @@ async def test_a_curriculum_s_draws_are_made_again(tmp_path: Path) -> None:
     sim = await simulate(tmp_path, sampled_feed(tmp_path, CURRICULUM), steps=6)
 
     def drawn_again(rows: int) -> ReplayReport:
-        feed = Remembering(sampled_feed(tmp_path, CURRICULUM, rows=rows), follows_log=True)
+        feed = CachedFeed(sampled_feed(tmp_path, CURRICULUM, rows=rows), follows_log=True)
         replay = Replay("sim", feed, decider=decider(sim.plan))
         for recorded in sim.log.records:
             replay.apply(recorded)

@@ -17,8 +17,8 @@ from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutRequested
 from schemas.runs import Branched, FinishReason, RunFailed, RunFinished, RunResumed, RunStarted
 from schemas.weights import WeightsPublished
-from slime_events.analysis.replay.difference import Kind
 from slime_events.analysis.replay.equality import is_decision
+from slime_events.analysis.replay.report import Kind
 from slime_events.core.config.toml import settings_from
 from slime_events.core.state.group import GroupState
 from slime_events.loop.conductor.decide import is_broken
@@ -77,7 +77,7 @@ def test_whenever_the_conductor_looked_it_is_the_same_again(seed: int) -> None:
 def test_one_changed_decision_is_the_only_difference(kind: Any, change: Any, fields: tuple[str, ...]) -> None:
     records, position = changed(golden("synchronous"), kind, change)
     (found,) = replayed(records).differences
-    assert (found.position, found.kind, found.fields) == (position, Kind.OTHERWISE, fields)
+    assert (found.position, found.kind, found.fields) == (position, Kind.OTHER, fields)
     assert f"other {fields[0]}" in str(found)
 
 
@@ -199,7 +199,7 @@ def test_a_log_that_lacks_an_event_is_damaged() -> None:
 def test_a_filter_of_another_name_is_no_other_decision() -> None:
     records, _ = changed(golden("synchronous"), GroupAccepted, lambda event: {"filter": "m:f", "filter_digest": "1"})
     assert replayed(records).is_equal
-    assert msgspec.json.encode(replayed(records).facts())
+    assert msgspec.json.encode(replayed(records).json_values())
 
 
 def test_a_learner_has_no_conductor_to_replay() -> None:

@@ -95,8 +95,8 @@ async def recorded(tmp_path: Path) -> RecordedRollout:
 
 
 async def _compared(engine: ScriptedEngine, recorded: RecordedRollout, *, force: bool = False) -> Comparison:
-    stretches = await replay(engine, recorded, lambda version: weight_folder(recorded, version, []), force=force)
-    return compare(recorded, stretches, lambda token: f"<{token}>", forced=force, tolerance=1e-6)
+    spans = await replay(engine, recorded, lambda version: weight_folder(recorded, version, []), force=force)
+    return compare(recorded, spans, lambda token: f"<{token}>", forced=force, tolerance=1e-6)
 
 
 def _with(recorded: RecordedRollout, **changes: object) -> RecordedRollout:
@@ -110,7 +110,7 @@ async def test_each_span_is_made_under_its_own_weights(
 ) -> None:
     found = await _compared(engine, recorded, force=force)
     assert found.equal
-    assert (found.max_difference, found.parting, found.tokens) == (0.0, None, LENGTH)
+    assert (found.max_difference, found.divergence, found.tokens) == (0.0, None, LENGTH)
     assert [(span.start, span.end, span.version, span.same) for span in found.spans] == [(0, 6, 0, 6), (6, 10, 1, 4)]
     assert engine.version == 1
 
@@ -120,16 +120,19 @@ async def test_the_first_other_token_is_told_with_both(engine: ScriptedEngine, r
     other[7] = (other[7] + 1) % 256
     found = await _compared(engine, _with(recorded, tokens=other))
     assert not found.equal
-    assert found.parting is not None
-    assert found.parting.position == 7
-    assert (found.parting.recorded.text, found.parting.replayed.text) == (f"<{other[7]}>", f"<{recorded.tokens[7]}>")
+    assert found.divergence is not None
+    assert found.divergence.position == 7
+    assert (found.divergence.recorded.text, found.divergence.replayed.text) == (
+        f"<{other[7]}>",
+        f"<{recorded.tokens[7]}>",
+    )
     assert [span.same for span in found.spans] == [6, 1]
     assert found.max_difference == 0.0
 
 
 async def test_another_seed_parts_in_each_span(engine: ScriptedEngine, recorded: RecordedRollout) -> None:
     found = await _compared(engine, _with(recorded, seed=SEED + 1))
-    assert [span.parting.position for span in found.spans if span.parting] == [0, 6]
+    assert [span.divergence.position for span in found.spans if span.divergence] == [0, 6]
 
 
 async def test_forced_tokens_show_by_how_much_log_probs_differ(recorded: RecordedRollout) -> None:
@@ -137,7 +140,7 @@ async def test_forced_tokens_show_by_how_much_log_probs_differ(recorded: Recorde
     await engine.start(1.0)
     found = await _compared(engine, recorded, force=True)
     assert not found.equal
-    assert found.parting is None
+    assert found.divergence is None
     assert [round(span.mean_difference, 6) for span in found.spans] == [0.0, 0.25]
     assert found.mean_difference == pytest.approx(0.1)
     assert found.spans[1].at in range(6, 10)
@@ -150,17 +153,17 @@ async def test_forced_tokens_show_by_how_much_log_probs_differ(recorded: Recorde
         (Script(chunk=4), 8, 8, "<", "the end (length)"),
     ],
 )
-async def test_an_end_that_is_another_is_a_parting(
+async def test_an_end_that_is_another_is_a_divergence(
     recorded: RecordedRollout, script: Script, limit: int, at: int, recorded_text: str, replayed_text: str
 ) -> None:
     engine = ScriptedEngine(script)
     await engine.start(1.0)
     sampling = msgspec.structs.replace(recorded.sampling, max_new_tokens=limit)
     found = await _compared(engine, _with(recorded, sampling=sampling, stop=StopReason.STOP))
-    assert found.parting is not None
-    assert found.parting.position == at
-    assert found.parting.recorded.text.startswith(recorded_text)
-    assert found.parting.replayed.text.startswith(replayed_text)
+    assert found.divergence is not None
+    assert found.divergence.position == at
+    assert found.divergence.recorded.text.startswith(recorded_text)
+    assert found.divergence.replayed.text.startswith(replayed_text)
 
 
 async def test_what_was_not_ended_is_compared_as_far_as_it_is_there(engine: ScriptedEngine, tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from slime_events.algorithms.advantages import compute_advantages
-from slime_events.analysis.rescore.advantages import advantage_weights, effective_sample_size, sample_advantages
+from slime_events.analysis.model.advantages import sample_advantages
+from slime_events.analysis.rescore.compare import advantage_weights, effective_sample_size
 from slime_events.core.config.algorithm import AlgorithmSettings
 
 REWARDS = [1.5, -0.5, 0.25, -1.25]
@@ -27,7 +28,7 @@ def test_means_of_the_trainers_advantages(estimator: str, gamma: float, whitened
     log_probs = [torch.zeros(len(mask)) for mask in masks]
     tokens = compute_advantages(torch.tensor(REWARDS), log_probs, None, masks, settings)
     expected = [float(one[mask != 0].mean()) if mask.any() else 0.0 for one, mask in zip(tokens, masks, strict=True)]
-    np.testing.assert_allclose(sample_advantages(REWARDS, MASKS, settings), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(sample_advantages(REWARDS, MASKS, settings).mean, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_weights_by_rollout_and_by_token() -> None:

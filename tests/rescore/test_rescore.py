@@ -13,8 +13,8 @@ from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
 from schemas.rewards import RewardAssigned
 from slime_events.algorithms.reward_norm import normalize_rewards
 from slime_events.analysis.rescore.change import make_change
+from slime_events.analysis.rescore.report import report_text
 from slime_events.analysis.rescore.rescore import rescore
-from slime_events.analysis.rescore.text import report_text
 from slime_events.loop.learner.overrides import read_changes
 from tests.rescore.recorded import NONZERO_STD, SAMPLES, coin_without, opened, record, settings, with_filter
 from tests.simulation.simulation import Simulation
@@ -33,14 +33,14 @@ async def test_nothing_changed_changes_nothing(tmp_path: Path) -> None:
     out = io.BytesIO()
     report = await rescore(opened(sim, run), change, out)
     assert report.is_same
-    assert report.unlike == 0
+    assert report.mismatched == 0
     assert not out.getvalue()
     assert report.samples.graded == len(sim.events(RewardAssigned))
     assert report.groups.accepted_after == len(sim.events(GroupAccepted))
     assert sim.events(GroupRejected), "the filter has to have had work"
     assert report.groups.decided == report.groups.accepted_after + len(sim.events(GroupRejected))
     assert [step.samples for step in report.steps] == [6] * 5
-    assert "Nothing would have been otherwise" in report_text(report)
+    assert "Nothing would differ" in report_text(report)
 
 
 async def test_a_filter_where_there_was_none(plain: Simulation) -> None:
@@ -93,7 +93,7 @@ async def test_another_reward(plain: Simulation, tmp_path: Path) -> None:
     graded = plain.events(RewardAssigned)
     expected = {e.sample: 2.0 if e.sample.endswith("-s0") else 1.0 for e in graded if e.group != "train-0-000001"}
     assert report.samples.failed == {"raised": SAMPLES}
-    assert report.samples.otherwise == SAMPLES + sum(
+    assert report.samples.changed == SAMPLES + sum(
         expected[e.sample] != e.value for e in graded if e.sample in expected
     )
     changes = read_changes(out.getvalue(), "changes")
@@ -138,13 +138,13 @@ async def test_a_group_that_had_no_reward_may_be_accepted(tmp_path: Path) -> Non
     report = await rescore(opened(sim, run), make_change(run))
     assert report.groups.accepted_now == 1
     assert report.samples.failed == {}
-    assert report.samples.otherwise == report.samples.failed_before == SAMPLES
+    assert report.samples.changed == report.samples.failed_before == SAMPLES
 
 
 async def test_another_normalisation_changes_advantages_alone(plain: Simulation) -> None:
     run = settings()
     report = await rescore(opened(plain, run), make_change(run, ["--disable-grpo-std-normalization"]))
-    assert not report.samples.otherwise
+    assert not report.samples.changed
     assert not report.groups.rejected_now
     for step, sealed in zip(report.steps, plain.events(BatchSealed), strict=True):
         assert normalize_rewards(sealed.raw_rewards, [SAMPLES] * 2, run.algorithm) == list(sealed.rewards)

@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
+from schemas.arrays import EMPTY_LOG_PROBS, pack_tokens
+from schemas.prompts import PromptSubmitted, Source
 from schemas.rewards import RewardFailureKind
-from schemas.rollouts import StopReason
+from schemas.rollouts import RolloutCompleted, StopReason
+from slime_events.analysis.model.records import Entry, Group, Sample
 from slime_events.analysis.rescore import bulk_grading
-from slime_events.analysis.rescore.bulk_grading import Missing, RuleProcess, Task, grade_tasks
-from slime_events.analysis.rescore.collect import Group, Rollout
+from slime_events.analysis.rescore.bulk_grading import NoReward, RuleProcess, Task, grade_tasks
 from slime_events.analysis.rescore.grade import Regrader
-from slime_events.analysis.rescore.partial_events import CompletedFields, PromptFields
 from slime_events.core.config.reward import RewardSettings
 from slime_events.plugins.rewards import dispatch
 
@@ -37,7 +38,7 @@ def test_rewards_and_reasons(process: RuleProcess) -> None:
     given = process.grade([task("4"), task("5"), task(r"\boxed{4}", "math"), task("4", "unheard_of")])
     assert given is not None
     assert given[:3] == [1.0, 0.0, 1.0]
-    assert isinstance(given[3], Missing)
+    assert isinstance(given[3], NoReward)
     assert given[3].kind is RewardFailureKind.RAISED
     assert process.grade([task("4")]) == [1.0]
 
@@ -60,17 +61,22 @@ def test_a_rule_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     finally:
         signal.signal(signal.SIGALRM, before)
         dispatch.built_in.cache_clear()
-    assert isinstance(late, Missing)
+    assert isinstance(late, NoReward)
     assert late.kind is RewardFailureKind.TIMEOUT
     assert good == 1.0
 
 
 def group(name: str, *responses: str, **metadata: Any) -> Group:
-    made = Group(PromptFields(group=name, text="2+2=", label="4", metadata=metadata))
+    source, tokens = Source(path="f"), pack_tokens([1])
+    prompt = PromptSubmitted(group=name, text="2+2=", label="4", metadata=metadata, tokens=tokens, source=source)
+    made = Group(name, Entry(prompt, 1, 0, "p", "run"))
     for index, response in enumerate(responses):
         sample = f"{name}-s{index}"
-        done = CompletedFields(sample=sample, group=name, length=1, stop=StopReason.STOP, text=response, spans=())
-        made.rollouts[sample] = Rollout(done, (index, 0))
+        done = RolloutCompleted(
+            sample=sample, group=name, attempt=0, start=0, tokens=tokens, log_probs=EMPTY_LOG_PROBS, spans=(), length=1,
+            stop=StopReason.STOP, text=response, digest="", engine="e", prompt_length=1,
+        )  # fmt: skip
+        made.samples[sample] = Sample(sample, name, index, completed=Entry(done, 2, 0, "p", "run"))
     return made
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from schemas.errors import ImpossibleCombination, InvalidValue
-from slime_events.analysis.retrain.base import with_base
-from slime_events.analysis.retrain.topology import is_same, topology_text, with_topology
+from slime_events.analysis.retrain.settings import is_same, topology_text, with_base, with_topology
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.trainer import TrainerSettings
 

@@ -15,11 +15,8 @@ import pytest
 from actors.offline.retrain_run import Save, Wanted, retrain
 from schemas.errors import CheckpointMismatch, ImpossibleCombination
 from schemas.runs import RunStarted
-from slime_events.analysis.retrain.diagnosis import likely_causes
-from slime_events.analysis.retrain.difference import Compared, Difference
-from slime_events.analysis.retrain.distance import distance
-from slime_events.analysis.retrain.report import report_text, step_text
-from slime_events.analysis.retrain.retrained import Retrained
+from slime_events.analysis.retrain.difference import Compared, Difference, Retrained, distance
+from slime_events.analysis.retrain.report import likely_causes, report_text, step_text
 from slime_events.core.config.settings import TrainSettings
 from storage.weights.files import view
 from storage.weights.store import TensorBytes, verify
@@ -57,7 +54,7 @@ async def test_a_difference_is_told_with_both_digests_and_its_cause(recorded: Re
     report = await retrain(opened, Wanted(from_base=True), make_ranks=building(ScriptedRanks()))
     assert report.wrong is not None
     text, (weights, _) = report_text(report), report.wrong.differences
-    assert f"weights digest: recorded {weights.recorded}, now {weights.found}" in text
+    assert f"weights digest: recorded {weights.recorded}, now {weights.now}" in text
     assert "an event of step 1 was changed after the run" in text
 
 
@@ -66,7 +63,7 @@ async def test_a_difference_is_told_with_both_digests_and_its_cause(recorded: Re
     [
         (Compared.BATCH, "2", "events of step 3 were changed"),
         (Compared.WEIGHTS, "1", "other versions of the parts (torch 1 then, 2 now)"),
-        (Compared.OPTIMIZER, "2", "the run's ranks were laid out otherwise"),
+        (Compared.OPTIMIZER, "2", "the run's ranks were laid out in another way"),
         (Compared.WEIGHTS, "2", "other hardware"),
     ],
 )

@@ -13,9 +13,8 @@ from actors.trainer.ranks import StepResult
 from schemas.arrays import unpack
 from schemas.batches import BatchSealed
 from schemas.errors import RunNotFound, TrainerError
-from slime_events.analysis.retrain.difference import Compared, Difference
+from slime_events.analysis.retrain.difference import Compared, Difference, Retrained
 from slime_events.analysis.retrain.recorded_steps import RecordedStep, recorded_steps
-from slime_events.analysis.retrain.retrained import Retrained
 from slime_events.analysis.retrain.version_chain import read_chain
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.core.train_batch import TrainBatch

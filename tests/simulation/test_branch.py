@@ -19,8 +19,7 @@ from schemas.runs import Branched, RunStarted
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsPublished
 from serve_apps.engine.scripted_engine import Script
-from slime_events.analysis.audit.audit import Audit, audit
-from slime_events.analysis.audit.report import report_text
+from slime_events.analysis.audit.audit import Audit, audit, report_text
 from slime_events.analysis.model import read_run
 from slime_events.analysis.model.branch_point import read_point
 from slime_events.analysis.model.progress import Progress

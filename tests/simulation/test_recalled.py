@@ -18,9 +18,9 @@ from schemas.rollouts import RolloutCompleted, RolloutFailed, RolloutRequested, 
 from schemas.runs import RunStarted
 from serve_apps.engine.scripted_engine import Script
 from slime_events.analysis.audit.audit import Audit
-from slime_events.analysis.audit.recalled import RecordedEnd
+from slime_events.analysis.audit.recorded_rollouts import RecordedEnd
 from slime_events.analysis.model.branch_point import read_point
-from slime_events.analysis.query.where import samples_where
+from slime_events.analysis.query import samples_where
 from slime_events.core.config.data import DataSettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_reader import OpenedRun

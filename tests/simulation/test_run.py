@@ -24,9 +24,8 @@ from schemas.weights import WeightsActivated, WeightsPublished
 from serve_apps.engine.engine import Delta, GenerateRequest
 from serve_apps.engine.scripted_engine import Script, ScriptedEngine
 from serve_apps.rollout import ChunkRule
-from slime_events.analysis.audit.audit import Audit
-from slime_events.analysis.audit.report import report_text
-from slime_events.analysis.audit.rules import Rules
+from slime_events.analysis.audit.audit import Audit, report_text
+from slime_events.analysis.audit.ledger import Rules
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.state.run import RunPhase, state_digest
 from slime_events.core.trajectory import Trajectories, content_digest

@@ -1,31 +1,85 @@
-"""`Audit`: one pass over a log, every event shown to every check that hears it.
-
-recorded -> checks that hear its type -> ledger -> next;  at the end: findings and counts of each check
-"""
+"""`Audit`: one pass over a log, every event shown to every check that hears it; `Report`: what came of it."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from schemas.errors import ArchiveDamaged, LogDamaged, SchemaError
 from schemas.event import Event
 from schemas.registry import EVENT_CLASSES
-from slime_events.analysis.audit.check import Check
-from slime_events.analysis.audit.ledger import Ledger
-from slime_events.analysis.audit.recalled import RecordedEnds
+from slime_events.analysis.audit.check import Check, Finding
+from slime_events.analysis.audit.ledger import Ledger, Rules
+from slime_events.analysis.audit.recorded_rollouts import RecordedEnds
 from slime_events.analysis.audit.registry import make_checks
-from slime_events.analysis.audit.report import CheckReport, Report
-from slime_events.analysis.audit.rules import Rules
 from slime_events.analysis.audit.tokens import Fetch
 from storage.log import Recorded
 
 
+class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One check. counts: what it looked at, by name."""
+
+    name: str
+    promise: str
+    counts: dict[str, Any]
+    findings: tuple[Finding, ...] = ()
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one log. events: how many were read; unread: why reading stopped before the end, where it did."""
+
+    run: str
+    events: int
+    checks: tuple[CheckReport, ...]
+    unread: str | None = None
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Of all checks, in the log's order."""
+        return sorted((f for check in self.checks for f in check.findings), key=lambda finding: finding.position)
+
+    @property
+    def clean(self) -> bool:
+        """Everything was read and nothing was found."""
+        return self.unread is None and not self.findings
+
+
+def report_text(report: Report, most: int) -> str:
+    """An aligned line per check, and under it its first `most` findings (0: all)."""
+    width = max(len(check.promise) for check in report.checks)
+    lines: list[str] = []
+    for check in report.checks:
+        mark = "WRONG" if check.findings else "ok"
+        lines.append(f"{mark:<5}  {check.name:<11}  {check.promise:<{width}}  {_counts(check.counts)}".rstrip())
+        shown = check.findings[:most] if most else check.findings
+        lines += [f"       {finding}" for finding in shown]
+        if len(check.findings) > len(shown):
+            lines.append(f"       and {len(check.findings) - len(shown)} more of this check (--most 0 shows all)")
+    if report.unread is not None:
+        lines.append(f"WRONG  {report.unread}")
+    return "\n".join(lines)
+
+
+def _counts(counts: dict[str, Any]) -> str:
+    """Numbers with their names; what is zero is left out, as long as something is left."""
+    shown = {name: value for name, value in counts.items() if value not in (0, None, {})} or counts
+    return ", ".join(_count(name, value) for name, value in shown.items())
+
+
+def _count(name: str, value: Any) -> str:
+    if isinstance(value, dict):
+        return f"{name}: " + " ".join(f"{key}:{count:,}" for key, count in value.items())
+    return f"{value:,} {name}" if isinstance(value, int) else str(value)
+
+
 class Audit:
     """rules: of a run whose run.started has no settings. fetch: arrays out of the blob store; None: blobs are not seen.
-    weights: where weight folders lie if not where the log says; files: whether to look at them. parent: what the log of
-    the run that this one follows holds (`facts_of`); without it the rollouts of a learner are not looked at. recorded:
-    ends of the rollouts that it recalls (`recorded_ends`), which are looked up there.
+    weights: where weight folders lie if not where the log says; files: whether to look at them. parent: the ledger of
+    the run that this one follows (`read_ledger`); without it a learner's rollouts are not checked. recorded: ends of
+    the recorded rollouts that this run reuses (`recorded_ends`).
     """
 
     def __init__(
@@ -44,7 +98,7 @@ class Audit:
             self._ledger, fetch=fetch, weights=weights, files=files, parent=parent, recorded=recorded
         )
         self._hearing: dict[type[Event], list[Check]] = {
-            kind: [check for check in self._checks if not check.hears or kind in check.hears] for kind in EVENT_CLASSES
+            kind: [check for check in self._checks if check.hears(kind)] for kind in EVENT_CLASSES
         }
         self._events = 0
 
@@ -67,7 +121,7 @@ class Audit:
 
 
 async def audit(records: AsyncIterator[Recorded], auditor: Audit) -> Report:
-    """Audit all that a log (or an archive) gives. What cannot be read ends the pass and is said in the report."""
+    """Audit all that a log (or an archive) gives. What cannot be read ends the pass and stands in the report."""
     try:
         async for recorded in records:
             auditor.apply(recorded)

@@ -1,43 +1,69 @@
-"""`Check`: one promise about a log, looked at event by event."""
+"""`Check`: one promise about a log, looked at event by event; `Finding`: one thing in a log that must not be."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
+import msgspec
+
 from schemas.event import Event
-from slime_events.analysis.audit.finding import Finding
 from slime_events.analysis.audit.ledger import Ledger
 from storage.log import Recorded
 
 Counts = dict[str, Any]
 """What a check looked at, by name: numbers, words, and for histograms a dict of numbers."""
+Handlers = Mapping[type[Event], Callable[[Recorded, Any], None]]
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """check: which found it. position, event: of what it is about (0 and the run where it is about the whole log).
+
+    wrong: what is there. means: what follows from it.
+    """
+
+    check: str
+    position: int
+    event: str
+    wrong: str
+    means: str
+
+    def __str__(self) -> str:
+        where = f"position {self.position}, {self.event}" if self.position else self.event
+        return f"{where}: {self.wrong}, so {self.means}"
 
 
 class Check:
-    """name: one word. promise: what holds where it finds nothing. hears: the events that it is shown (empty: all).
+    """name: one word. promise: what holds where it finds nothing. handlers: by type of event, what looks at it.
 
-    An event is shown to the checks before the ledger takes it in: `ledger` is what was said before it.
+    An event is shown to the checks before the ledger takes it in: `ledger` holds what stands before it in the log.
     """
 
     name: ClassVar[str]
     promise: ClassVar[str]
-    hears: ClassVar[tuple[type[Event], ...]] = ()
+    of_own_rollouts: ClassVar[bool] = False
+    """Whether it is skipped for a learner, whose rollouts are another run's: `Followed` checks those."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self.ledger = ledger
+    def __init__(self, ledger: Ledger, handlers: Handlers | None = None) -> None:
+        self.ledger, self.handlers = ledger, dict(handlers or {})
         self.findings: list[Finding] = []
+
+    def hears(self, kind: type[Event]) -> bool:
+        """Whether it looks at events of this type; without handlers it looks at every event."""
+        return not self.handlers or kind in self.handlers
 
     @property
     def applies(self) -> bool:
-        """Whether it is of runs like this one, by what was said so far."""
-        return True
+        """Whether it applies to a run like this one, by the log so far."""
+        return not (self.of_own_rollouts and self.ledger.follows)
 
     def apply(self, recorded: Recorded) -> None:
         """Look at one event."""
-        raise NotImplementedError
+        event = recorded.envelope.event
+        self.handlers[type(event)](recorded, event)
 
     def finish(self) -> list[Finding]:
-        """Everything found, once the last event was shown."""
+        """All findings, after the last event."""
         return self.findings
 
     def counts(self) -> Counts:

@@ -1,4 +1,4 @@
-"""Evaluations: is each mean that of the rewards in the log, and of the weights that it says?"""
+"""Evaluations: is each mean that of the rewards in the log, and of the weights that the event names?"""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from schemas.evals import EvalCompleted
 from schemas.event import Purpose
 from schemas.prompts import PromptSubmitted
 from schemas.rollouts import RolloutRequested
-from slime_events.analysis.audit.check import Check, Counts
-from slime_events.analysis.audit.facts import Fate, GroupFacts, SampleFacts
-from slime_events.analysis.audit.ledger import Ledger
+from slime_events.analysis.audit.check import Check, Counts, Handlers
+from slime_events.analysis.audit.ledger import Fate, GroupEntry, Ledger, SampleEntry
 from storage.log import Recorded
 
 
@@ -19,39 +18,40 @@ class Evaluations(Check):
 
     name = "evaluations"
     promise = "means, counts, lengths and weight versions recomputed from rewards and rollouts"
-    hears = (PromptSubmitted, RolloutRequested, EvalCompleted)
 
     def __init__(self, ledger: Ledger) -> None:
-        super().__init__(ledger)
+        handlers: Handlers = {
+            PromptSubmitted: self._submitted,
+            RolloutRequested: self._requested,
+            EvalCompleted: self._completed,
+        }
+        super().__init__(ledger, handlers)
         self._groups: dict[tuple[str, int], list[str]] = {}
         self._done = self._samples = 0
 
-    def apply(self, recorded: Recorded) -> None:
-        event = recorded.envelope.event
-        if isinstance(event, PromptSubmitted):
-            if event.purpose is Purpose.EVAL and event.version is not None:
-                self._groups.setdefault((event.dataset, event.version), []).append(event.group)
-        elif isinstance(event, RolloutRequested):
-            self._requested(recorded, event)
-        elif isinstance(event, EvalCompleted):
-            self._done += 1
-            names = self._groups.pop((event.dataset, event.version), None)
-            if names is None:
-                wrong = f"no evaluation of {event.dataset} with v{event.version} was under way"
-                self.find(recorded, wrong, "its mean is of nothing")
-                return
-            self._compare(recorded, event, [self.ledger.groups[n] for n in names if n in self.ledger.groups])
+    def _submitted(self, recorded: Recorded, event: PromptSubmitted) -> None:
+        if event.purpose is Purpose.EVAL and event.version is not None:
+            self._groups.setdefault((event.dataset, event.version), []).append(event.group)
+
+    def _completed(self, recorded: Recorded, event: EvalCompleted) -> None:
+        self._done += 1
+        names = self._groups.pop((event.dataset, event.version), None)
+        if names is None:
+            wrong = f"no evaluation of {event.dataset} with v{event.version} was under way"
+            self.find(recorded, wrong, "its mean is of nothing")
+            return
+        self._compare(recorded, event, [self.ledger.groups[n] for n in names if n in self.ledger.groups])
 
     def _requested(self, recorded: Recorded, event: RolloutRequested) -> None:
-        """Rollouts keep to what was asked for, which is another check's to see."""
+        """The request names one version. That the rollout keeps to it is checked by `Rollouts`."""
         group, plan = self.ledger.groups.get(event.group), self.ledger.rules.plan
         if group is None or event.purpose is not Purpose.EVAL or plan is None or not plan.eval_exact:
             return
         if (event.min_version, event.max_version) != (group.version, group.version):
             wrong = f"other weights than v{group.version} may answer it"
-            self.find(recorded, wrong, "the evaluation may be of other weights than it says")
+            self.find(recorded, wrong, "the evaluation may be of other weights than it names")
 
-    def _compare(self, recorded: Recorded, event: EvalCompleted, groups: list[GroupFacts]) -> None:
+    def _compare(self, recorded: Recorded, event: EvalCompleted, groups: list[GroupEntry]) -> None:
         samples = [sample for group in groups for sample in group.samples.values()]
         self._samples += len(samples)
         graded = [s.reward for s in samples if s.reward is not None]
@@ -64,14 +64,14 @@ class Evaluations(Check):
         oldest = min((s.oldest for s in samples if s.oldest is not None), default=event.version)
         newest = max((s.newest for s in samples if s.newest is not None), default=event.version)
         if (event.oldest_version, event.newest_version) != (oldest, newest):
-            said = f"v{event.oldest_version} to v{event.newest_version}"
-            wrong = f"it says that {said} made the answers, and the log has v{oldest} to v{newest}"
-            self.find(recorded, wrong, "it is of other weights than it says")
-        found = {
+            versions = f"v{event.oldest_version} to v{event.newest_version}"
+            wrong = f"it names {versions} as the weights of the answers, and the log has v{oldest} to v{newest}"
+            self.find(recorded, wrong, "it is of other weights than it names")
+        expected = {
             "mean": math.fsum(graded) / max(len(samples), 1),
             "mean_length": math.fsum(s.length for s in samples) / max(len(samples), 1),
         }
-        for name, value in found.items():
+        for name, value in expected.items():
             if not math.isclose(getattr(event, name), value, rel_tol=1e-9, abs_tol=1e-12):
                 wrong = f"its {name} is {getattr(event, name)!r}, and the log gives {value!r}"
                 self.find(recorded, wrong, "the evaluation's curve is wrong")
@@ -80,11 +80,11 @@ class Evaluations(Check):
         return {"evaluations": self._done, "samples": self._samples, "under way": len(self._groups)}
 
 
-def _ended(sample: SampleFacts) -> bool:
+def _ended(sample: SampleEntry) -> bool:
     return (
         bool(sample.graded) or sample.fate is Fate.FAILED or (sample.fate is Fate.COMPLETED and _broken(sample.group))
     )
 
 
-def _broken(group: GroupFacts) -> bool:
+def _broken(group: GroupEntry) -> bool:
     return any(sample.fate is Fate.FAILED for sample in group.samples.values())

@@ -8,7 +8,7 @@ from schemas.evals import EvalCompleted
 from schemas.event import Purpose
 from schemas.ids import INBOX, TRAIN
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
-from slime_events.analysis.audit.check import Check, Counts
+from slime_events.analysis.audit.check import Check, Counts, Handlers
 from slime_events.analysis.audit.ledger import Ledger
 from storage.log import Recorded
 
@@ -18,26 +18,24 @@ class Prompts(Check):
 
     name = "prompts"
     promise = "none of a source skipped or repeated, evaluations whole"
-    hears = (PromptSubmitted, PromptRejected, EvalCompleted)
 
     def __init__(self, ledger: Ledger) -> None:
-        super().__init__(ledger)
+        handlers: Handlers = {
+            PromptSubmitted: self._submitted,
+            PromptRejected: self._refused,
+            EvalCompleted: self._evaluated,
+        }
+        super().__init__(ledger, handlers)
         self._next: dict[str, int] = {}
         self._keys: dict[str, int] = {}
         self._rows: dict[tuple[str, int], set[int]] = {}
         self._sets: dict[str, tuple[int, set[int]]] = {}
         self._rejected = self._evaluation = self._drawn = 0
 
-    def apply(self, recorded: Recorded) -> None:
-        event = recorded.envelope.event
-        if isinstance(event, EvalCompleted):
-            self._evaluated(recorded, event)
-        elif isinstance(event, PromptRejected):
-            self._rejected += 1
-            if event.dataset == TRAIN and event.source.offset >= 0:  # a line that is no JSON object has no place
-                self._draw(recorded, event.source)
-        elif isinstance(event, PromptSubmitted):
-            self._submitted(recorded, event)
+    def _refused(self, recorded: Recorded, event: PromptRejected) -> None:
+        self._rejected += 1
+        if event.dataset == TRAIN and event.source.offset >= 0:  # a line that is no JSON object has no offset
+            self._draw(recorded, event.source)
 
     def _submitted(self, recorded: Recorded, event: PromptSubmitted) -> None:
         if event.purpose is Purpose.EVAL:

@@ -4,26 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from slime_events.analysis.audit.archive import Archive
-from slime_events.analysis.audit.batches import Batches
+from slime_events.analysis.audit.batches import Batches, Followed
 from slime_events.analysis.audit.check import Check
 from slime_events.analysis.audit.evaluations import Evaluations
-from slime_events.analysis.audit.fold import Fold
-from slime_events.analysis.audit.followed import Followed
+from slime_events.analysis.audit.groups import Rewards, Verdicts
+from slime_events.analysis.audit.history import Archive, Fold, Lifetime, Positions
 from slime_events.analysis.audit.ledger import Ledger
-from slime_events.analysis.audit.lifetime import Lifetime
-from slime_events.analysis.audit.positions import Positions
 from slime_events.analysis.audit.prompts import Prompts
-from slime_events.analysis.audit.recalled import RecalledRollouts, RecordedEnds
-from slime_events.analysis.audit.rewards import Rewards
+from slime_events.analysis.audit.recorded_rollouts import RecordedEnds, RecordedRollouts
 from slime_events.analysis.audit.rollouts import Rollouts
-from slime_events.analysis.audit.staleness import Staleness
-from slime_events.analysis.audit.steps import Steps
+from slime_events.analysis.audit.steps import Staleness, Steps, Training
 from slime_events.analysis.audit.tokens import Fetch, Tokens
-from slime_events.analysis.audit.training import Training
-from slime_events.analysis.audit.verdicts import Verdicts
-from slime_events.analysis.audit.weight_files import WeightFiles
-from slime_events.analysis.audit.weights import Weights
+from slime_events.analysis.audit.weights import WeightFiles, Weights
 
 
 def make_checks(
@@ -35,15 +27,15 @@ def make_checks(
     parent: Ledger | None = None,
     recorded: RecordedEnds | None = None,
 ) -> list[Check]:
-    """One of each. files: look at weight folders too. parent: the facts of the run that this one follows.
-    recorded: of those that it recalls rollouts from.
+    """One of each. files: look at weight folders too. parent: the ledger of the run that this one follows.
+    recorded: ends of the recorded rollouts that this run reuses.
     """
     checks: list[Check] = [
         Positions(ledger),
         Lifetime(ledger),
         Prompts(ledger),
         Rollouts(ledger),
-        RecalledRollouts(ledger, recorded or {}),
+        RecordedRollouts(ledger, recorded or {}),
         Tokens(ledger, fetch),
         Rewards(ledger),
         Verdicts(ledger),

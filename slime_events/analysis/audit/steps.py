@@ -1,8 +1,11 @@
-"""Steps: is each sealed batch committed once, on the version before it?"""
+"""Steps: each sealed batch committed once, every accepted sample trained once and within the staleness bound."""
 
 from __future__ import annotations
 
+from collections import Counter
+
 from schemas.batches import BatchSealed
+from schemas.event import Purpose
 from schemas.steps import StepClaimed, StepCommitted
 from slime_events.analysis.audit.check import Check, Counts
 from slime_events.analysis.audit.ledger import Ledger
@@ -14,24 +17,19 @@ class Steps(Check):
 
     name = "steps"
     promise = "each batch committed once, in order, with its digest and counts"
-    hears = (StepClaimed, StepCommitted)
 
     def __init__(self, ledger: Ledger) -> None:
-        super().__init__(ledger)
+        super().__init__(ledger, {StepClaimed: self._claimed, StepCommitted: self._committed})
         self._tokens = 0
         self._claims: list[StepClaimed] = []
 
-    def apply(self, recorded: Recorded) -> None:
-        event = recorded.envelope.event
-        if isinstance(event, StepClaimed):
-            self._claims.append(event)
-        elif isinstance(event, StepCommitted):
-            self._committed(recorded, event)
+    def _claimed(self, recorded: Recorded, event: StepClaimed) -> None:
+        self._claims.append(event)
 
     def _committed(self, recorded: Recorded, event: StepCommitted) -> None:
         ledger, claim = self.ledger, self._claims[-1] if self._claims else None
         if claim is not None and claim.trainer != recorded.envelope.producer:
-            wrong = f"{recorded.envelope.producer} said it after {claim.trainer} had claimed step {claim.step}"
+            wrong = f"{recorded.envelope.producer} committed it after {claim.trainer} had claimed step {claim.step}"
             self.find(recorded, wrong, "a trainer that was replaced still commits")
         if event.step in ledger.steps:
             self.find(recorded, f"step {event.step} was committed before", "its samples trained twice")
@@ -52,8 +50,8 @@ class Steps(Check):
 
     def _sums(self, recorded: Recorded, event: StepCommitted, batch: BatchSealed) -> None:
         self._tokens += event.tokens
-        facts = [self.ledger.samples[name] for name in batch.samples if name in self.ledger.samples]
-        tokens = sum(sample.prompt_length + sample.length for sample in facts)
+        samples = [self.ledger.samples[name] for name in batch.samples if name in self.ledger.samples]
+        tokens = sum(sample.prompt_length + sample.length for sample in samples)
         if self.ledger.follows:
             tokens = event.tokens  # `Followed` counts them: the rollouts are in another log
         if (event.samples, event.tokens) != (len(batch.samples), tokens):
@@ -68,4 +66,79 @@ class Steps(Check):
             "tokens": self._tokens,
             "trainers": len(self._claims),
             "batches waiting for the trainer": waiting,
+        }
+
+
+class Training(Check):
+    """Counted by sample over the committed steps, apart from how batches were put together."""
+
+    name = "training"
+    promise = "every accepted sample trained once, or waiting"
+    of_own_rollouts = True
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__(ledger, {StepCommitted: self._committed})
+        self._trained: dict[str, int] = {}
+
+    def _committed(self, recorded: Recorded, event: StepCommitted) -> None:
+        batch = self.ledger.batches.get(event.step)
+        for name in batch.samples if batch else ():
+            first = self._trained.setdefault(name, recorded.position)
+            if first != recorded.position:
+                self.find(recorded, f"sample {name} was trained at position {first}", "it counts twice in the weights")
+            sample = self.ledger.samples.get(name)
+            if sample is None or not sample.group.accepted:
+                self.find(recorded, f"sample {name} was never accepted", "it counts in the weights and should not")
+
+    def counts(self) -> Counts:
+        counts: Counts = {"trained": len(self._trained)}
+        for group in self.ledger.groups.values():
+            if group.purpose is Purpose.TRAIN and group.accepted:
+                waiting = sum(1 for sample in group.samples if sample not in self._trained)
+                if waiting:
+                    reason = self._waits_for(group.step)
+                    counts[reason] = counts.get(reason, 0) + waiting
+        return counts
+
+    def _waits_for(self, step: int | None) -> str:
+        if step is not None:
+            return f"waiting for step {step} to be committed"
+        if self.ledger.has_all_steps:
+            return "left over after the last step"
+        return f"waiting for the batch of step {self.ledger.steps_sealed}"
+
+
+class Staleness(Check):
+    """Versions that a sample's oldest token was behind the weights that it trained."""
+
+    name = "staleness"
+    promise = "every sample within the bound of the run's settings"
+    of_own_rollouts = True
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__(ledger, {StepCommitted: self._committed})
+        self._samples: Counter[int] = Counter()
+
+    def _committed(self, recorded: Recorded, event: StepCommitted) -> None:
+        plan = self.ledger.rules.plan
+        batch = self.ledger.batches.get(event.step)
+        for name in batch.samples if batch else ():
+            sample = self.ledger.samples.get(name)
+            if sample is None or sample.oldest is None:
+                continue
+            behind = event.parent_version - sample.oldest
+            self._samples[behind] += 1
+            recalled = sample.group.recalled
+            most = recalled.bound if recalled is not None else None if plan is None else plan.staleness_bound
+            if most is not None and not 0 <= behind <= most:
+                wrong = f"sample {name} begins with v{sample.oldest} and trained v{event.parent_version}, {behind} "
+                wrong += f"behind where {most} is the most"
+                self.find(recorded, wrong, "it is further off policy than the settings allow")
+
+    def counts(self) -> Counts:
+        plan = self.ledger.rules.plan
+        return {
+            "at worst": max(self._samples, default=0),
+            "allowed": None if plan is None else plan.staleness_bound,
+            "samples by versions behind": {str(behind): n for behind, n in sorted(self._samples.items())},
         }

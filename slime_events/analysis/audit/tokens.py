@@ -42,35 +42,34 @@ class Tokens(Check):
 
     name = "tokens"
     promise = "chunks join end to end, digests recomputed from tokens and log-probs, blobs verified"
-    hears = (RolloutProgressed, RolloutCompleted, RolloutSuspended, TurnRecorded)
 
     def __init__(self, ledger: Ledger, fetch: Fetch | None = None) -> None:
-        super().__init__(ledger)
+        super().__init__(
+            ledger,
+            {
+                RolloutProgressed: self._progressed,
+                RolloutCompleted: self._completed,
+                RolloutSuspended: self._suspended,
+                TurnRecorded: self._turn,
+            },
+        )
         self._fetch = fetch
         self._open: dict[str, dict[int | None, _Open]] = {}
-        self._completed = self._turns = self._chunks = self._tokens = self._blobs = self._unseen = 0
+        self._rollouts = self._turns = self._chunks = self._tokens = self._blobs = self._unseen = 0
 
-    def apply(self, recorded: Recorded) -> None:
-        event = recorded.envelope.event
-        if isinstance(event, RolloutProgressed):
-            self._chunk(recorded, event)
-        elif isinstance(event, TurnRecorded):
-            self._turns += 1
-            if event.role is TurnRole.ASSISTANT:
-                parts = self._open.setdefault(event.sample, {})
-                self._end(recorded, parts.pop(event.index, _Open()), event)
-        elif isinstance(event, RolloutCompleted):
-            self._completed += 1
-            # A rollout that has turns stands whole in its end, whatever they hold.
-            parts = self._open.pop(event.sample, {})
-            self._complete(recorded, parts.pop(None, _Open()), event)
-        elif isinstance(event, RolloutSuspended):
-            parts = self._open.get(event.sample, {None: _Open()})
-            if None in parts and event.length != parts[None].length:
-                wrong = f"it rests with {event.length} tokens, and the log holds {parts[None].length}"
-                self.find(recorded, wrong, "the rollout does not go on from what it had")
+    def _turn(self, recorded: Recorded, event: TurnRecorded) -> None:
+        self._turns += 1
+        if event.role is TurnRole.ASSISTANT:
+            parts = self._open.setdefault(event.sample, {})
+            self._end(recorded, parts.pop(event.index, _Open()), event)
 
-    def _chunk(self, recorded: Recorded, event: RolloutProgressed) -> None:
+    def _suspended(self, recorded: Recorded, event: RolloutSuspended) -> None:
+        parts = self._open.get(event.sample, {None: _Open()})
+        if None in parts and event.length != parts[None].length:
+            wrong = f"it is suspended with {event.length} tokens, and the log holds {parts[None].length}"
+            self.find(recorded, wrong, "the rollout does not go on from what it had")
+
+    def _progressed(self, recorded: Recorded, event: RolloutProgressed) -> None:
         self._chunks += 1
         self._tokens += event.tokens.n
         known = self._open.setdefault(event.sample, {}).setdefault(event.turn, _Open())
@@ -122,7 +121,10 @@ class Tokens(Check):
             wrong = f"it says {event.length} tokens, and the log holds {known.length}"
             self.find(recorded, wrong, "the sample cannot be trained on as it was made")
 
-    def _complete(self, recorded: Recorded, known: _Open, event: RolloutCompleted) -> None:
+    def _completed(self, recorded: Recorded, event: RolloutCompleted) -> None:
+        self._rollouts += 1
+        # The completion of a rollout with turns holds all of its tokens again.
+        known = self._open.pop(event.sample, {}).pop(None, _Open())
         self._tokens += event.tokens.n
         self._end(recorded, known, event)
         sample = self.ledger.samples.get(event.rollout or event.sample)
@@ -150,7 +152,7 @@ class Tokens(Check):
 
     def counts(self) -> Counts:
         return {
-            "rollouts": self._completed,
+            "rollouts": self._rollouts,
             "turns": self._turns,
             "chunks": self._chunks,
             "tokens": self._tokens,

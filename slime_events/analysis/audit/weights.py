@@ -1,12 +1,16 @@
-"""Weights: do the digests chain from the first version to the last, and did engines run what was published?"""
+"""Weights: do the digests chain from the first version to the last, in the log and in the folders?"""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from schemas.checkpoints import CheckpointSaved
+from schemas.errors import InvalidValue, WeightsDamaged
 from schemas.weights import WeightsActivated, WeightsPublished
-from slime_events.analysis.audit.check import Check, Counts
+from slime_events.analysis.audit.check import Check, Counts, Finding
 from slime_events.analysis.audit.ledger import Ledger
 from storage.log import Recorded
+from storage.weights.store import local_folder, verify
 
 
 class Weights(Check):
@@ -14,22 +18,12 @@ class Weights(Check):
 
     name = "weights"
     promise = "digests chain from the first version, engines and checkpoints have the same"
-    hears = (WeightsPublished, WeightsActivated, CheckpointSaved)
 
     def __init__(self, ledger: Ledger) -> None:
-        super().__init__(ledger)
+        super().__init__(
+            ledger, {WeightsPublished: self._published, WeightsActivated: self._activated, CheckpointSaved: self._saved}
+        )
         self._activations = self._checkpoints = 0
-
-    def apply(self, recorded: Recorded) -> None:
-        event = recorded.envelope.event
-        if isinstance(event, WeightsPublished):
-            self._published(recorded, event)
-        elif isinstance(event, WeightsActivated):
-            self._activations += 1
-            self._activated(recorded, event)
-        elif isinstance(event, CheckpointSaved):
-            self._checkpoints += 1
-            self._saved(recorded, event)
 
     def _published(self, recorded: Recorded, event: WeightsPublished) -> None:
         known = self.ledger.published
@@ -57,6 +51,7 @@ class Weights(Check):
             self.find(recorded, wrong, "engines run weights that no step made")
 
     def _activated(self, recorded: Recorded, event: WeightsActivated) -> None:
+        self._activations += 1
         published = self.ledger.published.get(event.version)
         if published is None:
             self.find(recorded, f"v{event.version} was not published before it", "nobody knows what the engine runs")
@@ -65,6 +60,7 @@ class Weights(Check):
             self.find(recorded, wrong, "the engine runs other weights than the trainer made")
 
     def _saved(self, recorded: Recorded, event: CheckpointSaved) -> None:
+        self._checkpoints += 1
         step = self.ledger.steps.get(event.version - 1)
         if step is None:
             self.find(recorded, f"no step committed v{event.version}", "nobody can resume from this checkpoint")
@@ -78,3 +74,46 @@ class Weights(Check):
             "activations": self._activations,
             "checkpoints": self._checkpoints,
         }
+
+
+class WeightFiles(Check):
+    """Every byte of every folder. Older versions are removed while a run goes on: those are counted.
+
+    weights: the run's weights folder, where it is not where the log says (a copied run).
+    """
+
+    name = "files"
+    promise = "weight folders that are still there have the digest of the log"
+
+    def __init__(self, ledger: Ledger, weights: Path | None = None) -> None:
+        super().__init__(ledger, {WeightsPublished: lambda recorded, event: self._published.append((recorded, event))})
+        self._weights = weights
+        self._published: list[tuple[Recorded, WeightsPublished]] = []
+        self._verified = 0
+
+    def finish(self) -> list[Finding]:
+        for recorded, event in self._published:
+            folder = self._folder(event.url)
+            if folder is not None:
+                self._verify(recorded, folder, event.digest)
+        return self.findings
+
+    def _verify(self, recorded: Recorded, folder: Path, digest: str) -> None:
+        try:
+            verify(folder, digest)
+        except (WeightsDamaged, OSError) as error:
+            if not folder.is_dir():
+                return  # removed while it was read
+            self.find(recorded, str(error), "engines and exports would take damaged weights")
+        self._verified += 1
+
+    def _folder(self, url: str) -> Path | None:
+        try:
+            published = local_folder(url)
+        except InvalidValue:
+            return None
+        folders = [published] if self._weights is None else [published, self._weights / published.name]
+        return next((folder for folder in folders if folder.is_dir()), None)
+
+    def counts(self) -> Counts:
+        return {"verified": self._verified, "removed since": len(self._published) - self._verified}

@@ -17,8 +17,7 @@ from typing import Any
 
 from schemas.errors import DataError, InvalidValue
 from slime_events.analysis.export.files import read_file, write_file
-from slime_events.analysis.export.sample import ExportedSample
-from slime_events.analysis.export.slime_samples import as_slime
+from slime_events.analysis.export.sample import ExportedSample, as_slime
 from slime_events.plugins.sample import Sample, Status
 
 

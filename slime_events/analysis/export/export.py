@@ -12,10 +12,8 @@ from dataclasses import dataclass, field
 from schemas.batches import BatchSealed
 from schemas.errors import DataError
 from schemas.subjects import of_type
-from slime_events.analysis.export.followed import FollowedSamples
-from slime_events.analysis.export.prompt import prompts_of
-from slime_events.analysis.export.sample import ExportedSample, Fate
-from slime_events.analysis.export.samples import Samples
+from slime_events.analysis.export.sample import ExportedSample, Fate, prompts_of
+from slime_events.analysis.export.samples import FollowedSamples, Samples
 from slime_events.analysis.export.writers import DumpWriter, HfWriter, JsonlWriter, ParquetWriter, Rows, Writer
 from slime_events.core.run.run_reader import OpenedRun, branched_of, open_parent
 from slime_events.plugins.sample_view import prompt_decoder
@@ -64,10 +62,10 @@ async def export(opened: OpenedRun, writer: Writer, fates: Collection[Fate], ste
     async with contextlib.aclosing(_samples_of(opened)) as read:
         async for some in read:
             for fate, of_one in itertools.groupby(some, lambda sample: sample.fate):
-                found = list(of_one)
-                if _is_wanted(found[0], fates, steps):
-                    writer.write(found)
-                    done.samples[fate] += len(found)
+                exported = list(of_one)
+                if _is_wanted(exported[0], fates, steps):
+                    writer.write(exported)
+                    done.samples[fate] += len(exported)
     if not done.samples:
         raise DataError(f"run {opened.run} has no samples that are {' or '.join(sorted(fates))}: nothing was exported")
     writer.close()
@@ -76,7 +74,7 @@ async def export(opened: OpenedRun, writer: Writer, fates: Collection[Fate], ste
 
 
 async def _samples_of(opened: OpenedRun) -> AsyncGenerator[list[ExportedSample]]:
-    """Those that are done with together."""
+    """Samples whose fate one event decides, event by event."""
     branched = await branched_of(opened.log)
     decode = prompt_decoder(opened.settings.engine.hf_checkpoint, opened.fetch)
     async with contextlib.AsyncExitStack() as stack:
@@ -91,8 +89,8 @@ async def _samples_of(opened: OpenedRun) -> AsyncGenerator[list[ExportedSample]]
 
 
 async def _batches_of(opened: OpenedRun) -> dict[int, BatchSealed]:
-    said = [recorded.envelope.event async for recorded in opened.log.read(1, of_type(opened.run, "batch.sealed"))]
-    return {event.step: event for event in said if isinstance(event, BatchSealed)}
+    events = [recorded.envelope.event async for recorded in opened.log.read(1, of_type(opened.run, "batch.sealed"))]
+    return {event.step: event for event in events if isinstance(event, BatchSealed)}
 
 
 def _is_wanted(sample: ExportedSample, fates: Collection[Fate], steps: range | None) -> bool:

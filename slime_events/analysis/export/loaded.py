@@ -1,11 +1,14 @@
-"""`LoadedStep`: a dump as the groups of one step, checked against what the run asks for."""
+"""`LoadedStep`: a dump or an export as the groups of one step, checked against what the run asks for."""
 
 from __future__ import annotations
 
+import io
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from schemas.arrays import pack, pack_log_probs, pack_tokens
@@ -15,21 +18,61 @@ from schemas.prompts import PromptSubmitted, Source
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted, RolloutRequested, StopReason, WeightSpan
 from slime_events.analysis.export.dump import load_dump
-from slime_events.analysis.export.rows import SUFFIXES, load_rows
-from slime_events.analysis.export.slime_samples import OURS
+from slime_events.analysis.export.files import read_file
+from slime_events.analysis.export.sample import OURS, ExportedSample, Fate, as_slime
+from slime_events.analysis.export.writers import AS_JSON
 from slime_events.core.trajectory import content_digest
 from slime_events.plugins.sample import Sample, Status
 
+SUFFIXES = (".jsonl", ".parquet")
+
+
+def load_rows(path: str, step: int) -> list[Sample]:
+    """The samples that were trained in a step, in order. Raises DataError for what is no export of samples."""
+    data = read_file(path)
+    try:
+        rows = list(_from_parquet(data, step) if path.endswith(".parquet") else _from_lines(data, step))
+    except (msgspec.DecodeError, msgspec.ValidationError, ValueError, KeyError, OSError) as error:
+        raise DataError(f"{path} holds no exported samples: {error}") from error
+    return as_slime(rows)
+
+
+def _from_lines(data: bytes, step: int) -> Iterator[ExportedSample]:
+    decoder = msgspec.json.Decoder(ExportedSample)
+    for line in data.splitlines():
+        row = decoder.decode(line)
+        if row.fate is Fate.TRAINED and row.step == step:
+            yield row
+
+
+def _from_parquet(data: bytes, step: int) -> Iterator[ExportedSample]:
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(io.BytesIO(data), filters=[("step", "=", step), ("fate", "=", Fate.TRAINED.value)])
+    for plain in table.to_pylist():
+        read: dict[str, Any] = {name: _read(name, value) for name, value in plain.items()}
+        yield msgspec.convert(read, ExportedSample)
+
+
+def _read(name: str, value: Any) -> Any:
+    if name in AS_JSON and value is not None:
+        return msgspec.json.decode(value)
+    if name == "spans":
+        return [(span["start"], span["end"], span["version"]) for span in value]
+    return value
+
+
 GRADER = "recorded"
 Rollout = list[Sample]
-"""Its samples: the one that was asked for, then the others that it gave."""
+"""Its samples: the one that was requested, then its further ones."""
 STOPS = {Status.TRUNCATED: StopReason.LENGTH, Status.ABORTED: StopReason.ABORT}
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedStep:
-    """template: of the dumps' paths, the source that prompts are of, a row a group and an epoch a dump. path: of this
-    one. groups: of each its rollouts, of each its samples. reward_key: where rewards are dicts.
+    """template: of the dumps' paths. It is the source of the prompts: a row for each group, an epoch for each dump.
+    path: of this dump. groups: a list of rollouts for each group, each a list of samples. reward_key: for rewards that
+    are dicts.
     """
 
     step: int
@@ -55,11 +98,11 @@ class LoadedStep:
         A template that ends in .jsonl or .parquet is of `slime-events export`, one file for all steps or one for each.
         """
         path = template.format(rollout_id=step)
-        found = load_rows(path, step) if path.endswith(SUFFIXES) else load_dump(path)[1]
-        there = _grouped(path, found, samples)
+        loaded = load_rows(path, step) if path.endswith(SUFFIXES) else load_dump(path)[1]
+        there = _grouped(path, loaded, samples)
         kept = _part_of(there, part)
         if len(kept) != groups:
-            whole = f"{path} holds {len(found)} samples, and a step of this run is {groups} groups of {samples}: give "
+            whole = f"{path} holds {len(loaded)} samples, and a step of this run is {groups} groups of {samples}: give "
             if part is None:
                 raise DataError(whole + "--rollout-batch-size and --n-samples-per-prompt as they were when it was made")
             raise DataError(
@@ -144,8 +187,8 @@ class LoadedStep:
 
 def _ours(sample: Sample) -> dict[str, Any]:
     """What an export of ours adds; nothing in a dump of slime's."""
-    found = sample.metadata.get(OURS)
-    return found if isinstance(found, dict) else {}
+    ours = sample.metadata.get(OURS)
+    return ours if isinstance(ours, dict) else {}
 
 
 def _text(sample: Sample) -> str:
@@ -158,7 +201,7 @@ def _metadata(sample: Sample) -> dict[str, Any]:
 
 
 def _shared_metadata(group: list[Rollout]) -> dict[str, Any]:
-    """What all samples of a group have alike, which is of their prompt; the rest is their own."""
+    """What all samples of a group have in common: it belongs to their prompt, the rest to the samples."""
     every = [_metadata(sample) for rollout in group for sample in rollout]
     return {
         key: value
@@ -167,12 +210,12 @@ def _shared_metadata(group: list[Rollout]) -> dict[str, Any]:
     }
 
 
-def _grouped(path: str, found: list[Sample], samples: int) -> list[list[Rollout]]:
+def _grouped(path: str, loaded: list[Sample], samples: int) -> list[list[Rollout]]:
     """Samples by group and rollout. Groups without a `group_index` are every `samples` rollouts."""
     rollouts: dict[tuple[int | None, str], Rollout] = {}
-    for place, sample in enumerate(found):
+    for place, sample in enumerate(loaded):
         rollouts.setdefault((sample.group_index, _rollout_of(sample, place)), []).append(sample)
-    if any(sample.group_index is None for sample in found):
+    if any(sample.group_index is None for sample in loaded):
         every = list(rollouts.values())
         groups = [every[start : start + samples] for start in range(0, len(every), samples)]
     else:
@@ -183,14 +226,14 @@ def _grouped(path: str, found: list[Sample], samples: int) -> list[list[Rollout]
     for place, group in enumerate(groups):
         if len(group) != samples:
             raise DataError(
-                f"{path} holds {len(found)} samples, which are no groups of {samples} rollouts (group {place} has "
+                f"{path} holds {len(loaded)} samples, which are no groups of {samples} rollouts (group {place} has "
                 f"{len(group)}): give --n-samples-per-prompt as it was when it was made"
             )
     return groups
 
 
 def _rollout_of(sample: Sample, place: int) -> str:
-    """A name that the samples of one rollout share. Our dumps name the sample that was asked for; slime's number their
+    """A name that the samples of one rollout share. Our dumps name the requested sample; slime's number their
     rollouts, or have one for each sample.
     """
     ours = _ours(sample)

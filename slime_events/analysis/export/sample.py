@@ -1,11 +1,14 @@
-"""`ExportedSample`: one sample of a run with everything that is known of it, as plain values."""
+"""`ExportedSample`, `ExportedPrompt`: a sample and a prompt of a run as plain values, and as samples of slime."""
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+
+from slime_events.plugins.sample import FINISH, Sample, Status
 
 
 class Fate(enum.StrEnum):
@@ -23,7 +26,7 @@ class ExportedSample(msgspec.Struct, frozen=True, kw_only=True):
     prompt, where a generate function gave the sample another; it then has no messages. tokens: ids, prompt_length of
     them the prompt's, then response_length of the response; log_probs, loss_mask: of the response. spans: (start, end,
     weight version) over the response. reward: as graded, None where there is none; advantage_input: normalised over its
-    group. rollout: the sample that was asked for, where this is a further one of its rollout. reason: why it was
+    group. rollout: the requested sample, where this is a further one of its rollout. reason: why it was
     rejected.
     """
 
@@ -55,3 +58,79 @@ class ExportedSample(msgspec.Struct, frozen=True, kw_only=True):
     advantage_input: float | None
     reason: str | None
     group_prompt: str | list[dict[str, Any]] | None = None
+
+
+class ExportedPrompt(msgspec.Struct, frozen=True, kw_only=True):
+    """input: the chat where there was one (for --apply-chat-template), else the text. rewards: of its samples."""
+
+    input: str | list[dict[str, Any]]
+    label: str | None
+    metadata: dict[str, Any]
+    tools: list[dict[str, Any]] | None
+    group: str
+    rewards: list[float | None]
+
+
+def prompts_of(samples: list[ExportedSample]) -> list[ExportedPrompt]:
+    """One for each group, in order."""
+    groups: dict[str, list[ExportedSample]] = {}
+    for sample in samples:
+        groups.setdefault(sample.group, []).append(sample)
+    return [
+        ExportedPrompt(
+            input=members[0].group_prompt or members[0].messages or members[0].prompt,
+            label=members[0].label,
+            metadata=members[0].metadata,
+            tools=members[0].tools,
+            group=group,
+            rewards=[member.reward for member in members],
+        )
+        for group, members in groups.items()
+    ]
+
+
+OURS = "slime_events"
+"""Under which a sample's metadata has what slime has no field for."""
+
+
+def as_slime(rows: Sequence[ExportedSample]) -> list[Sample]:
+    """One for each. Groups are numbered in the order that they come in, and so are rollouts: samples of one rollout
+    share its `rollout_id`, as in slime.
+    """
+    groups = {group: place for place, group in enumerate(dict.fromkeys(row.group for row in rows))}
+    rollouts = {name: place for place, name in enumerate(dict.fromkeys(row.rollout or row.sample for row in rows))}
+    return [
+        _sample(row, groups[row.group], rollouts[row.rollout or row.sample], place) for place, row in enumerate(rows)
+    ]
+
+
+def _sample(row: ExportedSample, group_index: int, rollout_id: int, index: int) -> Sample:
+    return Sample(
+        group_index=group_index,
+        index=index,
+        rollout_id=rollout_id,
+        prompt=row.prompt,
+        tokens=row.tokens,
+        response=row.response,
+        response_length=row.response_length,
+        label=row.label,
+        reward=row.reward,
+        loss_mask=row.loss_mask,
+        weight_versions=[str(version) for _, _, version in row.spans],
+        rollout_log_probs=row.log_probs,
+        status=FINISH.get(row.stop or "", Status.PENDING),
+        metadata={
+            **row.metadata,
+            OURS: {
+                "run": row.run,
+                "sample": row.sample,
+                "rollout": row.rollout or row.sample,
+                "group": row.group,
+                "messages": row.messages,
+                "detail": row.reward_detail,
+                "spans": [list(span) for span in row.spans],
+                "tools": row.tools,
+            },
+        },
+        session_id=row.sample,
+    )

@@ -2,66 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+from msgspec import structs
 
 from schemas.batches import BatchSealed
 from schemas.evals import EvalCompleted
 from schemas.event import Event, Purpose
-from schemas.groups import GroupRejected
+from schemas.groups import GroupRejected, RejectionCause
 from schemas.ids import group_of, place_of
 from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted, RolloutRequested
 from slime_events.analysis.export.sample import ExportedSample, Fate
+from slime_events.analysis.model.records import HANDLERS, Entry, Run
 from slime_events.core.trajectory import Fetch, Trajectories, Trajectory
 from slime_events.plugins.sample_view import DecodePrompt, prompt_text
 
+_NEEDED = (PromptSubmitted, RolloutRequested, RolloutCompleted, RewardAssigned)
+
 
 class Samples:
-    """fetch: arrays out of events or the blob store. decode: see `prompt_text`."""
+    """Records of the read model and the tokens beside them, forgotten with their group.
+
+    fetch: arrays out of events or the blob store. decode: see `prompt_text`.
+    """
 
     def __init__(self, run: str, fetch: Fetch, decode: DecodePrompt | None = None) -> None:
-        self._run, self._fetch, self._decode = run, fetch, decode
+        self._run, self._fetch, self._decode = Run(run), fetch, decode
         self._trajectories = Trajectories(fetch)
-        self._prompts: dict[str, PromptSubmitted] = {}
-        self._samples: dict[str, list[str]] = {}
-        self._rewards: dict[str, RewardAssigned] = {}
-        self._ends: dict[str, RolloutCompleted] = {}
 
     def apply(self, event: Event, position: int) -> list[ExportedSample]:
-        """Take in the next event; the samples that are done with by it, in training order or in that of the group."""
+        """Take in the next event; the samples whose fate it decides, in training order or in that of the group."""
         self._trajectories.apply(event, position)
         match event:
-            case PromptSubmitted():
-                self._prompts[event.group] = event
-            case RolloutRequested():
-                self._join(event.group, event.sample)
-            case RolloutCompleted():
-                self._join(event.group, event.sample)
-                self._ends[event.sample] = event
-            case RewardAssigned():
-                self._rewards[event.sample] = event
             case GroupRejected():
-                return self._done(Fate.REJECTED, self._samples.get(event.group, ()), None, reason=event.reason)
+                group = self._run.groups.get(event.group)
+                samples = list(group.samples) if group else []
+                return self._done(Fate.REJECTED, sorted(samples, key=place_of), None, reason=event.reason)
             case BatchSealed():
                 return self._done(Fate.TRAINED, event.samples, event.step, rewards=event.rewards)
             case EvalCompleted():
                 return self._done(Fate.EVALUATED, self._evaluated(event), event.version)
+        if isinstance(event, _NEEDED):
+            # As it is: `Run.apply` drops token arrays, which a prompt of older logs is decoded from.
+            HANDLERS[type(event)](self._run, Entry(event, position, 0, "", self._run.run))
         return []
 
-    def _join(self, group: str, sample: str) -> None:
-        members = self._samples.setdefault(group, [])
-        if sample not in members:
-            members.append(sample)
-            members.sort(key=place_of)
-
     def _evaluated(self, event: EvalCompleted) -> list[str]:
-        prompts = (
-            prompt
-            for prompt in self._prompts.values()
-            if prompt.purpose is Purpose.EVAL and (prompt.dataset, prompt.version) == (event.dataset, event.version)
-        )
-        return [sample for prompt in prompts for sample in self._samples.get(prompt.group, ())]
+        groups = [group for group in self._run.groups.values() if group.prompt is not None]
+        return [
+            sample.sample
+            for group in groups
+            if (prompt := group.prompt.event).purpose is Purpose.EVAL  # type: ignore[union-attr]
+            and (prompt.dataset, prompt.version) == (event.dataset, event.version)
+            for sample in group.members
+        ]
 
     def _done(
         self,
@@ -75,27 +71,26 @@ class Samples:
         known = self._trajectories.by_sample
         values: Sequence[float | None] = rewards or [None] * len(samples)
         pairs = zip(samples, values, strict=True)
-        found = [
+        exported = [
             self._exported(fate, known[sample], step, reward, reason) for sample, reward in pairs if sample in known
         ]
-        for group in {group_of(sample) for sample in samples}:
-            members = tuple(self._samples.pop(group, ()))
-            self._trajectories.forget(members)
-            self._prompts.pop(group, None)
-            for sample in members:
-                self._rewards.pop(sample, None)
-                self._ends.pop(sample, None)
-        return found
+        for name in {group_of(sample) for sample in samples}:
+            group = self._run.forget(name)
+            self._trajectories.forget(tuple(group.samples) if group else ())
+        return exported
 
     def _exported(
         self, fate: Fate, made: Trajectory, step: int | None, normalised: float | None, reason: str | None
     ) -> ExportedSample:
-        prompt, reward = self._prompts[group_of(made.sample)], self._rewards.get(made.sample)
-        prompt_tokens, end = self._fetch(made.prompt), self._ends[made.sample]
-        is_own = end.prompt is not None
+        group, sample = self._run.groups[group_of(made.sample)], self._run.samples[made.sample]
+        assert group.prompt is not None
+        assert sample.completed is not None
+        prompt, end = group.prompt.event, sample.completed.event
+        reward = sample.reward.event if sample.reward and isinstance(sample.reward.event, RewardAssigned) else None
+        prompt_tokens, is_own = self._fetch(made.prompt), end.prompt is not None
         mask = [1] * made.length if made.loss_mask is None else made.loss_mask.tolist()
         return ExportedSample(
-            run=self._run,
+            run=self._run.run,
             fate=fate,
             step=step,
             group=prompt.group,
@@ -124,3 +119,53 @@ class Samples:
             advantage_input=normalised,
             reason=reason,
         )
+
+
+class FollowedSamples:
+    """The samples of a run that follows another: made there, trained here. Reads the followed run's log.
+
+    batches: those of the run that follows, by step: each takes the place of the other's batch. Groups of the other run
+    that are not trained here count as rejected; a sample that is left out of a trained group does not count. The other
+    run's evaluations are left out.
+    """
+
+    def __init__(self, run: str, samples: Samples, batches: Mapping[int, BatchSealed]) -> None:
+        self._run, self._samples, self._batches = run, samples, batches
+        self._refused: dict[str, GroupRejected] = {}
+
+    def apply(self, event: Event, position: int) -> list[ExportedSample]:
+        """Take in the followed run's next event; the samples whose fate it decides."""
+        match event:
+            case GroupRejected():
+                self._refused[event.group] = event
+                return []
+            case BatchSealed():
+                return self._seal(event, position)
+            case EvalCompleted():
+                self._samples.apply(event, position)
+                return []
+        return self._samples.apply(event, position)
+
+    def _seal(self, other: BatchSealed, position: int) -> list[ExportedSample]:
+        mine = self._batches.get(other.step)
+        if mine is None:  # of before the run began, or not trained yet
+            self._samples.apply(other, position)
+            for refused in self._refused.values():
+                self._samples.apply(refused, position)
+            self._refused.clear()
+            return []
+        exported: list[ExportedSample] = []
+        for group in other.groups:
+            samples = tuple(sample for sample in other.samples if sample.startswith(f"{group}-s"))
+            reason = f"run {self._run} does not train on it"
+            self._refused[group] = GroupRejected(
+                group=group, cause=RejectionCause.FILTER, reason=reason, samples=samples
+            )
+        for group, refused in self._refused.items():
+            if group not in mine.groups:
+                exported += self._samples.apply(refused, position)
+        self._refused.clear()
+        graded = dict(zip(mine.samples, mine.raw_rewards, strict=True))
+        return exported + [
+            structs.replace(one, reward=graded[one.sample]) for one in self._samples.apply(mine, position)
+        ]

@@ -1,4 +1,4 @@
-"""Writers: where exported samples go. Each takes what was done with at one event, and is closed at the end."""
+"""Writers: where exported samples go. Each takes samples of one fate and step at a time, and is closed at the end."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class HfWriter:
 
 
 def card(shards: Mapping[str, Sequence[str]]) -> str:
-    """The data set's card, whose head says which files a split is of, the splits in order."""
+    """The data set's card: its head lists the files of each split, in order."""
     lines = ["---", "configs:", "- config_name: default", "  data_files:"]
     for split, paths in shards.items():
         lines += [f"  - split: {split}", "    path:", *(f"    - {path}" for path in paths)]

@@ -41,7 +41,7 @@ from storage.log import Readable, Recorded
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: there is one for each event, and a frozen one takes four times as long to make
 class Entry(Generic[T]):
     """An event and its place in a log. at: UTC nanoseconds by the writer's clock. run: whose log holds it."""
 

@@ -1,8 +1,9 @@
-"""`Answer`: what a query gives, computed when its rows are taken."""
+"""`Answer`: what a query gives, computed when its rows are taken; `bad_query`: what is wrong with a query."""
 
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -10,11 +11,42 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pyarrow as pa
 
-from schemas.errors import MissingPart
-from slime_events.analysis.query.bad_query import bad_query
+from schemas.errors import BadQuery, MissingPart
+from slime_events.analysis.query.event_tables import EVENT_TABLES, LOG
+from slime_events.analysis.query.tables import TABLES
+from slime_events.core.config.nearest import did_you_mean
 
 if TYPE_CHECKING:
     import pandas
+
+
+_KIND = re.compile(r"^[A-Z][A-Za-z ]* Error: ")
+_TABLE = re.compile(r"Table with name (\S+) does not exist")
+_COLUMN = re.compile(r'Referenced column "([^"]+)" not found|does not have a column named "([^"]+)"')
+_LINE = re.compile(r"LINE (\d+):")
+_AT_GROUP = re.compile(r"\bgroup\s*(,|$|from\b|\n)", re.IGNORECASE)
+
+
+def bad_query(error: duckdb.Error, sql: str = "", *, lines_before: int = 0) -> BadQuery:
+    """lines_before: that were put before the query, whose first line is 1."""
+    message, _, where = str(error).strip().partition("\n\nLINE ")
+    message = _KIND.sub("", message).strip()
+    if match := _TABLE.search(message):
+        names = [table.name for table in TABLES] + [
+            name for event in EVENT_TABLES for name in (event, f"{LOG}.{event}")
+        ]
+        message = f"there is no table {match[1]}.{did_you_mean(match[1], names)}"
+    elif match := _COLUMN.search(message):
+        name = match[1] or match[2]
+        here = re.findall(r'"([^"]+)"', message.partition("Candidate bindings:")[2])
+        columns = [*here, *(column.name for table in TABLES for column in table.columns)]
+        message = f"there is no column {name} here.{did_you_mean(name, columns)}"
+    elif isinstance(error, duckdb.ParserException) and _AT_GROUP.search(sql):
+        message += ". GROUP is a word of SQL: the id of a group is the column group_id"
+    if where:
+        message += "\n" + _LINE.sub(lambda line: f"line {int(line[1]) - lines_before}:", f"LINE {where}").rstrip()
+    return BadQuery(f"the query cannot be answered: {message}")
+
 
 BATCH_ROWS = 10_000
 

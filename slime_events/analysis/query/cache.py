@@ -1,9 +1,9 @@
-"""`TableCache`: the facts of archived segments as Parquet files, made when a query first asks for them.
+"""`TableCache`: the event tables of archived segments as Parquet files, made when a query first asks for them.
 
-    <folder>/<digest of the bundle>/<fact>-<fingerprint>.parquet
+    <folder>/<digest of the bundle>/<event table>-<fingerprint>.parquet
 
-A bundle is a few segments that follow each other, named by their sha256: what is kept can never be of something else.
-All of it may be deleted at any time; the next query then takes as long as the first.
+A bundle is a few segments that follow each other, named by their sha256, so a kept file is always of its segments. All
+of it may be deleted at any time; the next query then takes as long as the first.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from schemas.codec import decode
-from slime_events.analysis.query.builder import FactBuilder, type_in
-from slime_events.analysis.query.facts import Fact
+from slime_events.analysis.query.event_tables import EventTable, RowBuilder, type_in
 from slime_events.core.trajectory import Fetch
 from storage.archive.index import cache_folder
 from storage.archive.manifest import SegmentManifest
@@ -33,9 +32,9 @@ from storage.log import Recorded
 
 FOLDER = Path("slime-events", "tables")
 BUNDLE_BYTES = 64 * 1024 * 1024
-"""Of uncompressed records from which on the next segment begins a new bundle: many small files are slow to query."""
+"""Of uncompressed records from which on a new bundle begins: many small files are slow to query."""
 LIMIT_BYTES = 8 * 1024**3
-"""Of the whole cache; beyond it, what was not asked for the longest is deleted."""
+"""Of the whole cache; beyond it the least recently used bundles are deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +50,7 @@ class Bundle:
 
 
 def bundles(segments: Sequence[SegmentManifest]) -> Iterator[Bundle]:
-    """The segments, in order. Segments that come later change only the last bundle."""
+    """The segments, in order. Later segments change only the last bundle."""
     some: list[SegmentManifest] = []
     for segment in segments:
         some.append(segment)
@@ -82,26 +81,26 @@ class TableCache:
             return Path(self._temporary.name)
         return self._asked
 
-    def files(self, reader: ArchiveReader, facts: Sequence[Fact], fetch: Fetch) -> dict[str, list[Path]]:
-        """The files of each fact over the whole archive, in order; what is not there is made. Raises as `reader`."""
-        found: dict[str, list[Path]] = {fact.name: [] for fact in facts}
+    def files(self, reader: ArchiveReader, tables: Sequence[EventTable], fetch: Fetch) -> dict[str, list[Path]]:
+        """The files of each event table over the whole archive, in order; missing ones are made. Raises as `reader`."""
+        files: dict[str, list[Path]] = {table.name: [] for table in tables}
         made = False
         for bundle in bundles(reader.segments):
             folder = self.folder / bundle.digest
-            paths = {fact.name: folder / f"{fact.name}-{fact.fingerprint()}.parquet" for fact in facts}
-            missing = [fact for fact in facts if not _whole(paths[fact.name])]
+            paths = {table.name: folder / f"{table.name}-{table.fingerprint()}.parquet" for table in tables}
+            missing = [table for table in tables if not _whole(paths[table.name])]
             if missing:
-                _make(reader, bundle, {fact: paths[fact.name] for fact in missing}, fetch)
+                _make(reader, bundle, {table: paths[table.name] for table in missing}, fetch)
                 made = True
             os.utime(folder)
             for name, path in paths.items():
-                found[name].append(path)
+                files[name].append(path)
         if made:
-            self._prune(keep={path.parent for paths in found.values() for path in paths})
-        return found
+            self._prune(keep={path.parent for paths in files.values() for path in paths})
+        return files
 
     def _prune(self, keep: set[Path]) -> None:
-        """Delete what was not asked for the longest. Others may be at the same: what has gone is passed over."""
+        """Delete the least recently used bundles. Other processes may do the same: missing files are ignored."""
         sizes: list[tuple[float, int, Path]] = []
         for folder in self.folder.iterdir():
             with contextlib.suppress(OSError):
@@ -124,18 +123,18 @@ def _whole(path: Path) -> bool:
     return True
 
 
-def _make(reader: ArchiveReader, bundle: Bundle, paths: dict[Fact, Path], fetch: Fetch) -> None:
-    """Write all files of a bundle in one pass over it. A file bears its name once it is whole."""
+def _make(reader: ArchiveReader, bundle: Bundle, paths: dict[EventTable, Path], fetch: Fetch) -> None:
+    """Write all files of a bundle in one pass over it. A file gets its name once it is whole."""
     with contextlib.ExitStack() as open_files:
         temps, writers = {}, {}
-        for fact, path in paths.items():
+        for table, path in paths.items():
             path.parent.mkdir(parents=True, exist_ok=True)
-            temps[fact.name] = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-            open_files.callback(temps[fact.name].unlink, missing_ok=True)
-            writers[fact.name] = open_files.enter_context(
-                pq.ParquetWriter(temps[fact.name], fact.schema, compression="zstd")
+            temps[table.name] = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+            open_files.callback(temps[table.name].unlink, missing_ok=True)
+            writers[table.name] = open_files.enter_context(
+                pq.ParquetWriter(temps[table.name], table.schema, compression="zstd")
             )
-        builder = FactBuilder(list(paths), fetch, lambda fact, batch: writers[fact.name].write_batch(batch))
+        builder = RowBuilder(list(paths), fetch, lambda table, batch: writers[table.name].write_batch(batch))
         for segment in bundle.segments:
             for record in reader.records_of(segment):
                 if type_in(record.subject) in builder.types:
@@ -143,6 +142,6 @@ def _make(reader: ArchiveReader, bundle: Bundle, paths: dict[Fact, Path], fetch:
                     if builder.full:
                         builder.flush()
         builder.flush()
-        for fact, path in paths.items():
-            writers[fact.name].close()
-            temps[fact.name].replace(path)
+        for table, path in paths.items():
+            writers[table.name].close()
+            temps[table.name].replace(path)

@@ -1,4 +1,4 @@
-"""Arrow columns of an event struct, made from its type hints: a new field of an event is a new column.
+"""Arrow columns of an event struct, derived from its type hints: a new field of an event is a new column.
 
 text, number, boolean, enum    as they are
 Array                          how many numbers it has: the numbers themselves are only in the table `tokens`
@@ -27,21 +27,21 @@ _SCALARS: dict[Any, pa.DataType] = {str: pa.string(), int: pa.int64(), float: pa
 
 
 @dataclass(frozen=True, slots=True)
-class StructColumn:
-    """One column. get: its value in a struct; pack: many values to Arrow."""
+class ArrowColumn:
+    """One column. get: its value in a row; pack: many values to Arrow."""
 
     name: str
     type: pa.DataType
     get: Get
     pack: Pack
 
-    def array(self, structs: Sequence[Any]) -> pa.Array:
-        """The column over these structs [n]."""
+    def array(self, rows: Sequence[Any]) -> pa.Array:
+        """The column over these rows [n]: structs, or whatever `get` takes."""
         get = self.get
-        return self.pack([get(struct) for struct in structs])
+        return self.pack([get(row) for row in rows])
 
 
-def struct_columns(struct: type[msgspec.Struct], prefix: str = "", reach: Get | None = None) -> Iterator[StructColumn]:
+def struct_columns(struct: type[msgspec.Struct], prefix: str = "", reach: Get | None = None) -> Iterator[ArrowColumn]:
     """The columns of `struct`, which `reach` leads to from the event (None: the event is it)."""
     hints = get_type_hints(struct)
     for name in struct.__struct_fields__:
@@ -53,28 +53,29 @@ def struct_columns(struct: type[msgspec.Struct], prefix: str = "", reach: Get | 
             yield _column(f"{prefix}{name}", hint, get)
 
 
-def _column(name: str, hint: Any, get: Get) -> StructColumn:
+def _column(name: str, hint: Any, get: Get) -> ArrowColumn:
     if hint is Array:
-        return _plain(name, pa.int64(), _of(get, lambda array: array.n))
+        return scalar(name, pa.int64(), _of(get, lambda array: array.n))
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
-        return _plain(name, pa.string(), _of(get, lambda member: member.value))
+        return scalar(name, pa.string(), _of(get, lambda member: member.value))
     if hint in _SCALARS:
-        return _plain(name, _SCALARS[hint], get)
+        return scalar(name, _SCALARS[hint], get)
     inner = get_args(hint)
     if get_origin(hint) is tuple:
         if inner[0] in _SCALARS:
-            return _plain(name, pa.list_(_SCALARS[inner[0]]), get)
+            return scalar(name, pa.list_(_SCALARS[inner[0]]), get)
         return _list_of_structs(name, inner[0], get)
     if get_origin(hint) is dict and inner[1] in _SCALARS:
-        return _plain(name, pa.map_(pa.string(), _SCALARS[inner[1]]), _of(get, lambda value: list(value.items())))
-    return _plain(name, pa.string(), _of(get, to_json))
+        return scalar(name, pa.map_(pa.string(), _SCALARS[inner[1]]), _of(get, lambda value: list(value.items())))
+    return scalar(name, pa.string(), _of(get, to_json))
 
 
-def _plain(name: str, kind: pa.DataType, get: Get) -> StructColumn:
-    return StructColumn(name, kind, get, lambda values: pa.array(values, kind))
+def scalar(name: str, kind: pa.DataType, get: Get) -> ArrowColumn:
+    """A column whose values Arrow takes as they are."""
+    return ArrowColumn(name, kind, get, lambda values: pa.array(values, kind))
 
 
-def _list_of_structs(name: str, struct: type[msgspec.Struct], get: Get) -> StructColumn:
+def _list_of_structs(name: str, struct: type[msgspec.Struct], get: Get) -> ArrowColumn:
     parts = list(struct_columns(struct))
     kind = pa.list_(pa.struct([(part.name, part.type) for part in parts]))
 
@@ -86,7 +87,7 @@ def _list_of_structs(name: str, struct: type[msgspec.Struct], get: Get) -> Struc
         inside = pa.StructArray.from_arrays([part.array(flat) for part in parts], fields=list(kind.value_type))
         return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), inside, type=kind)
 
-    return StructColumn(name, kind, get, pack)
+    return ArrowColumn(name, kind, get, pack)
 
 
 def to_json(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""A DuckDB database over facts: everything is a view, nothing can be written, nothing outside can be reached."""
+"""A DuckDB database over event tables: everything is a view, nothing can be written, nothing outside can be reached."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from typing import Any
 import duckdb
 
 from schemas.errors import BadQuery
-from slime_events.analysis.query.answer import Answer
-from slime_events.analysis.query.bad_query import bad_query
-from slime_events.analysis.query.facts import FACTS, LOG
-from slime_events.analysis.query.run_facts import FactParts, RunFacts
+from slime_events.analysis.query.answer import Answer, bad_query
+from slime_events.analysis.query.event_tables import EVENT_TABLES, LOG
+from slime_events.analysis.query.run_rows import RunRows, TableRows
 from slime_events.analysis.query.tables import TABLES
 
 _SETTINGS = {
@@ -27,12 +26,12 @@ _SETTINGS = {
 }
 """temp_directory: where a query that is larger than memory puts what it does not need just now; gone afterwards."""
 
-Loaded = Sequence[tuple[RunFacts, Mapping[str, FactParts]]]
-"""Each run with what was loaded of it, the one that was asked for first."""
+Loaded = Sequence[tuple[RunRows, Mapping[str, TableRows]]]
+"""Each run with its loaded rows; first the queried run."""
 
 
 def database(loaded: Loaded, names: Collection[str]) -> duckdb.DuckDBPyConnection:
-    """A database in memory of these facts, and of the tables that need no others. Without facts: the catalogue."""
+    """A database in memory of these event tables, and of the tables made of them. Without names: the catalogue."""
     if not names:
         return _quiet(_catalogue().cursor())
     connection = _quiet(duckdb.connect(config=_SETTINGS))
@@ -40,12 +39,12 @@ def database(loaded: Loaded, names: Collection[str]) -> duckdb.DuckDBPyConnectio
     files: list[str] = []
     for name in names:
         rows: list[str] = []
-        for facts, parts in loaded:
-            files += map(str, parts[name].files)
-            rows += _rows(connection, facts, name, parts[name])
+        for run, stored in loaded:
+            files += map(str, stored[name].files)
+            rows += _rows(connection, run, name, stored[name])
         connection.execute(f"CREATE VIEW {LOG}.{name} AS " + " UNION ALL ".join(rows))
     for table in TABLES:
-        if _facts_of(table.name) <= set(names):
+        if _parts_of(table.name) <= set(names):
             connection.execute(table.view)
     connection.execute("SET allowed_paths = " + _texts(files))
     connection.execute("SET enable_external_access = false")
@@ -53,13 +52,13 @@ def database(loaded: Loaded, names: Collection[str]) -> duckdb.DuckDBPyConnectio
     return connection
 
 
-def _rows(connection: duckdb.DuckDBPyConnection, facts: RunFacts, name: str, part: FactParts) -> Iterator[str]:
-    """SELECTs that give the rows of one fact of one run; in the end what is in memory, if only an empty table."""
-    depth, tail = facts.part.depth, facts.part.where(name)
-    head = f"SELECT {_text(facts.run)} AS run, {depth} AS depth, * FROM"
-    if part.files:
-        yield f"{head} read_parquet({_texts(list(map(str, part.files)))}){tail}"
-    connection.register(f"tail_{name}_{depth}", part.table)
+def _rows(connection: duckdb.DuckDBPyConnection, run: RunRows, name: str, stored: TableRows) -> Iterator[str]:
+    """SELECTs of one event table of one run: from files, then from memory."""
+    depth, tail = run.part.depth, run.part.where(name)
+    head = f"SELECT {_text(run.run)} AS run, {depth} AS depth, * FROM"
+    if stored.files:
+        yield f"{head} read_parquet({_texts(list(map(str, stored.files)))}){tail}"
+    connection.register(f"tail_{name}_{depth}", stored.table)
     yield f"{head} tail_{name}_{depth}{tail}"
 
 
@@ -89,8 +88,8 @@ def one_select(sql: str) -> str:
     return text.decode()
 
 
-def facts_needed(select: str) -> frozenset[str]:
-    """The facts that a query reads. Raises BadQuery where it names what there is not."""
+def event_tables_of(select: str) -> frozenset[str]:
+    """The event tables that a query reads. Raises BadQuery where it names a table or column that does not exist."""
     with _LOCK:
         try:
             ((_, plan),) = _catalogue().execute(f"EXPLAIN (FORMAT JSON)\n{select}").fetchall()
@@ -104,12 +103,12 @@ _LOCK = threading.Lock()
 
 @functools.cache
 def _catalogue() -> duckdb.DuckDBPyConnection:
-    """All tables without a row: what a query would read is what its plan scans here."""
+    """All tables, empty: a query reads what its plan scans here."""
     connection = duckdb.connect(config=_SETTINGS)
     connection.execute(f"CREATE SCHEMA {LOG}")
-    for fact in FACTS.values():
-        connection.register("empty", fact.schema.empty_table())
-        connection.execute(f"CREATE TABLE {LOG}.{fact.name} AS SELECT '' AS run, 0 AS depth, * FROM empty")
+    for event_table in EVENT_TABLES.values():
+        connection.register("empty", event_table.schema.empty_table())
+        connection.execute(f"CREATE TABLE {LOG}.{event_table.name} AS SELECT '' AS run, 0 AS depth, * FROM empty")
         connection.unregister("empty")
     for table in TABLES:
         connection.execute(table.view)
@@ -119,13 +118,13 @@ def _catalogue() -> duckdb.DuckDBPyConnection:
 
 
 @functools.cache
-def _facts_of(table: str) -> frozenset[str]:
-    """The facts that a table is made of."""
-    return facts_needed(f"FROM {table}")
+def _parts_of(table: str) -> frozenset[str]:
+    """The event tables that a table is made of."""
+    return event_tables_of(f"FROM {table}")
 
 
 def _scanned(plan: Any) -> Iterator[str]:
-    """Names of the facts in a plan."""
+    """Names of the event tables in a plan."""
     if isinstance(plan, list):
         for one in plan:
             yield from _scanned(one)

@@ -16,8 +16,8 @@ What [`slime-events query`](querying.md) asks. It is made from `slime_events/ana
 Times are UTC, lengths count tokens, seconds are seconds. A map's value is `metrics['loss']`, a JSON value's field is
 `metadata->>'name'`, a list's first element `versions[1]`. `group` is a word of SQL, so a group's id is `group_id`.
 
-Below these tables are the facts that they are made of, in the schema `log`: one for each type of event, with its dot as
-`_` (`log.rollout_completed`, `log.worker_joined`) and the fields of [events.md](events.md). A struct's fields are
+These tables are views over event tables in the schema `log`: one for each type of event, with its dot as `_`
+(`log.rollout_completed`, `log.worker_joined`) and the fields of [events.md](events.md). A struct's fields are
 columns (`source_path`), an array is how many numbers it has. `position`, `time` and `producer` come from the envelope.
 """
 
@@ -31,10 +31,10 @@ def tables_page() -> str:
 
 
 def _described(table: Table) -> Iterator[str]:
-    yield from (f"## {table.name}", "", table.says, "", "| column | type | is |", "|---|---|---|")
+    yield from (f"## {table.name}", "", table.description, "", "| column | type | is |", "|---|---|---|")
     for column in table.columns:
-        says = column.says.replace("|", "\\|")
-        yield f"| `{column.name}` | `{column.type}` | {says} |"
+        description = column.description.replace("|", "\\|")
+        yield f"| `{column.name}` | `{column.type}` | {description} |"
     yield ""
 
 

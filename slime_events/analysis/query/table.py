@@ -11,12 +11,12 @@ NUMBERS = "MAP(VARCHAR, DOUBLE)"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """sql: what it is, over the table's `source`. says: one line with the unit."""
+    """sql: what it is, over the table's `source`. description: one line with the unit."""
 
     name: str
     type: str
     sql: str
-    says: str
+    description: str
 
     @property
     def selected(self) -> str:
@@ -26,10 +26,10 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """source: what stands after FROM, over facts (`facts.py`) and tables before this one."""
+    """source: what stands after FROM, over event tables and tables before this one."""
 
     name: str
-    says: str
+    description: str
     source: str
     columns: tuple[Column, ...]
 
@@ -40,5 +40,5 @@ class Table:
         return f"CREATE VIEW {self.name} AS SELECT\n{selected}\nFROM {self.source}"
 
 
-RUN = Column("run", TEXT, "t.run", "the run whose log says it; of another only with its past (`--with-parent`)")
+RUN = Column("run", TEXT, "t.run", "the run in whose log it is; another run only with its past (`--with-parent`)")
 POSITION = Column("position", INT, "t.position", "in that log, from 1")

@@ -1,1 +1,1 @@
-"""Replay: the conductor's decisions made again over what a log recorded, and compared with what it said."""
+"""Replay: the conductor's decisions made again over a log, and compared with the recorded ones."""

@@ -26,7 +26,7 @@ ROUNDED = frozenset({"figures"})
 
 
 def is_decision(event: Event) -> bool:
-    """Whether the conductor decided it. A prompt from outside or out of a dump, or a line that is no row, is a fact."""
+    """Whether the conductor decided it: not prompts from outside or from a dump, nor lines that are no row."""
     if type(event) in ALWAYS:
         return True
     if isinstance(event, PromptSubmitted):
@@ -37,14 +37,14 @@ def is_decision(event: Event) -> bool:
 
 
 def about(event: Event) -> tuple[str | int, ...]:
-    """What a decision is about: two that say different things of it cannot both be right."""
+    """What a decision is about. Two different decisions about the same thing exclude each other."""
     if isinstance(event, Verdict):
         return ("verdict", event.group)
     return (type(event).__name__, *event.identity())
 
 
 def differing_fields(one: Event, other: Event) -> list[str]:
-    """The fields of two decisions of one type in which they differ."""
+    """Names of the fields in which two decisions of one type differ."""
     return [
         name
         for name in one.__struct_fields__
@@ -69,8 +69,8 @@ def _same(name: str, one: Any, other: Any) -> bool:
     return False
 
 
-def plain(event: Event) -> dict[str, Any]:
-    """An event as JSON values, arrays by their length and digest."""
+def json_values(event: Event) -> dict[str, Any]:
+    """An event as JSON values; arrays by their length and digest."""
     built: dict[str, Any] = msgspec.to_builtins(event)
     for name in event.__struct_fields__:
         value = getattr(event, name)

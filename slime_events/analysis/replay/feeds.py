@@ -2,23 +2,76 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 
 from schemas.errors import DataError, SlimeEventsError
-from schemas.prompts import PromptRejected
+from schemas.event import Event, Purpose
+from schemas.prompts import PromptRejected, PromptSubmitted
 from schemas.subjects import about
-from slime_events.analysis.replay.recorded_feed import RecordedFeed
+from slime_events.analysis.replay.equality import is_decision
 from slime_events.core.config.settings import TrainSettings
 from slime_events.loop.conductor.cycle import Feed, Prompted
 from slime_events.loop.conductor.prompts import PromptFeed
 from storage.log import Readable, Recorded
 
 
-class Remembering:
-    """A feed that reads the rows it was asked for last only once: a replay asks at many positions for the same.
+class RecordedFeed:
+    """A `Feed` of the prompts in a log, for cursors that only grow: in the order drawn, each row once."""
 
-    follows_log: what is drawn follows from what the log says, so every event may change it.
+    def __init__(self) -> None:
+        self._rows: list[Prompted] = []
+        self._done = 0  # how many rows lie behind the cursors of every `take`
+        self._evaluations: dict[tuple[str, int], list[Prompted]] = {}
+
+    @property
+    def prompts(self) -> int:
+        """How many prompts it has."""
+        return len(self._rows) + sum(map(len, self._evaluations.values()))
+
+    def add(self, event: Event) -> None:
+        """Take in the next event of the log; only drawn prompts are kept."""
+        if not isinstance(event, PromptSubmitted | PromptRejected) or not is_decision(event):
+            return
+        if isinstance(event, PromptSubmitted) and event.purpose is Purpose.EVAL:
+            self._evaluations.setdefault((event.dataset, event.version or 0), []).append(event)
+        else:
+            self._rows.append(event)
+
+    def hear(self, recorded: Recorded) -> None:
+        """Nothing: the whole log is taken in before."""
+
+    def malformed(self) -> list[PromptRejected]:
+        """None: lines that are no rows are no decision."""
+        return []
+
+    def take(self, cursors: Mapping[str, int], count: int) -> list[Prompted]:
+        """The next `count` prompts after the cursors, or what the log has of them."""
+        while self._done < len(self._rows) and _is_behind(self._rows[self._done], cursors):
+            self._done += 1
+        taken: list[Prompted] = []
+        for row in itertools.islice(self._rows, self._done, None):
+            if count <= 0:
+                break
+            if not _is_behind(row, cursors):
+                taken.append(row)
+                count -= isinstance(row, PromptSubmitted)
+        return taken
+
+    def evaluation(self, name: str, version: int) -> list[Prompted]:
+        """The prompts that were recorded of it."""
+        return list(self._evaluations.get((name, version), ()))
+
+
+def _is_behind(row: Prompted, cursors: Mapping[str, int]) -> bool:
+    return row.source.offset < cursors.get(row.source.path, 0)
+
+
+class CachedFeed:
+    """A feed that reads the rows of the last question only once: a replay asks the same at many positions.
+
+    follows_log: which rows are drawn depends on the log, so every event may change it.
     """
 
     def __init__(self, feed: Feed, *, follows_log: bool = False) -> None:
@@ -52,19 +105,19 @@ class Remembering:
 
 
 async def make_feed(log: Readable, settings: TrainSettings, *, recorded: bool) -> tuple[Feed, str]:
-    """The feed, and in words where its prompts come from. recorded: not even look for the files."""
+    """The feed, and in words where its prompts come from. recorded: without a look at the files."""
     why = "as asked"
     if not recorded:
         try:
             follows_log = settings.data.prompt_sampler != "file"
-            feed = Remembering(_from_files(settings), follows_log=follows_log)
+            feed = CachedFeed(_from_files(settings), follows_log=follows_log)
             return feed, f"drawn again from {settings.data.prompt_data}"
         except (SlimeEventsError, OSError) as error:
             why = str(error).splitlines()[0]
-    known = RecordedFeed()
+    from_log = RecordedFeed()
     async for one in log.read(1, about(log.run, "prompt", "*")):
-        known.add(one.envelope.event)
-    return known, f"{known.prompts} taken as recorded ({why})"
+        from_log.add(one.envelope.event)
+    return from_log, f"{from_log.prompts} taken as recorded ({why})"
 
 
 def _from_files(settings: TrainSettings) -> PromptFeed:

@@ -1,12 +1,11 @@
-"""`Replay`: one pass over a log in which every decision is made again and compared with what was said.
+"""`Replay`: one pass over a log in which every decision is made again and compared with the recorded one.
 
-fact -> fold -> what would be decided here?  |  decision -> is it what one of the possible turns says next? -> fold
-
-`docs/decisions/0012-when-a-replay-is-equal.md` has the rule and what it cannot see.
-"""
+`docs/decisions/0012-when-a-replay-is-equal.md` has the rule and what it cannot see."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -19,29 +18,79 @@ from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted, RolloutProgressed
 from schemas.runs import FinishReason, RunFailed, RunFinished, RunResumed, RunStarted
 from schemas.workers import WorkerJoined
+from slime_events.algorithms.reward_norm import normalize_rewards
 from slime_events.analysis.model.verify import fold
-from slime_events.analysis.replay.cycles import Turn, Turns
-from slime_events.analysis.replay.decider import Changes, Decider, settings_under
-from slime_events.analysis.replay.difference import difference
+from slime_events.analysis.replay.cycles import Cycle, Cycles
 from slime_events.analysis.replay.equality import about, is_decision
-from slime_events.analysis.replay.report import ReplayReport
-from slime_events.core.state.group import GroupPhase
+from slime_events.analysis.replay.feeds import make_feed
+from slime_events.analysis.replay.report import ReplayReport, difference
+from slime_events.core.config.settings import TrainSettings
+from slime_events.core.config.toml import settings_from
+from slime_events.core.run.run_reader import OpenedRun
+from slime_events.core.state.group import GroupPhase, GroupState
 from slime_events.core.state.run import RunState
-from slime_events.loop.conductor.accept import has_ended
+from slime_events.loop.conductor.accept import Judge, has_ended
 from slime_events.loop.conductor.boundary import at_boundary
 from slime_events.loop.conductor.cycle import Feed, recovery_events, turn
 from slime_events.loop.conductor.decide import is_broken, is_complete
 from slime_events.loop.conductor.evaluate import evals_completed
+from slime_events.loop.conductor.plan import Plan, make_plan
+from slime_events.loop.conductor.seal import Normalise
+from slime_events.plugins.args_view import ArgsView
+from slime_events.plugins.filters.decide import FilterDecision, make_group_filter
 from storage.log import Recorded
 
 CONDUCTOR = "conductor"
 OF_ONE_SAMPLE = (RolloutProgressed, RolloutCompleted, RewardAssigned)
-"""Most events of a run. They bring a decision only where their group has ended by them, or a batch waits for it."""
+"""Most events of a run. They bring a decision only where they end their group, or a batch waits for it."""
+Changes = Mapping[str, Mapping[str, Any]]
+"""Component to field to value."""
+KNOWN = 4096
+"""Groups whose verdicts are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decider:
+    """What the conductor decides by: the arguments of `slime_events.loop.conductor.cycle.turn`."""
+
+    plan: Plan
+    judge: Judge
+    normalise: Normalise
+
+    @classmethod
+    def of(cls, settings: TrainSettings) -> Decider:
+        """Of a run with these settings. Raises PlugPointError, ValueError."""
+        judge = make_group_filter(settings.rollout, ArgsView.of(settings.rollout, settings.reward, settings.algorithm))
+        return cls(
+            make_plan(settings.rollout, settings.evaluation, settings.trainer),
+            _once_each(judge),
+            lambda rewards, sizes: normalize_rewards(rewards, sizes, settings.algorithm),
+        )
+
+
+def _once_each(judge: Judge) -> Judge:
+    """The same filter with a memory: a replay asks it about one group at many positions."""
+    last: dict[str, tuple[tuple[Any, ...], FilterDecision]] = {}
+
+    def judged(group: GroupState) -> FilterDecision:
+        content = tuple((s.sample, s.reward, s.length, s.digest) for s in group.samples.values())
+        if group.group not in last or last[group.group][0] != content:
+            last[group.group] = (content, judge(group))
+            if len(last) > KNOWN:
+                last.pop(next(iter(last)))
+        return last[group.group][1]
+
+    return judged
+
+
+def settings_under(values: Mapping[str, Mapping[str, Any]], changes: Changes) -> TrainSettings:
+    """The settings that events hold, overridden by those to try instead. Raises InvalidValue."""
+    return settings_from({part: {**values.get(part, {}), **changes.get(part, {})} for part in {*values, *changes}})
 
 
 class Replay:
-    """feed: prompts as the run's conductor got them. changes: settings to decide by in place of those in force.
-    every: go on after a difference, with what was recorded; else nothing is compared after the first. decider: of a
+    """feed: prompts as the run's conductor got them. changes: settings to decide by in place of the run's own.
+    every: go on after a difference, with what was recorded; else nothing is compared after the first. decider: for a
     run whose run.started has no settings.
     """
 
@@ -59,15 +108,15 @@ class Replay:
         self._values: dict[str, dict[str, Any]] = {}
         self._decider = decider
         self._state = RunState(run=run)
-        self._turns = Turns()
+        self._cycles = Cycles()
         self._begins = True  # a conductor may have started since the last decision
-        self._quiet = False  # nothing would have been decided at the last look
-        self._speaker = ""
+        self._quiet = False  # nothing would have been decided at the last position
+        self._producer = ""
         self._why = ""
 
     @property
     def is_over(self) -> bool:
-        """Whether there is nothing more to find out."""
+        """Whether nothing more is to be compared."""
         return bool(self.report.differences) and not self._every
 
     def apply(self, recorded: Recorded) -> None:
@@ -78,7 +127,7 @@ class Replay:
             self._take_settings(event)
         if is_decision(event) and self._decider is not None:
             self._compare(recorded, event, producer)
-            self._speaker, self._begins = producer, False
+            self._producer, self._begins = producer, False
         elif isinstance(event, RunFinished | RunFailed):
             self._compare_end(recorded, event)
         fold(self._state, recorded)
@@ -86,10 +135,10 @@ class Replay:
         if isinstance(event, RunStarted | RunResumed) or (isinstance(event, WorkerJoined) and event.role == CONDUCTOR):
             self._begins = True
         if not self._changes_nothing(event):
-            self._look()
+            self._decide_here()
 
     def _take_settings(self, event: RunStarted | RunResumed) -> None:
-        """What is decided by from here on. Raises InvalidValue for a learner, which has no conductor."""
+        """The settings from here on. Raises InvalidValue for a learner, which has no conductor."""
         if isinstance(event, RunStarted) and event.branched is not None and event.branched.follows:
             raise InvalidValue(
                 f"run {self.report.run} trains on the rollouts of {event.branched.run}, whose conductor has decided: "
@@ -101,7 +150,7 @@ class Replay:
             self._decider = Decider.of(settings_under(self._values, self._changes))
 
     def _changes_nothing(self, event: Event) -> bool:
-        """Whether what would have been decided before `event`, namely nothing, is so after it."""
+        """Whether nothing would have been decided before `event`, and so nothing after it."""
         if not self._quiet or self._decider is None or not isinstance(event, OF_ONE_SAMPLE):
             return False
         state, plan = self._state, self._decider.plan
@@ -114,15 +163,15 @@ class Replay:
             return not evals_completed(state, plan)
         return plan.in_prompt_order and not has_ended(state.in_phase(GroupPhase.REQUESTED)[0], plan)
 
-    def _look(self) -> None:
-        """Decide as a conductor would that looks at the log here: one that has said all of a turn, or a new one."""
-        if self._decider is None or not (self._turns.open or self._begins):
+    def _decide_here(self) -> None:
+        """Decide as a conductor would here: one that has appended a whole cycle, or one that has just started."""
+        if self._decider is None or not (self._cycles.open or self._begins):
             return
-        decided, words = self._decide(), self._recovery_events() if self._begins else []
-        self._quiet = not decided and not words
-        at, speaker = self._state.events, self._speaker or None
-        self._turns.add(Turn(decided, at, other_than=None if self._turns.open else speaker))
-        self._turns.add(Turn(words, at, other_than=speaker))
+        decided, recovered = self._decide(), self._recovery_events() if self._begins else []
+        self._quiet = not decided and not recovered
+        at, producer = self._state.events, self._producer or None
+        self._cycles.add(Cycle(decided, at, not_by=None if self._cycles.open else producer))
+        self._cycles.add(Cycle(recovered, at, not_by=producer))
 
     def _decide(self) -> list[Event]:
         state, decider, self._why = self._state, self._decider, ""
@@ -142,53 +191,71 @@ class Replay:
             events = recovery_events(self._state, self._decider.plan, self._feed)
         except DataError:
             return []
-        return [event for event in events if is_decision(event) and not self._is_said(event)]
+        return [event for event in events if is_decision(event) and not self._is_known(event)]
 
-    def _is_said(self, event: Event) -> bool:
-        """Of what a new conductor says again: whether the log has it, so that it is no new event."""
+    def _is_known(self, event: Event) -> bool:
+        """Whether the log has an event that a new conductor appends again: then it is no new event."""
         group = self._state.groups.get(getattr(event, "group", ""))
         return group is not None and (isinstance(event, PromptSubmitted) or event.entity() in group.samples)
 
     def _compare(self, recorded: Recorded, event: Event, producer: str) -> None:
         self.report.count(event)
-        if self.is_over or self._turns.takes(event, producer):
+        if self.is_over or self._cycles.takes(event, producer):
             return
-        if producer != self._speaker:  # another conductor, of which the log did not say that it came
+        if producer != self._producer:  # another conductor, whose start is not in the log
             self._begins = True
-            self._look()
-            if self._turns.takes(event, producer):
+            self._decide_here()
+            if self._cycles.takes(event, producer):
                 return
         self._differs(recorded, event, producer)
 
     def _differs(self, recorded: Recorded, event: Event, producer: str) -> None:
-        near = self._turns.nearest(event)
+        near = self._cycles.nearest(event)
         decided = near.next if near else None
         at = near.at if near else self._state.events
         self._note(event, decided, position=recorded.position, at=at)
         if decided is not None and about(decided) == about(event):
-            self._turns.begin_anew(event)
+            self._cycles.begin_anew(event)
             return
-        self._turns.begin_anew()
-        self._look()
-        if not self._turns.takes(event, producer):
-            self._turns.begin_anew()
+        self._cycles.begin_anew()
+        self._decide_here()
+        if not self._cycles.takes(event, producer):
+            self._cycles.begin_anew()
 
     def _note(self, event: Event, decided: Event | None, *, position: int, at: int) -> None:
         assert self._decider is not None
         plan = self._decider.plan
-        found = difference(event, decided, self._state, plan, position=position, at=at, why=self._why)
-        self.report.differences.append(found)
+        self.report.differences.append(
+            difference(event, decided, self._state, plan, position=position, at=at, why=self._why)
+        )
 
     def _compare_end(self, recorded: Recorded, event: RunFinished | RunFailed) -> None:
-        """An end that follows from the state. That a run stood still too long, or was asked to stop, does not."""
+        """Only ends that follow from the state: that a run stalled, or was asked to stop, does not."""
         if self._decider is None or self.is_over:
             return
         state, plan = self._state, self._decider.plan
         broken = is_broken(state, plan)
         if isinstance(event, RunFailed) and event.role == CONDUCTOR and broken and not event.reason.startswith(broken):
-            now: Event | None = msgspec.structs.replace(event, reason=broken)
+            decided: Event | None = msgspec.structs.replace(event, reason=broken)
         elif isinstance(event, RunFinished) and event.reason is FinishReason.ALL_STEPS and not is_complete(state, plan):
-            now = None
+            decided = None
         else:
             return
-        self._note(event, now, position=recorded.position, at=state.events)
+        self._note(event, decided, position=recorded.position, at=state.events)
+
+
+async def replay(
+    opened: OpenedRun, changes: Changes | None = None, *, every: bool = False, recorded_prompts: bool = False
+) -> ReplayReport:
+    """Compare every decision with the recorded one, to the first difference or (every) to the end.
+
+    changes: settings to decide by in place of the run's own. Raises LogDamaged, InvalidValue, PlugPointError.
+    """
+    feed, prompts = await make_feed(opened.log, opened.settings, recorded=recorded_prompts)
+    replaying = Replay(opened.run, feed, changes, every=every)
+    replaying.report.prompts = prompts
+    async for recorded in opened.log.read():
+        replaying.apply(recorded)
+        if replaying.is_over:
+            break
+    return replaying.report

@@ -1,19 +1,146 @@
-"""`ReplayReport`: how many decisions were made again, and which of them would be others."""
+"""`ReplayReport`: the decisions that were compared; `Difference`: one that would be another now, with its inputs."""
 
 from __future__ import annotations
 
+import enum
 from collections import Counter
 from typing import Any
 
 import msgspec
 
+from schemas.batches import BatchSealed
 from schemas.event import Event, type_of
-from slime_events.analysis.replay.difference import Difference
-from slime_events.analysis.replay.equality import plain
+from slime_events.analysis.replay.equality import Verdict, about, differing_fields, json_values
+from slime_events.core.state.group import GroupState
+from slime_events.core.state.run import RunState
+from slime_events.loop.conductor.plan import Plan
+
+
+class Kind(enum.StrEnum):
+    """How what was recorded and what is decided now differ."""
+
+    OTHER = "decided differently"
+    INSTEAD = "something else comes first"
+    NOT_NOW = "would not be decided"
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """position: of the recorded event. at: position up to which the log was folded to decide again. decided: None where
+    nothing would be decided. fields: names of those that differ. inputs: what the decision is based on. why: what
+    prevented a decision.
+    """
+
+    kind: Kind
+    position: int
+    at: int
+    recorded: Event
+    decided: Event | None
+    fields: tuple[str, ...] = ()
+    inputs: dict[str, Any] = {}
+    why: str = ""
+
+    @property
+    def verdict_flips(self) -> bool:
+        """Whether a group changes sides."""
+        if not isinstance(self.recorded, Verdict) or not isinstance(self.decided, Verdict):
+            return False
+        return self.kind is Kind.OTHER and type(self.recorded) is not type(self.decided)
+
+    def __str__(self) -> str:
+        recorded = f"position {self.position}: recorded {name_of(self.recorded)}"
+        if self.decided is None:
+            return f"{recorded}; now nothing would be decided here{f': {self.why}' if self.why else ''}"
+        if self.kind is Kind.OTHER and self.fields:
+            return f"{recorded}; now it would have other {', '.join(self.fields)}"
+        return f"{recorded}; now {name_of(self.decided)}{_reason(self.decided)}"
+
+
+def difference(
+    recorded: Event, decided: Event | None, state: RunState, plan: Plan, *, position: int, at: int, why: str = ""
+) -> Difference:
+    """state: the log folded up to just before the recorded event."""
+    if decided is None:
+        kind = Kind.NOT_NOW
+    else:
+        kind = Kind.OTHER if about(recorded) == about(decided) else Kind.INSTEAD
+    fields = differing_fields(recorded, decided) if decided is not None and type(decided) is type(recorded) else []
+    return Difference(
+        kind=kind,
+        position=position,
+        at=at,
+        recorded=recorded,
+        decided=decided,
+        fields=tuple(fields) if kind is Kind.OTHER else (),
+        inputs=_inputs(recorded, decided, state, plan),
+        why=why,
+    )
+
+
+def name_of(event: Event) -> str:
+    """`group.accepted train-0-000003`."""
+    return f"{type_of(event)} {event.entity()}"
+
+
+def _reason(event: Event) -> str:
+    reason = getattr(event, "reason", None)
+    return f" ({reason})" if reason else ""
+
+
+def _inputs(recorded: Event, decided: Event | None, state: RunState, plan: Plan) -> dict[str, Any]:
+    inputs: dict[str, Any] = {
+        "version": state.version,
+        "next_step": state.next_step,
+        "open_groups": state.open_groups,
+        "room": plan.room,
+        "accepted": len(state.accepted),
+        "waiting": len(state.waiting),
+    }
+    names = [str(group) for event in (recorded, decided) if (group := getattr(event, "group", None)) is not None]
+    groups = [state.groups[name] for name in dict.fromkeys(names) if name in state.groups]
+    inputs |= {"groups": [_group(group) for group in groups]} if groups else {}
+    if isinstance(recorded, BatchSealed) and isinstance(decided, BatchSealed):
+        inputs |= _batch(recorded, decided)
+    return inputs
+
+
+def _group(group: GroupState) -> dict[str, Any]:
+    return {
+        "group": group.group,
+        "prompt": group.text,
+        "label": group.label,
+        "asked_for_at_version": group.version,
+        "samples": [
+            {
+                "sample": sample.sample,
+                "phase": sample.phase.value,
+                "reward": sample.reward,
+                "tokens": sample.length,
+                "oldest": sample.oldest,
+                "newest": sample.newest,
+            }
+            for sample in group.samples.values()
+        ],
+    }
+
+
+def _batch(recorded: BatchSealed, decided: BatchSealed) -> dict[str, Any]:
+    """The groups that only one of the two has, and the first sample whose reward differs."""
+    inputs: dict[str, Any] = {
+        "only_recorded": [group for group in recorded.groups if group not in decided.groups],
+        "only_now": [group for group in decided.groups if group not in recorded.groups],
+    }
+    now = dict(zip(decided.samples, zip(decided.raw_rewards, decided.rewards, strict=True), strict=True))
+    pairs = zip(recorded.samples, recorded.raw_rewards, recorded.rewards, strict=True)
+    for sample, raw, reward in pairs:
+        if sample in now and now[sample] != (raw, reward):
+            names = ("raw", "recorded", "now_raw", "now")
+            inputs["first_reward"] = {"sample": sample, **dict(zip(names, (raw, reward, *now[sample]), strict=True))}
+            break
+    return inputs
 
 
 class ReplayReport(msgspec.Struct, kw_only=True):
-    """events: read. decisions: compared, by type. prompts: where those that were drawn are known from."""
+    """events: how many were read. decisions: compared, by type. prompts: where drawn prompts came from, in words."""
 
     run: str
     events: int = 0
@@ -42,11 +169,11 @@ class ReplayReport(msgspec.Struct, kw_only=True):
         return [one for one in self.differences if one.verdict_flips]
 
     def kinds(self) -> dict[str, int]:
-        """How many differences of each sort."""
-        counted = Counter(_sort(one) for one in self.differences)
+        """How many differences of each kind."""
+        counted = Counter(_kind(one) for one in self.differences)
         return dict(counted.most_common())
 
-    def facts(self) -> dict[str, Any]:
+    def json_values(self) -> dict[str, Any]:
         """As JSON values."""
         return {
             "run": self.run,
@@ -55,11 +182,11 @@ class ReplayReport(msgspec.Struct, kw_only=True):
             "decisions": self.decisions,
             "prompts": self.prompts,
             "kinds": self.kinds(),
-            "differences": [_facts(one) for one in self.differences],
+            "differences": [_difference_values(one) for one in self.differences],
         }
 
 
-def _sort(one: Difference) -> str:
+def _kind(one: Difference) -> str:
     recorded = type_of(one.recorded)
     if one.decided is None:
         return f"{recorded}: {one.kind.value}"
@@ -70,15 +197,15 @@ def _sort(one: Difference) -> str:
     return f"{recorded}: {type_of(one.decided)} comes first"
 
 
-def _facts(one: Difference) -> dict[str, Any]:
+def _difference_values(one: Difference) -> dict[str, Any]:
     return {
         "kind": one.kind.value,
         "sentence": str(one),
         "position": one.position,
         "decided_at": one.at,
         "fields": list(one.fields),
-        "recorded": plain(one.recorded),
-        "now": None if one.decided is None else plain(one.decided),
+        "recorded": json_values(one.recorded),
+        "now": None if one.decided is None else json_values(one.decided),
         "inputs": one.inputs,
         "why": one.why,
     }

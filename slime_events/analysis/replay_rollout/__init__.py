@@ -1,1 +1,1 @@
-"""A recorded rollout, made again by an engine with the weights that it had: what differs."""
+"""A recorded rollout, replayed by an engine with the weights that made it: what differs."""

@@ -1,4 +1,4 @@
-"""What an engine gave for a recorded rollout, beside what the log has. Pure."""
+"""What an engine gave for a recorded rollout, compared with the log. Pure."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from slime_events.analysis.replay_rollout.recorded import RecordedRollout
 Decode = Callable[[int], str]
 
 
-class Stretch(msgspec.Struct, frozen=True, kw_only=True):
-    """What came for one span. tokens: int32, log_probs: float32, from the span's start on. stop: how it ended, where it
-    did; None where it was ended when all was there.
+class SpanTokens(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine gave for one span. tokens: int32, log_probs: float32, from the span's start on. stop: how it
+    ended; None where it was cut at the span's length.
     """
 
     span: WeightSpan
@@ -26,15 +26,15 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):
-    """A token at the place where two rollouts part. token: null for the end of the response."""
+    """A token at the position where two rollouts diverge. token: null for the end of the response."""
 
     token: int | None
     text: str
     log_prob: float | None
 
 
-class Parting(msgspec.Struct, frozen=True, kw_only=True):
-    """position: of the first token, in the response, that is another one."""
+class Divergence(msgspec.Struct, frozen=True, kw_only=True):
+    """position: of the first different token, in the response."""
 
     position: int
     recorded: Token
@@ -42,7 +42,7 @@ class Parting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SpanComparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens [start, end) of weight version `version`. same: tokens up to the parting.
+    """Tokens [start, end) of weight version `version`. same: tokens up to the divergence.
 
     max_difference, mean_difference: of the log-probs of those, in nats; at: where it is largest.
     """
@@ -54,13 +54,13 @@ class SpanComparison(msgspec.Struct, frozen=True, kw_only=True):
     max_difference: float
     mean_difference: float
     at: int | None
-    parting: Parting | None
+    divergence: Divergence | None
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """All of it. forced: the engine was fed the recorded tokens, and only log-probs are compared.
+    """Of a whole rollout. forced: the engine was fed the recorded tokens, and only log-probs are compared.
 
-    equal: no parting, and no log-prob further off than `tolerance` nats.
+    equal: no divergence, and no log-prob further off than `tolerance` nats.
     """
 
     run: str
@@ -71,47 +71,47 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     equal: bool
     max_difference: float
     mean_difference: float
-    parting: Parting | None
+    divergence: Divergence | None
     spans: tuple[SpanComparison, ...]
     notes: tuple[str, ...] = ()
 
 
 IN_TURNS = (
-    "a generate function made it in turns: each stretch is asked for with the sample's own seed and sampling, so one "
-    "that the function gave others parts; --force compares the log-probs all the same"
+    "a generate function made it in turns: each span is replayed with the sample's own seed and sampling, so one that "
+    "the function gave others diverges; --force compares the log-probs all the same"
 )
 
 
 def compare(
-    recorded: RecordedRollout, stretches: Sequence[Stretch], decode: Decode, *, forced: bool, tolerance: float
+    recorded: RecordedRollout, replayed: Sequence[SpanTokens], decode: Decode, *, forced: bool, tolerance: float
 ) -> Comparison:
-    """The stretches are of the recorded spans, in order."""
-    spans = tuple(_span(recorded, stretch, decode) for stretch in stretches)
+    """replayed: of the recorded spans, in order."""
+    spans = tuple(_span(recorded, made, decode) for made in replayed)
     compared = sum(span.same for span in spans)
     largest = max((span.max_difference for span in spans), default=0.0)
-    parting = next((span.parting for span in spans if span.parting), None)
+    divergence = next((span.divergence for span in spans if span.divergence), None)
     return Comparison(
         run=recorded.run,
         sample=recorded.sample,
         tokens=len(recorded.tokens),
         forced=forced,
         tolerance=tolerance,
-        equal=parting is None and largest <= tolerance,
+        equal=divergence is None and largest <= tolerance,
         max_difference=largest,
         mean_difference=sum(span.mean_difference * span.same for span in spans) / max(compared, 1),
-        parting=parting,
+        divergence=divergence,
         spans=spans,
         notes=(IN_TURNS,) if recorded.in_turns and not forced else (),
     )
 
 
-def _span(recorded: RecordedRollout, stretch: Stretch, decode: Decode) -> SpanComparison:
-    span = stretch.span
+def _span(recorded: RecordedRollout, made: SpanTokens, decode: Decode) -> SpanComparison:
+    span = made.span
     tokens, log_probs = recorded.tokens[span.start : span.end], recorded.log_probs[span.start : span.end]
-    count = min(len(tokens), len(stretch.tokens))
-    other = np.flatnonzero(tokens[:count] != stretch.tokens[:count])
+    count = min(len(tokens), len(made.tokens))
+    other = np.flatnonzero(tokens[:count] != made.tokens[:count])
     same = int(other[0]) if len(other) else count
-    off = np.abs(stretch.log_probs[:same].astype(np.float64) - log_probs[:same])
+    off = np.abs(made.log_probs[:same].astype(np.float64) - log_probs[:same])
     return SpanComparison(
         start=span.start,
         end=span.end,
@@ -120,22 +120,20 @@ def _span(recorded: RecordedRollout, stretch: Stretch, decode: Decode) -> SpanCo
         max_difference=float(off.max()) if same else 0.0,
         mean_difference=float(off.mean()) if same else 0.0,
         at=span.start + int(off.argmax()) if same and off.max() > 0 else None,
-        parting=_parting(recorded, stretch, same, decode),
+        divergence=_divergence(recorded, made, same, decode),
     )
 
 
-def _parting(recorded: RecordedRollout, stretch: Stretch, same: int, decode: Decode) -> Parting | None:
+def _divergence(recorded: RecordedRollout, made: SpanTokens, same: int, decode: Decode) -> Divergence | None:
     """At the first other token, or where one goes on and the other does not."""
-    span = stretch.span
+    span = made.span
     end = span.end - span.start
-    if same == end and len(stretch.tokens) == end:
-        ended_as_recorded = not recorded.ends(span) or stretch.stop in (None, recorded.stop)
-        if ended_as_recorded:
-            return None
-    return Parting(
+    if same == end == len(made.tokens) and (not recorded.ends(span) or made.stop in (None, recorded.stop)):
+        return None
+    return Divergence(
         position=span.start + same,
         recorded=_token(recorded.tokens[: span.end], recorded.log_probs, span.start + same, recorded.stop, decode),
-        replayed=_token(stretch.tokens, stretch.log_probs, same, stretch.stop, decode),
+        replayed=_token(made.tokens, made.log_probs, same, made.stop, decode),
     )
 
 

@@ -1,4 +1,4 @@
-"""`RecordedRollout`: what the log says of one rollout, so that an engine can be asked for it again."""
+"""`RecordedRollout`: what the log holds of one rollout, so that an engine can replay it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas.errors import RunNotFound, WeightsDamaged
-from schemas.event import type_of
 from schemas.ids import group_of, requested_sample
-from schemas.prompts import PromptSubmitted
-from schemas.rollouts import RolloutRequested, Sampling, StopReason, WeightSpan
-from schemas.turns import TurnRecorded
+from schemas.rollouts import Sampling, StopReason, WeightSpan
 from schemas.weights import WeightsPublished
 from slime_events.analysis.model.ancestry import Ancestor, Ancestry
+from slime_events.analysis.model.records import Run, folded
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.core.trajectory import read_trajectory
 from storage.weights.store import WeightStore, local_folder, verify
@@ -27,8 +25,9 @@ NO_WEIGHTS = (
 
 @dataclass(frozen=True, slots=True)
 class RecordedRollout:
-    """prompt: int32 [prompt]; tokens: int32, log_probs: float32 [response]. spans: who made which tokens; what a tool
-    said is in none. stop: None where it has not ended. in_turns: a generate function made it. weights: by version.
+    """prompt: int32 [prompt]; tokens: int32, log_probs: float32 [response]. spans: weight versions over the tokens; a
+    tool's output is in no span. stop: None where it has not ended. in_turns: a generate function made it. weights: by
+    version.
     """
 
     run: str
@@ -49,27 +48,22 @@ class RecordedRollout:
 
 
 async def read_rollout(opened: OpenedRun, sample: str) -> RecordedRollout:
-    """The rollout of a sample of the run, or of one that it goes on from. Raises RunNotFound, BlobMissing."""
+    """The rollout of a sample of the run or of its ancestors. Raises RunNotFound, BlobMissing."""
     try:
         requested = requested_sample(sample)
     except ValueError:
         raise RunNotFound(f"{sample!r} is no id of a sample: it ends in -s and a number (train-0-000003-s1)") from None
     async with Ancestry(opened) as ancestry:
-        part = await _origin(ancestry, requested)
-        log = part.opened.log
-        made = await read_trajectory(log, sample, part.opened.fetch)
-        request = (await part.last_of_each([(type_of(RolloutRequested), requested)])).popitem()[1].envelope.event
-        assert isinstance(request, RolloutRequested)
+        part, run = await _origin(ancestry, requested)
+        request = run.samples[requested].requests[-1].event
         if request.recalls:
-            prompt = (
-                (await part.last_of_each([(type_of(PromptSubmitted), group_of(sample))])).popitem()[1].envelope.event
-            )
-            assert isinstance(prompt, PromptSubmitted)
+            prompt = run.groups[group_of(sample)].prompt
+            source = prompt.event.source.path if prompt is not None else "RUN"
             raise RunNotFound(
                 f"sample {sample} of run {part.run} is rollout {request.recalls} of another run: its seed and weights "
-                f"are there, so use `slime-events replay-rollout {prompt.source.path} {request.recalls}`"
+                f"are there, so use `slime-events replay-rollout {source} {request.recalls}`"
             )
-        turns = await part.last_of_each([(type_of(TurnRecorded), requested)])
+        made = await read_trajectory(part.opened.log, sample, part.opened.fetch)
         if not made.spans:
             raise RunNotFound(f"sample {sample} of run {part.run} has no tokens that an engine made")
         return RecordedRollout(
@@ -82,15 +76,17 @@ async def read_rollout(opened: OpenedRun, sample: str) -> RecordedRollout:
             sampling=request.sampling,
             seed=request.seed,
             stop=made.stop,
-            in_turns=bool(turns),
+            in_turns=bool(run.samples[requested].turns),
             weights=await _weights(ancestry, {span.version for span in made.spans}),
         )
 
 
-async def _origin(ancestry: Ancestry, sample: str) -> Ancestor:
+async def _origin(ancestry: Ancestry, sample: str) -> tuple[Ancestor, Run]:
+    """The run that has the rollout, and the records of it."""
     async for part in ancestry.all():
-        if await part.last_of_each([(type_of(RolloutRequested), sample)]):
-            return part
+        run = folded(part.run, await part.last_events(samples=[sample], groups=[group_of(sample)]))
+        if sample in run.samples and run.samples[sample].requests:
+            return part, run
     raise RunNotFound(
         f"run {ancestry.own.run} has no rollout of sample {sample!r}: `slime-events query {ancestry.own.run} "
         '"SELECT sample FROM samples"` lists those there are'
@@ -98,20 +94,17 @@ async def _origin(ancestry: Ancestry, sample: str) -> Ancestor:
 
 
 async def _weights(ancestry: Ancestry, versions: set[int]) -> dict[int, WeightsPublished]:
-    found: dict[int, WeightsPublished] = {}
+    weights: dict[int, WeightsPublished] = {}
     async for part in ancestry.all():
-        wanted = [(type_of(WeightsPublished), str(version)) for version in sorted(versions - found.keys())]
-        for recorded in (await part.last_of_each(wanted)).values():
-            event = recorded.envelope.event
-            assert isinstance(event, WeightsPublished)
-            found[event.version] = event
-        if len(found) == len(versions):
+        run = folded(part.run, await part.last_events(versions=sorted(versions - weights.keys())))
+        weights |= {version: record.published.event for version, record in run.versions.items() if record.published}
+        if len(weights) == len(versions):
             break
-    return found
+    return weights
 
 
 def weight_folder(rollout: RecordedRollout, version: int, folders: list[str]) -> str:
-    """Where a version lies, verified: as published, or in one of `folders` (of all versions, or of this one).
+    """The folder of a version, verified: as published, or in one of `folders` (of all versions, or of this one).
 
     Raises RunNotFound where it is nowhere, with how to get it, and WeightsDamaged.
     """
@@ -119,15 +112,15 @@ def weight_folder(rollout: RecordedRollout, version: int, folders: list[str]) ->
     if published is None:
         raise RunNotFound(f"run {rollout.run} has published no weight version {version}")
     for folder in (published.url, *folders):
-        place = local_folder(folder)
-        if (place / "manifest.json").is_file() and _is(str(place), published.digest):
-            return str(place)
+        local = local_folder(folder)
+        if (local / "manifest.json").is_file() and _is(str(local), published.digest):
+            return str(local)
         try:
-            found = WeightStore(folder).folder(version, published.digest)
+            stored = WeightStore(folder).folder(version, published.digest)
         except WeightsDamaged:
             continue
-        verify(found, published.digest)
-        return found
+        verify(stored, published.digest)
+        return stored
     raise RunNotFound(
         NO_WEIGHTS.format(
             version=version,
@@ -139,7 +132,7 @@ def weight_folder(rollout: RecordedRollout, version: int, folders: list[str]) ->
 
 
 def _is(folder: str, digest: str) -> bool:
-    """Whether a folder is that version, whole."""
+    """Whether a folder holds all of that version."""
     try:
         verify(folder, digest)
     except WeightsDamaged:

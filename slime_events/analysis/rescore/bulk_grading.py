@@ -1,7 +1,7 @@
-"""Built-in graders over many samples at once, in a process of their own: a message for hundreds, not for each.
+"""Built-in graders over many samples at once, in a process of their own: one message for hundreds of samples.
 
 The pool that a run grades with (`slime_events/plugins/rewards/pool.py`) answers sample by sample, as a live group needs
-it. Here nobody waits for one sample, and a rule takes less time than a message about it.
+it. Here nothing waits for a single sample, and a rule takes less time than a message about it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BOOT = (
 )
 _ROOT = str(Path(slime_events.__file__).resolve().parents[1])
 START_S = 60.0
-"""Given to a process to come up, beside what its samples may take."""
+"""For a process to start, beside the time limit of its samples."""
 
 
 class Task(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -47,18 +47,18 @@ class Task(msgspec.Struct, array_like=True, frozen=True, gc=False):
     metadata: dict[str, Any]
 
 
-class Missing(msgspec.Struct, array_like=True, frozen=True):
+class NoReward(msgspec.Struct, array_like=True, frozen=True):
     """No reward, and why."""
 
     kind: RewardFailureKind
     message: str
 
 
-Given = float | Missing
-"""What grading one sample came to."""
+Grade = float | NoReward
+"""Of one sample."""
 
 _tasks = msgspec.msgpack.Decoder(list[Task])
-_given = msgspec.msgpack.Decoder(list[Given])
+_grades = msgspec.msgpack.Decoder(list[Grade])
 
 
 class RuleProcess:
@@ -74,11 +74,11 @@ class RuleProcess:
             )
         self._socket, self._limit_s = ours, limit_s
 
-    def grade(self, tasks: Sequence[Task]) -> list[Given] | None:
-        """One outcome per task; None where the process was lost over them, or had to be ended: start another.
+    def grade(self, tasks: Sequence[Task]) -> list[Grade] | None:
+        """One grade per task; None where the process was lost or had to be ended: start another.
 
-        A sample's time limit strikes in the process itself. Where that cannot be (in C code, say), the process is ended
-        once all of its samples could have taken their time.
+        A sample's time limit is kept in the process itself. Where that cannot be (in C code, say), the process is ended
+        after the time limits of all its samples.
         """
         self._socket.settimeout(START_S + self._limit_s * len(tasks))
         try:
@@ -89,7 +89,7 @@ class RuleProcess:
         if answer is None:
             self.end()
             return None
-        return _given.decode(answer)
+        return _grades.decode(answer)
 
     def end(self) -> None:
         """End it at once; it is reaped when this returns."""
@@ -103,12 +103,12 @@ class _Late(BaseException):
     """A sample's time is over. No `Exception`, which a grader might catch."""
 
 
-def grade_tasks(tasks: Sequence[Task], limit_s: float) -> list[Given]:
+def grade_tasks(tasks: Sequence[Task], limit_s: float) -> list[Grade]:
     """Grade here and now, in the main thread; what a rule raises is data."""
     return [_grade(task, limit_s) for task in tasks]
 
 
-def _grade(task: Task, limit_s: float) -> Given:
+def _grade(task: Task, limit_s: float) -> Grade:
     sample = Sample(
         index=task.index, prompt=task.prompt, response=task.response, label=task.label, metadata=task.metadata
     )
@@ -117,13 +117,13 @@ def _grade(task: Task, limit_s: float) -> Given:
         with _limited(limit_s):
             returned = grader.function(None, sample)
     except _Late:
-        return Missing(RewardFailureKind.TIMEOUT, f"grading took longer than {limit_s:g} s")
+        return NoReward(RewardFailureKind.TIMEOUT, f"grading took longer than {limit_s:g} s")
     except SlimeEventsError as error:
-        return Missing(RewardFailureKind.RAISED, str(error))
+        return NoReward(RewardFailureKind.RAISED, str(error))
     except Exception as error:
-        return Missing(RewardFailureKind.RAISED, f"the grader {task.grader} raised {type(error).__name__}: {error}")
-    found = value_of(returned, grader.reward_key)
-    return Missing(found.kind, found.message) if isinstance(found, NoValue) else found.value
+        return NoReward(RewardFailureKind.RAISED, f"the grader {task.grader} raised {type(error).__name__}: {error}")
+    value = value_of(returned, grader.reward_key)
+    return NoReward(value.kind, value.message) if isinstance(value, NoValue) else value.value
 
 
 @contextlib.contextmanager

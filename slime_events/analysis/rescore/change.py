@@ -1,9 +1,10 @@
-"""`Change`: what is asked to have been otherwise, over the settings that a run had."""
+"""`Change`: the settings that are asked to have been different; `ChangesFile`: what would differ, as lines."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import IO
 
 import msgspec
 
@@ -27,28 +28,29 @@ MAY_CHANGE = {
         }
     ),
 }
-"""Settings that decide over rollouts which are there already."""
+"""Settings that decide about rollouts which exist already."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Settings as they were and as they are asked to have been. regrade: samples are graded anew."""
+    """The run's settings and the changed ones. regrade: samples are graded again."""
 
     before: TrainSettings
     after: TrainSettings
     regrade: bool
 
     @property
-    def said(self) -> list[str]:
-        """What differs, a text `setting before -> after` for each."""
+    def texts(self) -> list[str]:
+        """For each changed setting `name before -> after`."""
         return [f"{field} {_text(old)} -> {_text(new)}" for _, field, old, new in _differences(self.before, self.after)]
 
 
 def make_change(before: TrainSettings, flags: Sequence[str] = ()) -> Change:
-    """A change by the run's own flags; what is not given is as it was.
+    """A change by the run's own flags; what is not given stays.
 
-    Samples are graded anew where a flag of the reward's is given (be it the same: its source may have changed), or none
-    at all. Raises InvalidValue for a setting that no recorded rollout could answer for, and as `parse_train` does.
+    Samples are graded again where a flag of the reward is given (even the same one: its source may have changed), or
+    where no flag is given. Raises InvalidValue for a setting whose effect recorded rollouts cannot show, and as
+    `parse_train` does.
     """
     recorded = to_toml(before)
     before, after = (
@@ -80,3 +82,31 @@ def _text(value: object) -> str:
     if value is None:
         return "none"
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+class SampleChange(msgspec.Struct, frozen=True):
+    """A sample that is graded differently. reward: before normalisation."""
+
+    sample: str
+    reward: float
+
+
+class GroupChange(msgspec.Struct, frozen=True):
+    """A group whose verdict flips."""
+
+    group: str
+    accept: bool
+    reason: str | None
+
+
+class ChangesFile:
+    """Writes to an open file; None writes nowhere. lines: written so far."""
+
+    def __init__(self, file: IO[bytes] | None) -> None:
+        self._file, self.lines = file, 0
+
+    def write(self, change: SampleChange | GroupChange) -> None:
+        """One line."""
+        self.lines += 1
+        if self._file is not None:
+            self._file.write(msgspec.json.encode(change) + b"\n")

@@ -1,125 +1,105 @@
-"""`Gathering`: groups with all that was said of them, batches and evaluations, in the order they were decided in.
+"""`Collector`: decided groups, batches and evaluations in the log's order, as records of the read model.
 
-A fold of the log that lets go of a group as soon as it is decided, so that a long run takes no more memory.
+A group leaves the memory as soon as it is decided, so that a long run takes no more of it. So this calls the model's
+handlers itself, with the events as they are, and does not decode events that rescoring does not need.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-
-import msgspec
 
 from schemas.batches import BatchSealed
+from schemas.codec import decode
+from schemas.envelope import Envelope
 from schemas.evals import EvalCompleted
-from schemas.event import Purpose
+from schemas.event import Event, Purpose, type_of
 from schemas.groups import GroupAccepted, GroupRejected
-from schemas.ids import group_of, place_of
-from slime_events.analysis.rescore.partial_events import (
-    CompletedFields,
-    FailureFields,
-    PromptFields,
-    RewardFields,
-    read_fields,
-)
-
-
-class Rollout(msgspec.Struct, gc=False):
-    """A completed rollout. place: in its group. reward: as recorded, None with `failure` where its grading failed."""
-
-    completed: CompletedFields
-    place: tuple[int, int]
-    reward: float | None = None
-    failure: str = ""
-
-
-@dataclass(slots=True)
-class Group:
-    """A group that was decided, or is an evaluation's. order: the how-manieth training group that was asked for.
-
-    rollouts: those that completed, in their group's order once it is handed out. verdict: None for an evaluation's.
-    """
-
-    prompt: PromptFields
-    order: int = -1
-    rollouts: dict[str, Rollout] = field(default_factory=dict)
-    verdict: GroupAccepted | GroupRejected | None = None
-
-    @property
-    def is_evaluation(self) -> bool:
-        """Whether nothing is trained on it."""
-        return self.prompt.purpose is Purpose.EVAL
-
+from schemas.ids import group_of
+from schemas.prompts import PromptSubmitted
+from schemas.rewards import RewardAssigned, RewardFailed
+from schemas.rollouts import RolloutCompleted, RolloutRequested
+from slime_events.analysis.model.records import HANDLERS, Entry, Group, Run, Sample
 
 Item = Group | BatchSealed | EvalCompleted
+NEEDED: dict[str, type[Event]] = {
+    type_of(kind): kind
+    for kind in (
+        PromptSubmitted, RolloutRequested, RolloutCompleted, RewardAssigned, RewardFailed, GroupAccepted, GroupRejected,
+        BatchSealed, EvalCompleted,
+    )
+}  # fmt: skip
+"""By the tag in an event's subject."""
 
 
-class Gathering:
-    """See the module. graders: name and source digest of those who graded, as the log says."""
+class Collector:
+    """Groups have their completed samples alone, in order. graders: name and source digest of the recorded graders."""
 
-    def __init__(self) -> None:
-        self.graders: dict[tuple[str, str], int] = {}
-        self._groups: dict[str, Group] = {}
+    def __init__(self, run: str) -> None:
+        self.graders: Counter[tuple[str, str]] = Counter()
+        self._run = Run(run)
         self._evaluations: dict[tuple[str, int], list[str]] = {}
-        self._asked = 0
 
     def apply(self, subject: str, data: bytes) -> Iterator[Item]:
-        """Take one stored event in; what is complete by it."""
+        """Take one stored event in; the items that are complete by it."""
         _, _, noun, verb, entity = subject.split(".")
-        tag = f"{noun}.{verb}"
-        if tag == "rollout.requested":
+        kind = NEEDED.get(f"{noun}.{verb}")
+        if kind is RolloutRequested:  # the subject has all that is needed: whose group it is
             self._requested(group_of(entity))
-            return
-        event = read_fields(tag, data)
-        if isinstance(event, CompletedFields):
-            if group := self._groups.get(event.group):
-                group.rollouts[event.sample] = Rollout(event, place_of(event.sample))
-        elif isinstance(event, RewardFields | FailureFields):
-            self._graded(event)
-        elif isinstance(event, PromptFields):
-            self._submitted(event)
-        elif isinstance(event, GroupAccepted | GroupRejected):
-            if group := self._take(event.group):
-                group.verdict = event
-                yield group
-        elif isinstance(event, BatchSealed):
-            yield event
-        elif isinstance(event, EvalCompleted):
-            for name in self._evaluations.pop((event.dataset, event.version), ()):
-                if group := self._take(name):
-                    yield group
-            yield event
+        elif kind is not None:
+            yield from self._applied(decode(data))
+
+    def _applied(self, envelope: Envelope) -> Iterator[Item]:
+        event, run = envelope.event, self._run
+        match event:
+            case RolloutCompleted() if event.group not in run.groups:
+                return  # it was decided without it
+            case BatchSealed():
+                yield event
+                return
+            case EvalCompleted():
+                for name in self._evaluations.pop((event.dataset, event.version), ()):
+                    yield from self._taken(name)
+                yield event
+                return
+            case PromptSubmitted() if event.purpose is Purpose.EVAL:
+                self._evaluations.setdefault((event.dataset, event.version or 0), []).append(event.group)
+            case RewardAssigned() if event.sample in run.samples:
+                self.graders[event.grader, event.grader_digest] += 1
+        HANDLERS[type(event)](run, Entry(event, 0, envelope.at, envelope.producer, run.run))
+        if isinstance(event, GroupAccepted | GroupRejected):
+            yield from self._taken(event.group)
 
     @property
     def undecided(self) -> int:
         """Training groups without a verdict so far."""
-        return sum(1 for group in self._groups.values() if not group.is_evaluation)
-
-    def _submitted(self, prompt: PromptFields) -> None:
-        self._groups[prompt.group] = Group(prompt)
-        if prompt.purpose is Purpose.EVAL:
-            self._evaluations.setdefault((prompt.dataset, prompt.version or 0), []).append(prompt.group)
+        return sum(not is_evaluation(group) for group in self._run.groups.values())
 
     def _requested(self, name: str) -> None:
-        group = self._groups.get(name)
-        if group is not None and group.order < 0 and not group.is_evaluation:
-            group.order = self._asked
-            self._asked += 1
+        group = self._run.groups.get(name)
+        if group is not None and group.order < 0 and not is_evaluation(group):
+            group.order = self._run.requested
+            self._run.requested += 1
 
-    def _graded(self, event: RewardFields | FailureFields) -> None:
-        group = self._groups.get(event.group)
-        rollout = group.rollouts.get(event.sample) if group else None
-        if rollout is None:
-            return
-        if isinstance(event, FailureFields):
-            rollout.failure = f"{event.kind}: {event.message}"
-            return
-        rollout.reward = event.value
-        key = event.grader, event.grader_digest
-        self.graders[key] = self.graders.get(key, 0) + 1
+    def _taken(self, name: str) -> Iterator[Group]:
+        group = self._run.forget(name)
+        if group is not None and group.prompt is not None:
+            group.samples = {sample.sample: sample for sample in group.members}
+            yield group
 
-    def _take(self, name: str) -> Group | None:
-        group = self._groups.pop(name, None)
-        if group is not None:
-            group.rollouts = dict(sorted(group.rollouts.items(), key=lambda item: item[1].place))
-        return group
+
+def prompt_of(group: Group) -> PromptSubmitted:
+    """Every collected group has one."""
+    assert group.prompt is not None
+    return group.prompt.event
+
+
+def completed_of(sample: Sample) -> RolloutCompleted:
+    """Every collected sample is completed."""
+    assert sample.completed is not None
+    return sample.completed.event
+
+
+def is_evaluation(group: Group) -> bool:
+    """Whether nothing is trained on it."""
+    return prompt_of(group).purpose is Purpose.EVAL

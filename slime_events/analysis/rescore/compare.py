@@ -7,44 +7,126 @@ from array import array
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
+from schemas.arrays import EMPTY_TOKENS
 from schemas.batches import BatchSealed
+from schemas.errors import PlugPointError
 from schemas.evals import EvalCompleted
-from schemas.rewards import RewardFailureKind
+from schemas.groups import GroupAccepted, RejectionCause
+from schemas.rewards import RewardFailed, RewardFailureKind
 from slime_events.algorithms.reward_norm import normalize_rewards
-from slime_events.analysis.rescore.advantages import (
-    Floats,
-    Mask,
-    advantage_weights,
-    effective_sample_size,
-    sample_advantages,
-)
-from slime_events.analysis.rescore.bulk_grading import Given, Missing
-from slime_events.analysis.rescore.change import Change
-from slime_events.analysis.rescore.changes import ChangesFile, GroupChange, SampleChange
-from slime_events.analysis.rescore.collect import Group
-from slime_events.analysis.rescore.partial_events import CompletedFields
+from slime_events.analysis.model.advantages import Floats, Mask, sample_advantages, trained_tokens
+from slime_events.analysis.model.records import Group, Sample
+from slime_events.analysis.rescore.bulk_grading import Grade, NoReward
+from slime_events.analysis.rescore.change import Change, ChangesFile, GroupChange, SampleChange
+from slime_events.analysis.rescore.collect import completed_of, is_evaluation, prompt_of
 from slime_events.analysis.rescore.report import (
     Distribution,
     Evaluation,
+    FlippedGroup,
     Groups,
     Regraded,
     Samples,
     Step,
-    Turned,
     distributions,
 )
-from slime_events.analysis.rescore.verdict import BEYOND, Verdict, recorded_verdict, verdict_on
 from slime_events.core.config.algorithm import AlgorithmSettings
+from slime_events.core.state.group import GroupState, SampleState
 from slime_events.core.trajectory import Fetch
 from slime_events.loop.conductor.accept import Judge
 
 
+def advantage_weights(advantages: Floats, masks: Sequence[Mask], settings: AlgorithmSettings) -> Floats:
+    """What each sample counts for in a policy gradient: |advantage|, times trained tokens under a per-token loss."""
+    if not settings.calculate_per_token_loss:
+        return np.abs(advantages)
+    return np.abs(advantages) * np.array([trained_tokens(mask) for mask in masks], dtype=np.float64)
+
+
+def effective_sample_size(weights: Floats) -> float:
+    """Kish's effective sample size, (sum w)^2 / sum w^2: between 1 and the number of samples; 0 where no weight is.
+
+    As many equally weighted samples would give a mean of the same variance (Kish, Survey Sampling, 1965, 11.7; for
+    importance weights: Owen, Monte Carlo theory, methods and examples, 2013, 9.3).
+    """
+    squares = float((weights**2).sum())
+    return float(weights.sum()) ** 2 / squares if squares > 0 else 0.0
+
+
+BEYOND = (RejectionCause.ROLLOUT_FAILED, RejectionCause.STALE)
+"""Causes of rejections that do not depend on rewards or a filter."""
+
+
+class Verdict(NamedTuple):
+    """cause, reason: as in the event. fallback: the filter drops the group only while others fill the step."""
+
+    accepted: bool
+    cause: RejectionCause | None = None
+    reason: str | None = None
+    fallback: bool = False
+
+
+def recorded_verdict(group: Group) -> Verdict:
+    """As the log has it."""
+    assert group.verdict is not None, "an evaluation's group has no verdict"
+    event = group.verdict.event
+    return Verdict(isinstance(event, GroupAccepted), getattr(event, "cause", None), event.reason)
+
+
+def verdict_on(group: Group, grades: Sequence[Grade], judge: Judge | None) -> Verdict:
+    """The verdict that these rewards lead to. grades: one per sample, in the group's order. judge: the filter.
+
+    Whether a group that the filter would drop fills a step all the same (slime's fallback) depends on how many others
+    there were at that moment: a group that was accepted stays accepted, another one is rejected.
+    """
+    before = recorded_verdict(group)
+    if before.cause in BEYOND:
+        return before
+    for sample, one in zip(group.samples, grades, strict=True):
+        if isinstance(one, NoReward):
+            return Verdict(False, RejectionCause.REWARD_FAILED, f"{sample}: {one.kind}: {one.message}")
+    if judge is None:
+        return Verdict(True)
+    rewards = [one for one in grades if not isinstance(one, NoReward)]
+    try:
+        decision = judge(_state(group, rewards))
+    except PlugPointError as error:
+        return Verdict(False, RejectionCause.FILTER_RAISED, str(error))
+    if decision.keep:
+        return Verdict(True, reason=decision.reason)
+    reason = decision.reason or "the filter gave no reason"
+    fills = decision.keep_when_insufficient and before.accepted
+    return Verdict(fills, None if fills else RejectionCause.FILTER, reason, fallback=decision.keep_when_insufficient)
+
+
+def _state(group: Group, rewards: Sequence[float]) -> GroupState:
+    """The group as the run's filter saw it, with these rewards."""
+    prompt = prompt_of(group)
+    samples = {}
+    for (name, sample), reward in zip(group.samples.items(), rewards, strict=True):
+        done = completed_of(sample)
+        state = SampleState(sample=name, length=done.length, stop=done.stop, text=done.text, reward=reward)
+        state.prompt_text = done.prompt_text or msgspec.UNSET
+        state.saw(done.spans)
+        samples[name] = state
+    return GroupState(
+        group=prompt.group,
+        prompt=EMPTY_TOKENS,
+        order=group.order,
+        text=prompt.text,
+        label=prompt.label,
+        metadata=prompt.metadata,
+        samples=samples,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A group that was accepted, until its batch comes. rewards: as they would be; None where it would be rejected."""
+    """An accepted group until its batch is sealed. rewards: as they would be; None where it would be rejected."""
 
     rewards: tuple[float, ...] | None
     masks: tuple[Mask, ...]
@@ -52,8 +134,8 @@ class _Waiting:
 
 @dataclass(slots=True)
 class Comparison:
-    """Take everything in the log's order. judge: the filter as asked for, None where every group is kept. most: of
-    each kind of example. waiting: accepted groups that no batch has yet.
+    """Takes everything in the log's order. judge: the filter of the change, None where every group is kept. most: of
+    each kind of example. waiting: accepted groups that no batch has yet. mismatched: see `Report`.
     """
 
     change: Change
@@ -62,79 +144,78 @@ class Comparison:
     changes: ChangesFile
     most: int = 5
     waiting: dict[str, _Waiting] = field(default_factory=dict)
+    samples: Samples = field(default_factory=Samples)
+    groups: Groups = field(default_factory=Groups)
     steps: list[Step] = field(default_factory=list)
     evaluations: list[Evaluation] = field(default_factory=list)
-    unlike: int = 0
+    mismatched: int = 0
     _before: array[float] = field(default_factory=lambda: array("d"))
     _after: array[float] = field(default_factory=lambda: array("d"))
-    _counts: Counter[str] = field(default_factory=Counter)
-    _failed: Counter[str] = field(default_factory=Counter)
-    _examples: list[Regraded] = field(default_factory=list)
-    _turned: dict[bool, list[Turned]] = field(default_factory=lambda: {True: [], False: []})
     _eval_sums: Counter[tuple[str, int]] = field(default_factory=Counter)
     _offered: int = 0
 
-    def group(self, group: Group, given: Sequence[Given] | None) -> None:
-        """A group that was decided, or an evaluation's. given: an outcome per rollout; None: as they were."""
-        if given is None:
-            given = [_as_it_was(rollout.reward, rollout.failure) for rollout in group.rollouts.values()]
-        if group.is_evaluation:
-            key = group.prompt.dataset, group.prompt.version or 0
-            self._eval_sums[key] += sum(one for one in given if not isinstance(one, Missing))  # type: ignore[assignment]
+    def group(self, group: Group, grades: Sequence[Grade] | None) -> None:
+        """A decided group, or an evaluation's. grades: a grade per sample; None: as recorded."""
+        grades = [_recorded_grade(sample) for sample in group.samples.values()] if grades is None else grades
+        prompt = prompt_of(group)
+        if is_evaluation(group):
+            key = prompt.dataset, prompt.version or 0
+            self._eval_sums[key] += sum(one for one in grades if not isinstance(one, NoReward))  # type: ignore[assignment]
             return
-        self._samples(group, given)
-        before, after = recorded_verdict(group), verdict_on(group, given, self.judge)
-        self._verdicts(group, given, before, after)
+        self._compare_samples(group, grades)
+        before, after = recorded_verdict(group), verdict_on(group, grades, self.judge)
+        self._compare_verdicts(group, grades, before, after)
         if before.accepted:
-            rewards = tuple(one for one in given if not isinstance(one, Missing)) if after.accepted else None
-            masks = tuple(self._mask(rollout.completed) for rollout in group.rollouts.values())
-            self.waiting[group.prompt.group] = _Waiting(rewards, masks)
+            rewards = tuple(one for one in grades if not isinstance(one, NoReward)) if after.accepted else None
+            masks = tuple(self._mask(sample) for sample in group.samples.values())
+            self.waiting[prompt.group] = _Waiting(rewards, masks)
 
-    def _samples(self, group: Group, given: Sequence[Given]) -> None:
-        for (sample, rollout), one in zip(group.rollouts.items(), given, strict=True):
-            if rollout.reward is None and not rollout.failure:
+    def _compare_samples(self, group: Group, grades: Sequence[Grade]) -> None:
+        for (name, sample), one in zip(group.samples.items(), grades, strict=True):
+            if sample.reward is None:
                 continue  # another of its group failed before it was graded
-            before = rollout.reward
-            after, failure = (None, one.message) if isinstance(one, Missing) else (one, "")
-            self._counts["samples"] += 1
+            before = sample.value
+            after, failure = (None, one.message) if isinstance(one, NoReward) else (one, "")
+            self.samples.graded += 1
             if before is None:
-                self._counts["failed before"] += 1
+                self.samples.failed_before += 1
             else:
                 self._before.append(before)
-            if isinstance(one, Missing):
-                self._failed[one.kind.value] += 1
+            if isinstance(one, NoReward):
+                self.samples.failed[one.kind.value] += 1
             else:
                 self._after.append(one)
             if after == before:
                 continue
-            self._counts["otherwise"] += 1
+            self.samples.changed += 1
             if after is not None:
-                self.changes.write(SampleChange(sample, after))
-            if len(self._examples) < self.most:
-                self._examples.append(Regraded(sample=sample, before=before, after=after, failure=failure))
+                self.changes.write(SampleChange(name, after))
+            if len(self.samples.examples) < self.most:
+                self.samples.examples.append(Regraded(sample=name, before=before, after=after, failure=failure))
 
-    def _verdicts(self, group: Group, given: Sequence[Given], before: Verdict, after: Verdict) -> None:
-        self._counts["decided"] += 1
-        self._counts["accepted before"] += before.accepted
-        self._counts["accepted after"] += after.accepted
-        self._counts["beyond"] += before.cause in BEYOND
-        self._counts["by fallback"] += after.fallback
+    def _compare_verdicts(self, group: Group, grades: Sequence[Grade], before: Verdict, after: Verdict) -> None:
+        groups = self.groups
+        groups.decided += 1
+        groups.accepted_before += before.accepted
+        groups.accepted_after += after.accepted
+        groups.beyond += before.cause in BEYOND
+        groups.by_fallback += after.fallback
         if before.accepted == after.accepted:
             return
-        name = group.prompt.group
         self._offered += after.accepted
-        self._counts["accepted now" if after.accepted else "rejected now"] += 1
-        self.changes.write(GroupChange(name, after.accepted, after.reason))
-        shown = self._turned[after.accepted]
+        groups.accepted_now += after.accepted
+        groups.rejected_now += not after.accepted
+        self.changes.write(GroupChange(group.group, after.accepted, after.reason))
+        shown = groups.accepted_examples if after.accepted else groups.rejected_examples
         if len(shown) < self.most:
-            was = [rollout.reward for rollout in group.rollouts.values()]
-            now = [None if isinstance(one, Missing) else one for one in given]
+            was = [sample.value for sample in group.samples.values()]
+            now = [None if isinstance(one, NoReward) else one for one in grades]
             step = len(self.steps)
-            shown.append(Turned(group=name, before=was, after=now, reason=after.reason, step=step))
+            shown.append(FlippedGroup(group=group.group, before=was, after=now, reason=after.reason, step=step))
 
-    def _mask(self, completed: CompletedFields) -> Mask:
-        mask = completed.loss_mask
-        return completed.length if mask is None else np.asarray(self.fetch(mask), dtype=np.int8)
+    def _mask(self, sample: Sample) -> Mask:
+        mask = completed_of(sample).loss_mask
+        return sample.length if mask is None else np.asarray(self.fetch(mask), dtype=np.int8)
 
     def batch(self, sealed: BatchSealed) -> None:
         """A batch, after its groups."""
@@ -142,12 +223,12 @@ class Comparison:
         sizes = [len(group.masks) for group in groups]
         masks = [mask for group in groups for mask in group.masks]
         if sum(sizes) != len(sealed.raw_rewards):
-            self.unlike += 1  # not the groups that were decided
+            self.mismatched += 1  # not the groups that were decided
             return
         algorithm = self.change.before.algorithm
         normalised = normalize_rewards(sealed.raw_rewards, sizes, algorithm)
-        self.unlike += not all(map(_close, normalised, sealed.rewards))
-        before = sample_advantages(normalised, masks, algorithm)
+        self.mismatched += not all(map(_close, normalised, sealed.rewards))
+        before = sample_advantages(normalised, masks, algorithm).mean
         stays = np.repeat([group.rewards is not None for group in groups], sizes)
         after, left = self._after_change(groups)
         differ = ~np.isclose(before[stays], after, rtol=1e-9, atol=1e-12)
@@ -166,43 +247,20 @@ class Comparison:
         self._offered = 0
 
     def _after_change(self, groups: Sequence[_Waiting]) -> tuple[Floats, list[Mask]]:
-        """Advantages and masks of what stays of a batch."""
+        """Advantages and masks of the groups that stay in a batch."""
         left = [group for group in groups if group.rewards is not None]
         raw = [reward for group in left for reward in group.rewards or ()]
         masks = [mask for group in left for mask in group.masks]
         algorithm = self.change.after.algorithm
         normalised = normalize_rewards(raw, [len(group.masks) for group in left], algorithm)
-        return sample_advantages(normalised, masks, algorithm), masks
+        return sample_advantages(normalised, masks, algorithm).mean, masks
 
-    def evaluation(self, said: EvalCompleted) -> None:
+    def evaluation(self, event: EvalCompleted) -> None:
         """An evaluation, after its groups. Samples without a reward count as 0, as in the run."""
-        total = float(self._eval_sums.pop((said.dataset, said.version), 0))
-        after = total / said.samples if said.samples else 0.0
-        self.evaluations.append(Evaluation(dataset=said.dataset, version=said.version, before=said.mean, after=after))
-
-    def samples(self) -> Samples:
-        """What became of the samples."""
-        return Samples(
-            graded=self._counts["samples"],
-            otherwise=self._counts["otherwise"],
-            failed_before=self._counts["failed before"],
-            failed=dict(self._failed),
-            examples=self._examples,
-        )
-
-    def groups(self, undecided: int) -> Groups:
-        """What became of the groups."""
-        return Groups(
-            decided=self._counts["decided"],
-            accepted_before=self._counts["accepted before"],
-            accepted_after=self._counts["accepted after"],
-            beyond=self._counts["beyond"],
-            by_fallback=self._counts["by fallback"],
-            undecided=undecided,
-            rejected_now=self._counts["rejected now"],
-            accepted_now=self._counts["accepted now"],
-            rejected_examples=self._turned[False],
-            accepted_examples=self._turned[True],
+        total = float(self._eval_sums.pop((event.dataset, event.version), 0))
+        after = total / event.samples if event.samples else 0.0
+        self.evaluations.append(
+            Evaluation(dataset=event.dataset, version=event.version, before=event.mean, after=after)
         )
 
     def rewards(self) -> tuple[Distribution, Distribution]:
@@ -210,11 +268,11 @@ class Comparison:
         return distributions(self._before, self._after)
 
 
-def _as_it_was(reward: float | None, failure: str) -> Given:
-    if reward is not None:
-        return reward
-    kind, _, message = failure.partition(": ")
-    return Missing(RewardFailureKind(kind), message) if failure else Missing(RewardFailureKind.NONE, "")
+def _recorded_grade(sample: Sample) -> Grade:
+    event = None if sample.reward is None else sample.reward.event
+    if isinstance(event, RewardFailed):
+        return NoReward(event.kind, event.message)
+    return NoReward(RewardFailureKind.NONE, "") if event is None else event.value
 
 
 def _ess(advantages: Floats, masks: Sequence[Mask], algorithm: AlgorithmSettings) -> float:

@@ -1,17 +1,19 @@
-"""`Regrader`: every sample of many groups graded anew, rules in bulk, all else by the graders that a run has."""
+"""`Regrader`: grades every sample of many groups again, rules in bulk, all else by the graders that a run has."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 import msgspec
 
-from slime_events.analysis.rescore.bulk_grading import Given, Missing, RuleProcess, Task
-from slime_events.analysis.rescore.collect import Group
+from slime_events.analysis.model.records import Group
+from slime_events.analysis.rescore.bulk_grading import Grade, NoReward, RuleProcess, Task
+from slime_events.analysis.rescore.collect import completed_of, is_evaluation, prompt_of
 from slime_events.core.config.reward import RewardSettings
 from slime_events.plugins.rewards.dispatch import BOXED, GRADERS, REMOTE, built_in, grader_name, reward_key
 from slime_events.plugins.rewards.graders import Graders
@@ -24,9 +26,9 @@ PROCESSES = 2
 
 class Regrader:
     """Use it as `async with`. shown: what a user's function sees beside the reward settings, under slime's names.
+    graders: name and source digest of the graders so far, with their count of samples.
 
     Raises on entry what is wrong with the grader: UnknownGrader, PlugPointMissing, PlugPointError.
-    graders: name and source digest of those who have graded so far, with the count of samples.
     """
 
     def __init__(self, settings: RewardSettings, shown: Mapping[str, Any], processes: int = PROCESSES) -> None:
@@ -37,7 +39,7 @@ class Regrader:
         self._pool: Graders | None = None
         self._pool_starts = asyncio.Lock()
         self._parts = contextlib.AsyncExitStack()
-        self.graders: dict[tuple[str, str], int] = {}
+        self.graders: Counter[tuple[str, str]] = Counter()
 
     async def __aenter__(self) -> Regrader:
         settings = self._settings
@@ -57,20 +59,20 @@ class Regrader:
             process.end()
         await self._parts.aclose()
 
-    async def grade(self, groups: Sequence[Group]) -> list[list[Given]]:
-        """One outcome per rollout of each group, in its order. Nothing that a grader does raises here."""
-        named = [[self._name(group, sample) for sample in group.rollouts] for group in groups]
+    async def grade(self, groups: Sequence[Group]) -> list[list[Grade]]:
+        """One grade per sample of each group, in its order. Nothing that a grader does raises here."""
+        named = [[self._name(group, sample) for sample in group.samples] for group in groups]
         ruled = [number for number, names in enumerate(named) if all(map(_is_rule, names))]
         tasks = [task for number in ruled for task in self._tasks(groups[number], named[number])]
-        found = dict(zip(ruled, _cut(await self._by_rules(tasks), groups, ruled), strict=True))
-        others = [number for number in range(len(groups)) if found.get(number) is None]
-        graded = await asyncio.gather(*(self._by_pool(groups[number]) for number in others))
-        found |= dict(zip(others, graded, strict=True))
-        return [found[number] or [] for number in range(len(groups))]
+        graded = dict(zip(ruled, _cut(await self._by_rules(tasks), groups, ruled), strict=True))
+        others = [number for number in range(len(groups)) if graded.get(number) is None]
+        by_pool = await asyncio.gather(*(self._by_pool(groups[number]) for number in others))
+        graded |= dict(zip(others, by_pool, strict=True))
+        return [graded[number] or [] for number in range(len(groups))]
 
     def _name(self, group: Group, sample: str) -> str:
         """The built-in grader of a sample; empty for a user's own."""
-        metadata = group.prompt.metadata | group.rollouts[sample].completed.metadata
+        metadata = prompt_of(group).metadata | completed_of(group.samples[sample]).metadata
         return grader_name(self._settings, Sample(metadata=metadata)) if metadata else self._usual
 
     @property
@@ -78,13 +80,13 @@ class Regrader:
         return "" if self._settings.custom_rm_path else (self._settings.rm_type or "").strip()
 
     def _tasks(self, group: Group, names: Sequence[str]) -> list[Task]:
-        key = reward_key(self._settings, evaluation=group.is_evaluation)
+        key = reward_key(self._settings, evaluation=is_evaluation(group))
         return [
             Task(name, key, shown.index or 0, str(shown.prompt), shown.response, shown.label, shown.metadata)
             for shown, name in zip(_shown(group), names, strict=True)
         ]
 
-    async def _by_rules(self, tasks: Sequence[Task]) -> list[Given] | None:
+    async def _by_rules(self, tasks: Sequence[Task]) -> list[Grade] | None:
         if not tasks:
             return []
         process = await self._free.get()
@@ -92,27 +94,24 @@ class Regrader:
             if process is None:
                 process = RuleProcess(self._settings.rm_timeout)
                 self._started.append(process)
-            given = await asyncio.to_thread(process.grade, tasks)
-            if given is None:
+            grades = await asyncio.to_thread(process.grade, tasks)
+            if grades is None:
                 self._started.remove(process)
                 process = None
         finally:
             self._free.put_nowait(process)
-        for task in tasks if given is not None else ():
-            self._count(task.grader, built_in(task.grader).digest if _is_rule(task.grader) else "")
-        return given
+        for task in tasks if grades is not None else ():
+            self.graders[task.grader, built_in(task.grader).digest if _is_rule(task.grader) else ""] += 1
+        return grades
 
-    async def _by_pool(self, group: Group) -> list[Given]:
+    async def _by_pool(self, group: Group) -> list[Grade]:
         pool = await self._graders()
-        outcomes = await pool.grade_group(_shown(group), evaluation=group.is_evaluation)
-        return [self._given(outcome) for outcome in outcomes]
+        outcomes = await pool.grade_group(_shown(group), evaluation=is_evaluation(group))
+        return [self._grades(outcome) for outcome in outcomes]
 
-    def _given(self, outcome: Outcome) -> Given:
-        self._count(outcome.grader, outcome.grader_digest)
-        return outcome.value if isinstance(outcome, Graded) else Missing(outcome.kind, outcome.message)
-
-    def _count(self, grader: str, digest: str) -> None:
-        self.graders[grader, digest] = self.graders.get((grader, digest), 0) + 1
+    def _grades(self, outcome: Outcome) -> Grade:
+        self.graders[outcome.grader, outcome.grader_digest] += 1
+        return outcome.value if isinstance(outcome, Graded) else NoReward(outcome.kind, outcome.message)
 
     async def _graders(self) -> Graders:
         async with self._pool_starts:
@@ -122,21 +121,22 @@ class Regrader:
 
 
 def _shown(group: Group) -> list[Sample]:
-    return [completed_sample(rollout.completed, group.prompt) for rollout in group.rollouts.values()]
+    prompt = prompt_of(group)
+    return [completed_sample(completed_of(sample), prompt) for sample in group.samples.values()]
 
 
 def _is_rule(name: str) -> bool:
     return name.removeprefix(BOXED) in GRADERS
 
 
-def _cut(given: list[Given] | None, groups: Sequence[Group], ruled: Sequence[int]) -> list[list[Given] | None]:
-    """Outcomes of all, by group; None for each where the process that had them was lost."""
-    if given is None:
+def _cut(grades: list[Grade] | None, groups: Sequence[Group], ruled: Sequence[int]) -> list[list[Grade] | None]:
+    """Grades by group; None for each where the process that had them was lost."""
+    if grades is None:
         return [None] * len(ruled)
-    cut: list[list[Given] | None] = []
+    cut: list[list[Grade] | None] = []
     start = 0
     for number in ruled:
-        size = len(groups[number].rollouts)
-        cut.append(given[start : start + size])
+        size = len(groups[number].samples)
+        cut.append(grades[start : start + size])
         start += size
     return cut

@@ -1,10 +1,10 @@
-"""`Report`: what would have been otherwise, as figures."""
+"""`Report`: what would have been different, as figures and as text."""
 
 from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -26,9 +26,9 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True):
     bars: list[tuple[float, float, int]]
 
 
-class Turned(msgspec.Struct, frozen=True, kw_only=True):
-    """A group that would have changed sides. rewards: before and after, None where grading failed. reason: of the other
-    verdict. step: whose batch it was in, or (accepted now) that was the next to be made.
+class FlippedGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """A group whose verdict would flip. before, after: rewards, None where grading failed. reason: of the new verdict.
+    step: whose batch has it, or (accepted now) the next step at that moment.
     """
 
     group: str
@@ -39,7 +39,7 @@ class Turned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Regraded(msgspec.Struct, frozen=True, kw_only=True):
-    """A sample that is graded otherwise. before, after: None where grading failed, for the reason in `failure`."""
+    """A sample that is graded differently. before, after: None where grading failed, for the reason in `failure`."""
 
     sample: str
     before: float | None
@@ -47,39 +47,40 @@ class Regraded(msgspec.Struct, frozen=True, kw_only=True):
     failure: str = ""
 
 
-class Samples(msgspec.Struct, frozen=True, kw_only=True):
-    """Training samples. otherwise: another reward, or one where there was none, or the reverse. failed: by kind."""
+class Samples(msgspec.Struct, kw_only=True):
+    """Training samples. changed: another reward, or one where there was none, or the reverse. failed: by kind."""
 
-    graded: int
-    otherwise: int
-    failed_before: int
-    failed: dict[str, int]
-    examples: list[Regraded]
+    graded: int = 0
+    changed: int = 0
+    failed_before: int = 0
+    failed: Counter[str] = msgspec.field(default_factory=Counter)
+    examples: list[Regraded] = []
 
 
-class Groups(msgspec.Struct, frozen=True, kw_only=True):
+class Groups(msgspec.Struct, kw_only=True):
     """Decided training groups. beyond: rejected for a failed rollout or for staleness, whatever the rewards.
 
-    by_fallback: the filter left it to what else there was; they are as they were. undecided: no verdict in the log yet.
+    by_fallback: the filter drops them only while others fill the step; they stay as recorded. undecided: without a
+    verdict in the log.
     """
 
-    decided: int
-    accepted_before: int
-    accepted_after: int
-    beyond: int
-    by_fallback: int
-    undecided: int
-    rejected_now: int
-    accepted_now: int
-    rejected_examples: list[Turned]
-    accepted_examples: list[Turned]
+    decided: int = 0
+    accepted_before: int = 0
+    accepted_after: int = 0
+    beyond: int = 0
+    by_fallback: int = 0
+    undecided: int = 0
+    rejected_now: int = 0
+    accepted_now: int = 0
+    rejected_examples: list[FlippedGroup] = []
+    accepted_examples: list[FlippedGroup] = []
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """A step that was sealed. lost: its groups that would not have been accepted. offered: groups that would have been
-    accepted when this step was the next to be made. advantages: samples (of groups that stay) with another advantage.
-    ess_before, ess_after: Kish's effective sample size of the advantage weights of its `samples`, and of those of the
-    groups that stay, `samples_after`.
+    """A sealed step. lost: its groups that would not be accepted. offered: groups that would be accepted while it was
+    the next. advantages: samples (of groups that stay) with another advantage. ess_before, ess_after: Kish's
+    effective sample size of the advantage weights of its `samples`, and of those of the groups that stay,
+    `samples_after`.
     """
 
     step: int
@@ -93,12 +94,12 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def differs(self) -> bool:
-        """Whether its batch or its advantages would have been otherwise."""
+        """Whether its batch or its advantages would differ."""
         return bool(self.lost or self.offered or self.advantages)
 
 
 class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
-    """An evaluation's mean, as it was said and as it would be."""
+    """An evaluation's mean, as recorded and as it would be."""
 
     dataset: str
     version: int
@@ -107,9 +108,9 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """graders: name, source digest and samples of those who graded. unlike: batches of which the log's own settings do
-    not give the normalised rewards that it holds (0 in every run that audit finds clean). without_kl: the advantages
-    are compared without the KL in the reward, which the log does not hold.
+    """graders: name, source digest and count of samples. mismatched: batches whose normalised rewards do not follow
+    from the run's settings (0 in every run that audit finds clean). without_kl: advantages are compared without the KL
+    in the reward, which the log does not hold.
     """
 
     run: str
@@ -127,18 +128,18 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     rewards_after: Distribution
     steps: list[Step]
     evaluations: list[Evaluation]
-    unlike: int
+    mismatched: int
     without_kl: bool
 
     @property
     def first_difference(self) -> int | None:
-        """The first step that would have been otherwise; None where all would have been as they were."""
+        """The first step that would differ; None where none would."""
         return next((step.step for step in self.steps if step.differs), None)
 
     @property
     def is_same(self) -> bool:
-        """Whether nothing at all would have been otherwise."""
-        same = not self.samples.otherwise and self.first_difference is None
+        """Whether nothing at all would differ."""
+        same = not self.samples.changed and self.first_difference is None
         return same and not self.groups.rejected_now and not self.groups.accepted_now
 
 
@@ -171,3 +172,148 @@ def _distribution(values: np.ndarray, ends: Sequence[tuple[float, float]]) -> Di
         std=float(values.std(ddof=1)) if len(values) > 1 else None,
         bars=bars,
     )
+
+
+WIDTH = 30
+"""Characters of the longest bar."""
+NO_POLICY = """\
+What this cannot say: these are the rollouts that the recorded policy made. From step {step} on a run under these
+settings would have trained differently and so made other rollouts (and, where verdicts flipped, drawn other prompts):
+its later rewards, pass rates and weights are not in this log. Nor can these rollouts be weighed towards that policy,
+since importance weights need its log-probs, and it never was. `retrain` and `branch` make one."""
+
+
+def report_text(report: Report) -> str:
+    """For people, in sections."""
+    parts = [_head(report), _samples(report), _rewards(report), _groups(report), _steps(report)]
+    if report.evaluations and report.regraded:
+        parts.append(_evaluations(report))
+    parts.append(_verdict(report))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _head(report: Report) -> str:
+    lines = [f"run {report.run}: {report.events:,} events, {report.samples.graded:,} rollouts of"
+             f" {report.groups.decided:,} groups, {len(report.steps)} steps"]  # fmt: skip
+    lines += [f"  {change}" for change in report.changed] or ["  no setting is changed"]
+    return "\n".join(lines)
+
+
+def _samples(report: Report) -> str:
+    samples = report.samples
+    if not report.regraded:
+        return "samples were not graded again: rewards as recorded"
+    lines = [
+        f"graded differently {_share(samples.changed, samples.graded)}",
+        f"without a reward   {sum(samples.failed.values()):,} ({samples.failed_before:,} in the run)"
+        + "".join(f", {kind} {count:,}" for kind, count in sorted(samples.failed.items())),
+    ]
+    before, after = _graders(report.graders_before), _graders(report.graders_after)
+    lines.append(f"graded by          {after}" + ("" if after == before else f"; in the run {before}"))
+    for one in samples.examples:
+        lines.append(f"  {one.sample}  {_number(one.before)} -> {_number(one.after)}  {one.failure}".rstrip())
+    return "\n".join(lines)
+
+
+def _graders(graders: Sequence[tuple[str, str, int]]) -> str:
+    return ", ".join(f"{name} {digest[:12]}".strip() for name, digest, _ in graders) or "nobody"
+
+
+def _rewards(report: Report) -> str:
+    before, after = report.rewards_before, report.rewards_after
+    lines = [f"{'reward':<15} {'before':<{WIDTH + 8}} after"]
+    most = max((count for one in (before, after) for _, _, count in one.bars), default=0)
+    for (low, high, old), (_, _, new) in zip(before.bars, after.bars, strict=True):
+        ends = _number(low) if low == high else f"{_number(low)} to {_number(high)}"
+        lines.append(f"{ends:<15} {_bar(old, most):<{WIDTH + 8}} {_bar(new, most)}".rstrip())
+    lines.append(f"{'mean, std':<15} {_moments(before):<{WIDTH + 8}} {_moments(after)}")
+    return "\n".join(lines)
+
+
+def _bar(count: int, most: int) -> str:
+    return f"{count:>7,} " + "█" * round(WIDTH * count / most) if most else ""
+
+
+def _moments(one: Distribution) -> str:
+    return f"{_number(one.mean)}, {_number(one.std)}"
+
+
+def _groups(report: Report) -> str:
+    groups = report.groups
+    lines = [f"groups accepted    {groups.accepted_before:,} -> {groups.accepted_after:,} of {groups.decided:,}"]
+    lines.append(f"accepted -> rejected  {groups.rejected_now:,}")
+    lines += _turned(groups.rejected_examples)
+    lines.append(f"rejected -> accepted  {groups.accepted_now:,}")
+    lines += _turned(groups.accepted_examples)
+    if groups.beyond:
+        lines.append(f"rejected for a failed rollout or staleness, whatever the rewards: {groups.beyond:,}")
+    if groups.by_fallback:
+        lines.append(f"dropped by the filter only while others fill the step: {groups.by_fallback:,}, as recorded")
+    if groups.undecided:
+        lines.append(f"not decided yet: {groups.undecided:,}")
+    return "\n".join(lines)
+
+
+def _turned(examples: Sequence[FlippedGroup]) -> Iterator[str]:
+    for one in examples:
+        was, now = (" ".join(map(_number, rewards)) for rewards in (one.before, one.after))
+        yield f"  {one.group} (step {one.step})  {was} -> {now}  {one.reason or ''}".rstrip()
+
+
+def _steps(report: Report) -> str:
+    steps = report.steps
+    if not steps:
+        return "steps              none was sealed"
+    lines = [
+        f"steps that differ  {sum(step.differs for step in steps)} of {len(steps)}",
+        f"  lose a group                     {_which([step for step in steps if step.lost])}",
+        f"  would have had another to take   {_which([step for step in steps if step.offered])}",
+        f"  train on other advantages        {_which([step for step in steps if step.advantages])}",
+        f"effective samples  {_effective(steps)}",
+    ]
+    if report.without_kl:
+        lines.append("  advantages without the KL in the reward: the reference's log-probs are not in the log")
+    if report.mismatched:
+        lines.append(
+            f"  {report.mismatched} batches hold other rewards than the run's settings give: see slime-events audit"
+        )
+    return "\n".join(lines)
+
+
+def _effective(steps: Sequence[Step]) -> str:
+    before, after, samples, left = (
+        sum(figures) / len(steps)
+        for figures in zip(*((s.ess_before, s.ess_after, s.samples, s.samples_after) for s in steps), strict=True)
+    )
+    each = f"{before:.1f} of {samples:.1f} -> {after:.1f} of {left:.1f} a step"
+    return f"{each} (Kish: (sum w)^2 / sum w^2, w = |advantage|)"
+
+
+def _which(steps: Sequence[Step]) -> str:
+    numbers = [step.step for step in steps]
+    shown = ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
+    return f"{len(numbers)}: {shown}" if numbers else "0"
+
+
+def _evaluations(report: Report) -> str:
+    lines = ["evaluations"]
+    for one in report.evaluations:
+        lines.append(f"  {one.dataset} of version {one.version}  {one.before:.3f} -> {one.after:.3f}")
+    return "\n".join(lines)
+
+
+def _verdict(report: Report) -> str:
+    if report.is_same:
+        return "Nothing would differ: the same rewards, verdicts, batches and advantages."
+    first = report.first_difference
+    if first is None:
+        return "No sealed step would differ."
+    return NO_POLICY.format(step=first)
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part:,} of {whole:,}" + (f" ({part / whole:.1%})" if whole else "")
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"

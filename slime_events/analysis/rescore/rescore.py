@@ -1,6 +1,6 @@
-"""`rescore`: read a run once, grade its rollouts again where that is asked for, and compare.
+"""`rescore`: read a run once, grade its rollouts again where the change needs it, and compare.
 
-log -> groups as they were decided, batches, evaluations -> stretches of some hundred samples
+log -> groups as they were decided, batches, evaluations -> portions of some hundred samples
     -> graded side by side in processes of their own -> back in the log's order -> Comparison -> Report
 """
 
@@ -13,12 +13,14 @@ from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import IO
 
+import msgspec
+
 from schemas.batches import BatchSealed
-from slime_events.algorithms.estimators import estimator_of
-from slime_events.analysis.rescore.bulk_grading import Given
-from slime_events.analysis.rescore.change import Change
-from slime_events.analysis.rescore.changes import ChangesFile
-from slime_events.analysis.rescore.collect import Gathering, Group, Item
+from slime_events.analysis.model.advantages import has_kl_penalty
+from slime_events.analysis.model.records import Group
+from slime_events.analysis.rescore.bulk_grading import Grade
+from slime_events.analysis.rescore.change import Change, ChangesFile
+from slime_events.analysis.rescore.collect import Collector, Item
 from slime_events.analysis.rescore.compare import Comparison
 from slime_events.analysis.rescore.grade import Regrader
 from slime_events.analysis.rescore.report import Report
@@ -30,12 +32,12 @@ from storage.archive.segment import SegmentRecord
 from storage.cancellation import end_all
 from storage.log import Readable, Recorded
 
-STRETCH = 1024
+PORTION = 1024
 """Samples that are graded at once."""
 READ = 256
 """Events that are read at once."""
 AHEAD = 4
-"""Stretches under way at most: reading goes on while they are graded."""
+"""Portions under way at most: reading goes on while they are graded."""
 
 
 async def rescore(opened: OpenedRun, change: Change, out: IO[bytes] | None = None, *, most: int = 5) -> Report:
@@ -48,20 +50,20 @@ async def rescore(opened: OpenedRun, change: Change, out: IO[bytes] | None = Non
     judge = make_group_filter(settings.rollout, ArgsView.of(settings.rollout, settings.reward, settings.algorithm))
     changes = ChangesFile(out)
     comparison = Comparison(change, judge if filtered else None, opened.fetch, changes, most)
-    gathering = Gathering()
+    collector = Collector(opened.run)
     shown = ArgsView.of(settings.rollout, settings.algorithm, settings.reward).as_dict()
     async with contextlib.AsyncExitStack() as stack:
         regrader = await stack.enter_async_context(Regrader(settings.reward, shown)) if change.regrade else None
-        async for items, given in _graded(opened.log, gathering, regrader):
+        async for items, grades in _graded(opened.log, collector, regrader):
             for item in items:
-                _compare(comparison, item, given)
-        graders = gathering.graders if regrader is None else regrader.graders
-    return _report(opened, change, comparison, gathering, graders, await opened.log.position())
+                _compare(comparison, item, grades)
+        graders = collector.graders if regrader is None else regrader.graders
+    return _report(opened, change, comparison, collector, graders, await opened.log.position())
 
 
-def _compare(comparison: Comparison, item: Item, given: Mapping[str, Sequence[Given]]) -> None:
+def _compare(comparison: Comparison, item: Item, grades: Mapping[str, Sequence[Grade]]) -> None:
     if isinstance(item, Group):
-        comparison.group(item, given.get(item.prompt.group))
+        comparison.group(item, grades.get(item.group))
     elif isinstance(item, BatchSealed):
         comparison.batch(item)
     else:
@@ -69,12 +71,12 @@ def _compare(comparison: Comparison, item: Item, given: Mapping[str, Sequence[Gi
 
 
 async def _graded(
-    log: Readable, gathering: Gathering, regrader: Regrader | None
-) -> AsyncIterator[tuple[list[Item], dict[str, list[Given]]]]:
-    """Stretches in the log's order, each with the outcomes of its groups."""
-    under_way: deque[tuple[list[Item], asyncio.Task[dict[str, list[Given]]]]] = deque()
+    log: Readable, collector: Collector, regrader: Regrader | None
+) -> AsyncIterator[tuple[list[Item], dict[str, list[Grade]]]]:
+    """Portions in the log's order, each with the grades of its groups."""
+    under_way: deque[tuple[list[Item], asyncio.Task[dict[str, list[Grade]]]]] = deque()
     try:
-        async for items in _stretches(log, gathering):
+        async for items in _portions(log, collector):
             under_way.append((items, asyncio.create_task(_grade(items, regrader))))
             await asyncio.sleep(0)  # so that it is sent on its way before more is read
             if len(under_way) > AHEAD:
@@ -87,23 +89,23 @@ async def _graded(
         await end_all(*(task for _, task in under_way))
 
 
-async def _grade(items: Sequence[Item], regrader: Regrader | None) -> dict[str, list[Given]]:
+async def _grade(items: Sequence[Item], regrader: Regrader | None) -> dict[str, list[Grade]]:
     if regrader is None:
         return {}
     groups = [item for item in items if isinstance(item, Group)]
-    given = await regrader.grade(groups)
-    return {group.prompt.group: outcomes for group, outcomes in zip(groups, given, strict=True)}
+    grades = await regrader.grade(groups)
+    return {group.group: of_group for group, of_group in zip(groups, grades, strict=True)}
 
 
-async def _stretches(log: Readable, gathering: Gathering) -> AsyncIterator[list[Item]]:
+async def _portions(log: Readable, collector: Collector) -> AsyncIterator[list[Item]]:
     items: list[Item] = []
     samples = 0
     async for records in _records(log):
         for record in records:
-            for item in gathering.apply(record.subject, record.data):
+            for item in collector.apply(record.subject, record.data):
                 items.append(item)
-                samples += len(item.rollouts) if isinstance(item, Group) else 0
-            if samples >= STRETCH:
+                samples += len(item.samples) if isinstance(item, Group) else 0
+            if samples >= PORTION:
                 yield items
                 items, samples = [], 0
     yield items
@@ -124,7 +126,7 @@ def _report(
     opened: OpenedRun,
     change: Change,
     comparison: Comparison,
-    gathering: Gathering,
+    collector: Collector,
     graders: Mapping[tuple[str, str], int],
     events: int,
 ) -> Report:
@@ -133,21 +135,21 @@ def _report(
     return Report(
         run=opened.run,
         where=opened.where,
-        changed=change.said,
+        changed=change.texts,
         regraded=change.regrade,
-        graders_before=_named(gathering.graders),
+        graders_before=_named(collector.graders),
         graders_after=_named(graders),
         filter_before=change.before.rollout.dynamic_sampling_filter_path or "none",
         filter_after=change.after.rollout.dynamic_sampling_filter_path or "none",
         events=events,
-        samples=comparison.samples(),
-        groups=comparison.groups(gathering.undecided),
+        samples=comparison.samples,
+        groups=msgspec.structs.replace(comparison.groups, undecided=collector.undecided),
         rewards_before=before,
         rewards_after=after,
         steps=comparison.steps,
         evaluations=comparison.evaluations,
-        unlike=comparison.unlike,
-        without_kl=any(one.kl_coef != 0 and estimator_of(one).takes_kl for one in algorithms),
+        mismatched=comparison.mismatched,
+        without_kl=any(map(has_kl_penalty, algorithms)),
     )
 
 

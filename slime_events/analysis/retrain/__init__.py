@@ -1,1 +1,1 @@
-"""Training again, from the log, what a run has trained: which steps, what is compared, and what it comes to. Pure."""
+"""Retraining: which recorded steps are trained again, what is compared, and the report. Pure."""

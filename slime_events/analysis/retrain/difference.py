@@ -1,15 +1,22 @@
-"""`Difference`: one thing about a step that is otherwise than the run recorded it."""
+"""What differs between a recorded step and the same step trained again."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from schemas.batches import BatchSealed
+from schemas.errors import CheckpointMismatch
 from schemas.steps import StepCommitted
 from slime_events.loop.training.training_state import Digests
+from storage.weights.files import TensorView, view
+from storage.weights.store import TensorBytes
 
 
 class Compared(enum.StrEnum):
@@ -23,36 +30,36 @@ class Compared(enum.StrEnum):
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """recorded: what the log says; found: what came of the log now. detail: where, in words."""
+    """recorded: in the log; now: computed again from the log. detail: where, in words."""
 
     compared: Compared
     recorded: str
-    found: str
+    now: str
     detail: str = ""
 
     def __str__(self) -> str:
         where = f" ({self.detail})" if self.detail else ""
-        return f"{self.compared} {self.found} instead of {self.recorded}{where}"
+        return f"{self.compared} {self.now} instead of {self.recorded}{where}"
 
 
-def trained_otherwise(committed: StepCommitted, found: Digests) -> tuple[Difference, ...]:
-    """What differs between a trained step and the one that was committed; nothing where it is the same, bit for bit."""
+def training_differences(committed: StepCommitted, trained: Digests) -> tuple[Difference, ...]:
+    """Between a trained step and the committed one; empty where they are equal bit for bit."""
     pairs = (
-        (Compared.WEIGHTS, committed.weights_digest, found.weights),
-        (Compared.OPTIMIZER, committed.optimizer_digest, found.optimizer),
+        (Compared.WEIGHTS, committed.weights_digest, trained.weights),
+        (Compared.OPTIMIZER, committed.optimizer_digest, trained.optimizer),
     )
     return tuple(Difference(what, recorded, now) for what, recorded, now in pairs if recorded != now)
 
 
-def committed_otherwise(committed: StepCommitted, sealed: BatchSealed) -> tuple[Difference, ...]:
-    """Whether the step was committed with another batch than the one that stands in the log."""
+def commit_differences(committed: StepCommitted, sealed: BatchSealed) -> tuple[Difference, ...]:
+    """Whether the step was committed with another batch than the one in the log."""
     if committed.batch_digest == sealed.digest:
         return ()
     return (Difference(Compared.COMMITTED_BATCH, committed.batch_digest, sealed.digest),)
 
 
-def rewarded_otherwise(sealed: BatchSealed, assigned: Mapping[str, float]) -> tuple[Difference, ...]:
-    """Rewards in the batch that are not those assigned to its samples; the first of them stands for all."""
+def reward_differences(sealed: BatchSealed, assigned: Mapping[str, float]) -> tuple[Difference, ...]:
+    """Rewards in the batch that were not assigned to its samples, as one difference that names the first."""
     pairs = zip(sealed.samples, sealed.raw_rewards, strict=True)
     wrong = [(sample, raw) for sample, raw in pairs if assigned.get(sample, raw) != raw]
     if not wrong:
@@ -61,3 +68,55 @@ def rewarded_otherwise(sealed: BatchSealed, assigned: Mapping[str, float]) -> tu
     more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
     detail = f"of sample {sample}{more}: sealed {raw:g}, assigned {assigned[sample]:g}"
     return (Difference(Compared.REWARDS, f"{raw:g}", f"{assigned[sample]:g}", detail),)
+
+
+_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2"}
+
+
+class Distance(msgspec.Struct, frozen=True):
+    """max_abs: the largest difference of one number, in `tensor`. relative_l2: |now - recorded| / |recorded| over all
+    numbers of all tensors.
+    """
+
+    max_abs: float
+    relative_l2: float
+    tensor: str
+
+
+def distance(recorded: Mapping[str, TensorView], trained: Iterable[TensorBytes]) -> Distance:
+    """Of trained weights from recorded ones, in float64, by tensor. Raises CheckpointMismatch for other tensors."""
+    largest, where, apart, whole, names = 0.0, "", 0.0, 0.0, set()
+    for name, dtype, shape, data in trained:
+        other = recorded.get(name)
+        if other is None or (other.dtype, other.shape) != (dtype, tuple(shape)):
+            raise CheckpointMismatch(f"tensor {name!r} is {dtype} {list(shape)} here, and not in the recorded weights")
+        names.add(name)
+        theirs, ours = _numbers(other), _numbers(view(name, dtype, shape, data))
+        delta = np.abs(ours - theirs)
+        if delta.size and (most := float(delta.max())) > largest:
+            largest, where = most, name
+        apart += float(np.dot(delta, delta))
+        whole += float(np.dot(theirs, theirs))
+    if missing := recorded.keys() - names:
+        raise CheckpointMismatch(f"tensor {min(missing)!r} is in the recorded weights alone")
+    return Distance(largest, math.sqrt(apart / whole) if whole else math.inf, where)
+
+
+def _numbers(tensor: TensorView) -> npt.NDArray[np.float64]:
+    if tensor.dtype == "BF16":  # the upper half of a float32
+        wide: npt.NDArray[Any] = np.frombuffer(tensor.data, "<u2").astype("<u4") << 16
+        return wide.view("<f4").astype(np.float64)
+    return np.frombuffer(tensor.data, _DTYPES[tensor.dtype]).astype(np.float64)
+
+
+class Retrained(msgspec.Struct, frozen=True):
+    """A step that was trained again. seconds: with exporting its weights. differences: from the log; empty
+    where they are equal bit for bit. distance: from the recorded weights, where digests cannot be equal.
+    """
+
+    step: int
+    version: int
+    tokens: int
+    seconds: float
+    differences: tuple[Difference, ...] = ()
+    distance: Distance | None = None

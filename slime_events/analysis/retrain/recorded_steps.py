@@ -1,4 +1,4 @@
-"""The steps of a run as its log has them, each with the batch that it was trained on: one pass, in order."""
+"""The committed steps of a run, each with the batch that it was trained on: one pass over the log, in order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from schemas.event import Event
 from schemas.groups import GroupRejected
 from schemas.rewards import RewardAssigned
 from schemas.steps import StepCommitted
-from slime_events.analysis.retrain.difference import Compared, Difference, committed_otherwise, rewarded_otherwise
+from slime_events.analysis.retrain.difference import Compared, Difference, commit_differences, reward_differences
 from slime_events.core.train_batch import TrainBatch
 from slime_events.core.trajectory import Fetch
 from slime_events.loop.training.pending_batches import OpenBatches
@@ -20,7 +20,7 @@ from storage.log import Readable
 
 @dataclass(frozen=True, slots=True)
 class RecordedStep:
-    """batch: None where the log does not hold what was sealed. differences: found in the log alone."""
+    """batch: None where the log does not hold what was sealed. differences: those that the log alone shows."""
 
     committed: StepCommitted
     batch: TrainBatch | None
@@ -30,7 +30,7 @@ class RecordedStep:
 async def recorded_steps(
     log: Readable, fetch: Fetch, steps: range, *, temperature: float
 ) -> AsyncGenerator[RecordedStep, None]:
-    """Those of `steps`, which are committed. Holds the rollouts of open batches alone.
+    """Those of `steps`, which are committed. Only rollouts of open batches are in memory.
 
     Raises StorageError where the log has a commit without its batch.
     """
@@ -54,12 +54,12 @@ def recorded_step(batches: OpenBatches, committed: StepCommitted, rewards: Mappi
     sealed = batches.sealed.get(committed.step)
     if sealed is None:
         raise StorageError(f"step {committed.step} was committed, but the log holds no batch of it: audit the run")
-    differences = rewarded_otherwise(sealed, rewards) + committed_otherwise(committed, sealed)
+    differences = reward_differences(sealed, rewards) + commit_differences(committed, sealed)
     try:
         return RecordedStep(committed, batches.make(committed.step), differences)
     except StorageError as error:
-        wrong = Difference(Compared.BATCH, sealed.digest, "another", str(error))
-        return RecordedStep(committed, None, (*differences, wrong))
+        different = Difference(Compared.BATCH, sealed.digest, "another", str(error))
+        return RecordedStep(committed, None, (*differences, different))
 
 
 class _Reader:

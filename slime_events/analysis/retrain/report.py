@@ -1,16 +1,41 @@
-"""`Report`: what training again has come to."""
+"""`Report`: what training again has come to, and why a step may differ."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
-from slime_events.analysis.retrain.retrained import Retrained
+from schemas.runs import RunStarted
+from slime_events.analysis.retrain.difference import Compared, Retrained
+
+CHANGED = frozenset({Compared.REWARDS, Compared.BATCH, Compared.COMMITTED_BATCH})
+"""These follow from the log alone: training has no part in them."""
+
+
+def likely_causes(wrong: Retrained, started: RunStarted | None, environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Why a step may differ, the likeliest first. environment: versions of the parts here, named as in run.started."""
+    compared = {one.compared for one in wrong.differences}
+    if compared & CHANGED:
+        return (f"events of step {wrong.step} were changed after the run: `slime-events audit` says which do not fit",)
+    then = started.environment if started is not None else {}
+    others = [
+        f"{part} {version} then, {environment.get(part, 'missing')} now"
+        for part, version in then.items()
+        if environment.get(part) != version
+    ]
+    causes = [f"other versions of the parts ({'; '.join(others)})"] if others else []
+    if compared == {Compared.OPTIMIZER}:
+        causes.append("the run's ranks were laid out in another way than its settings say: the weights are equal")
+    causes.append("other hardware than the run's: the same instructions on another processor may round differently")
+    causes.append(f"an event of step {wrong.step} was changed after the run together with every digest that names it")
+    return tuple(causes)
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """origin: what the ranks began with. compared: what each step was compared with. seconds: of all of it;
-    building: until the ranks were there. run_seconds: that the run took for the same steps. causes: of a difference.
-    saved: folders that were written.
+    """What training again has come to. origin: what the ranks began with. compared: what each step was compared with.
+    seconds: in all; building: until the ranks were ready. run_seconds: of the run for the same steps. causes: of a
+    difference, the likeliest first. saved: folders that were written.
     """
 
     run: str
@@ -27,7 +52,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def wrong(self) -> Retrained | None:
-        """The first step that came out otherwise."""
+        """The first step that differs."""
         return next((step for step in self.steps if step.differences), None)
 
     @property
@@ -53,10 +78,10 @@ def report_text(report: Report) -> str:
     lines = [f"began with {report.origin}, on {report.topology}", f"compared: {report.compared}"]
     lines += [f"written: {folder}" for folder in report.saved]
     if wrong is not None:
-        lines.append(f"step {wrong.step} of run {report.run} is otherwise than it was committed:")
-        lines += [
-            f"  {one.compared}: recorded {one.recorded}, now {one.found}{_in(one.detail)}" for one in wrong.differences
-        ]
+        lines.append(f"step {wrong.step} of run {report.run} differs from the committed one:")
+        for one in wrong.differences:
+            detail = f" ({one.detail})" if one.detail else ""
+            lines.append(f"  {one.compared}: recorded {one.recorded}, now {one.now}{detail}")
         lines += [f"likely cause: {cause}" for cause in report.causes]
         return "\n".join(lines)
     return "\n".join([*lines, verdict(report)])
@@ -74,11 +99,7 @@ def verdict(report: Report) -> str:
 
 
 def _pace(report: Report) -> str:
-    own = f"{report.seconds:.1f} s, {report.building:.1f} s of it until the ranks were there"
+    own = f"{report.seconds:.1f} s, {report.building:.1f} s of it until the ranks were ready"
     if report.speed_up is None or report.run_seconds is None:
         return own
     return f"{report.speed_up:.1f} x as fast as the run: {own}, against {report.run_seconds:.1f} s"
-
-
-def _in(detail: str) -> str:
-    return f" ({detail})" if detail else ""

@@ -1,4 +1,4 @@
-"""`Chain`: the versions of a run, each from its parent, as its log says them. It is read without any rollout."""
+"""`Chain`: the weight versions of a run, each with its parent. It is read from the log without any rollout."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ class Chain:
         return range(begin, end + 1)
 
     def seconds(self, steps: range) -> float | None:
-        """Wall time that the run took for them, from the version that they begin with to the one they end with."""
+        """Wall time of the run for these steps, between the versions that they begin and end with."""
         begun, ended = self.made_at.get(steps.start), self.made_at.get(steps.stop)
         return None if begun is None or ended is None else (ended - begun) * NANO
 
 
 async def read_chain(log: Readable) -> Chain:
-    """The fold of a log as it is now."""
+    """The chain in a log as it is now."""
     chain = Chain(log.run)
     for subject in (about(log.run, "run", "run"), *(of_type(log.run, event_type) for event_type in TRAINING)):
         async for recorded in log.read(1, subject):

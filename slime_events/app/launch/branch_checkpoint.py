@@ -25,7 +25,7 @@ from actors.trainer.local_ranks import local_ranks
 from actors.trainer.ranks import Ranks
 from schemas.errors import TrainerError
 from schemas.runs import Branched
-from slime_events.analysis.retrain.base import with_base
+from slime_events.analysis.retrain.settings import with_base
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_reader import OpenedRun, branched_of, open_run
 from storage.weights.store import WeightStore

@@ -12,7 +12,7 @@ from schemas.batches import BatchSealed
 from schemas.errors import InvalidValue, RunNotFound
 from schemas.subjects import of_type
 from slime_events.analysis.model.branch_point import read_point
-from slime_events.analysis.retrain.base import with_base
+from slime_events.analysis.retrain.settings import with_base
 from slime_events.app.launch.branch_settings import branch_settings, check_branch
 from slime_events.app.launch.learn import Beginning, make_batches
 from slime_events.core.config.flags import ParsedTrain

@@ -167,7 +167,7 @@ def _check_dump(pattern: str) -> None:
 
 def _check_archive(settings: TrainSettings) -> None:
     """What the conductor will do with it, once before."""
-    from slime_events.analysis.query.where import samples_where
+    from slime_events.analysis.query import samples_where
     from slime_events.loop.conductor.plan import make_plan
     from slime_events.loop.prompts.archived_prompts import archived_prompts
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from slime_events.analysis.query.table import Table
-from slime_events.analysis.query.tables.evals import EVALS
-from slime_events.analysis.query.tables.events import EVENTS, RUNS, SPANS
 from slime_events.analysis.query.tables.groups import GROUPS
 from slime_events.analysis.query.tables.prompts import PROMPTS, REJECTED_LINES
-from slime_events.analysis.query.tables.rewards import REWARDS
 from slime_events.analysis.query.tables.rollouts import ATTEMPTS, CHUNKS, TOKENS, TURNS
-from slime_events.analysis.query.tables.samples import SAMPLES, TRAINED
-from slime_events.analysis.query.tables.steps import STEPS
-from slime_events.analysis.query.tables.versions import ACTIVATIONS, CHECKPOINTS, VERSIONS
-from slime_events.analysis.query.tables.workers import WORKERS
+from slime_events.analysis.query.tables.runs import EVENTS, RUNS, SPANS, WORKERS
+from slime_events.analysis.query.tables.samples import REWARDS, SAMPLES, TRAINED
+from slime_events.analysis.query.tables.steps import ACTIVATIONS, CHECKPOINTS, EVALS, STEPS, VERSIONS
 
 TABLES: tuple[Table, ...] = (
     RUNS,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slime_events.analysis.query.table import FLOAT, INT, NUMBERS, RUN, TEXT, TIME, Column, Table
-from slime_events.analysis.query.tables.parts import COMMITS, VERDICTS, about_samples
+from slime_events.analysis.query.tables.samples import COMMITS, VERDICTS, about_samples
 
 _BATCHES = about_samples(
     '(SELECT run, depth, position, step, unnest(groups) AS "group" FROM log.batch_sealed)', '"group"'
@@ -20,7 +20,7 @@ GROUPS = Table(
                       min(list_min(list_transform(spans, lambda x: x.version))) AS oldest
                FROM log.rollout_completed GROUP BY ALL) c
         ON c.run = t.run AND c."group" = t."group"
-    LEFT JOIN (SELECT run, group_id, avg(reward) AS mean, stddev_pop(reward) AS std, min(reward) AS low,
+    LEFT JOIN (SELECT run, group_id, avg(reward) AS mean, stddev_samp(reward) AS std, min(reward) AS low,
                       max(reward) AS high, avg((reward = 1)::INTEGER) AS passed, count(failure) AS failed
                FROM rewards GROUP BY ALL) r
         ON r.run = t.run AND r.group_id = t."group"
@@ -40,24 +40,24 @@ GROUPS = Table(
         Column("submitted", TIME, 't."time"', "UTC"),
         Column("samples", INT, "coalesce(q.requested, 0)", "asked for, how many"),
         Column("completed", INT, "coalesce(c.completed, 0)", "of them, how many"),
-        Column("cut", INT, "coalesce(c.cut, 0)", "completed by the length limit, how many"),
-        Column("answers", INT, "c.answers", "different response texts"),
-        Column("tokens", FLOAT, "c.tokens", "response tokens, mean"),
+        Column("truncated", INT, "coalesce(c.cut, 0)", "completed by the length limit, how many"),
+        Column("distinct_responses", INT, "c.answers", "different response texts"),
+        Column("tokens_mean", FLOAT, "c.tokens", "response tokens, mean"),
         Column("oldest_version", INT, "c.oldest", "oldest weights in it"),
         Column("reward_mean", FLOAT, "r.mean", "over the graded samples"),
-        Column("reward_std", FLOAT, "r.std", "of the population"),
+        Column("reward_std", FLOAT, "r.std", "unbiased (n - 1); null for one sample"),
         Column("reward_min", FLOAT, "r.low", "lowest"),
         Column("reward_max", FLOAT, "r.high", "highest"),
         Column("pass_rate", FLOAT, "r.passed", "share of graded samples whose reward is exactly 1"),
-        Column("ungraded", INT, "coalesce(r.failed, 0)", "samples whose grading failed"),
+        Column("grading_failures", INT, "coalesce(r.failed, 0)", "samples whose grading failed"),
         Column("verdict", TEXT, "v.verdict", "`accepted`, `rejected`; null before, and for evaluations"),
-        Column("cause", TEXT, "v.cause", "who refused it: filter, reward_failed, rollout_failed, stale ..."),
+        Column("cause", TEXT, "v.cause", "of a rejection: filter, reward_failed, rollout_failed, stale ..."),
         Column("reason", TEXT, "v.reason", "of the filter, or what failed"),
         Column("filter", TEXT, "v.filter", "its path, `none` where there is none"),
-        Column("figures", NUMBERS, "v.figures", "what the verdict was taken on"),
+        Column("figures", NUMBERS, "v.figures", "what the verdict is based on"),
         Column("decided", TIME, 'v."time"', "UTC"),
         Column("seconds", FLOAT, 'epoch(v."time") - epoch(t."time")', "from prompt to verdict, s"),
         Column("step", INT, "b.step", "the step whose batch it is in"),
-        Column("version", INT, "k.version", "the weight version that it helped to make"),
+        Column("trained_version", INT, "k.version", "the weight version that was made by training on it"),
     ),
 )

@@ -8,7 +8,7 @@ _SAMPLE = Column("sample", TEXT, "t.sample", "the sample")
 
 ATTEMPTS = Table(
     "attempts",
-    "A row per request of a rollout: one, and one more after each failure or rest.",
+    "A row per request of a rollout: one, and one more after each failure or suspension.",
     """(SELECT r.*, e."time" AS ended, e.outcome, e.reason, e.message, e.engine FROM log.rollout_requested r
         LEFT JOIN (
             SELECT run, sample, attempt, "time", 'completed' AS outcome, stop AS reason, NULL AS message, engine
@@ -32,7 +32,7 @@ ATTEMPTS = Table(
         Column("top_p", FLOAT, "t.sampling_top_p", "of sampling"),
         Column("ended", TIME, "t.ended", "UTC; null while it is under way"),
         Column("outcome", TEXT, "t.outcome", "`completed`, `suspended`, `failed`; null while it is under way"),
-        Column("reason", TEXT, "t.reason", "stop reason, why it rests, or kind of failure"),
+        Column("reason", TEXT, "t.reason", "stop reason, reason of the suspension, or kind of failure"),
         Column("message", TEXT, "t.message", "one sentence on a failure"),
         Column("engine", TEXT, "t.engine", "the worker that ended it"),
     ),
@@ -48,7 +48,7 @@ CHUNKS = Table(
         _SAMPLE,
         Column("attempt", INT, "t.attempt", "from 0"),
         Column("time", TIME, 't."time"', "UTC"),
-        Column("start", INT, "t.start", "its first token's place in the response"),
+        Column("start", INT, "t.start", "index of its first token in the response"),
         Column("tokens", INT, "t.tokens", "how many"),
         Column("versions", INTS, "list_distinct(list_transform(t.spans, lambda s: s.version))", "weights that made it"),
         Column("engine", TEXT, "t.engine", "the worker that made it"),
@@ -75,14 +75,14 @@ TURNS = Table(
         _SAMPLE,
         Column("index", INT, 't."index"', "of the sample's turns, in the order that they were asked for"),
         Column("role", TEXT, "t.role", "`assistant` or `tool`"),
-        Column("begun", TIME, "t.begun", "UTC"),
+        Column("started", TIME, "t.begun", "UTC"),
         Column("ended", TIME, "t.ended", "UTC; null where it is under way, or was when its engine was lost"),
         Column("seconds", FLOAT, "t.seconds", "s"),
         Column("engine", TEXT, "t.engine", "the worker"),
         Column("extends", INT, "t.extends", "the turn whose prompt and tokens it goes on from"),
-        Column("observed", INT, "t.observed", "tokens that the tool or the environment said before it"),
+        Column("observed_tokens", INT, "t.observed", "tokens from tools or the environment before it"),
         Column("tokens", INT, "t.length", "generated, how many"),
-        Column("stop", TEXT, "t.stop", "how a generation ended"),
+        Column("stop_reason", TEXT, "t.stop", "how a generation ended"),
         Column("text", TEXT, "t.text", "of the generated tokens"),
         Column("tool", TEXT, "t.call_name", "the tool that was called"),
         Column("arguments", JSON, "t.call_arguments", "it was called with"),
@@ -96,18 +96,18 @@ TOKENS = Table(
     "tokens",
     "A row per response token. The arrays are read for a query that names this table, and for no other: name the "
     "samples too where the log is long.",
-    """(SELECT r.run, r.sample, r.start + i AS place, r.tokens[i + 1] AS token, r.log_probs[i + 1] AS log_prob,
-               r.versions[i + 1] AS version, coalesce(m.loss_mask[r.start + i + 1], 1) AS trained
+    """(SELECT r.run, r.sample, r.start + i AS token_index, r.tokens[i + 1] AS token, r.log_probs[i + 1] AS log_prob,
+               r.versions[i + 1] AS version, coalesce(m.loss_mask[r.start + i + 1], 1) AS loss_mask
         FROM (SELECT *, unnest(range(len(tokens))) AS i FROM log.token_run) r
         LEFT JOIN (SELECT run, sample, loss_mask FROM log.token_run WHERE loss_mask IS NOT NULL) m
         ON m.run = r.run AND m.sample = r.sample) t""",
     (
         RUN,
         _SAMPLE,
-        Column("place", INT, "t.place", "in the response, from 0"),
+        Column("token_index", INT, "t.token_index", "in the response, from 0"),
         Column("token", INT, "t.token", "its id"),
         Column("log_prob", FLOAT, "t.log_prob", "natural, of logits / temperature, by the engine"),
-        Column("version", INT, "t.version", "the weights that made it; null for what a tool said"),
-        Column("trained", BOOL, "t.trained = 1", "loss mask; true where none was said yet"),
+        Column("version", INT, "t.version", "the weights that made it; null for a tool's output"),
+        Column("loss_mask", BOOL, "t.loss_mask = 1", "whether it is trained on; true where the log has no mask yet"),
     ),
 )

@@ -1,9 +1,53 @@
-"""Samples, and what was trained of them."""
+"""Samples, the rewards that they got, and what was trained of them."""
 
 from __future__ import annotations
 
 from slime_events.analysis.query.table import FLOAT, INT, INTS, JSON, POSITION, RUN, TEXT, TIME, Column, Table
-from slime_events.analysis.query.tables.parts import COMMITS, VERDICTS, about_samples
+
+REWARDS = Table(
+    "rewards",
+    "A row per sample that was graded, or that could not be.",
+    """(SELECT run, position, "time", sample, "group", value, grader, grader_digest, detail, seconds,
+               NULL AS kind, NULL AS message FROM log.reward_assigned
+        UNION ALL
+        SELECT run, position, "time", sample, "group", NULL, grader, grader_digest, NULL, seconds, kind, message
+        FROM log.reward_failed) t""",
+    (
+        RUN,
+        POSITION,
+        Column("time", TIME, 't."time"', "UTC"),
+        Column("sample", TEXT, "t.sample", "the sample"),
+        Column("group_id", TEXT, 't."group"', "its group"),
+        Column("reward", FLOAT, "t.value", "what is trained on; null where grading failed"),
+        Column("grader", TEXT, "t.grader", "name or path"),
+        Column("grader_digest", TEXT, "t.grader_digest", "sha256 of its source, hex"),
+        Column("detail", JSON, "t.detail", "the grader's dict, where it gave one"),
+        Column("seconds", FLOAT, "t.seconds", "of grading, s"),
+        Column("failure", TEXT, "t.kind", "why there is no reward: raised, timeout, not_a_number ..."),
+        Column("message", TEXT, "t.message", "one sentence on the failure"),
+    ),
+)
+
+
+def about_samples(source: str, entity: str) -> str:
+    """`source` (an event table, or a SELECT in brackets) with `of_run`, one row for each `entity`."""
+    return f"""(SELECT w.*, coalesce(o.of_run, w.run) AS of_run FROM {source} w LEFT JOIN (
+            SELECT run, CASE WHEN branched_follows THEN branched_run ELSE run END AS of_run FROM log.run_started
+        ) o ON o.run = w.run
+        QUALIFY row_number() OVER (PARTITION BY coalesce(o.of_run, w.run), w.{entity} ORDER BY w.depth) = 1)"""
+
+
+VERDICTS = about_samples(
+    """(SELECT run, depth, position, "time", "group", 'accepted' AS verdict, NULL AS cause, reason, filter, figures
+            FROM log.group_accepted
+            UNION ALL
+            SELECT run, depth, position, "time", "group", 'rejected', cause, reason, filter, figures
+            FROM log.group_rejected)""",
+    '"group"',
+)
+
+COMMITS = """(SELECT run, step, version, "time" FROM log.step_committed)"""
+
 
 TRAINED = Table(
     "trained",
@@ -12,7 +56,7 @@ TRAINED = Table(
         about_samples(
             '''(
             SELECT run, depth, position, "time", step, unnest(samples) AS sample, unnest(rewards) AS reward,
-                   unnest(raw_rewards) AS raw_reward, unnest(range(len(samples))) AS place
+                   unnest(raw_rewards) AS raw_reward, unnest(range(len(samples))) AS batch_index
             FROM log.batch_sealed)''',
             "sample",
         )
@@ -22,11 +66,11 @@ TRAINED = Table(
         RUN,
         POSITION,
         Column("step", INT, "t.step", "the step that trains on it"),
-        Column("place", INT, "t.place", "in the batch, from 0"),
+        Column("batch_index", INT, "t.batch_index", "in the batch, from 0"),
         Column("sample", TEXT, "t.sample", "the sample"),
         Column("sample_run", TEXT, "t.of_run", "the run that made it: another one for a run that follows"),
         Column("reward", FLOAT, "t.raw_reward", "as graded"),
-        Column("normalised", FLOAT, "t.reward", "the reward normalised over its group: what advantages are made of"),
+        Column("normalised_reward", FLOAT, "t.reward", "normalised over its group: what advantages are made of"),
         Column("sealed", TIME, 't."time"', "UTC"),
         Column("committed", TIME, "t.committed", "UTC; null where the step was not committed"),
         Column("version", INT, "t.version", "the weight version that the step made; null where it was not committed"),
@@ -39,7 +83,7 @@ _REQUESTS = """(SELECT run, sample, min(position) AS position, min("time") AS re
         FROM log.rollout_requested GROUP BY run, sample)"""
 _FAILURES = """(SELECT run, sample, max(attempt) AS attempt, arg_max(kind, attempt) AS kind
         FROM log.rollout_failed GROUP BY run, sample)"""
-_RESTS = """(SELECT run, sample, max(attempt) AS attempt, count(*) AS rests
+_SUSPENSIONS = """(SELECT run, sample, max(attempt) AS attempt, count(*) AS suspensions
         FROM log.rollout_suspended GROUP BY run, sample)"""
 
 _SOURCE = f"""(SELECT coalesce(q.run, c.run) AS run, coalesce(q.position, c.position) AS position,
@@ -51,7 +95,7 @@ _SOURCE = f"""(SELECT coalesce(q.run, c.run) AS run, coalesce(q.position, c.posi
         FROM {_REQUESTS} q FULL JOIN log.rollout_completed c ON c.run = q.run AND c.sample = q.sample) t
     LEFT JOIN log.prompt_submitted p ON p.run = t.run AND p."group" = t."group"
     LEFT JOIN {_FAILURES} f ON f.run = t.run AND f.sample = t.sample AND f.attempt = t.attempt
-    LEFT JOIN {_RESTS} s ON s.run = t.run AND s.sample = t.sample
+    LEFT JOIN {_SUSPENSIONS} s ON s.run = t.run AND s.sample = t.sample
     LEFT JOIN rewards r ON r.run = t.run AND r.sample = t.sample
     LEFT JOIN {VERDICTS} v ON v.of_run = t.run AND v."group" = t."group"
     LEFT JOIN trained b ON b.sample_run = t.run AND b.sample = t.sample"""
@@ -78,11 +122,11 @@ SAMPLES = Table(
             TEXT,
             """CASE WHEN t.completed IS NOT NULL THEN 'completed' WHEN f.sample IS NOT NULL THEN 'failed'
                WHEN s.attempt = t.attempt THEN 'suspended' ELSE 'requested' END""",
-            "`completed`, `failed`, `suspended` (it rests), `requested` (waits, or is being made)",
+            "`completed`, `failed`, `suspended`, `requested` (waits, or is being made)",
         ),
         Column("failure", TEXT, "f.kind", "why it could not be made"),
         Column("attempts", INT, "coalesce(t.attempts, 0)", "how often it was asked for"),
-        Column("rests", INT, "coalesce(s.rests, 0)", "how often it was suspended"),
+        Column("suspensions", INT, "coalesce(s.suspensions, 0)", "how often it was suspended"),
         Column("requested", TIME, "t.requested", "UTC, first"),
         Column("completed", TIME, "t.completed", "UTC"),
         Column("seconds", FLOAT, "epoch(t.completed) - epoch(t.requested)", "from first request to completion, s"),
@@ -91,7 +135,7 @@ SAMPLES = Table(
         Column("updating_seconds", FLOAT, "t.timings_updating", "held by weight updates, s"),
         Column("engine", TEXT, "t.engine", "the worker that completed it"),
         Column("seed", INT, "t.seed", "of sampling"),
-        Column("stop", TEXT, "t.stop", "`stop` (it ended), `length` (it was cut), `abort`"),
+        Column("stop_reason", TEXT, "t.stop", "`stop` (it ended), `length` (it was cut), `abort`"),
         Column(
             "prompt",
             TEXT,
@@ -118,9 +162,9 @@ SAMPLES = Table(
         Column("verdict", TEXT, "v.verdict", "on its group: `accepted`, `rejected`, null before"),
         Column("verdict_reason", TEXT, "v.reason", "of the filter, or what failed"),
         Column("step", INT, "b.step", "the step whose batch it is in"),
-        Column("place", INT, "b.place", "in the batch, from 0"),
-        Column("normalised", FLOAT, "b.normalised", "the reward normalised over its group"),
-        Column("version", INT, "b.version", "the weight version that it helped to make"),
+        Column("batch_index", INT, "b.batch_index", "in the batch, from 0"),
+        Column("normalised_reward", FLOAT, "b.normalised_reward", "the reward normalised over its group"),
+        Column("trained_version", INT, "b.version", "the weight version that was made by training on it"),
         Column(
             "staleness",
             INT,

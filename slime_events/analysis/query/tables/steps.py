@@ -1,8 +1,8 @@
-"""Steps."""
+"""Steps, the weight versions that they make, and evaluations of those."""
 
 from __future__ import annotations
 
-from slime_events.analysis.query.table import FLOAT, INT, NUMBERS, RUN, TEXT, TIME, Column, Table
+from slime_events.analysis.query.table import FLOAT, INT, NUMBERS, POSITION, RUN, TEXT, TIME, Column, Table
 
 STEPS = Table(
     "steps",
@@ -23,14 +23,93 @@ STEPS = Table(
         Column("groups", INT, "t.groups", "in the batch"),
         Column("samples", INT, "t.samples", "in the batch"),
         Column("tokens", INT, "t.tokens", "trained on, prompts included"),
-        Column("reward", FLOAT, "t.reward", "mean over the batch, as graded"),
+        Column("reward_mean", FLOAT, "t.reward", "mean over the batch, as graded"),
         Column("oldest_version", INT, "t.oldest_version", "oldest weights in the batch"),
         Column("staleness", INT, "t.step - t.oldest_version", "versions between those and what was trained"),
         Column("seconds", FLOAT, "list_sum(map_values(t.seconds))", "of the trainer, s"),
-        Column("parts", NUMBERS, "t.seconds", "seconds by part: `parts['train']`"),
+        Column("seconds_by_part", NUMBERS, "t.seconds", "`seconds_by_part['train']`"),
         Column("metrics", NUMBERS, "t.metrics", "losses, norms, log-prob differences: `metrics['loss']`"),
         Column("batch_digest", TEXT, "t.batch_digest", "sha256, hex"),
         Column("weights_digest", TEXT, "t.weights_digest", "sha256 after the step, hex"),
         Column("optimizer_digest", TEXT, "t.optimizer_digest", "sha256 after the step, hex"),
+    ),
+)
+
+
+VERSIONS = Table(
+    "versions",
+    "A row per weight version.",
+    """(SELECT p.*, c.step, a.engines, a.activated, a.lag, a.held FROM log.weights_published p
+        LEFT JOIN log.step_committed c ON c.run = p.run AND c.version = p.version
+        LEFT JOIN (SELECT run, version, count(*) AS engines, min("time") AS activated, max(lag) AS lag,
+                          max(seconds) AS held FROM log.weights_activated GROUP BY ALL) a
+        ON a.run = p.run AND a.version = p.version) t""",
+    (
+        RUN,
+        POSITION,
+        Column("version", INT, "t.version", "0 is what the run starts from"),
+        Column("parent", INT, "t.parent", "null for what the run starts from"),
+        Column("step", INT, "t.step", "the step that made it"),
+        Column("published", TIME, 't."time"', "UTC"),
+        Column("kind", TEXT, "t.kind", "`full` or `delta`"),
+        Column("bytes", INT, "t.bytes", "of its files"),
+        Column("url", TEXT, "t.url", "its folder"),
+        Column("digest", TEXT, "t.digest", "of all tensors"),
+        Column("engines", INT, "coalesce(t.engines, 0)", "that ran it"),
+        Column("activated", TIME, "t.activated", "UTC, by the first of them"),
+        Column("max_lag_seconds", FLOAT, "t.lag", "from publication to the last activation, s"),
+        Column("max_pause_seconds", FLOAT, "t.held", "the longest that an engine stood still to load it, s"),
+    ),
+)
+
+ACTIVATIONS = Table(
+    "activations",
+    "A row per weight version and engine that ran it.",
+    "log.weights_activated t",
+    (
+        RUN,
+        POSITION,
+        Column("time", TIME, 't."time"', "UTC"),
+        Column("version", INT, "t.version", "the weight version"),
+        Column("engine", TEXT, "t.engine", "the worker"),
+        Column("pause_seconds", FLOAT, "t.seconds", "that the engine stood still to load it, s"),
+        Column("lag_seconds", FLOAT, "t.lag", "from publication, s"),
+        Column("resumed_rollouts", INT, "t.resumed", "rollouts that were under way and went on"),
+    ),
+)
+
+CHECKPOINTS = Table(
+    "checkpoints",
+    "A row per checkpoint of the trainer.",
+    "log.checkpoint_saved t",
+    (
+        RUN,
+        POSITION,
+        Column("time", TIME, 't."time"', "UTC"),
+        Column("version", INT, "t.version", "the weights in it"),
+        Column("url", TEXT, "t.url", "its folder"),
+        Column("weights_digest", TEXT, "t.weights_digest", "sha256, hex"),
+        Column("optimizer_digest", TEXT, "t.optimizer_digest", "sha256, hex"),
+        Column("seconds", FLOAT, "t.seconds", "of saving, s"),
+    ),
+)
+
+
+EVALS = Table(
+    "evals",
+    "A row per evaluation that ended: one data set, one weight version.",
+    "log.eval_completed t",
+    (
+        RUN,
+        POSITION,
+        Column("time", TIME, 't."time"', "UTC"),
+        Column("dataset", TEXT, "t.dataset", "its name"),
+        Column("version", INT, "t.version", "the weight version that it is of"),
+        Column("reward_mean", FLOAT, "t.mean", "mean reward; failed samples count 0"),
+        Column("samples", INT, "t.samples", "how many"),
+        Column("failed", INT, "t.failed", "how many of them"),
+        Column("tokens_mean", FLOAT, "t.mean_length", "response tokens"),
+        Column("oldest_version", INT, "t.oldest_version", "oldest weights that made a token of it"),
+        Column("newest_version", INT, "t.newest_version", "newest weights that made a token of it"),
     ),
 )

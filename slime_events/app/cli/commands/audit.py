@@ -13,11 +13,9 @@ from typing import TypedDict
 import msgspec
 
 from schemas.errors import SlimeEventsError
-from slime_events.analysis.audit.audit import Audit, audit
-from slime_events.analysis.audit.followed import facts_of
-from slime_events.analysis.audit.ledger import Ledger
-from slime_events.analysis.audit.recalled import RecordedEnds, recorded_ends
-from slime_events.analysis.audit.report import Report, report_text
+from slime_events.analysis.audit.audit import Audit, Report, audit, report_text
+from slime_events.analysis.audit.ledger import Ledger, read_ledger
+from slime_events.analysis.audit.recorded_rollouts import RecordedEnds, recorded_ends
 from slime_events.app.cli.render.text import json_text
 from slime_events.app.cli.run_argument import RunParser, blob_url
 from slime_events.core.run.run_folder import RunFolder, find_run
@@ -103,7 +101,7 @@ async def _followed(log: Readable) -> Ledger | None:
         return None
     try:
         async with open_run(branched.where) as parent:
-            return await facts_of(parent.run, parent.log.read())
+            return await read_ledger(parent.run, parent.log.read())
     except SlimeEventsError as error:
         print(f"its rollouts are not looked at: {error}", file=sys.stderr)
         return None

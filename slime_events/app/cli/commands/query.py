@@ -27,7 +27,9 @@ def main(argv: Sequence[str] = ()) -> int:
     """Print or write the rows. Errors are raised."""
     said = _parser().parse_intermixed_args(argv)  # the SELECT may stand behind flags
     if said.tables:
-        sys.stdout.write(table(("table", "says"), [(one.name, one.says.split(". ")[0]) for one in TABLES]) + "\n")
+        sys.stdout.write(
+            table(("table", "says"), [(one.name, one.description.split(". ")[0]) for one in TABLES]) + "\n"
+        )
         return 0
     if said.schema is not None:
         sys.stdout.write(_schema(said.schema))
@@ -77,8 +79,8 @@ def _schema(name: str) -> str:
     if found is None:
         names = [one.name for one in TABLES]
         raise InvalidValue(f"there is no table {name}.{did_you_mean(name, names)} --tables lists them")
-    rows = [(column.name, column.type, column.says) for column in found.columns]
-    return f"{found.name}: {found.says}\n\n{table(('column', 'type', 'is'), rows)}\n"
+    rows = [(column.name, column.type, column.description) for column in found.columns]
+    return f"{found.name}: {found.description}\n\n{table(('column', 'type', 'is'), rows)}\n"
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -8,8 +8,8 @@ import sys
 import time
 from collections.abc import Sequence
 
+from slime_events.analysis.replay.replay import replay
 from slime_events.analysis.replay.report import ReplayReport
-from slime_events.analysis.replay.run import replay
 from slime_events.app.cli.commands.resume import with_flags
 from slime_events.app.cli.render.replay_text import report_text, verdict
 from slime_events.app.cli.render.text import json_text
@@ -25,7 +25,7 @@ def main(argv: Sequence[str] = ()) -> int:
     report = asyncio.run(_replay(said, flags))
     seconds = time.perf_counter() - begun
     if said.json:
-        facts = report.facts() | {"seconds": seconds}
+        facts = report.json_values() | {"seconds": seconds}
         sys.stdout.write(json_text(facts))
     else:
         sys.stdout.write(f"{report_text(report, said.most, every=said.all)}\n\n")

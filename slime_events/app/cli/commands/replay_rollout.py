@@ -62,13 +62,13 @@ async def _with_engine(
     await engine.start(START_S)
     try:
         started = time.perf_counter()
-        stretches = await replay(engine, rollout, lambda v: weight_folder(rollout, v, folders), force=said.force)
+        spans = await replay(engine, rollout, lambda v: weight_folder(rollout, v, folders), force=said.force)
         seconds = {"start": started - begun, "replay": time.perf_counter() - started}
     finally:
         await engine.stop()
     decode = token_decoder(Path(settings.hf_checkpoint))
     facts = {"device": launch.device, "deterministic": launch.deterministic, "seconds": seconds}
-    return compare(rollout, stretches, decode, forced=said.force, tolerance=said.tolerance), facts
+    return compare(rollout, spans, decode, forced=said.force, tolerance=said.tolerance), facts
 
 
 def token_decoder(folder: Path) -> Decode:

@@ -14,9 +14,8 @@ from typing import IO
 import msgspec
 
 from slime_events.analysis.rescore.change import make_change
-from slime_events.analysis.rescore.report import Report
+from slime_events.analysis.rescore.report import Report, report_text
 from slime_events.analysis.rescore.rescore import rescore
-from slime_events.analysis.rescore.text import report_text
 from slime_events.app.cli.out_file import new_file
 from slime_events.app.cli.render.text import json_text
 from slime_events.app.cli.run_argument import RunParser
@@ -69,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
         usage="slime-events rescore RUN [--out FILE] [--json] [the run's flags]",
     )
     parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="write what would be otherwise as a changes file (JSON lines)"
+        "--out", type=Path, metavar="FILE", help="write what would differ as a changes file (JSON lines)"
     )
     parser.add_argument("--most", type=int, default=5, metavar="N", help="examples shown of each kind [5]")
     parser.add_argument("--json", action="store_true", help="JSON instead of text")

@@ -23,8 +23,8 @@ from slime_events.app.cli.render.text import json_text
 from slime_events.app.cli.run_argument import RunParser
 
 if TYPE_CHECKING:
+    from slime_events.analysis.retrain.difference import Retrained
     from slime_events.analysis.retrain.report import Report
-    from slime_events.analysis.retrain.retrained import Retrained
 
 
 def main(argv: Sequence[str] = ()) -> int:

@@ -24,27 +24,31 @@ def comparison_text(found: Comparison, engine: dict[str, Any]) -> str:
         (f"{s.start}:{s.end}", f"v{s.version}", s.same, f"{s.max_difference:.3g}", s.at, f"{s.mean_difference:.3g}")
         for s in found.spans
     ]
-    parts = [head, table(("tokens", "version", "the same", "apart at most", "at", "on average"), rows), _parting(found)]
+    parts = [
+        head,
+        table(("tokens", "version", "the same", "apart at most", "at", "on average"), rows),
+        _divergence(found),
+    ]
     return "\n\n".join(part for part in (*parts, *found.notes) if part)
 
 
 def _tokens(found: Comparison) -> str:
     same = sum(span.same for span in found.spans)
-    return f"all {same} the same" if found.parting is None else f"the same up to {found.parting.position}"
+    return f"all {same} the same" if found.divergence is None else f"the same up to {found.divergence.position}"
 
 
 def _why(found: Comparison) -> str:
-    if found.parting is not None:
-        return f"other tokens from {found.parting.position} on"
+    if found.divergence is not None:
+        return f"other tokens from {found.divergence.position} on"
     return f"log-probs differ by more than {found.tolerance:g}"
 
 
-def _parting(found: Comparison) -> str:
-    if found.parting is None:
+def _divergence(found: Comparison) -> str:
+    if found.divergence is None:
         return ""
     return table(
         ("at", "token", "text", "log-prob"),
-        [_line("recorded", found.parting.recorded), _line("replayed", found.parting.replayed)],
+        [_line("recorded", found.divergence.recorded), _line("replayed", found.divergence.replayed)],
     )
 
 

@@ -8,9 +8,8 @@ import msgspec
 
 from schemas.batches import BatchSealed
 from schemas.event import Event, type_of
-from slime_events.analysis.replay.difference import Difference
 from slime_events.analysis.replay.equality import Verdict
-from slime_events.analysis.replay.report import ReplayReport
+from slime_events.analysis.replay.report import Difference, ReplayReport
 from slime_events.app.cli.render.text import fields, shorten, table
 
 WIDTH = 100

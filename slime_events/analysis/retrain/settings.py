@@ -1,12 +1,38 @@
-"""How the ranks that train again are laid out: as the run's own, or otherwise."""
+"""The settings to train again with: a base checkpoint that is here, and the layout of the ranks."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from msgspec.structs import replace
 
-from schemas.errors import ImpossibleCombination
+from schemas.errors import ImpossibleCombination, InvalidValue
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.trainer import TrainerSettings
+
+CONFIG = "config.json"
+
+
+def with_base(settings: TrainSettings, weights: Path | None, given: str | None = None) -> TrainSettings:
+    """The settings with a base checkpoint that exists here: the one given, the run's own, or its weight version 0.
+
+    weights: the run's folder of versions, where it has one. The digest of whichever it is is checked before training.
+    Raises InvalidValue where there is none.
+    """
+    trainer = settings.trainer
+    if given is not None:
+        if not (Path(given) / CONFIG).is_file():
+            raise InvalidValue(f"--hf-checkpoint {given} is no Hugging Face folder: it has no {CONFIG}")
+        return replace(settings, trainer=replace(trainer, hf_checkpoint=given))
+    if (Path(trainer.hf_checkpoint) / CONFIG).is_file():
+        return settings
+    first = sorted(weights.glob("v000000-*")) if weights is not None and trainer.load is None else []
+    if not first:
+        raise InvalidValue(
+            f"the run began with the weights in {trainer.hf_checkpoint}, and that folder is not here: give the same "
+            "checkpoint with --hf-checkpoint FOLDER"
+        )
+    return replace(settings, trainer=replace(trainer, hf_checkpoint=str(first[-1])))
 
 
 def with_topology(settings: TrainSettings, tensor: int | None, ranks: int | None) -> TrainSettings:
@@ -29,7 +55,7 @@ def with_topology(settings: TrainSettings, tensor: int | None, ranks: int | None
 
 
 def is_same(one: TrainSettings, other: TrainSettings) -> bool:
-    """Whether both sum in the same order: then equal inputs give equal bits."""
+    """Whether both sum in the same order, so that equal inputs give equal bits."""
     return _shape(one.trainer) == _shape(other.trainer)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from schemas.arrays import Array
 from schemas.codec import decode
-from slime_events.analysis.query.facts import FACTS
+from slime_events.analysis.query.event_tables import EVENT_TABLES
 from storage.log import Recorded
 from tests.golden.log_file import read_records
 from tests.golden.make import FOLDER
@@ -25,18 +25,20 @@ def test_every_event_of_a_golden_log_has_its_row(name: str) -> None:
         envelope = decode(data)
         said.append(Recorded(position, envelope.subject, envelope, data))
     counts = Counter(one.envelope.type for one in said)
-    for fact in FACTS.values():
-        of_it = [one for one in said if one.envelope.type in fact.types]
-        batch = fact.batch(of_it, _no_blobs)
+    for table in EVENT_TABLES.values():
+        of_it = [one for one in said if one.envelope.type in table.types]
+        batch = table.batch(of_it, _no_blobs)
         batch.validate(full=True)
-        if len(fact.types) == 1:
-            (kind,) = fact.types
-            assert fact.name == kind.replace(".", "_")
+        if len(table.types) == 1:
+            (kind,) = table.types
+            assert table.name == kind.replace(".", "_")
             assert batch.num_rows == counts[kind]
-    assert FACTS["event"].batch(said, _no_blobs).column("type").to_pylist() == [one.envelope.type for one in said]
+    assert EVENT_TABLES["event"].batch(said, _no_blobs).column("type").to_pylist() == [
+        one.envelope.type for one in said
+    ]
 
 
 def test_a_changed_column_is_another_fingerprint() -> None:
-    fact = FACTS["eval_completed"]
-    wider = type(fact)(fact.name, fact.types, fact.schema.remove(0), fact.rows)
-    assert wider.fingerprint() != fact.fingerprint() == FACTS["eval_completed"].fingerprint()
+    table = EVENT_TABLES["eval_completed"]
+    wider = type(table)(table.name, table.types, table.schema.remove(0), table.rows)
+    assert wider.fingerprint() != table.fingerprint() == EVENT_TABLES["eval_completed"].fingerprint()

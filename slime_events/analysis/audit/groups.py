@@ -1,4 +1,4 @@
-"""Verdicts: was every group decided on the rewards that its samples really got?"""
+"""Groups: one reward for each completed sample, one verdict for each group on the rewards that its samples got."""
 
 from __future__ import annotations
 
@@ -7,14 +7,49 @@ from collections.abc import Sequence
 
 from schemas.event import Purpose
 from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
+from schemas.rewards import RewardAssigned, RewardFailed
 from slime_events.analysis.audit.check import Check, Counts
-from slime_events.analysis.audit.facts import Fate, GroupFacts
-from slime_events.analysis.audit.ledger import Ledger
+from slime_events.analysis.audit.ledger import Fate, GroupEntry, Ledger
 from storage.log import Recorded
+
+
+class Rewards(Check):
+    """A sample has a reward or a reason why it has none, never both."""
+
+    name = "rewards"
+    promise = "one outcome per completed sample, after its completion"
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__(ledger, dict.fromkeys((RewardAssigned, RewardFailed), self._graded))
+        self._assigned = self._failed = 0
+
+    def _graded(self, recorded: Recorded, event: RewardAssigned | RewardFailed) -> None:
+        if isinstance(event, RewardAssigned):
+            self._assigned += 1
+            if not math.isfinite(event.value):
+                self.find(recorded, f"its value is {event.value}", "the group's advantages are not numbers")
+        else:
+            self._failed += 1
+        sample = self.ledger.samples.get(event.sample)
+        if sample is None or sample.fate is not Fate.COMPLETED:
+            self.find(recorded, "no completed rollout of the sample comes before it", "a reward was given for nothing")
+            return
+        if sample.graded:
+            wrong = f"the sample had its outcome at position {sample.graded}"
+            self.find(recorded, wrong, "two graders disagree about it")
+        if event.group != sample.group.group:
+            wrong = f"it names group {event.group}, and the sample is of {sample.group.group}"
+            self.find(recorded, wrong, "the reward counts for another group")
+
+    def counts(self) -> Counts:
+        samples = self.ledger.samples.values()
+        waiting = sum(1 for s in samples if s.fate is Fate.COMPLETED and not s.graded and not s.group.decided)
+        return {"assigned": self._assigned, "failed": self._failed, "waiting for a grader": waiting}
+
 
 Verdict = GroupAccepted | GroupRejected
 BROKEN = (RejectionCause.ROLLOUT_FAILED, RejectionCause.REWARD_FAILED)
-"""Of a group that nobody judged: a part of it failed, and it has no rewards to be judged on."""
+"""Causes of a rejection without a filter: a part of the group failed, so the event may hold no rewards."""
 
 
 class Verdicts(Check):
@@ -22,18 +57,15 @@ class Verdicts(Check):
 
     name = "verdicts"
     promise = "once per group, on the rewards assigned, figures recomputed, in order"
-    hears = (GroupAccepted, GroupRejected)
 
     def __init__(self, ledger: Ledger) -> None:
-        super().__init__(ledger)
+        super().__init__(ledger, dict.fromkeys((GroupAccepted, GroupRejected), self._decided))
         self._accepted = 0
         self._causes: dict[str, int] = {}
         self._order = -1
         self._rejected: list[tuple[int, int]] = []
 
-    def apply(self, recorded: Recorded) -> None:
-        event = recorded.envelope.event
-        assert isinstance(event, Verdict)
+    def _decided(self, recorded: Recorded, event: Verdict) -> None:
         if isinstance(event, GroupAccepted):
             self._accepted += 1
         else:
@@ -51,7 +83,7 @@ class Verdicts(Check):
         self._figures(recorded, event, group)
         self._in_order(recorded, group, accepted=isinstance(event, GroupAccepted))
 
-    def _members(self, recorded: Recorded, event: Verdict, group: GroupFacts) -> None:
+    def _members(self, recorded: Recorded, event: Verdict, group: GroupEntry) -> None:
         if event.samples != tuple(group.samples):
             wrong = f"it names {len(event.samples)} samples, and not the {len(group.samples)} of the group in order"
             self.find(recorded, wrong, "a sample was left out or added")
@@ -61,7 +93,7 @@ class Verdicts(Check):
             wrong = f"{requested} samples were requested, and {plan.samples} are set"
             self.find(recorded, wrong, "its advantages are of another group size")
 
-    def _inputs(self, recorded: Recorded, event: Verdict, group: GroupFacts) -> None:
+    def _inputs(self, recorded: Recorded, event: Verdict, group: GroupEntry) -> None:
         members = group.samples.values()
         broken = isinstance(event, GroupRejected) and event.cause in BROKEN
         if event.rewards or not broken:
@@ -76,20 +108,20 @@ class Verdicts(Check):
         if event.cause is RejectionCause.REWARD_FAILED and not any(s.graded and s.reward is None for s in members):
             self.find(recorded, "none of its rewards had failed", "the decision does not follow from the log")
 
-    def _figures(self, recorded: Recorded, event: Verdict, group: GroupFacts) -> None:
-        """Of rollouts: the further samples of one are not counted beside it."""
+    def _figures(self, recorded: Recorded, event: Verdict, group: GroupEntry) -> None:
+        """Figures are of rollouts: the first sample of each stands for its further ones."""
         members = zip(group.samples.values(), event.rewards, strict=False)
-        found = figures([reward for sample, reward in members if not sample.rollout])
-        found["oldest_version"] = float(group.oldest)
+        expected = figures([reward for sample, reward in members if not sample.rollout])
+        expected["oldest_version"] = float(group.oldest)
         for name, value in event.figures.items():
-            if name in found and not math.isclose(value, found[name], rel_tol=1e-9, abs_tol=1e-12):
-                wrong = f"its {name} is {value!r}, and the log gives {found[name]!r}"
+            if name in expected and not math.isclose(value, expected[name], rel_tol=1e-9, abs_tol=1e-12):
+                wrong = f"its {name} is {value!r}, and the log gives {expected[name]!r}"
                 self.find(recorded, wrong, "it was taken on other figures")
 
-    def _in_order(self, recorded: Recorded, group: GroupFacts, *, accepted: bool) -> None:
-        """In prompt order nothing is decided before what was asked for earlier has ended.
+    def _in_order(self, recorded: Recorded, group: GroupEntry, *, accepted: bool) -> None:
+        """In prompt order a group is decided only after every group that was requested before it has ended.
 
-        Without a filter acceptances are said with the batch that they fill, so a rejection may be said before them.
+        Without a filter a group is accepted with the batch that it fills, so a rejection may come before that.
         """
         plan = self.ledger.rules.plan
         if plan is None or not plan.in_prompt_order:
@@ -97,7 +129,7 @@ class Verdicts(Check):
         ended = max((sample.graded for sample in group.samples.values()), default=0)
         too_early = [position for order, position in self._rejected if order > group.order and ended > position]
         if group.order < self._order or too_early:
-            wrong = "a group that was asked for after it was decided before it"
+            wrong = "a group that was requested after it was decided before it"
             self.find(recorded, wrong, "luck or length decided what was trained on")
         if accepted or plan.verdicts_at_once:
             self._order = max(self._order, group.order)
@@ -115,10 +147,10 @@ def figures(rewards: Sequence[float]) -> dict[str, float]:
     if not rewards:
         return {}
     mean = math.fsum(rewards) / len(rewards)
-    found = {"count": float(len(rewards)), "mean": mean, "min": min(rewards), "max": max(rewards)}
+    values = {"count": float(len(rewards)), "mean": mean, "min": min(rewards), "max": max(rewards)}
     if len(rewards) > 1:
-        found["std"] = math.sqrt(math.fsum((r - mean) ** 2 for r in rewards) / (len(rewards) - 1))
-    return found
+        values["std"] = math.sqrt(math.fsum((r - mean) ** 2 for r in rewards) / (len(rewards) - 1))
+    return values
 
 
 def _few(values: Sequence[float | None]) -> str:

@@ -1,4 +1,4 @@
-"""Recorded rollouts of another run: is each what that run has, as old as it counts, and its group once in a step?"""
+"""Recorded rollouts of another run: does each equal what that run holds, and is its group once in a step?"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from schemas.prompts import PromptSubmitted
 from schemas.recorded import Recalled
 from schemas.rollouts import Origin, RolloutCompleted, RolloutRequested, WeightSpan
 from schemas.subjects import of_type
-from slime_events.analysis.audit.check import Check, Counts
+from slime_events.analysis.audit.check import Check, Counts, Handlers
 from slime_events.analysis.audit.ledger import Ledger
 from slime_events.core.run.run_reader import open_run
 from slime_events.core.trajectory import merge_spans
@@ -26,18 +26,22 @@ class RecordedEnd(NamedTuple):
 
 
 RecordedEnds = Mapping[str, Mapping[str, RecordedEnd]]
-"""By what a run is opened with, and by sample there."""
+"""By the argument that opens the other run, and by sample there."""
 
 
-class RecalledRollouts(Check):
-    """ends: of the runs that rollouts were recalled from. Those of a run that is not among them are counted."""
+class RecordedRollouts(Check):
+    """ends: by the run that holds the rollouts. Rollouts of a run that is not among them are counted."""
 
     name = "recalled"
     promise = "each recorded rollout with its digest and weights, its group once in a step"
-    hears = (RolloutRequested, RolloutCompleted, BatchSealed)
 
     def __init__(self, ledger: Ledger, ends: RecordedEnds) -> None:
-        super().__init__(ledger)
+        handlers: Handlers = {
+            RolloutRequested: self._requested,
+            RolloutCompleted: self._completed,
+            BatchSealed: self._sealed,
+        }
+        super().__init__(ledger, handlers)
         self._ends = ends
         self._asked: dict[str, str] = {}
         self._rollouts = self._looked_up = 0
@@ -45,15 +49,6 @@ class RecalledRollouts(Check):
     @property
     def applies(self) -> bool:
         return self.ledger.recalls
-
-    def apply(self, recorded: Recorded) -> None:
-        event = recorded.envelope.event
-        if isinstance(event, RolloutRequested):
-            self._requested(recorded, event)
-        elif isinstance(event, RolloutCompleted):
-            self._completed(recorded, event)
-        elif isinstance(event, BatchSealed):
-            self._sealed(recorded, event)
 
     def _requested(self, recorded: Recorded, event: RolloutRequested) -> None:
         group = self.ledger.groups.get(event.group)
@@ -73,13 +68,13 @@ class RecalledRollouts(Check):
             self._content(recorded, event, origin, group.recorded[0])
         elif recalled is not None or origin is not None:
             made = "is an engine's" if origin is None else "is a recorded one"
-            self.find(recorded, f"its rollout {made}, and its prompt says otherwise", "nobody knows what made it")
+            self.find(recorded, f"its rollout {made}, and its prompt names the other", "nobody knows what made it")
 
     def _origin(self, recorded: Recorded, event: RolloutCompleted, origin: Origin, recalled: Recalled) -> None:
-        asked = event.rollout or event.sample
-        named = self._asked.get(asked, "") + event.sample.removeprefix(asked)
+        requested = event.rollout or event.sample
+        named = self._asked.get(requested, "") + event.sample.removeprefix(requested)
         if (origin.run, origin.sample) != (recalled.run, named):
-            wrong = f"it is sample {origin.sample} of {origin.run}, and {named} of {recalled.run} was asked for"
+            wrong = f"it is sample {origin.sample} of {origin.run}, and {named} of {recalled.run} was requested"
             self.find(recorded, wrong, "another rollout takes its place")
         number = recalled.common.number
         counted = merge_spans((), tuple(WeightSpan(s.start, s.end, number(s.version)) for s in origin.spans))
@@ -115,18 +110,18 @@ class RecalledRollouts(Check):
 
 
 async def recorded_ends(log: Readable) -> RecordedEnds:
-    """Of all runs that a log's rollouts were recalled from and that are still there."""
+    """The ends of all runs that hold rollouts which this log reuses, where those runs still exist."""
     ends: dict[str, dict[str, RecordedEnd]] = {}
-    for path in [path async for path in _recalled_from(log)]:
+    for path in [path async for path in _sources(log)]:
         try:
             async with open_run(path) as opened:
                 ends[path] = {event.sample: end async for event, end in _ends(opened.log)}
         except RunNotFound:
-            continue  # what was recalled from it is counted
+            continue  # its rollouts are counted as not looked up
     return ends
 
 
-async def _recalled_from(log: Readable) -> AsyncIterator[str]:
+async def _sources(log: Readable) -> AsyncIterator[str]:
     known = set[str]()
     async for recorded in log.read(1, of_type(log.run, "prompt.submitted")):
         event = recorded.envelope.event

@@ -1,4 +1,4 @@
-"""Runs, events and spans."""
+"""Runs, their events, spans and processes."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ RUNS = Table(
         Column("started", TIME, 't."time"', "UTC"),
         Column("code_version", TEXT, "t.code_version", "of this package"),
         Column("settings", JSON, "t.settings", "what flags and TOML resolved to, a table per component"),
-        Column("resumptions", INT, "coalesce(t.resumptions, 0)", "how often it was gone on with"),
+        Column("resumptions", INT, "coalesce(t.resumptions, 0)", "how often it was resumed"),
         Column("finished", TIME, "t.finished", "UTC; null while it is on, and where it has failed or was killed"),
         Column("finish_reason", TEXT, "t.finish_reason", "`all_steps` or `interrupted`; null as `finished` is"),
         Column("failure", TEXT, "t.failure", "why it could not go on, the last time that it could not"),
         Column("parent", TEXT, "t.branched_run", "the run that it branched from; null where it began with its base"),
-        Column("parent_where", TEXT, "t.branched_where", "the parent's folder or archive"),
+        Column("parent_location", TEXT, "t.branched_where", "the parent's folder or archive"),
         Column("parent_position", INT, "t.branched_position", "the parent's log up to here is this run's past"),
         Column("parent_version", INT, "t.branched_version", "the weight version that it goes on from"),
         Column("follows", BOOL, "t.branched_follows", "whether it trains on the parent's rollouts"),
@@ -37,8 +37,8 @@ RUNS = Table(
 
 EVENTS = Table(
     "events",
-    "A row per event, without what it says. What each type says is in `log.<type>`, such as `log.rollout_completed`, "
-    "with the fields of [events.md](events.md).",
+    "A row per event, without its fields: those of each type are in `log.<type>`, such as `log.rollout_completed` "
+    "([events.md](events.md)).",
     "log.event t",
     (
         RUN,
@@ -46,7 +46,7 @@ EVENTS = Table(
         Column("time", TIME, 't."time"', "UTC, by the writer's clock; the order is that of positions"),
         Column("type", TEXT, "t.type", "such as `rollout.completed`"),
         Column("entity", TEXT, "t.entity", "what it is about: a sample, a group, a step, a version, a worker ..."),
-        Column("producer", TEXT, "t.producer", "the worker that said it"),
+        Column("producer", TEXT, "t.producer", "the worker that appended it"),
         Column("id", TEXT, "t.id", "32 hex digits"),
         Column("cause", TEXT, "t.cause", "id of the event that led to it"),
         Column("bytes", INT, "t.bytes", "of the record"),
@@ -55,17 +55,17 @@ EVENTS = Table(
 
 SPANS = Table(
     "spans",
-    "A row per span of the traces, made again from the log with the ids that the live processes gave "
+    "A row per span of the traces, rebuilt from the log with the ids that the live processes gave "
     "([traces.md](traces.md)).",
     "log.span t",
     (
         RUN,
         POSITION,
         Column("name", TEXT, "t.name", "submit, generate, grade, decide, batch, train, publish, activate"),
-        Column("trace", TEXT, "t.trace", "32 hex digits; one trace per group, one per weight version"),
-        Column("span", TEXT, "t.span", "16 hex digits"),
-        Column("parent", TEXT, "t.parent", "span in the same trace"),
-        Column("begun", TIME, "t.begun", "UTC"),
+        Column("trace_id", TEXT, "t.trace_id", "32 hex digits; one trace per group, one per weight version"),
+        Column("span_id", TEXT, "t.span_id", "16 hex digits"),
+        Column("parent_span_id", TEXT, "t.parent_span_id", "span in the same trace"),
+        Column("started", TIME, "t.started", "UTC"),
         Column("ended", TIME, "t.ended", "UTC"),
         Column("seconds", FLOAT, "t.seconds", "s"),
         Column("group_id", TEXT, 't."group"', "the group that it is about"),
@@ -74,5 +74,26 @@ SPANS = Table(
         Column("error", TEXT, "t.error", "why it failed"),
         Column("attributes", JSON, "t.attributes", "as traced"),
         Column("links", TEXTS, "t.links", "`trace/span`: of a batch to the decisions on its groups"),
+    ),
+)
+
+
+WORKERS = Table(
+    "workers",
+    "A row per process that joined the run.",
+    """(SELECT j.*, l."time" AS lost, l.reason AS lost_reason FROM log.worker_joined j
+        LEFT JOIN log.worker_lost l ON l.run = j.run AND l.worker = j.worker) t""",
+    (
+        RUN,
+        POSITION,
+        Column("worker", TEXT, "t.worker", "its id, new at each start"),
+        Column("role", TEXT, "t.role", "conductor, engine, grader, trainer, archivist ..."),
+        Column("joined", TIME, 't."time"', "UTC"),
+        Column("lost", TIME, "t.lost", "UTC; null where nobody noticed that it was gone"),
+        Column("lost_reason", TEXT, "t.lost_reason", "one sentence"),
+        Column("pid", INT, "t.pid", "of the process"),
+        Column("node", TEXT, "t.node", "the machine"),
+        Column("details", "MAP(VARCHAR, VARCHAR)", "t.facts", "what it told of itself: device, address ..."),
+        Column("start_seconds", FLOAT, "list_sum(map_values(t.seconds))", "of starting, s"),
     ),
 )

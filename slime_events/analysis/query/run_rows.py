@@ -1,7 +1,4 @@
-"""`RunFacts`: the facts of one run, archived and live together without a seam.
-
-What the run's archive holds comes from there, as Parquet files that are kept; what was said since comes from the log.
-"""
+"""`RunRows`: the rows of one run's event tables: from its archive as kept Parquet files, then from its log."""
 
 from __future__ import annotations
 
@@ -15,20 +12,19 @@ import pyarrow as pa
 
 from schemas.errors import StorageError
 from schemas.subjects import of_type
-from slime_events.analysis.query.builder import FactBuilder
 from slime_events.analysis.query.cache import TableCache
-from slime_events.analysis.query.facts import FACTS, Fact
+from slime_events.analysis.query.event_tables import EVENT_TABLES, EventTable, RowBuilder
 from slime_events.core.run.run_reader import OpenedRun
 from storage.archive.log import ArchivedLog
 from storage.archive.reader import ArchiveReader
 
 _FEW = 4
-"""Types of events up to which each is asked for by itself, instead of reading the whole log."""
+"""Up to so many types of events each is read by its subject, instead of the whole log."""
 
 
 @dataclass(frozen=True, slots=True)
-class FactParts:
-    """The rows of one fact: those in Parquet files, then those in memory."""
+class TableRows:
+    """The rows of one event table: those in Parquet files, then those in memory."""
 
     files: tuple[Path, ...]
     table: pa.Table
@@ -42,10 +38,10 @@ class _Tail:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What of a run's log counts. depth: 0 for the run that was asked for, 1 for the one that it branched from, and so
-    on. end: the last position, None for all there are. first_later: the first step that is not its own any more: a
-    batch of it may be sealed before `end`, and is sealed by the run after it too. only_rollouts: nothing but prompts,
-    rollouts, rewards and verdicts, of a run that another one follows.
+    """The part of a run's log that a query reads. depth: 0 for the queried run, 1 for its parent, and so on.
+    end: the last position, None for all. first_later: the first step of the run after it, though this run may have
+    sealed a batch of it before `end`. only_rollouts: prompts, rollouts, rewards and verdicts alone, of a run that
+    another one follows.
     """
 
     depth: int = 0
@@ -53,16 +49,16 @@ class Part:
     first_later: int | None = None
     only_rollouts: bool = False
 
-    def has(self, fact: str) -> bool:
-        """Whether any row of this fact counts."""
-        return not self.only_rollouts or is_of_rollouts(fact)
+    def has(self, table: str) -> bool:
+        """Whether any row of this event table is read."""
+        return not self.only_rollouts or is_about_rollouts(table)
 
-    def where(self, fact: str) -> str:
-        """A condition of SQL on the rows of a fact."""
+    def where(self, table: str) -> str:
+        """A condition of SQL on the rows of an event table."""
         conditions = [] if self.end is None else [f"position <= {self.end}"]
-        if not self.has(fact):
+        if not self.has(table):
             conditions.append("false")
-        if self.first_later is not None and fact in _STEPS:
+        if self.first_later is not None and table in _STEPS:
             conditions.append(f"step < {self.first_later}")
         return f" WHERE {' AND '.join(conditions)}" if conditions else ""
 
@@ -70,13 +66,13 @@ class Part:
 _STEPS = ("batch_sealed", "step_claimed", "step_committed")
 
 
-def is_of_rollouts(fact: str) -> bool:
-    """Whether a fact says how rollouts were made and judged, and nothing of training."""
-    return fact.startswith(("prompt_", "rollout_", "turn_", "reward_", "group_")) or fact == "token_run"
+def is_about_rollouts(table: str) -> bool:
+    """Whether an event table is of rollouts and the verdicts on them, and not of training."""
+    return table.startswith(("prompt_", "rollout_", "turn_", "reward_", "group_")) or table == "token_run"
 
 
-class RunFacts:
-    """The facts of the part of a run that counts."""
+class RunRows:
+    """Event tables of a part of a run's log."""
 
     def __init__(self, opened: OpenedRun, cache: TableCache, part: Part | None = None) -> None:
         self.opened, self.part = opened, part or Part()
@@ -90,46 +86,45 @@ class RunFacts:
         """Its name."""
         return self.opened.run
 
-    async def load(self, names: Collection[str]) -> dict[str, FactParts]:
-        """The rows of these facts, up to what is in the log now. Raises as the log and the archive do."""
+    async def load(self, names: Collection[str]) -> dict[str, TableRows]:
+        """The rows of these event tables up to the log's end. Raises as the log and the archive do."""
         if not names:
             return {}
         end = await self.opened.log.position()
         end = end if self.part.end is None else min(end, self.part.end)
         reader = await self._archive()
-        facts = [FACTS[name] for name in names if self.part.has(name)]
+        tables = [EVENT_TABLES[name] for name in names if self.part.has(name)]
         files: dict[str, list[Path]] = {}
         if reader is not None:
-            files = await asyncio.to_thread(self._cache.files, reader, facts, self.opened.fetch)
-        await self._read_on(facts, reader.last if reader else 0, end)
+            files = await asyncio.to_thread(self._cache.files, reader, tables, self.opened.fetch)
+        await self._read_on(tables, reader.last if reader else 0, end)
         return {
-            fact.name: FactParts(
-                tuple(files.get(fact.name, ())),
-                pa.Table.from_batches(self._tails[fact.name].batches, fact.schema),
+            table.name: TableRows(
+                tuple(files.get(table.name, ())), pa.Table.from_batches(self._tails[table.name].batches, table.schema)
             )
-            for fact in facts
-        } | {name: FactParts((), FACTS[name].schema.empty_table()) for name in names if not self.part.has(name)}
+            for table in tables
+        } | {name: TableRows((), EVENT_TABLES[name].schema.empty_table()) for name in names if not self.part.has(name)}
 
     async def _archive(self) -> ArchiveReader | None:
-        """The run's archive, looked for once; None where there is none, or none of this very log."""
+        """The run's archive, looked for once; None where there is none, or it is of another log."""
         if not self._looked:
             self._looked = True
             self._reader = await _archive_of(self.opened)
         return self._reader
 
-    async def _read_on(self, facts: Sequence[Fact], archived: int, end: int) -> None:
-        """Read what was said since each fact was last looked at."""
-        together: dict[int, list[Fact]] = defaultdict(list)
-        for fact in facts:
-            tail = self._tails.setdefault(fact.name, _Tail(end=archived))
-            together[tail.end].append(fact)
+    async def _read_on(self, tables: Sequence[EventTable], archived: int, end: int) -> None:
+        """Read the events after those that each table has already."""
+        together: dict[int, list[EventTable]] = defaultdict(list)
+        for table in tables:
+            tail = self._tails.setdefault(table.name, _Tail(end=archived))
+            together[tail.end].append(table)
         for begun, some in together.items():
             if begun < end:
                 await self._read(some, begun + 1, end)
 
-    async def _read(self, facts: Sequence[Fact], start: int, end: int) -> None:
-        builder = FactBuilder(
-            facts, self.opened.fetch, lambda fact, batch: self._tails[fact.name].batches.append(batch)
+    async def _read(self, tables: Sequence[EventTable], start: int, end: int) -> None:
+        builder = RowBuilder(
+            tables, self.opened.fetch, lambda table, batch: self._tails[table.name].batches.append(batch)
         )
         few = len(builder.types) <= _FEW
         for subject in [of_type(self.run, one) for one in sorted(builder.types)] if few else [None]:
@@ -141,12 +136,12 @@ class RunFacts:
                 if builder.full:
                     await asyncio.to_thread(builder.flush)
         await asyncio.to_thread(builder.flush)
-        for fact in facts:
-            self._tails[fact.name].end = end
+        for table in tables:
+            self._tails[table.name].end = end
 
 
 async def _archive_of(opened: OpenedRun) -> ArchiveReader | None:
-    """The archive to read first. Of a run with a log of its own: only where the two agree at the archive's end."""
+    """The archive to read first; of a run with a log of its own only where both agree at the archive's end."""
     if isinstance(opened.log, ArchivedLog):
         return opened.log.reader
     if opened.folder is None:

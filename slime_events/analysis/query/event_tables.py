@@ -1,0 +1,218 @@
+"""`EventTable`: one type of event as rows: one or several for an event, from that event alone.
+
+So the rows of a part of the log never change, can be kept as Parquet files, and are joined by SQL
+(`slime_events/analysis/query/tables/`). They can be queried too, in the schema `log`: `log.rollout_completed` and so
+on, with the fields of `docs/events.md`. They are made from the events and not from `slime_events.analysis.model`: 10^6
+events become columns in batches, without an object for each sample.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from schemas.event import Event, type_of
+from schemas.registry import BY_TYPE, EVENT_CLASSES
+from schemas.rollouts import RolloutCompleted, RolloutProgressed
+from slime_events.analysis.query.columns import ArrowColumn, scalar, struct_columns, to_json
+from slime_events.core.telemetry import names
+from slime_events.core.telemetry.event_spans import span_of
+from slime_events.core.telemetry.span import Span
+from slime_events.core.trajectory import Fetch
+from storage.log import Recorded
+
+LOG = "log"
+"""The SQL schema of all event tables."""
+ROW_VERSION = 2
+"""Raised when the same events give other rows in the same columns, so that kept files of before are not read."""
+TEXT, INT, TIME = pa.string(), pa.int64(), pa.timestamp("us")
+INT32S = pa.list_(pa.int32())
+
+Rows = Callable[[Sequence[Recorded], Fetch], list[pa.Array]]
+
+
+@dataclass(frozen=True, slots=True)
+class EventTable:
+    """types: the types of event that it has rows of. rows: of such events, the columns of `schema`, in order."""
+
+    name: str
+    types: frozenset[str]
+    schema: pa.Schema
+    rows: Rows
+
+    def batch(self, records: Sequence[Recorded], fetch: Fetch) -> pa.RecordBatch:
+        """The rows of these events, which are all of its types. Raises as `fetch` where a column needs an array."""
+        return pa.RecordBatch.from_arrays(self.rows(records, fetch), schema=self.schema)
+
+    def fingerprint(self) -> str:
+        """Eight digits that change whenever kept rows would not fit any more."""
+        return hashlib.sha256(f"{ROW_VERSION} {self.name} {self.schema}".encode()).hexdigest()[:8]
+
+
+_ENVELOPE = (
+    scalar("position", INT, lambda one: one.position),
+    scalar("time", TIME, lambda one: one.envelope.at // 1000),
+    scalar("producer", TEXT, lambda one: one.envelope.producer),
+)
+_EVENT = (
+    *_ENVELOPE,
+    scalar("type", TEXT, lambda one: type_in(one.subject)),
+    scalar("entity", TEXT, lambda one: one.subject.split(".", 4)[4]),
+    scalar("id", TEXT, lambda one: one.envelope.id),
+    scalar("cause", TEXT, lambda one: one.envelope.cause),
+    scalar("traceparent", TEXT, lambda one: one.envelope.traceparent),
+    scalar("bytes", INT, lambda one: len(one.data)),
+)
+
+
+def _of_type(event: type[Event]) -> EventTable:
+    """`log.rollout_completed`: a row for each event of the type, a column for each field."""
+    columns = list(struct_columns(event))
+
+    def rows(records: Sequence[Recorded], fetch: Fetch) -> list[pa.Array]:
+        events = [one.envelope.event for one in records]
+        return [*(column.array(records) for column in _ENVELOPE), *(column.array(events) for column in columns)]
+
+    tag = type_of(event)
+    return EventTable(tag.replace(".", "_"), frozenset((tag,)), _schema((*_ENVELOPE, *columns)), rows)
+
+
+def _schema(columns: Sequence[ArrowColumn]) -> pa.Schema:
+    return pa.schema([(column.name, column.type) for column in columns])
+
+
+def _event_rows(records: Sequence[Recorded], fetch: Fetch) -> list[pa.Array]:
+    return [column.array(records) for column in _EVENT]
+
+
+class _SpanRow(NamedTuple):
+    position: int
+    span: Span
+
+
+_SPAN = (
+    scalar("position", INT, lambda row: row.position),
+    scalar("name", TEXT, lambda row: str(row.span.name)),
+    scalar("trace_id", TEXT, lambda row: f"{row.span.trace:032x}"),
+    scalar("span_id", TEXT, lambda row: f"{row.span.span:016x}"),
+    scalar("parent_span_id", TEXT, lambda row: None if row.span.parent is None else f"{row.span.parent:016x}"),
+    scalar("started", TIME, lambda row: row.span.start_ns // 1000),
+    scalar("ended", TIME, lambda row: row.span.end_ns // 1000),
+    scalar("seconds", pa.float64(), lambda row: (row.span.end_ns - row.span.start_ns) / 1e9),
+    scalar("group", TEXT, lambda row: row.span.attributes.get(names.RL_GROUP)),
+    scalar("sample", TEXT, lambda row: row.span.attributes.get(names.RL_SAMPLE)),
+    scalar("version", INT, lambda row: row.span.attributes.get(names.RL_WEIGHTS_VERSION)),
+    scalar("error", TEXT, lambda row: row.span.error),
+    scalar("attributes", TEXT, lambda row: to_json(dict(row.span.attributes))),
+    scalar("links", pa.list_(TEXT), lambda row: [f"{link.trace:032x}/{link.span:016x}" for link in row.span.links]),
+)
+
+
+def _span_rows(records: Sequence[Recorded], fetch: Fetch) -> list[pa.Array]:
+    """A row for each event that ends a span, as the live processes traced it; of every group's trace."""
+    rows = [_SpanRow(one.position, span) for one in records if (span := span_of(one.envelope)) is not None]
+    return [column.array(rows) for column in _SPAN]
+
+
+class _TokenRow(NamedTuple):
+    position: int
+    event: RolloutProgressed | RolloutCompleted
+    fetch: Fetch
+
+    @property
+    def versions(self) -> list[int | None]:
+        """The weight version of each of its tokens; None between spans: a tool's output."""
+        start = self.event.start
+        versions = np.full(self.event.tokens.n, -1)
+        for span in self.event.spans:
+            versions[max(0, span.start - start) : max(0, span.end - start)] = span.version
+        return [None if version < 0 else int(version) for version in versions]
+
+    @property
+    def loss_mask(self) -> Any:
+        """Of the whole response, in the completion's row alone; None where every token is trained on."""
+        mask = self.event.loss_mask if isinstance(self.event, RolloutCompleted) else None
+        return self.fetch(mask) if mask else None
+
+
+_TOKEN_RUN = (
+    scalar("position", INT, lambda row: row.position),
+    scalar("sample", TEXT, lambda row: row.event.sample),
+    scalar("start", INT, lambda row: row.event.start),
+    scalar("tokens", INT32S, lambda row: row.fetch(row.event.tokens)),
+    scalar("log_probs", pa.list_(pa.float32()), lambda row: row.fetch(row.event.log_probs)),
+    scalar("versions", INT32S, lambda row: row.versions),
+    scalar("loss_mask", pa.list_(pa.int8()), lambda row: row.loss_mask),
+)
+
+
+def _token_rows(records: Sequence[Recorded], fetch: Fetch) -> list[pa.Array]:
+    """A row for each chunk and completion. A turn's chunks are left out: the completion holds their tokens again."""
+    rows = [
+        _TokenRow(one.position, event, fetch)
+        for one in records
+        if isinstance(event := one.envelope.event, RolloutCompleted)
+        or (isinstance(event, RolloutProgressed) and event.turn is None)
+    ]
+    return [column.array(rows) for column in _TOKEN_RUN]
+
+
+_TOKEN_TYPES = frozenset({"rollout.progressed", "rollout.completed"})
+EVENT_TABLES: dict[str, EventTable] = {
+    table.name: table
+    for table in (
+        *map(_of_type, EVENT_CLASSES),
+        EventTable("event", frozenset(BY_TYPE), _schema(_EVENT), _event_rows),
+        EventTable("span", frozenset(BY_TYPE), _schema(_SPAN), _span_rows),
+        EventTable("token_run", _TOKEN_TYPES, _schema(_TOKEN_RUN), _token_rows),
+    )
+}
+"""All of them, by name."""
+
+
+BATCH = 8192
+"""Events that become columns at once."""
+BATCH_BYTES = 32 * 1024 * 1024
+"""Of their records: long rollouts come in smaller batches."""
+
+Write = Callable[[EventTable, pa.RecordBatch], None]
+
+
+class RowBuilder:
+    """Hands the rows of `tables` to `write`, a batch at a time and in order."""
+
+    def __init__(self, tables: Collection[EventTable], fetch: Fetch, write: Write) -> None:
+        self._tables, self._fetch, self._write = tables, fetch, write
+        self.types = frozenset().union(*(table.types for table in tables))
+        """The events that matter."""
+        self._waiting: list[Recorded] = []
+        self._bytes = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether it is time to flush."""
+        return len(self._waiting) >= BATCH or self._bytes >= BATCH_BYTES
+
+    def add(self, recorded: Recorded) -> None:
+        """One more event. Flush when full."""
+        self._waiting.append(recorded)
+        self._bytes += len(recorded.data)
+
+    def flush(self) -> None:
+        """Make rows of all that waits."""
+        for table in self._tables:
+            batch = table.batch([one for one in self._waiting if one.envelope.type in table.types], self._fetch)
+            if batch.num_rows:
+                self._write(table, batch)
+        self._waiting, self._bytes = [], 0
+
+
+def type_in(subject: str) -> str:
+    """The event's type, by its subject alone."""
+    _, _, noun, verb, _ = subject.split(".", 4)
+    return f"{noun}.{verb}"
