@@ -60,6 +60,17 @@ def is_held(folder: RunFolder) -> bool:
     return bool(is_locked(folder.lock))
 
 
+def holder_of(folder: RunFolder) -> Holder | None:
+    """The launcher that holds the run now."""
+    if not is_held(folder):
+        return None
+    file = os.open(folder.lock, os.O_RDONLY)
+    try:
+        return _read(file)
+    finally:
+        os.close(file)
+
+
 def _read(file: int) -> Holder | None:
     try:
         return Holder(**json.loads(os.pread(file, 4096, 0)))
