@@ -9,10 +9,9 @@ import re
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from slime_events.app.demo.base_checkpoint import Lessons, lesson, measure
+from slime_events.app.demo.base_checkpoint import Lessons, build_tokenizer, lesson, measure
 from slime_events.app.demo.digits4 import Question, take
 from slime_events.app.demo.settings import BASE
-from slime_events.app.demo.tokenizer import build_tokenizer
 
 
 def test_readme_has_the_digest_of_the_weights() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from slime_events.app.demo.tokenizer import VOCABULARY, build_tokenizer
+from slime_events.app.demo.base_checkpoint import VOCABULARY, build_tokenizer
 
 
 @cache

@@ -15,7 +15,7 @@ from slime_events.core.run.run_folder import RunFolder
 from storage.file_lock import is_locked
 
 MARK = "SLIME_EVENTS_LAUNCH"
-"""Whatever a launch starts inherits this variable, so that what a killed launcher left can be told from all else."""
+"""All processes of a launch inherit this variable: it identifies what a killed launcher has left."""
 
 
 @dataclass(frozen=True, slots=True)

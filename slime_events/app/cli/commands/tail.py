@@ -12,7 +12,7 @@ from slime_events.app.cli.render.event_line import event_line
 from slime_events.app.cli.render.json_values import plain_event
 from slime_events.app.cli.run_argument import RunParser, live_url
 from slime_events.app.follow_events import IsOn, Wanted, check_types, events
-from slime_events.app.launch.run_status import MEANINGS, RunStatus, is_launched, last_word, status_of
+from slime_events.app.launch.run_status import MEANINGS, RunStatus, is_launched, last_run_event, status_of
 from slime_events.core.run.run_folder import find_run
 from slime_events.core.run.run_reader import is_archive, open_archive
 from storage.archive.log import ArchivedLog
@@ -41,7 +41,7 @@ async def _tail(wanted: Wanted, said: argparse.Namespace) -> None:
             return await is_launched(folder, log)
 
         await _print(log, wanted, said, follow=is_on if live and not said.no_follow else None)
-        status = status_of(await last_word(log), await is_on())
+        status = status_of(await last_run_event(log), await is_on())
         if status is RunStatus.KILLED:
             sys.stderr.write(f"run {log.run} is {status}: {MEANINGS[status].format(run=folder.run)}\n")
 
