@@ -3,22 +3,30 @@ VENV ?= .venv
 SEED ?= 1
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+PIP := $(BIN)/pip install -q --disable-pip-version-check -c requirements/constraints.txt
 export OMP_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false
+export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: install demo demo-smollm2 test test-real test-rest lint check soak chaos chaos-soak mutate mutate-soak bench clean
+.PHONY: install install-benchmarks demo demo-smollm2 test test-real test-rest lint check docs docs-serve soak chaos \
+	chaos-soak mutate mutate-soak bench clean
 
-# torch comes first and alone: whatever wants it afterwards finds the build that fits this machine
-$(INSTALLED): requirements/base.txt requirements/dev.txt requirements/engines.txt requirements/constraints.txt pyproject.toml
-	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info[:2] == (3, 11) else "Python 3.11 is needed: make PYTHON=python3.11 ...")'
+# What is installed stands in pyproject.toml alone, its exact versions in requirements/constraints.txt. pip is brought up
+# to date first, since older ones do not know dependency groups. torch comes next and alone: whatever wants it afterwards
+# finds the build that fits this machine.
+$(INSTALLED): pyproject.toml requirements/constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info[:2] <= (3, 13) else "Python 3.11, 3.12 or 3.13 is needed: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -q --disable-pip-version-check torch==2.13.0
-	$(BIN)/pip install -q --disable-pip-version-check -c requirements/constraints.txt -r requirements/base.txt -r requirements/dev.txt
-	$(BIN)/pip install -q --disable-pip-version-check --no-deps -r requirements/engines.txt
-	$(BIN)/pip install -q --disable-pip-version-check --no-deps -e .
+	$(PIP) pip
+	$(PIP) torch
+	$(PIP) --group dev -e '.[train]'
+	$(PIP) --no-deps --group engines
 	touch $(INSTALLED)
 
 install: $(INSTALLED)
+
+install-benchmarks: $(INSTALLED)
+	$(PIP) --no-deps --group benchmarks
 
 demo: $(INSTALLED)
 	$(BIN)/slime-events demo
@@ -31,6 +39,13 @@ lint: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
+
+docs: $(INSTALLED)
+	$(BIN)/mkdocs build --strict --quiet
+	@echo "the pages are in site/index.html"
+
+docs-serve: $(INSTALLED)
+	$(BIN)/mkdocs serve
 
 # Real runs mostly wait for what they start, and everything else leaves cores idle too: side by side they take the time
 # of the longer one. What each of them says is shown when it is done.
@@ -66,4 +81,4 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) build *.egg-info
+	rm -rf $(VENV) build site *.egg-info

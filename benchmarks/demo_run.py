@@ -127,8 +127,8 @@ async def _read(run: Path) -> tuple[list[Recorded], float]:
 
 def main() -> None:
     """The run itself."""
-    from slime_events.app.launch.plain_view import PlainView
     from slime_events.app.launch.run import launch
+    from slime_events.app.launch.view import PlainView
     from slime_events.core.config.derivations import derive
 
     model, folder, steps, staleness = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])

@@ -18,7 +18,7 @@ from benchmarks.demo_run import STEPS, demo_run, smollm2_run
 from benchmarks.figure import Better, Figure
 
 DEADLINE_S = 1800.0
-MISSING = "TRL is not installed: pip install --no-deps -r requirements/benchmarks.txt"
+MISSING = "TRL is not installed: make install-benchmarks"
 
 
 def measure(steps: int = STEPS, *, long: bool = False) -> list[Figure]:

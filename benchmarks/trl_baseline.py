@@ -1,6 +1,6 @@
 """TRL's GRPOTrainer with the demo's batch and settings, in one process: the baseline of a step's seconds.
 
-    pip install --no-deps -r requirements/benchmarks.txt
+    make install-benchmarks
     python -m benchmarks.trl_baseline [--model demo|smollm2-135m] [--steps 60] [--threads 1] [--checkpoint FOLDER]
 
 Prints one JSON object. Generation is transformers' (TRL's own without vLLM), everything is float32 on the CPU,

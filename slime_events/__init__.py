@@ -1,1 +1,99 @@
-"""What is decided: decisions and folds, algorithms, rewards, filters, configuration; the command line on top."""
+"""slime-events: reinforcement learning of language models over an event log. Its public API: docs/python-api.md.
+
+Each name is imported when it is first used, so `import slime_events` itself loads nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from schemas.errors import ConfigError, RunNotFound, SlimeEventsError
+    from serve_apps.generate.session import Session, Turn
+    from slime_events.analysis.query.answer import Answer
+    from slime_events.app.api import (
+        OpenRun,
+        RunProcess,
+        branch_run,
+        demo_settings,
+        open_run,
+        parse_settings,
+        resume_run,
+        start_run,
+        stop_run,
+    )
+    from slime_events.app.launch.run_status import RunStatus
+    from slime_events.app.signatures import (
+        BufferFilter,
+        DynamicFilter,
+        GenerateFunction,
+        GroupRewardFunction,
+        PromptSource,
+        RewardFunction,
+    )
+    from slime_events.core.config.settings import TrainSettings
+    from slime_events.plugins.args_view import ArgsView
+    from slime_events.plugins.filters.base_types import DynamicFilterOutput
+    from slime_events.plugins.sample import Sample
+    from storage.log import Recorded
+
+__version__ = "0.2.0"
+__all__ = [
+    "Answer",
+    "ArgsView",
+    "BufferFilter",
+    "ConfigError",
+    "DynamicFilter",
+    "DynamicFilterOutput",
+    "GenerateFunction",
+    "GroupRewardFunction",
+    "OpenRun",
+    "PromptSource",
+    "Recorded",
+    "RewardFunction",
+    "RunNotFound",
+    "RunProcess",
+    "RunStatus",
+    "Sample",
+    "Session",
+    "SlimeEventsError",
+    "TrainSettings",
+    "Turn",
+    "__version__",
+    "branch_run",
+    "demo_settings",
+    "open_run",
+    "parse_settings",
+    "resume_run",
+    "start_run",
+    "stop_run",
+]
+_PLACES = {
+    "schemas.errors": ("ConfigError", "RunNotFound", "SlimeEventsError"),
+    "serve_apps.generate.session": ("Session", "Turn"),
+    "slime_events.analysis.query.answer": ("Answer",),
+    "slime_events.app.launch.run_status": ("RunStatus",),
+    "slime_events.app.signatures": (
+        *("BufferFilter", "DynamicFilter", "GenerateFunction"),
+        *("GroupRewardFunction", "PromptSource", "RewardFunction"),
+    ),
+    "slime_events.core.config.settings": ("TrainSettings",),
+    "slime_events.plugins.args_view": ("ArgsView",),
+    "slime_events.plugins.filters.base_types": ("DynamicFilterOutput",),
+    "slime_events.plugins.sample": ("Sample",),
+    "storage.log": ("Recorded",),
+}
+"""Where the names of `__all__` are defined; those that are missing here are in `slime_events.app.api`."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = next((place for place, names in _PLACES.items() if name in names), "slime_events.app.api")
+    value = globals()[name] = getattr(importlib.import_module(module), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import slime_events
-from slime_events.app.launch.environment import environment
+from slime_events.app.launch.run_announcement import environment
 from tests.chaos.engine_log import FLAGS
 
 RUN = "chaos"

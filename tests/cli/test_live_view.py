@@ -13,9 +13,8 @@ from schemas.evals import EvalCompleted
 from slime_events.analysis.model.progress import Progress
 from slime_events.app.cli.commands.train import reached
 from slime_events.app.cli.render.sparkline import sparkline
-from slime_events.app.launch import live_view
-from slime_events.app.launch.live_view import LiveView, make_view, screen
-from slime_events.app.launch.plain_view import PlainView
+from slime_events.app.launch import view as live_view
+from slime_events.app.launch.view import LiveView, PlainView, make_view, screen
 from tests.cli.small_run import RUN, events, finished, recorded
 
 

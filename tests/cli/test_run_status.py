@@ -115,7 +115,7 @@ async def test_an_archive_does_not_say_whether_its_run_is_on(tmp_path: Path) -> 
 
 
 async def test_a_killed_run_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tail, "QUIET_S", 0.05)
+    monkeypatch.setattr("slime_events.app.follow_events.QUIET_S", 0.05)
     async with runs(tmp_path) as folders:
         code = await asyncio.wait_for(asyncio.to_thread(tail.main, [str(folders["killed"].path)]), 30)
     assert code == 0

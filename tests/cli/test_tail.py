@@ -9,10 +9,9 @@ import pytest
 
 from schemas.errors import InvalidValue
 from schemas.registry import EVENT_CLASSES
-from slime_events.app.cli.commands import tail
-from slime_events.app.cli.commands.tail import Wanted, check_types, events
 from slime_events.app.cli.render.event_line import _FIGURES, event_line
 from slime_events.app.cli.render.json_values import plain_event
+from slime_events.app.follow_events import Wanted, check_types, events
 from storage.log import EventLog
 from tests.cli import small_run as run
 
@@ -38,7 +37,7 @@ async def test_filters_narrow_each_other() -> None:
 
 
 async def test_it_follows_a_run_to_its_end_and_then_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tail, "QUIET_S", 0.05)
+    monkeypatch.setattr("slime_events.app.follow_events.QUIET_S", 0.05)
     said = run.appends(run.finished(run.events()))
     log = await run.write([])
     await log.append(said[:5])

@@ -11,8 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from slime_events.app.demo.digits4 import Question, take
 from slime_events.app.demo.settings import BASE
-from tools.demo_base import Lessons, lesson, measure
-from tools.demo_tokenizer import build_tokenizer
+from tools.demo_base import Lessons, build_tokenizer, lesson, measure
 
 
 def test_readme_has_the_digest_of_the_weights() -> None:

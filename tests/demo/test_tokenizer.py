@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from tools.demo_tokenizer import VOCABULARY, build_tokenizer
+from tools.demo_base import VOCABULARY, build_tokenizer
 
 
 @cache

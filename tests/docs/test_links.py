@@ -9,7 +9,9 @@ from pathlib import Path
 from tests.docs.pages import DOCS, PAGES, ROOT
 
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
-_FILE = re.compile(r"`((?:schemas|storage|slime_events|actors|serve_apps|tests|benchmarks|docs)/[\w/.-]*\w/?)`")
+_FILE = re.compile(
+    r"`((?:schemas|storage|slime_events|actors|serve_apps|tests|benchmarks|docs|examples)/[\w/.-]*\w/?)`"
+)
 
 
 def _links(page: Path) -> Iterator[tuple[Path, str]]:
@@ -50,3 +52,8 @@ def test_the_decisions_are_listed_by_their_titles() -> None:
 def test_the_readme_leads_to_every_page() -> None:
     pages = set(DOCS.glob("*.md"))
     assert pages - {file for file, _ in _links(ROOT / "README.md")} == set()
+
+
+def test_the_site_shows_every_page() -> None:
+    shown = set(re.findall(r"^ +- ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE))
+    assert shown == {"index.md", "decisions/README.md", *(page.name for page in DOCS.glob("*.md"))}

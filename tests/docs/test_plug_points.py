@@ -28,7 +28,7 @@ _FILE = re.compile(r"^```python\n# ([\w.]+\.py)\n(.*?)^```", re.DOTALL | re.MULT
 _TRY = re.compile(r"^```python\n((?:from [^\n]+\n)+\nassert .*?)^```", re.DOTALL | re.MULTILINE)
 SHOWN = {name: code for page in PAGES for name, code in _FILE.findall(page.read_text(encoding="utf-8"))}
 CHECKED = {"rewards.py", "filters.py", "spread.py", "mine.py", "my_source.py"}
-CALCULATOR = DOCS / "snippets" / "calculator.py"
+CALCULATOR = ROOT / "examples" / "calculator.py"
 
 
 @pytest.fixture

@@ -22,8 +22,7 @@ from serve_apps.engine.scripted_engine import Script
 from slime_events.analysis.audit.audit import Audit, audit, report_text
 from slime_events.app.cli.main import main
 from slime_events.app.demo.settings import prepare_demo
-from slime_events.app.launch.learn import Learn
-from slime_events.app.launch.learning import Asked, begin, look
+from slime_events.app.launch.learn import Learn, LearnerRequest, new_learner, plan_learner
 from slime_events.core.config.derivations import derive
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_folder import RunFolder
@@ -94,13 +93,13 @@ class OnDisk(ScriptedRanks):
 
 
 @asynccontextmanager
-async def learner(where: str, asked: Asked, ranks: Counting, *, new: bool = True) -> AsyncIterator[Learn]:
+async def learner(where: str, asked: LearnerRequest, ranks: Counting, *, new: bool = True) -> AsyncIterator[Learn]:
     async with open_run(where) as parent:
         assert asked.runs_dir is not None
         folder, beginning = RunFolder(asked.runs_dir, asked.name), None
         if new:
-            prospect = await look(parent, asked)
-            beginning = await begin(parent, prospect, RunFolder.create(asked.runs_dir, asked.name))
+            prospect = await plan_learner(parent, asked)
+            beginning = await new_learner(parent, prospect, RunFolder.create(asked.runs_dir, asked.name))
         yield Learn(parent, folder, beginning, see=lambda event: None, note=lambda text: None, make_ranks=ranks)
 
 
@@ -140,7 +139,7 @@ def test_retrain_without_a_sample_begins_where_it_was_trained_on(
 
 
 async def test_an_interrupted_learner_goes_on_with_what_it_began_with(parent: str, tmp_path: Path) -> None:
-    asked = Asked(
+    asked = LearnerRequest(
         name="second", version=0, drop="SELECT sample FROM samples WHERE step = 0 LIMIT 1", runs_dir=str(tmp_path)
     )
     ranks = Counting(0.05)
@@ -179,7 +178,7 @@ async def test_what_ends_the_archivist_ends_the_learner(
 ) -> None:
     archivist_fails(monkeypatch, at=BatchSealed)
     endless = Counting(3600.0)
-    async with learner(parent, Asked(name="second", version=0, runs_dir=str(tmp_path)), endless) as learn:
+    async with learner(parent, LearnerRequest(name="second", version=0, runs_dir=str(tmp_path)), endless) as learn:
         with pytest.raises(StoreUnavailable, match="no archive today"):
             await asyncio.wait_for(learn.run(), 60)
     found = await records(tmp_path / "second")
@@ -196,7 +195,7 @@ async def test_nothing_is_said_after_a_learners_end(
     if error is DeadlineExceeded:
         monkeypatch.setattr("slime_events.app.launch.learn.ARCHIVE_DEADLINE_S", 0.01)
         monkeypatch.setattr("slime_events.app.launch.learn.FAIL_DEADLINE_S", 0.01)
-    async with learner(parent, Asked(name="second", version=3, runs_dir=str(tmp_path)), Counting()) as learn:
+    async with learner(parent, LearnerRequest(name="second", version=3, runs_dir=str(tmp_path)), Counting()) as learn:
         with pytest.raises(error, match="archive"):
             await learn.run()
     assert isinstance((await records(tmp_path / "second"))[-1].envelope.event, RunFinished)
@@ -208,7 +207,7 @@ async def _each(found: list[Recorded]) -> AsyncIterator[Recorded]:
 
 
 async def test_what_cannot_be_asked_for_is_said_before_anything_is_there(parent: str, tmp_path: Path) -> None:
-    asked = Asked(name="second", runs_dir=str(tmp_path))
+    asked = LearnerRequest(name="second", runs_dir=str(tmp_path))
     async with open_run(parent) as opened:
         for change, wrong in (
             ({"flags": ("--rollout-temperature", "0.5")}, "--rollout-temperature: went into the rollouts"),
@@ -219,21 +218,21 @@ async def test_what_cannot_be_asked_for_is_said_before_anything_is_there(parent:
             ({"changes": str(tmp_path / "none")}, "cannot be read"),
         ):
             with pytest.raises(InvalidValue, match=wrong):
-                await look(opened, replace(asked, **change))
+                await plan_learner(opened, replace(asked, **change))
     assert not list(tmp_path.iterdir())
 
 
 async def test_other_settings_begin_at_the_beginning_and_nothing_else_at_no_step(parent: str, tmp_path: Path) -> None:
-    asked = Asked(name="second", runs_dir=str(tmp_path))
+    asked = LearnerRequest(name="second", runs_dir=str(tmp_path))
     async with open_run(parent) as opened:
-        assert (await look(opened, asked)).version is None
-        assert (await look(opened, replace(asked, flags=("--lr", "1e-3")))).version == 0
-        filtered = await look(opened, replace(asked, flags=("--dynamic-sampling-filter-path", FILTER)))
-        assert (filtered.version, filtered.outlook.differing) == (1, [1])
+        assert (await plan_learner(opened, asked)).version is None
+        assert (await plan_learner(opened, replace(asked, flags=("--lr", "1e-3")))).version == 0
+        filtered = await plan_learner(opened, replace(asked, flags=("--dynamic-sampling-filter-path", FILTER)))
+        assert (filtered.version, filtered.preview.differing) == (1, [1])
         graded = tmp_path / "graded.jsonl"
         graded.write_text(await _graded_otherwise(opened, 3))
-        prospect = await look(opened, replace(asked, changes=str(graded)))
-    assert (prospect.version, prospect.outlook.differing, len(prospect.outlook.regraded)) == (3, [3], 1)
+        prospect = await plan_learner(opened, replace(asked, changes=str(graded)))
+    assert (prospect.version, prospect.preview.differing, len(prospect.preview.regraded)) == (3, [3], 1)
 
 
 async def _graded_otherwise(opened: OpenedRun, step: int) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from actors.trainer.local_ranks import LocalRanks, local_ranks
 from slime_events.analysis.model.branch_point import read_point
-from slime_events.app.launch.branch_checkpoint import put_beginning
+from slime_events.app.launch.branch_checkpoint import put_branch_checkpoint
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_reader import open_run
 from storage.weights.store import digest_of
@@ -30,7 +30,7 @@ async def test_the_beginning_has_the_weights_and_the_optimizer_of_the_version(
         async def the_same(settings: TrainSettings) -> AsyncIterator[LocalRanks]:
             yield ranks
 
-        await put_beginning(branched, settings, str(tmp_path), note=lambda _: None, make_ranks=the_same)
+        await put_branch_checkpoint(branched, settings, str(tmp_path), note=lambda _: None, make_ranks=the_same)
         await ranks.reset()
         assert digest_of(await ranks.export_weights()) != branched.weights_digest
         await ranks.load_checkpoint(f"{tmp_path}/v000002")

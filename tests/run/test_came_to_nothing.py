@@ -10,7 +10,7 @@ import pytest
 from schemas.errors import RunNotFound, SlimeEventsError, TrainerError
 from schemas.prompts import PromptSubmitted
 from schemas.runs import RunFailed
-from slime_events.app.launch.empty_run import FAILED
+from slime_events.app.launch.run import FAILED
 from slime_events.core.config.settings import TrainSettings
 from storage.archive.reader import ArchiveReader
 from storage.jetstream.log import JetStreamLog

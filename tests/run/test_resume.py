@@ -22,7 +22,7 @@ from slime_events.app.cli.commands.resume import main as resume
 from slime_events.app.cli.commands.resume import run_and_flags
 from slime_events.app.launch.run_announcement import announce_resume
 from slime_events.app.launch.run_lock import holding, is_held
-from slime_events.app.launch.run_record import Standing, read_standing
+from slime_events.app.launch.run_record import RunRecord, read_run_record
 from slime_events.app.launch.supervisor import LAUNCHER
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_folder import RunFolder
@@ -131,7 +131,7 @@ def test_a_finished_run_is_left_alone_unless_more_steps_are_asked_for(
 def test_a_run_that_what_was_left_of_it_ends_meanwhile_is_looked_at_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def before_its_end(folder: RunFolder) -> Standing:
+    async def before_its_end(folder: RunFolder) -> RunRecord:
         monkeypatch.undo()
         standing = await look(folder)
         async with open_run_log(folder.path) as log:
@@ -180,7 +180,7 @@ def test_of_two_launchers_that_see_the_same_log_one_resumes_it(tmp_path: Path) -
 
     async def race() -> list[Any]:
         async with open_run_log(folder.path) as log:
-            standing = await read_standing(log)
+            standing = await read_run_record(log)
             workers = [Participant(log, LAUNCHER) for _ in range(2)]
             words = (announce_resume(worker, standing, standing.settings, folder) for worker in workers)
             return await asyncio.gather(*words, return_exceptions=True)
@@ -196,9 +196,9 @@ def test_of_two_launchers_that_see_the_same_log_one_resumes_it(tmp_path: Path) -
 def test_settings_are_those_of_the_start_with_what_was_changed_since(tmp_path: Path) -> None:
     stop(tmp_path, at_once=True)
 
-    async def look() -> Standing:
+    async def look() -> RunRecord:
         async with open_run_log(tmp_path / "runs" / "stopped") as log:
-            return await read_standing(log)
+            return await read_run_record(log)
 
     standing = asyncio.run(look())
     assert standing.settings == settings_of(tmp_path)

@@ -14,7 +14,7 @@ from ray.exceptions import RayActorError
 from schemas.errors import TrainerError
 from schemas.runs import RunFailed
 from schemas.workers import WorkerJoined, WorkerLost
-from slime_events.app.launch.restarts import Restarts
+from slime_events.app.launch.supervisor import Restarts
 from slime_events.core.train_batch import TrainBatch
 from tests.chaos.settings import OWN_REWARD
 from tests.run.cheap import Counted, CountingRanks, LocalCluster, Parts, cheap_parts, lose

@@ -15,7 +15,7 @@ from slime_events.analysis.audit.audit import Audit
 from tests.run.tiny import events_of, of, run_with, tiny
 
 pytestmark = pytest.mark.real
-CALCULATOR = Path(__file__).parents[2] / "docs" / "snippets" / "calculator.py"
+CALCULATOR = Path(__file__).parents[2] / "examples" / "calculator.py"
 
 
 def test_two_turns_with_a_calculator(tmp_path: Path) -> None:

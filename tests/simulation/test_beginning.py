@@ -17,7 +17,7 @@ from schemas.steps import StepCommitted
 from schemas.weights import WeightsPublished
 from serve_apps.engine.scripted_engine import Script
 from slime_events.analysis.model.branch_point import read_point
-from slime_events.app.launch.branch_checkpoint import put_beginning
+from slime_events.app.launch.branch_checkpoint import put_branch_checkpoint
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_reader import open_run
@@ -82,7 +82,7 @@ async def test_it_is_trained_from_the_archive_once(tmp_path: Path) -> None:
     branched, settings = await point(await archived(tmp_path / "parent"), 2)
     ranks, notes, checkpoints = Ranks(), list[str](), str(tmp_path / "checkpoints")
     for _ in range(2):
-        await put_beginning(branched, settings, checkpoints, note=notes.append, make_ranks=ranks)
+        await put_branch_checkpoint(branched, settings, checkpoints, note=notes.append, make_ranks=ranks)
     assert ranks.trained == [[0, 1]]
     assert {Path(folder).name: weights.hex() for folder, weights in ranks.disk.items()} == {
         "v000002": branched.optimizer_digest
@@ -95,7 +95,7 @@ async def test_a_new_optimizer_gets_the_weights_alone(tmp_path: Path) -> None:
     branched, settings = await point(await archived(tmp_path / "parent"), 2, fresh=True)
     other = msgspec.structs.replace(settings, trainer=msgspec.structs.replace(settings.trainer, optimizer="sgd"))
     ranks = Ranks()
-    await put_beginning(branched, other, str(tmp_path / "own"), note=lambda _: None, make_ranks=ranks)
+    await put_branch_checkpoint(branched, other, str(tmp_path / "own"), note=lambda _: None, make_ranks=ranks)
     assert [one.trainer.optimizer for one in ranks.built] == ["adam", "sgd"]
     assert ranks.trained == [[0, 1], []]
     assert [Path(folder).name for folder in ranks.disk] == ["v000002"]
@@ -105,10 +105,10 @@ async def test_a_new_optimizer_gets_the_weights_alone(tmp_path: Path) -> None:
 async def test_the_archives_of_a_whole_line_are_enough(tmp_path: Path) -> None:
     first, settings = await point(await archived(tmp_path / "first"), 1)
     ranks, own = Ranks(), tmp_path / "second"
-    await put_beginning(first, settings, str(own / "checkpoints"), note=lambda _: None, make_ranks=ranks)
+    await put_branch_checkpoint(first, settings, str(own / "checkpoints"), note=lambda _: None, make_ranks=ranks)
     second, settings = await point(await archived(own, first, ranks.disk), 2)
     ranks = Ranks()
-    await put_beginning(second, settings, str(tmp_path / "third"), note=lambda _: None, make_ranks=ranks)
+    await put_branch_checkpoint(second, settings, str(tmp_path / "third"), note=lambda _: None, make_ranks=ranks)
     assert ranks.trained == [[0], [1]]
     assert ranks.disk[f"{tmp_path}/third/v000002"].hex() == second.optimizer_digest
 
@@ -118,10 +118,10 @@ async def test_what_has_become_another_run_is_named(tmp_path: Path) -> None:
     branched, settings = await point(where, 2)
     other = msgspec.structs.replace(branched, weights_digest="0" * 64)
     with pytest.raises(TrainerError, match=r"the branch was made from 0000.*: it is another run now"):
-        await put_beginning(other, settings, str(tmp_path / "own"), note=lambda _: None, make_ranks=Ranks())
+        await put_branch_checkpoint(other, settings, str(tmp_path / "own"), note=lambda _: None, make_ranks=Ranks())
     (tmp_path / "parent" / "base" / "config.json").unlink()
     with pytest.raises(InvalidValue, match="that folder is not here: give the same checkpoint with --hf-checkpoint"):
-        await put_beginning(branched, settings, str(tmp_path / "own"), note=lambda _: None, make_ranks=Ranks())
+        await put_branch_checkpoint(branched, settings, str(tmp_path / "own"), note=lambda _: None, make_ranks=Ranks())
 
 
 async def test_a_learner_is_gone_on_from_with_the_prompts_of_the_run_that_it_follows(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from typing import Any
 
 import msgspec
 
-import slime_events
 from schemas.errors import SlimeEventsError
 from schemas.rewards import RewardFailureKind
 from slime_events.plugins.rewards import messages
@@ -30,7 +29,7 @@ _BOOT = (
     "import sys; sys.path.append(sys.argv[1]); "
     "from slime_events.analysis.rescore.bulk_grading import main; main(int(sys.argv[2]), float(sys.argv[3]))"
 )
-_ROOT = str(Path(slime_events.__file__).resolve().parents[1])
+_ROOT = str(Path(__file__).resolve().parents[3])
 START_S = 60.0
 """For a process to start, beside the time limit of its samples."""
 

@@ -21,7 +21,9 @@ OLDEST_NATS = (2, 12)
 # A demo run's folder stays below 1 GiB and its processes below 3 GiB; a run of one's own needs more.
 DISK_LOW, DISK_ENOUGH = 1 * GIB, 10 * GIB
 MEMORY_LOW, MEMORY_ENOUGH = 4 * GIB, 10 * GIB
-ENGINES_MEND = "`make install`, or pip install --no-deps -r requirements/engines.txt"
+OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 13)
+TRAIN_MEND = "a run that trains needs it: `make install`, or pip install 'slime-events[train]'"
+ENGINES_MEND = "a run that trains needs it: `make install`, or, in a clone, pip install --no-deps --group engines"
 
 
 class Outcome(enum.StrEnum):
@@ -43,11 +45,11 @@ class Check:
 
 
 def check_python(version: tuple[int, ...] = sys.version_info[:3]) -> Check:
-    """Megatron-core and SGLang are pinned to releases for one Python version."""
+    """Those that the tests and the demo have run on."""
     found = ".".join(map(str, version))
-    if version[:2] == (3, 11):
+    if OLDEST_PYTHON <= version[:2] <= NEWEST_PYTHON:
         return Check("python", Outcome.OK, found)
-    return Check("python", Outcome.FAIL, found, "make the environment with Python 3.11")
+    return Check("python", Outcome.FAIL, found, "make the environment with Python 3.11, 3.12 or 3.13")
 
 
 def check_package(name: str, mend: str, *, outcome: Outcome = Outcome.FAIL) -> Check:
@@ -78,9 +80,7 @@ def check_torch(limit: float = 60.0) -> Check:
         "import torch; gpus = torch.cuda.device_count(); "
         "print(torch.__version__, f'cuda, {gpus} x {torch.cuda.get_device_name(0)}' if gpus else 'cpu')"
     )
-    return check_import(
-        "torch", program, "pip install torch, at the version of requirements/constraints.txt", limit=limit
-    )
+    return check_import("torch", program, TRAIN_MEND, limit=limit)
 
 
 def check_megatron(limit: float = 60.0) -> Check:
@@ -91,7 +91,7 @@ def check_megatron(limit: float = 60.0) -> Check:
 
 def check_ray(limit: float = 60.0) -> Check:
     """Ray with Serve."""
-    return check_import("ray", "import ray, ray.serve; print(ray.__version__)", 'pip install "ray[serve]"', limit=limit)
+    return check_import("ray", "import ray, ray.serve; print(ray.__version__)", TRAIN_MEND, limit=limit)
 
 
 def check_sglang(limit: float = 120.0) -> Check:

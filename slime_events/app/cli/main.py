@@ -120,6 +120,7 @@ def usage() -> str:
 
 def _run(module: str, words: list[str]) -> int:
     from schemas.errors import ConfigError, PlugPointError, RunNotFound, SlimeEventsError
+    from slime_events.plugins.loader import OUR_PACKAGES
 
     try:
         return int(importlib.import_module(module).main(words))
@@ -127,6 +128,10 @@ def _run(module: str, words: list[str]) -> int:
         return _error(str(error), 2)
     except SlimeEventsError as error:
         return _error(str(error), 1)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in OUR_PACKAGES:
+            raise
+        return _error(f"the package {error.name} is not installed: pip install 'slime-events[train]'", 1)
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError as error:

@@ -15,7 +15,7 @@ from schemas.errors import SlimeEventsError
 from schemas.runs import RunFailed
 from slime_events.app.cli.render.text import moment, shorten, table
 from slime_events.app.launch.run_lock import is_held
-from slime_events.app.launch.run_record import read_standing
+from slime_events.app.launch.run_record import read_run_record
 from slime_events.app.launch.run_status import RunStatus, is_launched, status_of
 from slime_events.core.run.run_folder import RunFolder
 from storage.open_log import open_run_log
@@ -90,7 +90,7 @@ def _wanted(folder: RunFolder) -> int | None:
 
 async def _read(folder: RunFolder) -> RunRow:
     async with open_run_log(folder.path, folder.log_name(), deadline_s=READ_DEADLINE_S) as log:
-        standing = await read_standing(log)
+        standing = await read_run_record(log)
         last = standing.last.envelope.event
         status = status_of(last, await is_launched(folder, log))
         newest = [recorded async for recorded in log.read(await log.position())]

@@ -109,8 +109,8 @@ def is_converted(folder: Path) -> bool:
     manifest, weights = folder / MANIFEST, folder / "model.safetensors"
     if not (manifest.is_file() and weights.is_file()):
         return False
-    said = json.loads(manifest.read_text(encoding="utf-8"))
-    return bool(said["converter"] == CONVERTER and said["bytes"] == weights.stat().st_size)
+    entries = json.loads(manifest.read_text(encoding="utf-8"))
+    return bool(entries["converter"] == CONVERTER and entries["bytes"] == weights.stat().st_size)
 
 
 def _convert(source: Path, folder: Path) -> None:
@@ -138,26 +138,26 @@ def _convert(source: Path, folder: Path) -> None:
 def _config(reader: Any) -> Any:
     from transformers import LlamaConfig
 
-    def said(key: str) -> Any:
+    def value(key: str) -> Any:
         return reader.fields[key].contents()
 
     return LlamaConfig(
         architectures=["LlamaForCausalLM"],
         dtype="bfloat16",
-        vocab_size=said("llama.vocab_size"),
-        hidden_size=said("llama.embedding_length"),
-        intermediate_size=said("llama.feed_forward_length"),
-        num_hidden_layers=said("llama.block_count"),
-        num_attention_heads=said("llama.attention.head_count"),
-        num_key_value_heads=said("llama.attention.head_count_kv"),
-        head_dim=said("llama.rope.dimension_count"),
-        max_position_embeddings=said("llama.context_length"),
+        vocab_size=value("llama.vocab_size"),
+        hidden_size=value("llama.embedding_length"),
+        intermediate_size=value("llama.feed_forward_length"),
+        num_hidden_layers=value("llama.block_count"),
+        num_attention_heads=value("llama.attention.head_count"),
+        num_key_value_heads=value("llama.attention.head_count_kv"),
+        head_dim=value("llama.rope.dimension_count"),
+        max_position_embeddings=value("llama.context_length"),
         rms_norm_eps=1e-5,  # the file has its float32 neighbour
-        rope_parameters={"rope_type": "default", "rope_theta": float(said("llama.rope.freq_base"))},
+        rope_parameters={"rope_type": "default", "rope_theta": float(value("llama.rope.freq_base"))},
         tie_word_embeddings=True,  # the file has no output matrix
-        bos_token_id=said("tokenizer.ggml.bos_token_id"),
-        eos_token_id=said("tokenizer.ggml.eos_token_id"),
-        pad_token_id=said("tokenizer.ggml.padding_token_id"),
+        bos_token_id=value("tokenizer.ggml.bos_token_id"),
+        eos_token_id=value("tokenizer.ggml.eos_token_id"),
+        pad_token_id=value("tokenizer.ggml.padding_token_id"),
     )
 
 

@@ -1,8 +1,8 @@
 """A blocking call in a thread that nobody has to wait for.
 
-No thread of asyncio's: the loop waits for those when it ends, and the process with it. And what such a call raises is
-an `Exception`, always: Ray ends a call that it interrupts with `SystemExit(0)`, which asyncio passes on through a task
-to whoever runs the loop. A failing launcher would end in the middle of what it says, with exit code 0.
+Not a thread of asyncio: the loop waits for those when it ends, and the process with it. What such a call raises is
+always an `Exception`: Ray ends a call that it interrupts with `SystemExit(0)`, which asyncio passes through a task to
+the caller of the loop. A failing launcher would end in the middle of its report, with exit code 0.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from schemas.errors import EngineError
 
 
 def in_thread(call: Callable[[], None]) -> asyncio.Future[None]:
-    """What `call` comes to, in a thread that is left behind where it hangs."""
+    """The end of `call`, in a thread that is left behind where it hangs."""
     loop = asyncio.get_running_loop()
     result: asyncio.Future[None] = loop.create_future()
 
@@ -44,10 +44,9 @@ def in_thread(call: Callable[[], None]) -> asyncio.Future[None]:
 
 
 async def ended_within(seconds: float, call: Callable[[], None]) -> bool:
-    """Whether `call` has ended by then. Raises what it raised.
+    """Whether `call` has ended in time. Raises what it raised. One that hangs is left behind.
 
-    One that hangs is left behind. Whoever is cancelled meanwhile waits all the same, as what is half done is nobody's
-    to go on with.
+    A cancelled caller waits all the same: nobody could go on with what is half done.
     """
     loop, cancelled = asyncio.get_running_loop(), False
     result, end = in_thread(call), loop.time() + seconds

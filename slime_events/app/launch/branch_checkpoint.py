@@ -1,4 +1,4 @@
-"""`put_beginning`: what a branch's trainer begins with, as a checkpoint in the branch's folder.
+"""`put_branch_checkpoint`: makes the checkpoint that a branch's trainer begins with, in the branch's folder.
 
     parent's nearest checkpoint at or before the version | its base
         -> the steps since, trained again from the parent's log to the same digests -> checkpoint
@@ -33,7 +33,7 @@ from storage.weights.store import WeightStore
 SCRATCH = ".beginning"
 
 
-async def put_beginning(
+async def put_branch_checkpoint(
     branched: Branched,
     own: TrainSettings,
     checkpoints: str,
@@ -41,10 +41,10 @@ async def put_beginning(
     note: Callable[[str], None],
     make_ranks: MakeRanks = local_ranks,
 ) -> None:
-    """See above; nothing where it is there already. own: the branch's settings. checkpoints: its folder of them.
+    """Make the checkpoint unless it exists. own: the branch's settings. checkpoints: its folder of checkpoints.
 
     Raises RunNotFound, StorageError where the parent cannot be opened, InvalidValue where its base checkpoint is gone,
-    TrainerError where a step comes out otherwise than it was committed.
+    TrainerError where a step does not come to its committed digest.
     """
     folder = CheckpointFolders(checkpoints).of(branched.version)
     if Path(folder).is_dir():
@@ -54,10 +54,10 @@ async def put_beginning(
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
     async with _parent(branched, own, scratch, note, make_ranks) as parent, make_ranks(parent.settings) as ranks:
-        found = await ranks_at(parent, branched.version, ranks)
-        if found.weights != branched.weights_digest:
+        state = await ranks_at(parent, branched.version, ranks)
+        if state.weights != branched.weights_digest:
             raise TrainerError(
-                f"version {branched.version} of the run at {branched.where} has weights {found.weights}, and the "
+                f"version {branched.version} of the run at {branched.where} has weights {state.weights}, and the "
                 f"branch was made from {branched.weights_digest}: it is another run now"
             )
         if branched.optimizer_digest:
@@ -74,7 +74,7 @@ async def put_beginning(
 async def _parent(
     branched: Branched, own: TrainSettings, scratch: Path, note: Callable[[str], None], make_ranks: MakeRanks
 ) -> AsyncIterator[OpenedRun]:
-    """The parent, with a base checkpoint that is there, and, if it is a branch, with its own beginning."""
+    """The parent, with a base checkpoint that exists and, if it is a branch, with its own branch checkpoint."""
     async with open_run(branched.where) as parent:
         given = own.trainer.hf_checkpoint
         other = given if given != parent.settings.trainer.hf_checkpoint else None
@@ -92,14 +92,14 @@ async def trainable(
     """The run with all that ranks at one of its versions begin with: its base checkpoint and, if it is a branch that
     has lost it, the version that it branched off from, made again in `scratch`.
 
-    base: the checkpoint, where the run's own is gone. Raises as `put_beginning`.
+    base: the checkpoint, where the run's own is gone. Raises as `put_branch_checkpoint`.
     """
     folder = opened.folder
     settings = with_base(opened.settings, folder.weights if folder else None, base)
     before = await branched_of(opened.log)
     saved = settings.trainer.save or (str(folder.checkpoints) if folder else None)
     if before and not (saved and Path(CheckpointFolders(saved).of(before.version)).is_dir()):
-        await put_beginning(before, settings, str(scratch), note=note, make_ranks=make_ranks)
+        await put_branch_checkpoint(before, settings, str(scratch), note=note, make_ranks=make_ranks)
         settings = structs.replace(settings, trainer=structs.replace(settings.trainer, save=str(scratch)))
     return replace(opened, settings=settings)
 

@@ -24,16 +24,16 @@ OPTIMIZER = (
 
 
 def branch_settings(parent: TrainSettings, runs_dir: str, flags: Sequence[str]) -> ParsedTrain:
-    """The parent's settings under the flags, for a run in `runs_dir` unless they say otherwise.
+    """The parent's settings under the flags, for a run in `runs_dir` unless a flag names another folder.
 
     A branch begins with a version of its parent, so it has no `load`; and it saves its checkpoints where they do not
-    meet its parent's, and dumps only where it is told to. The sizes of a batch follow from each other anew. Raises
+    meet its parent's, and dumps only where a flag says so. The sizes of a batch follow from each other anew. Raises
     ConfigError.
     """
-    said = {word.partition("=")[0] for word in flags}
-    if "--load" in said:
+    given = {word.partition("=")[0] for word in flags}
+    if "--load" in given:
         raise InvalidValue("--load: a branch begins with the version that --from names")
-    sizes = {"num_steps_per_rollout": None} if "--global-batch-size" in said else {"global_batch_size": None}
+    sizes = {"num_steps_per_rollout": None} if "--global-batch-size" in given else {"global_batch_size": None}
     trainer = replace(parent.trainer, load=None, save=None, **sizes)
     debug = replace(parent.debug, save_debug_rollout_data=None, save_debug_train_data=None, dump_details=None)
     base = replace(parent, run=replace(parent.run, runs_dir=runs_dir), trainer=trainer, debug=debug)

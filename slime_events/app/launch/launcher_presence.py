@@ -1,4 +1,4 @@
-"""Whether a launcher is there for a run, asked over NATS: the one on another machine, where no file lock reaches."""
+"""Whether a run has a launcher on any machine, asked over NATS: no file lock reaches another machine."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from schemas.subjects import inbox
 from storage.jetstream.log import JetStreamLog
 
 TRIES, ANSWER_S = 3, 5.0
-"""Where nobody listens the server says so at once. A question that came just as a launcher left gets no answer, and is
-asked again; only one that hangs takes all of this."""
+"""Where nobody listens the server answers so at once. A question that arrives just as a launcher leaves gets no answer
+and is asked again; only a launcher that hangs takes all of this time."""
 
 
 @contextlib.asynccontextmanager

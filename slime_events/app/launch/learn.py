@@ -3,16 +3,19 @@
     lock on the folder -> NATS server for its own log -> run.started | run.resumed
                        -> trainer ranks at the version that both runs have -> Learner, archivist -> run.finished
 
-It holds nothing that the two logs and the folder do not hold: the same command goes on where it was killed.
+All of its state is in the two logs and the folder: after a kill the same command goes on.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+from msgspec import structs
 
 from actors.archivist import SealPolicy, archive_run
 from actors.learner.followed_batches import FollowedBatches
@@ -20,23 +23,35 @@ from actors.learner.learner import Learner, parent_records
 from actors.offline.ranks_at import MakeRanks
 from actors.trainer.local_ranks import local_ranks
 from actors.trainer.trainer import Trainer, TrainerPlan
-from schemas.errors import Conflict, DeadlineExceeded, InvalidValue, SlimeEventsError, StorageError
+from schemas.batches import BatchSealed
+from schemas.errors import Conflict, DeadlineExceeded, InvalidValue, RunNotFound, SlimeEventsError, StorageError
 from schemas.runs import Branched, RunFailed, RunFinished
-from schemas.subjects import about
-from slime_events.app.launch.branch_checkpoint import put_beginning
+from schemas.subjects import about, of_type
+from slime_events.analysis.model.branch_point import read_point
+from slime_events.analysis.retrain.settings import with_base
+from slime_events.app.launch.branch_checkpoint import put_branch_checkpoint
+from slime_events.app.launch.branch_settings import branch_settings, check_branch
 from slime_events.app.launch.log_server import LogServer
 from slime_events.app.launch.run_announcement import announce_resume, announce_start
 from slime_events.app.launch.run_lock import holding
-from slime_events.app.launch.run_record import Standing, read_standing
+from slime_events.app.launch.run_record import RunRecord, read_run_record
+from slime_events.core.config.flags import ParsedTrain
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.incarnation import Incarnation
 from slime_events.core.run.participant import Participant
-from slime_events.core.run.run_folder import RunFolder
-from slime_events.core.run.run_reader import OpenedRun
+from slime_events.core.run.run_folder import RUNS_DIR, RunFolder
+from slime_events.core.run.run_reader import OpenedRun, branched_of
 from slime_events.core.telemetry.process_log import setup_logging
 from slime_events.loop.learner.batches import Batches
-from slime_events.loop.learner.overrides import Changes, read_changes
-from slime_events.loop.learner.settings import least_rollouts, own_judge, own_normalise
+from slime_events.loop.learner.overrides import Changes, read_changes, write_changes
+from slime_events.loop.learner.preview import Outlook, look_ahead
+from slime_events.loop.learner.settings import (
+    learner_settings,
+    least_rollouts,
+    own_judge,
+    own_normalise,
+    trains_otherwise,
+)
 from storage.archive.writer import ArchiveWriter, blobs_to_archive
 from storage.blobs import BlobStore
 from storage.cancellation import check_cancelled, end_all
@@ -51,43 +66,44 @@ FAIL_DEADLINE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Beginning:
-    """Of a new learner: its settings and where it branches off."""
+class NewLearner:
+    """Settings of a new learner, and where it branches off."""
 
     settings: TrainSettings
     branched: Branched
 
 
 @dataclass(frozen=True, slots=True)
-class _Own:
-    """What a learner's log says of it. life: the incarnation that begins now."""
+class _OwnRun:
+    """What a learner's log says of it. incarnation: the one that begins now."""
 
     settings: TrainSettings
     branched: Branched
-    life: Incarnation
+    incarnation: Incarnation
 
 
 class Learn:
-    """One life of a learner. parent: may be closed again, its log is opened where it is read. beginning: None where the
-    learner goes on. see: is shown every event of its log. note: says what happens. make_ranks: the trainer's.
+    """One incarnation of a learner. parent: may be closed, its log is opened where it is read. new: None to resume.
+
+    see: is called with every event of the learner's log. note: takes messages for the user. make_ranks: of the trainer.
     """
 
     def __init__(
         self,
         parent: OpenedRun,
         folder: RunFolder,
-        beginning: Beginning | None,
+        new: NewLearner | None,
         *,
         see: Callable[[Recorded], None],
         note: Callable[[str], None],
         make_ranks: MakeRanks | None = None,
     ) -> None:
-        self._parent, self._folder, self._beginning = parent, folder, beginning
+        self._parent, self._folder, self._new = parent, folder, new
         self.see, self._note, self._make_ranks = see, note, make_ranks or local_ranks
 
     async def run(self) -> int:
-        """Train to the end of what is to be trained; the version reached. Raises a SlimeEventsError with the reason."""
-        new = self._beginning
+        """Train to the end; the version reached. Raises a SlimeEventsError with the reason."""
+        new = self._new
         with holding(self._folder) as before:
             setup_logging(ROLE, self._folder.logs)
             server = LogServer(self._folder, new.settings.run.nats_url if new else self._url(), self._note)
@@ -95,13 +111,13 @@ class Learn:
                 if new is not None:
                     own = await self._start(log, new)
                 else:
-                    standing = await self._look(log)
-                    if standing.has_finished:
+                    record = await self._look(log)
+                    if record.has_finished:
                         self._note(f"run {log.run} has finished all its steps: nothing to do")
-                        return standing.steps
-                    own = await self._resume(log, standing)
+                        return record.steps
+                    own = await self._resume(log, record)
                 check_cancelled()
-                worker = Participant(log, ROLE, incarnation=own.life)
+                worker = Participant(log, ROLE, incarnation=own.incarnation)
                 async with self._archiving(worker, own) as archiving:
                     try:
                         return await _while_archived(archiving, self._learn(worker, own))
@@ -115,7 +131,7 @@ class Learn:
 
     @contextlib.asynccontextmanager
     async def _open(self, url: str) -> AsyncIterator[JetStreamLog]:
-        new = self._beginning
+        new = self._new
         name = new.settings.run.run if new else self._folder.log_name()
         replicas = new.settings.run.nats_replicas if new else 1
         log = await JetStreamLog.open(url, name, create=new is not None, replicas=replicas, on_wait=self._note)
@@ -124,31 +140,31 @@ class Learn:
         finally:
             await log.close()
 
-    async def _start(self, log: EventLog, new: Beginning) -> _Own:
-        life = await announce_start(Participant(log, ROLE), new.settings, self._folder, new.branched)
-        return _Own(new.settings, new.branched, life)
+    async def _start(self, log: EventLog, new: NewLearner) -> _OwnRun:
+        incarnation = await announce_start(Participant(log, ROLE), new.settings, self._folder, new.branched)
+        return _OwnRun(new.settings, new.branched, incarnation)
 
-    async def _look(self, log: EventLog) -> Standing:
-        """Where a learner stands. Raises InvalidValue for a run that is none, or one of another run."""
-        standing = await read_standing(log)
-        branched = standing.started.branched
+    async def _look(self, log: EventLog) -> RunRecord:
+        """The learner's record. Raises InvalidValue for a run that is no learner of this parent."""
+        record = await read_run_record(log)
+        branched = record.started.branched
         if branched is None or not branched.follows or branched.run != self._parent.run:
             raise InvalidValue(
                 f"there is a run {log.run}, and it does not learn from {self._parent.run}: choose another name"
             )
-        return standing
+        return record
 
-    async def _resume(self, log: EventLog, standing: Standing) -> _Own:
-        life = await announce_resume(Participant(log, ROLE), standing, standing.settings, self._folder)
-        assert standing.started.branched is not None
-        return _Own(standing.settings, standing.started.branched, life)
+    async def _resume(self, log: EventLog, record: RunRecord) -> _OwnRun:
+        incarnation = await announce_resume(Participant(log, ROLE), record, record.settings, self._folder)
+        assert record.started.branched is not None
+        return _OwnRun(record.settings, record.started.branched, incarnation)
 
-    async def _learn(self, worker: Participant, own: _Own) -> int:
+    async def _learn(self, worker: Participant, own: _OwnRun) -> int:
         settings, branched = own.settings, own.branched
         trainer, checkpoints = settings.trainer, settings.trainer.save or str(self._folder.checkpoints)
         temperature = settings.rollout.rollout_temperature
         rollouts = FollowedBatches(self._parent.fetch, temperature=temperature, shared=branched.version)
-        await put_beginning(branched, settings, checkpoints, note=self._note, make_ranks=self._make_ranks)
+        await put_branch_checkpoint(branched, settings, checkpoints, note=self._note, make_ranks=self._make_ranks)
         async with self._make_ranks(settings) as ranks:
             shell = Trainer(
                 worker,
@@ -166,15 +182,15 @@ class Learn:
                 self.see,
             ).run()
 
-    def _changes(self, own: _Own) -> Changes:
+    def _changes(self, own: _OwnRun) -> Changes:
         if own.branched.changes is None:
             return Changes()
         blobs = BlobStore(own.settings.run.blob_url or str(self._folder.blobs))
         return read_changes(blobs.get(own.branched.changes), f"the changes of run {own.settings.run.run}")
 
     @contextlib.asynccontextmanager
-    async def _archiving(self, worker: Participant, own: _Own) -> AsyncIterator[asyncio.Task[Any]]:
-        """The archivist, which is given a minute after a learner's end, and some seconds after its failure."""
+    async def _archiving(self, worker: Participant, own: _OwnRun) -> AsyncIterator[asyncio.Task[Any]]:
+        """Run the archivist. It has a minute after the learner's end, and some seconds after its failure."""
         run, path = own.settings.run, self._folder.path
         url, stop = run.archive_url or str(self._folder.archive), asyncio.Event()
         blobs = blobs_to_archive(run.blob_url or str(self._folder.blobs), url, path)
@@ -209,7 +225,7 @@ def make_batches(parent: OpenedRun, own: TrainSettings, branched: Branched, chan
 
 
 async def _while_archived(archiving: asyncio.Task[Any], learn: Coroutine[Any, Any, int]) -> int:
-    """What `learn` comes to. An archivist that fails meanwhile ends it with its own error."""
+    """The result of `learn`. An archivist that fails meanwhile ends it with its own error."""
     learning = asyncio.create_task(learn, name="learn")
     try:
         await asyncio.wait({learning, archiving}, return_when=asyncio.FIRST_COMPLETED)
@@ -221,7 +237,7 @@ async def _while_archived(archiving: asyncio.Task[Any], learn: Coroutine[Any, An
 
 
 async def _fail(worker: Participant, error: SlimeEventsError) -> None:
-    """Say in the learner's log why it ended, if the log still answers and does not say that it has finished."""
+    """Append the reason to the learner's log, unless the log does not answer or the learner has finished."""
     log = worker.log
     with contextlib.suppress(StorageError, TimeoutError):
         async with asyncio.timeout(FAIL_DEADLINE_S):
@@ -231,3 +247,136 @@ async def _fail(worker: Participant, error: SlimeEventsError) -> None:
             failed = RunFailed(role=ROLE, reason=str(error), at_events=at)
             with contextlib.suppress(Conflict):
                 await worker.append_fenced(failed, Fence(about(log.run, "run", "run"), last.position if last else 0))
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerRequest:
+    """What the user asks for. version: to begin with; None: the newest before which nothing changes.
+
+    follow: to the parent's end, not only to the end of its log. drop: SQL that selects samples or groups. changes: path
+    of a changes file. runs_dir: None: the parent's. flags: over the parent's settings.
+    """
+
+    name: str
+    version: int | None = None
+    follow: bool = False
+    drop: str | None = None
+    changes: str | None = None
+    runs_dir: str | None = None
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerPlan:
+    """What a learner would do. parsed: settings and notes on them. changes, preview: what differs from the parent.
+
+    version: None where nothing differs, so that there is nothing to train.
+    """
+
+    parsed: ParsedTrain
+    changes: Changes
+    preview: Outlook
+    version: int | None
+
+
+async def plan_learner(parent: OpenedRun, request: LearnerRequest) -> LearnerPlan:
+    """One pass over the parent's log with the requested changes. Raises ConfigError, BadQuery, RunNotFound."""
+    await _check_own_rollouts(parent)
+    parsed = branch_settings(parent.settings, str(runs_dir(parent, request)), (*request.flags, "--run", request.name))
+    weights = parent.folder.weights if parent.folder else None
+    moved = parsed.settings.trainer.hf_checkpoint != parent.settings.trainer.hf_checkpoint
+    wanted = parsed.settings if moved else with_base(parsed.settings, weights)
+    steps = await _steps(parent, wanted.rollout.num_rollout or 0, follow=request.follow)
+    own = learner_settings(parent.settings, wanted, steps=steps)
+    changes = await _changes(parent, request)
+    before = await branched_of(parent.log)
+    first = before.version if before else 0
+    point = await read_point(parent.log, first, parent.where)
+    preview = await look_ahead(parent.log.read(), make_batches(parent, own, point, changes))
+    version = request.version
+    if version is None:
+        version = first if trains_otherwise(parent.settings, own) else preview.first
+    elif preview.first is not None and preview.first < version:
+        raise InvalidValue(
+            f"--from {version}: the batch of step {preview.first} changes, and version {version} was trained on it as "
+            f"it was: begin with version {preview.first} or before"
+        )
+    if version is not None:
+        check_branch(parent.settings, own, version, fresh_optimizer=False)
+    return LearnerPlan(ParsedTrain(own, parsed.notes), changes, preview, version)
+
+
+async def new_learner(parent: OpenedRun, plan: LearnerPlan, folder: RunFolder) -> NewLearner:
+    """The new learner's settings and branch point; stores its changes in its blob store."""
+    if plan.version is None:
+        raise ValueError("nothing is trained otherwise")
+    settings = plan.parsed.settings
+    blobs = BlobStore(settings.run.blob_url or str(folder.blobs))
+    kept = await blobs.put_async(write_changes(plan.changes)) if plan.changes else None
+    point = await read_point(parent.log, plan.version, parent.where)
+    branched = structs.replace(point, cursors={}, passed={}, follows=True, changes=kept)
+    return NewLearner(settings, branched)
+
+
+def runs_dir(parent: OpenedRun, request: LearnerRequest) -> Path:
+    """The folder of the learner's run: by default beside its parent's."""
+    return Path(request.runs_dir or (parent.folder.path.parent if parent.folder else RUNS_DIR))
+
+
+async def _check_own_rollouts(parent: OpenedRun) -> None:
+    before = await branched_of(parent.log)
+    if before is not None and before.follows:
+        raise InvalidValue(
+            f"run {parent.run} makes no rollouts, it learns from those of {before.run}: learn from {before.where}"
+        )
+
+
+async def _steps(parent: OpenedRun, most: int, *, follow: bool) -> int:
+    if follow:
+        return most
+    last = await parent.log.last(of_type(parent.run, "batch.sealed"))
+    if last is None or not isinstance(last.envelope.event, BatchSealed):
+        raise RunNotFound(f"run {parent.run} has no batch yet: wait for its first, or follow it with --follow")
+    return min(most, last.envelope.event.step + 1)
+
+
+async def _changes(parent: OpenedRun, request: LearnerRequest) -> Changes:
+    """Those of the file, and what the query drops. Raises InvalidValue for what the run has not made, BadQuery."""
+    changes = Changes()
+    if request.changes is not None:
+        changes = read_changes(_bytes(request.changes), request.changes)
+        await _check_known(parent, changes)
+    if request.drop is not None:
+        from slime_events.analysis.query import samples_where
+
+        samples = await samples_where(parent, request.drop)
+        if not samples:
+            raise InvalidValue(f"--drop gives no sample: look at it with `slime-events query {parent.where}`")
+        changes = changes.also(samples)
+    return changes
+
+
+def _bytes(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise InvalidValue(f"--changes {path} cannot be read: {error}") from error
+
+
+async def _check_known(parent: OpenedRun, changes: Changes) -> None:
+    samples = set(changes.dropped) | changes.rewards.keys()
+    groups = set(changes.dropped_groups) | changes.verdicts.keys()
+    async for recorded in parent.log.read(1, of_type(parent.run, "rollout.completed")):
+        samples.discard(recorded.envelope.event.entity())
+    async for recorded in parent.log.read(1, of_type(parent.run, "prompt.submitted")):
+        groups.discard(recorded.envelope.event.entity())
+    if unknown := sorted(samples | groups):
+        raise InvalidValue(
+            f"run {parent.run} has no {_some(unknown)}: the changes are of another run, or of a part of it that is not "
+            "there yet"
+        )
+
+
+def _some(names: Iterable[str]) -> str:
+    first, *more = names
+    return first if not more else f"{first} and {len(more)} more that are named"

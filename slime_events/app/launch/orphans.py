@@ -17,24 +17,24 @@ _STEP_S = 0.05
 
 
 def end_orphans(mark: str, spare: Collection[int] = (), *, variable: str = MARK) -> int:
-    """Kill what carries the mark; how many processes that were. spare: pids that are of use (the log's server).
-    variable: of the environment, that has the mark.
+    """Kill what carries the mark in the environment `variable`; the number of processes. spare: pids to leave, such as
+    that of the log's server.
 
-    Nothing is told by its name or pid alone. Raises DeadlineExceeded naming what does not end.
+    Name and pid alone never decide. Raises DeadlineExceeded naming what does not end.
     """
-    found = [
+    orphans = [
         process for process in psutil.process_iter() if _carries(process, variable, mark) and process.pid not in spare
     ]
-    for process in found:
+    for process in orphans:
         with contextlib.suppress(psutil.Error):  # psutil compares start times, so that no other process is hit
             process.kill()
     until = time.monotonic() + END_S
-    while alive := [process for process in found if _lives(process)]:
+    while alive := [process for process in orphans if _lives(process)]:
         if time.monotonic() > until:
             pids = ", ".join(str(process.pid) for process in alive)
             raise DeadlineExceeded(f"processes {pids} of the killed launcher did not end in {END_S:.0f} s")
         time.sleep(_STEP_S)
-    return len(found)
+    return len(orphans)
 
 
 def _carries(process: psutil.Process, variable: str, mark: str) -> bool:

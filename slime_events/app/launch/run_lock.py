@@ -15,7 +15,7 @@ from slime_events.core.run.run_folder import RunFolder
 from storage.file_lock import is_locked
 
 MARK = "SLIME_EVENTS_LAUNCH"
-"""Whatever a launch starts inherits this variable, so that what a killed launcher left can be told from all else."""
+"""All processes of a launch inherit this variable: it identifies what a killed launcher has left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,17 @@ def holding(folder: RunFolder) -> Iterator[Holder | None]:
 def is_held(folder: RunFolder) -> bool:
     """Whether a launcher holds the run now."""
     return bool(is_locked(folder.lock))
+
+
+def holder_of(folder: RunFolder) -> Holder | None:
+    """The launcher that holds the run now."""
+    if not is_held(folder):
+        return None
+    file = os.open(folder.lock, os.O_RDONLY)
+    try:
+        return _read(file)
+    finally:
+        os.close(file)
 
 
 def _read(file: int) -> Holder | None:

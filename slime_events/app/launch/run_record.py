@@ -1,4 +1,4 @@
-"""`Standing`: where a run stands by what it says of itself, and what it takes to go on from there."""
+"""`RunRecord`: a run's own events, read from its log, and which settings a resumed run may change."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ MAY_CHANGE = {
     "engine": ("rollout_num_gpus", "sglang_server_concurrency", "chunk_tokens", "chunk_seconds"),
     "trainer": ("keep_weights", "distributed_timeout_minutes"),
 }
-"""What does not enter into what is trained: how long, with how much patience, on how much hardware, watched by whom."""
+"""Settings that do not change what is trained: how long, how patiently, on how much hardware, watched by whom."""
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """started, resumed: the run's own events. last: the newest of them, ends included. steps: committed so far, those
-    before a branch's beginning included.
+class RunRecord:
+    """started, resumed: the run's own events. last: the newest of them, ends included. steps: committed so far,
+    those of a branch's parent included.
     """
 
     started: RunStarted
@@ -41,12 +41,12 @@ class Standing:
 
     @property
     def first(self) -> int:
-        """The version that the run begins with: 0, or that of the run it branched off from."""
+        """The version that the run begins with: 0, or the version that it branched off from."""
         return self.started.branched.version if self.started.branched else 0
 
     @property
     def incarnation(self) -> int:
-        """The number of the next one."""
+        """The number of the next incarnation."""
         return len(self.resumed) + 1
 
     @property
@@ -57,12 +57,12 @@ class Standing:
 
     @property
     def settings(self) -> TrainSettings:
-        """Those of run.started, with what resumptions have changed since."""
+        """The settings in force."""
         return settings_in_force((self.started, *self.resumed))
 
 
-async def read_standing(log: EventLog) -> Standing:
-    """Read it from the log. Raises RunNotFound where the log does not begin with run.started."""
+async def read_run_record(log: EventLog) -> RunRecord:
+    """Read the record from the log. Raises RunNotFound where the log does not begin with run.started."""
     events = [recorded async for recorded in log.read(1, about(log.run, "run", "run"))]
     if not events or not isinstance(started := events[0].envelope.event, RunStarted):
         raise RunNotFound(
@@ -73,14 +73,14 @@ async def read_standing(log: EventLog) -> Standing:
     committed = newest.envelope.event if newest else None
     first = started.branched.version if started.branched else 0
     steps = committed.version if isinstance(committed, StepCommitted) else first
-    return Standing(started, resumed, events[-1], steps)
+    return RunRecord(started, resumed, events[-1], steps)
 
 
 def changes(before: TrainSettings, after: TrainSettings) -> Changes:
     """What differs, field by field."""
     old, new = msgspec.to_builtins(before), msgspec.to_builtins(after)
-    found = {c: {f: value for f, value in new[c].items() if value != old[c].get(f)} for c in new}
-    return {component: fields for component, fields in found.items() if fields}
+    changed = {c: {f: value for f, value in new[c].items() if value != old[c].get(f)} for c in new}
+    return {component: fields for component, fields in changed.items() if fields}
 
 
 def check_changes(changed: Changes, steps: int) -> None:

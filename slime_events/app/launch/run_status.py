@@ -1,4 +1,4 @@
-"""`RunStatus`: where a run stands by its log and by whether a launcher has it now."""
+"""`RunStatus`: the status of a run, from its log and from whether a launcher has it now."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from storage.open_log import URL_FILE
 
 
 class RunStatus(enum.StrEnum):
-    """UNENDED: an archive whose last event is no end; whether anybody goes on with the run does not stand in it."""
+    """UNENDED: an archive whose last event is no end. It cannot say whether the run is on."""
 
     RUNNING = "running"
     FINISHED = "finished"
@@ -34,7 +34,7 @@ MEANINGS = {
     RunStatus.INTERRUPTED: "stopped in order before its last step; `slime-events resume {run}` goes on",
     RunStatus.FAILED: "`slime-events resume {run}` goes on once the cause is gone",
     RunStatus.KILLED: "no launcher is on, and its log has no end; `slime-events resume {run}` goes on",
-    RunStatus.UNENDED: "the archive ends before the run does; whether it is on now does not stand in it",
+    RunStatus.UNENDED: "the archive ends before the run does; it cannot say whether the run is on now",
 }
 """Each in words; `{run}` is to be filled in."""
 
@@ -53,10 +53,10 @@ def status_of(last: Event | None, launched: bool | None) -> RunStatus:
 async def read_status(opened: OpenedRun) -> RunStatus:
     """Of an opened run, now. Raises StorageError."""
     launched = None if opened.folder is None else await is_launched(opened.folder, opened.log)
-    return status_of(await last_word(opened.log), launched)
+    return status_of(await last_run_event(opened.log), launched)
 
 
-async def last_word(log: Readable) -> Event | None:
+async def last_run_event(log: Readable) -> Event | None:
     """The newest of a run's own events."""
     last = await log.last(about(log.run, "run", "run"))
     return last.envelope.event if last else None

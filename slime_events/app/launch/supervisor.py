@@ -1,4 +1,4 @@
-"""`Supervisor`: follows a run's log to its end, and its roles to theirs; starts again what died, fails what cannot be.
+"""`Supervisor`: follows a run's log and its roles to their ends; restarts what died, fails what cannot go on.
 
 A role whose process is gone is started again: all that it held is in the log. A role that ends with a reason of its own
 would do so again, and fails the run.
@@ -14,15 +14,14 @@ from collections.abc import Awaitable, Callable
 from typing import NoReturn
 
 from schemas.errors import DeadlineExceeded, NoSpace, SlimeEventsError, StorageError, TrainerError
+from schemas.event import Event
+from schemas.groups import GroupAccepted, GroupRejected
 from schemas.runs import RunFailed
 from schemas.subjects import about
-from schemas.workers import WorkerLost
+from schemas.workers import WorkerJoined, WorkerLost
 from slime_events.analysis.model.progress import Progress, disagreement
-from slime_events.app.launch.engine_watch import EngineWatch
-from slime_events.app.launch.rejection_watch import RejectionWatch
-from slime_events.app.launch.restarts import Restarts
-from slime_events.app.launch.role_end import error_of, is_lost, reason_of
-from slime_events.app.launch.roles import ARCHIVIST, CONDUCTOR, Roles
+from slime_events.analysis.model.rejections import Rejections
+from slime_events.app.launch.roles import ARCHIVIST, CONDUCTOR, Roles, error_of, is_lost, reason_of
 from slime_events.app.launch.view import View
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.participant import Participant
@@ -39,7 +38,7 @@ END_DEADLINE_S = 60.0
 ARCHIVE_DEADLINE_S = 10.0
 FAIL_DEADLINE_S = 5.0
 CONDUCTOR_GRACE_S = 60.0
-"""The conductor has the same deadline for the run's progress. It is given this much longer to start and to say so."""
+"""The conductor has the same deadline for the run's progress. It has this much longer to start and to report."""
 LEAST_FREE_BYTES = 16 * 1024 * 1024
 LOOK_S = 0.5
 READ_S = 0.25
@@ -70,12 +69,12 @@ class Supervisor:
     async def watch(self) -> None:
         """Until the run has finished and its roles have ended. Raises a SlimeEventsError that says why it failed."""
         async with Follower(self._worker.log, every_s=READ_S) as follower:
-            told = False
+            has_begun = False
             while not (self._over and follower.caught_up):
                 for recorded in await follower.next(wait_s=LOOK_S):
                     is_news = not follower.is_history(recorded)
-                    if is_news and not told:
-                        told = True
+                    if is_news and not has_begun:
+                        has_begun = True
                         self._view.begin(self._progress)
                     self._take(recorded, is_news=is_news)
                 await self._check_server()
@@ -83,7 +82,7 @@ class Supervisor:
                 await self._check_roles()
                 if not follower.caught_up:
                     continue
-                if told:
+                if has_begun:
                     self._view.tick(self._progress, self._settings.rollout.num_rollout or 0)
                 if reason := self._engines.hopeless:
                     await self._fail("engine", reason)
@@ -154,7 +153,7 @@ class Supervisor:
         worker = next((one.worker for one in reversed(self._progress.workers) if one.role == role), None)
         if worker is not None:
             lost = WorkerLost(worker=worker, role=role, reason=reason)
-            with contextlib.suppress(StorageError, TimeoutError):  # the news is not worth the run, nor a long wait
+            with contextlib.suppress(StorageError, TimeoutError):  # this event is not worth the run, nor a long wait
                 async with asyncio.timeout(FAIL_DEADLINE_S):
                     await self._worker.append([lost])
 
@@ -167,16 +166,16 @@ class Supervisor:
         waited_for: str | None = None,
     ) -> NoReturn:
         """End the run for what a role did: in the log, if it still answers, and here."""
-        state, life = self._progress.state, self._worker.incarnation
-        if state.phase in (RunPhase.NEW, RunPhase.RUNNING) and life is not None:
+        state, incarnation = self._progress.state, self._worker.incarnation
+        if state.phase in (RunPhase.NEW, RunPhase.RUNNING) and incarnation is not None:
             failed = RunFailed(role=role, reason=reason, waited_for=waited_for, at_events=state.events)
             with contextlib.suppress(StorageError, TimeoutError):
                 async with asyncio.timeout(FAIL_DEADLINE_S):
-                    await self._worker.append_fenced(failed, Fence(about(state.run, "run", "run"), life.since))
+                    await self._worker.append_fenced(failed, Fence(about(state.run, "run", "run"), incarnation.since))
         await self._end(reason if role == LAUNCHER else f"the {role} ended: {reason}", kind)
 
     async def _end(self, failure: str, kind: type[SlimeEventsError] = TrainerError) -> NoReturn:
-        """A failed run is archived as far as it came; what else its roles have to say adds nothing."""
+        """Archive a failed run as far as it came, and raise."""
         self._roles.stop(ARCHIVIST)
         await asyncio.wait([self._roles.tasks[ARCHIVIST]], timeout=ARCHIVE_DEADLINE_S)
         raise kind(f"run {self._settings.run.run} failed (logs in {self._folder.logs}): {failure}")
@@ -193,3 +192,81 @@ class Supervisor:
         for role, task in self._roles.tasks.items():
             if error := error_of(task):
                 raise TrainerError(f"the run is over, but the {role} ended badly: {reason_of(error)}")
+
+
+class Restarts:
+    """A fold of deaths. most: deaths of one role between which the run did not move on that are one too many."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._deaths: dict[str, tuple[int, int]] = {}
+
+    def allows(self, role: str, moved: int) -> bool:
+        """Fold a death in; whether to start the role again. moved: position of the newest event that moved the run."""
+        count, before = self._deaths.get(role, (0, moved))
+        count = count + 1 if moved == before else 1
+        self._deaths[role] = count, moved
+        return count < self._most
+
+
+START_TRIES = 2
+ROLE = "engine"
+
+
+class EngineWatch:
+    """replicas: engines that the run asked for; each one that joins beyond them replaces one that is gone."""
+
+    def __init__(self, replicas: int) -> None:
+        self._replicas = replicas
+        self._joined = 0
+        self._lost: list[str] = []
+
+    def apply(self, event: Event) -> str | None:
+        """Fold one event in; a sentence where it is news."""
+        if isinstance(event, WorkerLost) and event.role == ROLE:
+            self._lost.append(event.reason)
+            return f"{event.worker} is lost: {event.reason}"
+        if isinstance(event, WorkerJoined) and event.role == ROLE:
+            self._joined += 1
+            if self._joined > self._replicas:
+                seconds = sum(event.seconds.values())
+                return (
+                    f"an engine was lost, and {event.worker} has joined in its place (it took {seconds:.0f} s to start)"
+                )
+        return None
+
+    @property
+    def hopeless(self) -> str | None:
+        """Why no engine will ever join: before one did, `START_TRIES` for each that was asked for have ended."""
+        if self._joined or len(self._lost) < START_TRIES * self._replicas:
+            return None
+        return f"{len(self._lost)} starts of an engine failed, the last one so: {self._lost[-1]}"
+
+
+FILTERED = 10
+"""Groups that a filter drops before it is reported: a filter is there to drop some."""
+
+
+class RejectionWatch:
+    """A fold. It reports the first group that failed, and then each tenfold."""
+
+    def __init__(self) -> None:
+        self._rejections = Rejections()
+        self._accepted = 0
+        self._failed_next, self._total_next = 1, FILTERED
+
+    def apply(self, event: Event) -> str | None:
+        """Fold one event in; a sentence where it is news."""
+        if isinstance(event, GroupAccepted):
+            self._accepted += 1
+        if not isinstance(event, GroupRejected):
+            return None
+        rejections = self._rejections
+        rejections.apply(event)
+        if rejections.failed < self._failed_next and rejections.total < self._total_next:
+            return None
+        while rejections.failed >= self._failed_next:
+            self._failed_next *= 10
+        while rejections.total >= self._total_next:
+            self._total_next *= 10
+        return f"{rejections.total} of {self._accepted + rejections.total} groups rejected: {rejections.commonest()}"

@@ -1,20 +1,31 @@
-"""`View`: what the launcher tells whoever watches."""
+"""What the launcher shows: `PlainView` prints lines, `LiveView` a picture that renews itself. `make_view` chooses."""
 
 from __future__ import annotations
 
-from typing import Protocol
+import sys
+import time
+from collections.abc import Callable
+from typing import Protocol, TextIO
 
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from schemas.evals import EvalCompleted
 from slime_events.analysis.model.progress import Progress, StepLine
+from slime_events.app.cli.render.sparkline import sparkline
+from slime_events.core.state.run import RunState
 
 
 class View(Protocol):
-    """Told of everything that a person may want to see; decides by itself what to show."""
+    """Receives everything that a person may want to see, and decides what to show."""
 
     def note(self, text: str) -> None:
         """A sentence."""
 
     def begin(self, progress: Progress) -> None:
-        """What there was before: of a run that goes on, nothing is told again."""
+        """The past of a resumed run, of which nothing is shown again."""
 
     def step(self, line: StepLine, progress: Progress, steps: int) -> None:
         """A step was committed."""
@@ -24,3 +35,169 @@ class View(Protocol):
 
     def close(self) -> None:
         """Nothing more will come."""
+
+
+def step_text(line: StepLine, progress: Progress, steps: int) -> str:
+    """One step in one line."""
+    eta = progress.eta_s(steps)
+    return (
+        f"step {line.step + 1}/{steps}  reward {line.reward:.3f}  accepted {line.accepted_share:.0%}  "
+        f"length {line.mean_length:.1f}  {line.tokens_per_s:.0f} tok/s  staleness {line.staleness}  "
+        f"{line.seconds:.2f} s  trainer idle {line.idle:.0%}" + (f"  ETA {eta:.0f} s" if eta is not None else "")
+    )
+
+
+class PlainView:
+    """Writes lines to a stream."""
+
+    def __init__(self, out: TextIO = sys.stderr) -> None:
+        self._out = out
+        self._evals = 0
+
+    def note(self, text: str) -> None:
+        """A sentence."""
+        print(text, file=self._out, flush=True)
+
+    def begin(self, progress: Progress) -> None:
+        """Skip the evaluations of before."""
+        self._evals = len(progress.evals)
+
+    def step(self, line: StepLine, progress: Progress, steps: int) -> None:
+        """A line per step."""
+        self.note(step_text(line, progress, steps))
+
+    def tick(self, progress: Progress, steps: int) -> None:
+        """A line per evaluation."""
+        for done in progress.evals[self._evals :]:
+            made_by = f" (answers by {done.other_versions})" if done.other_versions else ""
+            failed = f", {done.failed} failed" if done.failed else ""
+            what = f"eval {done.dataset} of version {done.version}{made_by}"
+            self.note(f"{what}: {done.mean:.3f} over {done.samples} samples{failed}")
+        self._evals = len(progress.evals)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+REFRESH_S = 0.25
+"""Seconds between two drawings at least: four a second cost well under one per cent of a core."""
+CURVE = 40
+"""Steps, or means of neighbouring steps, in the reward curve."""
+EVALS = 4
+
+WaitsFor = Callable[[RunState], str]
+
+
+class LiveView:
+    """Draws the newest state, at most every REFRESH_S. Notes stay above as plain lines."""
+
+    def __init__(self, out: TextIO = sys.stderr, waits_for: WaitsFor | None = None) -> None:
+        self._console = Console(file=out, highlight=False)
+        self._live = Live(console=self._console, auto_refresh=False, transient=False)
+        self._waits_for = waits_for
+        self._begun = time.monotonic()
+        self._drawn = 0.0
+        self._closed = False
+        self._last: tuple[Progress, int] | None = None
+        self._live.start()
+
+    def note(self, text: str) -> None:
+        """A sentence, above the figures."""
+        self._console.print(Text(text))
+
+    def begin(self, progress: Progress) -> None:
+        """The picture is of the whole run anyway."""
+
+    def step(self, line: StepLine, progress: Progress, steps: int) -> None:
+        """A step was committed."""
+        self.tick(progress, steps)
+
+    def tick(self, progress: Progress, steps: int) -> None:
+        """Something happened; it is drawn when it is time to."""
+        self._last = (progress, steps)
+        if time.monotonic() - self._drawn >= REFRESH_S:
+            self._draw()
+
+    def close(self) -> None:
+        """Draw the last state and leave it record."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._last is not None:
+            self._draw()
+        self._live.stop()
+
+    def _draw(self) -> None:
+        if self._last is None:
+            return
+        self._drawn = time.monotonic()
+        seconds = self._drawn - self._begun
+        self._live.update(screen(*self._last, seconds=seconds, waits_for=self._waits_for), refresh=True)
+
+
+def screen(progress: Progress, steps: int, *, seconds: float, waits_for: WaitsFor | None = None) -> Group:
+    """The whole picture. seconds: since the command began."""
+    state = progress.state
+    done = state.steps
+    head = Text(f"{state.run}  {_bar(done, steps)}  step {done}/{steps}", style="bold")
+    eta = progress.eta_s(steps) if done < steps else None
+    head.append(f"  {_time(seconds)}" + (f", {_time(eta)} to go" if eta is not None else ""), style="dim")
+    parts: list[Text | Table] = [head, _figures(progress)]
+    rewards = [line.reward for line in progress.steps]
+    if rewards:
+        parts.insert(
+            1, Text(f"reward {rewards[-1]:.3f}  {sparkline(rewards, CURVE)}  from {rewards[0]:.3f}", style="green")
+        )
+    if progress.evals:
+        last = "  ".join(map(_eval, progress.evals[-EVALS:]))
+        parts.append(Text(f"evals  {last}"))
+    if waits_for is not None and done < steps:
+        parts.append(Text(f"waits for {waits_for(state)}", style="dim"))
+    return Group(*parts)
+
+
+def _eval(done: EvalCompleted) -> str:
+    failed = f" ({done.failed} of {done.samples} failed)" if done.failed else ""
+    made_by = f" by {done.other_versions}" if done.other_versions else ""
+    return f"{done.dataset} v{done.version}{made_by} {done.mean:.3f}{failed}"
+
+
+def _figures(progress: Progress) -> Table:
+    state, counts = progress.state, progress.state.counts
+    decided = counts.groups_accepted + counts.groups_rejected
+    figures = [
+        ("accepted", f"{counts.groups_accepted / decided:.0%}" if decided else "-"),
+        ("in flight", str(progress.in_flight)),
+        ("weights", f"v{state.version}" if state.version >= 0 else "-"),
+    ]
+    if progress.steps:
+        line = progress.steps[-1]
+        figures += [
+            ("tok/s", f"{line.tokens_per_s:.0f}"),
+            ("length", f"{line.mean_length:.1f}"),
+            ("staleness", str(line.staleness)),
+            ("trainer idle", f"{line.idle:.0%}"),
+            ("s/step", f"{line.seconds:.2f}"),
+        ]
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name, _ in figures:
+        table.add_column(name, justify="right")
+    table.add_row(*(value for _, value in figures))
+    return table
+
+
+def _bar(done: int, steps: int, width: int = 24) -> str:
+    full = width * done // steps if steps else 0
+    return "━" * full + "─" * (width - full)
+
+
+def _time(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"
+
+
+def make_view(plain: bool, waits_for: WaitsFor | None = None, out: TextIO | None = None) -> View:
+    """Lines with `plain` or without a terminal, else the live picture. out: stderr by default."""
+    out = out or sys.stderr
+    watched = out.isatty() and sys.stdout.isatty()
+    return LiveView(out, waits_for) if watched and not plain else PlainView(out)

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import msgspec
 
-import slime_events
 from schemas import errors
 from schemas.errors import DeadlineExceeded, PlugPointError
 from slime_events.plugins.rewards import messages
@@ -25,7 +24,7 @@ _BOOT = (
     "from slime_events.plugins.rewards.worker import main; main(*map(int, sys.argv[2:]))"
 )
 _STDERR = 2
-_ROOT = str(Path(slime_events.__file__).resolve().parents[1])
+_ROOT = str(Path(__file__).resolve().parents[3])
 _answer_decoder = msgspec.msgpack.Decoder(messages.Answer)
 
 STACK_SECONDS = 0.05

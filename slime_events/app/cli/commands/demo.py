@@ -108,7 +108,7 @@ def prepare(options: DemoOptions) -> ParsedTrain:
 
     nowhere = Path(DATA)
     tiny = options.model == TINY
-    draft = _with_flags(demo_settings(nowhere) if tiny else smollm2_settings(nowhere, nowhere), options.flags)
+    draft = with_flags(demo_settings(nowhere) if tiny else smollm2_settings(nowhere, nowhere), options.flags)
     run = draft.settings.run
     folder = RunFolder(run.runs_dir, run.run)
     check_room(folder, force=options.force)
@@ -126,12 +126,12 @@ def _made(options: DemoOptions, data: Path, folder: RunFolder) -> ParsedTrain:
     from slime_events.app.demo.settings import prepare_demo, prepare_smollm2
 
     if options.model == TINY:
-        return _with_flags(prepare_demo(data), options.flags)
+        return with_flags(prepare_demo(data), options.flags)
     checkpoint = folder.path.parent / ".models" / SMOLLM2
-    return _with_flags(prepare_smollm2(data, checkpoint), options.flags)
+    return with_flags(prepare_smollm2(data, checkpoint), options.flags)
 
 
-def _with_flags(base: TrainSettings, flags: Sequence[str]) -> ParsedTrain:
+def with_flags(base: TrainSettings, flags: Sequence[str]) -> ParsedTrain:
     """`base` under the flags. The sizes of a batch follow from each other anew."""
     trainer = replace(base.trainer, global_batch_size=None, num_steps_per_rollout=None)
     text = to_toml(replace(base, trainer=trainer))

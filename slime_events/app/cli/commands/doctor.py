@@ -11,6 +11,7 @@ from pathlib import Path
 
 from slime_events.app.cli.checks import (
     ENGINES_MEND,
+    TRAIN_MEND,
     Check,
     Outcome,
     check_disk,
@@ -55,7 +56,8 @@ def _checks(options: DoctorOptions) -> list[Callable[[], Check]]:
     checks: list[Callable[[], Check]] = [check_python]
     if options.quick:
         for package in ("torch", "megatron-core", "ray", "sglang"):
-            checks.append(partial(check_package, package, f"pip install {package}, pinned as in requirements/"))
+            mend = TRAIN_MEND if package in ("torch", "ray") else ENGINES_MEND
+            checks.append(partial(check_package, package, mend))
     elif options.imports:
         checks += [check_torch, check_megatron, check_ray, check_sglang]
     else:

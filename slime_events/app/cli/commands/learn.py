@@ -19,7 +19,7 @@ from slime_events.app.cli.run_arguments import read_words, version_of
 from slime_events.core.run.run_folder import RUNS_DIR, RunFolder
 
 if TYPE_CHECKING:
-    from slime_events.app.launch.learning import Asked, Prospect
+    from slime_events.app.launch.learn import LearnerPlan, LearnerRequest
     from slime_events.core.run.run_reader import OpenedRun
     from storage.log import Recorded
 
@@ -61,7 +61,7 @@ def _main(argv: Sequence[str], naming: str, *, first: bool) -> int:
     return _to_the_end(run, asked, first=first)
 
 
-def _to_the_end(run: str, asked: Asked, *, first: bool) -> int:
+def _to_the_end(run: str, asked: LearnerRequest, *, first: bool) -> int:
     try:
         return asyncio.run(_learn(run, asked, first=first))
     except (KeyboardInterrupt, asyncio.CancelledError):
@@ -71,14 +71,13 @@ def _to_the_end(run: str, asked: Asked, *, first: bool) -> int:
 
 def go_on(folder: RunFolder, parent: str) -> int:
     """`resume` of a learner. parent: what the run that it follows is opened with."""
-    from slime_events.app.launch.learning import Asked
+    from slime_events.app.launch.learn import LearnerRequest
 
-    return _to_the_end(parent, Asked(name=folder.run, runs_dir=str(folder.path.parent)), first=True)
+    return _to_the_end(parent, LearnerRequest(name=folder.run, runs_dir=str(folder.path.parent)), first=True)
 
 
-async def _learn(run: str, asked: Asked, *, first: bool) -> int:
-    from slime_events.app.launch.learn import Learn
-    from slime_events.app.launch.learning import begin, look, runs_dir
+async def _learn(run: str, asked: LearnerRequest, *, first: bool) -> int:
+    from slime_events.app.launch.learn import Learn, new_learner, plan_learner, runs_dir
     from slime_events.app.launch.preflight import check_learner
     from slime_events.core.run.run_reader import branched_of, open_run
 
@@ -93,12 +92,12 @@ async def _learn(run: str, asked: Asked, *, first: bool) -> int:
             if first and asked.version is None:
                 before = await branched_of(parent.log)
                 asked = replace(asked, version=before.version if before else 0)
-            prospect = await look(parent, asked)
+            prospect = await plan_learner(parent, asked)
             _say_prospect(parent, prospect)
             if prospect.version is None:
                 return 0
             check_learner(prospect.parsed.settings)
-            beginning = await begin(parent, prospect, RunFolder.create(runs_dir(parent, asked), asked.name))
+            beginning = await new_learner(parent, prospect, RunFolder.create(runs_dir(parent, asked), asked.name))
     told = _Told(parent)
     version = await Learn(parent, folder, beginning, see=told.see, note=say).run()
     say(f"run {asked.name} has version {version}{told.text()}")
@@ -106,8 +105,8 @@ async def _learn(run: str, asked: Asked, *, first: bool) -> int:
     return 0
 
 
-def _say_prospect(parent: OpenedRun, prospect: Prospect) -> None:
-    outlook = prospect.outlook
+def _say_prospect(parent: OpenedRun, prospect: LearnerPlan) -> None:
+    outlook = prospect.preview
     for note in prospect.parsed.notes:
         say(f"note: {note}")
     if outlook.differing:
@@ -158,8 +157,8 @@ class _Told:
         return f"; {self._steps} steps on {self._samples:,} samples of {self._parent.run}, none of them generated again"
 
 
-def _asked(argv: Sequence[str], naming: str) -> tuple[str, Asked]:
-    from slime_events.app.launch.learning import Asked
+def _asked(argv: Sequence[str], naming: str) -> tuple[str, LearnerRequest]:
+    from slime_events.app.launch.learn import LearnerRequest
 
     words = read_words(argv, VALUES, ("--follow",))
     own = words.own
@@ -168,7 +167,7 @@ def _asked(argv: Sequence[str], naming: str) -> tuple[str, Asked]:
         raise no_run(command, own.get("--runs-dir", RUNS_DIR))
     if naming not in own:
         raise InvalidValue(f"say whose rollouts and who learns: RUN {naming} NAME (see --help)")
-    return words.run, Asked(
+    return words.run, LearnerRequest(
         name=own[naming],
         version=version_of(own["--from"]) if "--from" in own else None,
         follow=bool(words.switches),

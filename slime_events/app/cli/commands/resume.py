@@ -19,7 +19,7 @@ from slime_events.core.config.toml import to_toml
 from slime_events.core.run.run_folder import RUNS_DIR, RunFolder, find_run
 
 if TYPE_CHECKING:
-    from slime_events.app.launch.run_record import Standing
+    from slime_events.app.launch.run_record import RunRecord
 
 HELP = """\
 usage: slime-events resume RUN [--runs-dir DIR] [flags]
@@ -112,12 +112,12 @@ async def _summarise(folder: RunFolder) -> None:
     folder.summary.write_text(json.dumps(summary, indent=2) + "\n")
 
 
-async def _look(folder: RunFolder) -> Standing:
-    from slime_events.app.launch.run_record import read_standing
+async def _look(folder: RunFolder) -> RunRecord:
+    from slime_events.app.launch.run_record import read_run_record
     from storage.open_log import open_run_log
 
     async with open_run_log(folder.path, folder.log_name()) as log:
-        return await read_standing(log)
+        return await read_run_record(log)
 
 
 def run_and_flags(argv: Sequence[str]) -> tuple[RunFolder, list[str]]:

@@ -51,7 +51,7 @@ async def _retrain(said: argparse.Namespace, begun: float) -> Report:
     from actors.offline.retrain_run import Save, Wanted, retrain
     from slime_events.analysis.retrain.report import step_text
     from slime_events.app.launch.branch_checkpoint import trainable
-    from slime_events.app.launch.environment import environment
+    from slime_events.app.launch.run_announcement import environment
     from slime_events.core.run.run_reader import open_run
 
     def show(step: Retrained) -> None:

@@ -18,7 +18,7 @@ from slime_events.core.run.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from schemas.runs import Branched
-    from slime_events.app.launch.run_record import Standing
+    from slime_events.app.launch.run_record import RunRecord
 
 INTERRUPTED = 130
 
@@ -61,7 +61,7 @@ def resolve(parsed: ParsedTrain, *, new: bool = True) -> TrainSettings:
 def run_to_end(
     settings: TrainSettings,
     *,
-    resumes: Standing | None = None,
+    resumes: RunRecord | None = None,
     folder: RunFolder | None = None,
     branched: Branched | None = None,
 ) -> dict[str, Any] | None:
@@ -73,8 +73,8 @@ def run_to_end(
     # A taken name is said before anything heavy starts.
     folder = folder or RunFolder.create(settings.run.runs_dir, settings.run.run)
     say_how_to_go_on(goes_on(folder))
-    from slime_events.app.launch.live_view import make_view
     from slime_events.app.launch.run import launch
+    from slime_events.app.launch.view import make_view
 
     view = make_view(settings.run.plain, _waits_for(settings))
     try:
