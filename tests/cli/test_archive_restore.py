@@ -13,9 +13,7 @@ from schemas.envelope import enclose
 from schemas.errors import ArchiveDamaged, RunIsOn, StorageError
 from schemas.prompts import PromptSubmitted, Source
 from schemas.runs import RunStarted
-from slime_events.app.cli.commands.archive import main as archive
 from slime_events.app.cli.commands.restore import MARK
-from slime_events.app.cli.commands.restore import main as restore
 from slime_events.app.launch.run_lock import holding
 from slime_events.core.config.run import RunSettings
 from slime_events.core.config.settings import TrainSettings
@@ -27,6 +25,9 @@ from storage.log import Append, Recorded
 from storage.nats.server import NatsServer
 from storage.open_log import open_run_log
 from storage.payloads import offload
+from tests.cli.invoke import command
+
+archive, restore = command("archive"), command("restore")
 
 
 @pytest.fixture

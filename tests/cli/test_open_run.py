@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from schemas.errors import RunNotFound
-from slime_events.app.cli.commands.show import main
+from slime_events.app.cli.main import main
 from slime_events.core.run.run_reader import open_run
 from storage.archive.writer import ArchiveWriter
 from storage.jetstream.log import JetStreamLog
@@ -76,5 +76,5 @@ def test_every_view_of_an_archive(
     asked: list[str], shown: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     where = _archived(tmp_path)
-    assert main([where, *asked]) == 0
+    assert main(["show", where, *asked]) == 0
     assert shown in capsys.readouterr().out

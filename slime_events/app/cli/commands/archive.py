@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from schemas.errors import ArchiveDamaged, BlobDamaged, BlobMissing, RunIsOn
-from slime_events.app.cli.run_argument import RunParser, blob_url
+from slime_events.app.cli.files import blob_url
 from slime_events.core.run.run_folder import RunFolder, find_run
 
 if TYPE_CHECKING:
     from storage.archive.reader import ArchiveReader
 
 
-def main(argv: Sequence[str] = ()) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Archive, or only look. Errors are raised; damage that was found and not mended is one."""
-    said = _parser().parse_args(argv)
-    folder = find_run(said.run, said.runs_dir)
+    folder = find_run(arguments.run, arguments.runs_dir)
     own = folder.archive_url()
-    url = said.url or own
-    if not said.verify or said.repair:
-        asyncio.run(_archive(folder, url, repair=said.repair, own=url == own))
-    if said.verify:
+    url = arguments.url or own
+    if not arguments.verify or arguments.repair:
+        asyncio.run(_archive(folder, url, repair=arguments.repair, own=url == own))
+    if arguments.verify:
         print(verified(url, folder.log_name()))
     return 0
 
@@ -84,11 +82,3 @@ def _check_blobs(reader: ArchiveReader) -> tuple[int, int]:
         except BlobDamaged as error:
             raise ArchiveDamaged(f"{error}: `slime-events archive` with another URL copies it anew") from error
     return here, len(refs) - here
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = RunParser(prog="slime-events archive", description=__doc__)
-    parser.add_argument("url", nargs="?", metavar="URL", help="where to (fsspec URL) [the run's own archive]")
-    parser.add_argument("--verify", action="store_true", help="only read all of it back, and check every digest")
-    parser.add_argument("--repair", action="store_true", help="first make damaged segments again from the log")
-    return parser

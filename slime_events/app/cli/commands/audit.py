@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import TypedDict
 
 import msgspec
@@ -18,32 +18,31 @@ from slime_events.analysis.audit.followed import facts_of
 from slime_events.analysis.audit.ledger import Ledger
 from slime_events.analysis.audit.recalled import RecordedEnds, recorded_ends
 from slime_events.analysis.audit.report import Report, report_text
+from slime_events.app.cli.files import blob_url
 from slime_events.app.cli.render.text import json_text
-from slime_events.app.cli.run_argument import RunParser, blob_url
 from slime_events.core.run.run_folder import RunFolder, find_run
 from slime_events.core.run.run_reader import branched_of, is_archive, open_archive, open_run
 from storage.archive.log import ArchivedLog
 from storage.log import Readable, Recorded
 
 
-def main(argv: Sequence[str] = ()) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Print the report. Errors are raised."""
-    said = _parser().parse_args(argv)
     begun = time.perf_counter()
-    where = said.run if said.archive is None else f"{said.archive.rstrip('/')}/{said.run}"
-    if said.archive is not None or is_archive(where):
-        report = asyncio.run(_audit_archive(where, files=not said.no_files))
+    where = arguments.run if arguments.archive is None else f"{arguments.archive.rstrip('/')}/{arguments.run}"
+    if arguments.archive is not None or is_archive(where):
+        report = asyncio.run(_audit_archive(where, files=not arguments.no_files))
     else:
-        report = asyncio.run(_audit_run(find_run(said.run, said.runs_dir), files=not said.no_files))
+        report = asyncio.run(_audit_run(find_run(arguments.run, arguments.runs_dir), files=not arguments.no_files))
     seconds = time.perf_counter() - begun
-    if said.json:
+    if arguments.json:
         facts = msgspec.to_builtins(report) | {"clean": report.clean, "seconds": seconds}
         for check, found in zip(facts["checks"], report.checks, strict=True):
             for plain, finding in zip(check["findings"], found.findings, strict=True):
                 plain["sentence"] = str(finding)
         sys.stdout.write(json_text(facts))
     else:
-        sys.stdout.write(f"{report_text(report, said.most)}\n\n{_verdict(report, seconds)}\n")
+        sys.stdout.write(f"{report_text(report, arguments.most)}\n\n{_verdict(report, seconds)}\n")
     return 0 if report.clean else 1
 
 
@@ -115,12 +114,3 @@ def _verdict(report: Report, seconds: float) -> str:
         return f"run {report.run} is clean: {len(report.checks)} checks, {pace}"
     unread = "" if report.unread is None else " and was not read to its end"
     return f"run {report.run} has {len(report.findings)} findings{unread}: {len(report.checks)} checks, {pace}"
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = RunParser(prog="slime-events audit", description=__doc__)
-    parser.add_argument("--archive", metavar="URL", help="the same as RUN = URL/RUN")
-    parser.add_argument("--no-files", action="store_true", help="the log alone: neither blobs nor weight folders")
-    parser.add_argument("--most", type=int, default=20, metavar="N", help="findings shown per check, 0 for all [20]")
-    parser.add_argument("--json", action="store_true", help="JSON instead of text")
-    return parser

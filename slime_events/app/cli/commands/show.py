@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import hashlib
 import sys
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from slime_events.analysis.model import History, read_history
 from slime_events.analysis.model.progress import Progress
 from slime_events.analysis.model.verify import verify
 from slime_events.analysis.timetravel.difference import difference
-from slime_events.analysis.timetravel.log_position import FORMS, AtPosition, parse_place
+from slime_events.analysis.timetravel.log_position import AtPosition, parse_place
 from slime_events.analysis.timetravel.lookahead import look_ahead
 from slime_events.analysis.timetravel.moment import Moment
 from slime_events.analysis.timetravel.timeline import Timeline
@@ -32,7 +31,6 @@ from slime_events.app.cli.commands.show_step import step_facts, step_text
 from slime_events.app.cli.commands.show_version import version_facts, version_text
 from slime_events.app.cli.render.event_line import event_line
 from slime_events.app.cli.render.text import json_text
-from slime_events.app.cli.run_argument import RunParser
 from slime_events.app.launch.run_status import RunStatus, is_launched, read_status
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.run.run_reader import OpenedRun, open_run
@@ -41,8 +39,6 @@ from slime_events.core.trajectory import Fetch, read_trajectory
 from slime_events.plugins.prompt_text import prompt_decoder, text_decoder
 from storage.archive.index import cache_folder
 from storage.log import Readable
-
-_PLACES = ("--at", "--diff")
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,9 +167,8 @@ def _say_that_it_indexes(events: int) -> None:
     sys.stderr.write(f"reading {events:,} events once, so that every position can be entered at once\n")
 
 
-def main(argv: Sequence[str] = ()) -> int:
+def run(said: argparse.Namespace) -> int:
     """Print what is asked. Errors are raised."""
-    said = _parser().parse_args(list(_joined(argv)))
     others = (said.group, said.sample, said.version, said.trace, said.verify or None)
     if said.at is not None and any(other is not None for other in others):
         raise InvalidValue("--at shows the whole run at one position: leave out --group, --sample, --version, ...")
@@ -181,14 +176,6 @@ def main(argv: Sequence[str] = ()) -> int:
         raise InvalidValue("--diff compares with another position: say --at POS too")
     sys.stdout.write(asyncio.run(_show(said)) + "\n")
     return 0
-
-
-def _joined(argv: Sequence[str]) -> Iterator[str]:
-    """`--at -90s` as one word: else argparse takes -90s for an option."""
-    words = iter(argv)
-    for word in words:
-        value = next(words, None) if word in _PLACES else None
-        yield word if value is None else f"{word}={value}"
 
 
 async def _show(said: argparse.Namespace) -> str:
@@ -204,26 +191,3 @@ async def _show(said: argparse.Namespace) -> str:
             launched = None if opened.folder is None else await is_launched(opened.folder, opened.log)
             shown = await answer(opened.log, question, opened.fetch, opened.folder, launched=launched)
     return json_text(shown.facts).rstrip() if said.json else shown.text
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = RunParser(
-        prog="slime-events show", description=__doc__, epilog="Ids may be cut short where no other begins like that."
-    )
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument(
-        "--step", type=int, metavar="N",
-        help="one step, from 0: batch, samples, metrics, digests; with --at: so many events on (-1: back)",
-    )  # fmt: skip
-    what.add_argument("--group", metavar="G", help="one group: prompt, samples, filter decision, fate")
-    what.add_argument("--sample", metavar="S", help="one rollout: tokens, log-probs, versions, reward, fate")
-    what.add_argument("--version", type=int, metavar="V", help="one set of weights: origin, folder, engines, evals")
-    what.add_argument("--trace", metavar="G", help="the spans of one group, from submit to activate")
-    what.add_argument(
-        "--verify", action="store_true", help="fold the log from position 0 and compare with how the live run ended"
-    )
-    parser.add_argument("--at", metavar="POS", help=f"the whole system at a position: {FORMS}")
-    parser.add_argument("--diff", metavar="POS", help="with --at: what differs between the two positions")
-    parser.add_argument("--tokens", type=int, default=TOKENS, metavar="N", help=f"token rows, 0 for all [{TOKENS}]")
-    parser.add_argument("--json", action="store_true", help="JSON instead of text")
-    return parser

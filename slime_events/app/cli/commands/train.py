@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import shutil
+import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from schemas.errors import ConfigError, SlimeEventsError
-from slime_events.app.cli.watched import say_how_to_go_on
+from msgspec.structs import replace
+
+from schemas.errors import ConfigError, InvalidValue, SlimeEventsError
+from slime_events.app.cli.watched import announce_recovery
+from slime_events.core.config.derivations import derive
 from slime_events.core.config.flags import ParsedTrain, parse_train
 from slime_events.core.config.paths import require_paths
 from slime_events.core.config.settings import TrainSettings
-from slime_events.core.run.run_folder import RunFolder
+from slime_events.core.run.run_folder import RUNS_DIR, RunFolder
 
 if TYPE_CHECKING:
     from schemas.runs import Branched
@@ -22,28 +24,30 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 
 
-def main(argv: Sequence[str] = ()) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Train. 130 where it was stopped before its last step; errors are raised."""
-    if "--help" in argv or "-h" in argv:
-        from slime_events.core.config.help import help_text
+    return finish(resolve(parse_train(arguments.flags)))
 
-        sys.stdout.write(help_text(max(60, min(120, shutil.get_terminal_size().columns))))
-        return 0
-    settings = resolve(parse_train(argv))
-    summary = run_to_end(settings)
+
+def finish(
+    settings: TrainSettings,
+    *,
+    resumes: Standing | None = None,
+    folder: RunFolder | None = None,
+    branched: Branched | None = None,
+    first: int = 0,
+) -> int:
+    """`run_to_end`, then what was reached and where it lies; the exit code. first: the run's first step."""
+    summary = run_to_end(settings, resumes=resumes, folder=folder, branched=branched)
     if summary is None or is_interrupted(summary, settings):
         return INTERRUPTED
     say(reached(summary))
-    say(where(RunFolder(settings.run.runs_dir, settings.run.run)))
+    say(where(folder or RunFolder(settings.run.runs_dir, settings.run.run), first))
     return 0
 
 
 def resolve(parsed: ParsedTrain, *, new: bool = True) -> TrainSettings:
-    """Settings that can start: every note said, everything tried that can be, the number of steps known.
-
-    new: see `check_start`.
-    """
-    from slime_events.app.cli.epochs import resolve_epochs
+    """Settings that can start: notes are printed, the number of steps is known. new: see `check_start`."""
     from slime_events.app.launch.preflight import check_start
 
     for note in parsed.notes:
@@ -56,6 +60,33 @@ def resolve(parsed: ParsedTrain, *, new: bool = True) -> TrainSettings:
     return settings
 
 
+def resolve_epochs(settings: TrainSettings) -> tuple[TrainSettings, str | None]:
+    """`num_rollout = num_epoch * rows // rollout_batch_size`, slime's rule, and a sentence about it.
+
+    Counts the rows of the prompt data. Settings without num_epoch are returned as they are. Raises DataError,
+    TooManyBadLines, InvalidValue (less than one step).
+    """
+    epochs, batch = settings.rollout.num_epoch, settings.rollout.rollout_batch_size
+    if epochs is None or settings.rollout.num_rollout is not None:
+        return settings, None
+    rows = _rows(settings)
+    steps = epochs * rows // batch
+    if steps < 1:
+        raise InvalidValue(
+            f"num_epoch {epochs} over {rows} rows is less than one step of rollout_batch_size {batch}: lower it"
+        )
+    rollout = replace(settings.rollout, num_rollout=steps, num_epoch=None)
+    resolved, _ = derive(replace(settings, rollout=rollout))
+    return resolved, f"num_epoch {epochs} over {rows} rows is num_rollout {steps}."
+
+
+def _rows(settings: TrainSettings) -> int:
+    from slime_events.loop.prompts.source import PromptSource
+
+    # A template needs the tokenizer, and counting needs no template.
+    return len(PromptSource(replace(settings.data, apply_chat_template=False), settings.rollout.rollout_seed))
+
+
 def run_to_end(
     settings: TrainSettings,
     *,
@@ -63,14 +94,14 @@ def run_to_end(
     folder: RunFolder | None = None,
     branched: Branched | None = None,
 ) -> dict[str, Any] | None:
-    """The summary; None where it was interrupted by force. Whatever ends it early, the last words say how to go on.
+    """The summary; None where it was interrupted by force. After any early end the last message says how to continue.
 
-    resumes: where the run stands that is to go on, in its folder; None for a new one. branched: where a new one goes on
-    from, if not from its base checkpoint.
+    resumes: the status of the run to resume, in its folder; None for a new run. branched: what a new run begins with in
+    place of its base checkpoint.
     """
-    # A taken name is said before anything heavy starts.
+    # A taken name is refused before anything heavy starts.
     folder = folder or RunFolder.create(settings.run.runs_dir, settings.run.run)
-    say_how_to_go_on(goes_on(folder))
+    announce_recovery(goes_on(folder))
     from slime_events.app.launch.live_view import make_view
     from slime_events.app.launch.run import launch
 
@@ -108,12 +139,12 @@ def is_interrupted(summary: dict[str, Any], settings: TrainSettings) -> bool:
 
 
 def stopped(folder: RunFolder) -> str:
-    """What an interrupted run has kept, and how to go on with it."""
+    """What an interrupted run has kept, and how to continue it."""
     return f"stopped: everything that was acked is in the log; {goes_on(folder)}"
 
 
 def goes_on(folder: RunFolder) -> str:
-    """How to go on."""
+    """How to continue the run."""
     name = _name(folder)
     return f"`slime-events resume {name}` goes on from there, `slime-events show {name}` shows how far it came"
 
@@ -142,8 +173,6 @@ def where(folder: RunFolder, first: int = 0) -> str:
 
 
 def _name(folder: RunFolder) -> str:
-    from slime_events.core.run.run_folder import RUNS_DIR
-
     runs_dir = folder.path.parent
     return folder.run + (f" --runs-dir {runs_dir}" if runs_dir != Path(RUNS_DIR).absolute() else "")
 
