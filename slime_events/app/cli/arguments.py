@@ -7,8 +7,11 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from slime_events.app.cli.parser import CommandParser
+
+Options = argparse.ArgumentParser | argparse._ArgumentGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +43,12 @@ def tree(chosen: str | None = None) -> argparse.ArgumentParser:
         parser.takes_flags = command.takes_flags
         if chosen in (None, name):
             command.declare(parser)
-    branch = commands.add_parser(RETRAIN_BRANCH, prog="slime-events retrain")
+    branch = commands.add_parser(
+        RETRAIN_BRANCH, prog="slime-events retrain", formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     branch.takes_flags = True
     if chosen in (None, RETRAIN_BRANCH):
-        _learn(branch)
+        _learn(branch, "--branch")
     return root
 
 
@@ -66,10 +71,19 @@ def _version(text: str) -> int:
     return int(number)
 
 
+def _option(to: Options, spec: str, help: str, type: Any = str, default: Any = None, **more: Any) -> None:
+    """An option with a value. spec: its name, and that of the value."""
+    name, metavar = spec.split()
+    to.add_argument(name, metavar=metavar, help=help, type=type, default=default, **more)
+
+
+def _switch(to: Options, name: str, help: str) -> None:
+    """An option without a value."""
+    to.add_argument(name, action="store_true", help=help)
+
+
 def _demo(parser: CommandParser) -> None:
-    parser.usage = (
-        "slime-events demo [--model tiny|smollm2-135m] [--steps N] [--force] [any flag of slime-events train ...]"
-    )
+    parser.usage = "slime-events demo [--model tiny|smollm2-135m] [--steps N] [--force] [any flag of train ...]"
     parser.description = """\
 A real run: SGLang rollouts, Megatron training, every event in the log. The tiny model comes with the package
 and learns its task visibly; smollm2-135m is a pretrained model, for a few steps."""
@@ -78,11 +92,9 @@ flags of slime-events train that are often given:
   --run NAME           name of the run [demo, or smollm2-135m]
   --runs-dir DIR       folder of all runs [slime-runs]
   --max-staleness N    versions that a rollout may be behind; 0 is synchronous"""
-    parser.add_argument("--model", default="tiny", metavar="M", help="tiny or smollm2-135m [tiny]")
-    parser.add_argument("--steps", metavar="N", help="training steps (--num-rollout)")
-    parser.add_switch(
-        "--force", "replace an earlier demo of that name (one under the default name is replaced without asking)"
-    )
+    _option(parser, "--model M", "tiny or smollm2-135m [tiny]", default="tiny")
+    _option(parser, "--steps N", "training steps (--num-rollout)")
+    _switch(parser, "--force", "replace an earlier demo of that name (the default name is replaced without asking)")
     parser.add_argument("--config", help=argparse.SUPPRESS)  # refused with a sentence of its own
 
 
@@ -109,66 +121,50 @@ A run that is on is not touched. A run that has finished is left as it is."""
 
 
 def _branch(parser: CommandParser) -> None:
-    parser.usage = (
-        "slime-events branch RUN --from VERSION --run NAME [--reset-optimizer] [--runs-dir DIR] [any flag of train ...]"
-    )
+    parser.usage = "slime-events branch RUN --from VERSION --run NAME [--reset-optimizer] [any flag of train ...]"
     parser.description = """\
 A new run that continues from weight version VERSION of RUN: one that is on, has finished, or of which only the
 archive is left (<--archive-url>/<name>). Its past is RUN's log up to there, which is shared, not copied."""
     parser.epilog = "Settings that no flag changes are RUN's. --num-rollout counts the steps of RUN up to VERSION too."
     parser.add_run(beside=True)
-    parser.add_argument(
-        "--from", dest="version", type=_version, metavar="VERSION", help="the weight version that it begins with"
-    )
-    parser.add_argument("--run", dest="name", metavar="NAME", help="name of the new run")
-    parser.add_switch("--reset-optimizer", "begin with a new optimizer and schedule; else both continue")
+    _option(parser, "--from VERSION", "the weight version that it begins with", _version, dest="version")
+    _option(parser, "--run NAME", "name of the new run", dest="name")
+    _switch(parser, "--reset-optimizer", "begin with a new optimizer and schedule; else both continue")
 
 
-def _learn(parser: CommandParser) -> None:
+def _learn(parser: CommandParser, naming: str = "--run") -> None:
     parser.usage = """\
 slime-events learn RUN --run NAME [--from VERSION] [--follow] [--drop SQL] [--changes FILE] [flags]
        slime-events retrain RUN --branch NAME [--drop SQL] [--changes FILE] [flags]"""
     parser.description = """\
-A run of its own that is trained on the rollouts of RUN: one that is on, has finished, or of which only the archive
-is left. It generates nothing. Which samples it takes, with which rewards, and how it trains on them is in its own
-log."""
+A run of its own that is trained on the rollouts of RUN: one that is on, has finished, or of which only the archive is
+left. It generates nothing. Which samples it takes, with which rewards, and how it trains on them is in its own log."""
     parser.epilog = """\
 Flags of the algorithm and the trainer, --dynamic-sampling-filter-path and --num-rollout may differ from RUN's."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_run(beside=True)
-    parser.add_argument(
-        "--run", "--branch", dest="name", metavar="NAME",
-        help="name of the new run. If it is there, it continues where it was stopped or killed",
-    )  # fmt: skip
-    parser.add_argument(
-        "--from", dest="version", type=_version, metavar="VERSION",
-        help="the weight version of RUN that it begins with [learn: the first; retrain: the newest that nothing is "
-        "changed before]",
-    )  # fmt: skip
-    parser.add_switch("--follow", "continue until RUN ends [only what is in its log now]")
-    parser.add_argument(
-        "--drop", metavar="SQL",
-        help="train without these samples: a query over RUN with a column `sample` or `group_id`",
-    )  # fmt: skip
-    parser.add_argument(
-        "--changes", metavar="FILE",
-        help="JSON lines, as `slime-events rescore` writes them: rewards, verdicts, samples and groups dropped",
-    )  # fmt: skip
+    name = "name of the new run. If it is there, it continues where it was stopped or killed"
+    _option(parser, f"{naming} NAME", name, dest="name")
+    version = (
+        "weight version of RUN to begin with [learn: the first; retrain: the newest that nothing is changed before]"
+    )
+    _option(parser, "--from VERSION", version, _version, dest="version")
+    _switch(parser, "--follow", "continue until RUN ends [only what is in its log now]")
+    _option(parser, "--drop SQL", "train without these samples: a query over RUN with a column `sample` or `group_id`")
+    changes = "JSON lines, as `slime-events rescore` writes them: rewards, verdicts, samples and groups dropped"
+    _option(parser, "--changes FILE", changes)
 
 
 def _tail(parser: CommandParser) -> None:
     parser.description = "The events of a run, as they come or as they came, one readable line each."
     parser.add_run()
-    parser.add_argument(
-        "--type", nargs="+", action="extend", default=[], metavar="TYPE",
-        help="event types (rollout.completed) or nouns (rollout)",
-    )  # fmt: skip
-    parser.add_argument("--group", help="only what is about this group")
-    parser.add_argument("--sample", help="only what is about this sample")
-    parser.add_argument("--from", dest="start", type=int, default=1, metavar="N", help="first position [1]")
-    parser.add_switch("--no-follow", "end at the last event there is")
-    parser.add_switch("--json", "one JSON object per event; arrays as type and length")
-    parser.add_switch("--full", "with --json: arrays in full")
+    types = "event types (rollout.completed) or nouns (rollout)"
+    _option(parser, "--type TYPE", types, default=[], nargs="+", action="extend")
+    _option(parser, "--group GROUP", "only what is about this group")
+    _option(parser, "--sample SAMPLE", "only what is about this sample")
+    _option(parser, "--from N", "first position [1]", int, 1, dest="start")
+    _switch(parser, "--no-follow", "end at the last event there is")
+    _switch(parser, "--json", "one JSON object per event; arrays as type and length")
+    _switch(parser, "--full", "with --json: arrays in full")
 
 
 def _show(parser: CommandParser) -> None:
@@ -178,21 +174,17 @@ def _show(parser: CommandParser) -> None:
     parser.epilog = "Ids may be cut short where no other begins like that."
     parser.add_run()
     what = parser.add_mutually_exclusive_group()
-    what.add_argument(
-        "--step", type=int, metavar="N",
-        help="one step, from 0: batch, samples, metrics, digests; with --at: so many events on (-1: back)",
-    )  # fmt: skip
-    what.add_argument("--group", metavar="G", help="one group: prompt, samples, filter decision, fate")
-    what.add_argument("--sample", metavar="S", help="one rollout: tokens, log-probs, versions, reward, fate")
-    what.add_argument("--version", type=int, metavar="V", help="one set of weights: origin, folder, engines, evals")
-    what.add_argument("--trace", metavar="G", help="the spans of one group, from submit to activate")
-    what.add_argument(
-        "--verify", action="store_true", help="fold the log from position 0 and compare with how the live run ended"
-    )
-    parser.add_argument("--at", metavar="POS", help=f"the whole system at a position: {FORMS}")
-    parser.add_argument("--diff", metavar="POS", help="with --at: what differs between the two positions")
-    parser.add_argument("--tokens", type=int, default=64, metavar="N", help="token rows, 0 for all [64]")
-    parser.add_switch("--json", "JSON instead of text")
+    step = "one step, from 0: batch, samples, metrics, digests; with --at: so many events on (-1: back)"
+    _option(what, "--step N", step, int)
+    _option(what, "--group G", "one group: prompt, samples, filter decision, fate")
+    _option(what, "--sample S", "one rollout: tokens, log-probs, versions, reward, fate")
+    _option(what, "--version V", "one set of weights: origin, folder, engines, evals", int)
+    _option(what, "--trace G", "the spans of one group, from submit to activate")
+    _switch(what, "--verify", "fold the log from position 0 and compare with how the live run ended")
+    _option(parser, "--at POS", f"the whole system at a position: {FORMS}")
+    _option(parser, "--diff POS", "with --at: what differs between the two positions")
+    _option(parser, "--tokens N", "token rows, 0 for all [64]", int, 64)
+    _switch(parser, "--json", "JSON instead of text")
 
 
 def _lineage(parser: CommandParser) -> None:
@@ -201,31 +193,28 @@ What a weight version was made of, down to the lines of its prompts, and what be
 that descend from it. Across the joins of branches, and from a live run, a finished one or an archive."""
     parser.add_run()
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--version", type=int, metavar="V", help="of these weights [the newest]")
-    what.add_argument("--step", type=int, metavar="N", help="of one training step, from 0")
-    what.add_argument("--sample", metavar="S", help="of one rollout")
-    what.add_argument("--group", metavar="G", help="of one prompt and its samples")
-    what.add_argument("--source", metavar="FILE[:LINE]", help="of a prompt file or a line of it, or inbox[:KEY]")
-    parser.add_argument(
-        "--depth", type=int, default=1, metavar="N", help="steps back from a version or step, 0 for all [1]"
-    )
+    _option(what, "--version V", "of these weights [the newest]", int)
+    _option(what, "--step N", "of one training step, from 0", int)
+    _option(what, "--sample S", "of one rollout")
+    _option(what, "--group G", "of one prompt and its samples")
+    _option(what, "--source FILE[:LINE]", "of a prompt file or a line of it, or inbox[:KEY]")
+    _option(parser, "--depth N", "steps back from a version or step, 0 for all [1]", int, 1)
     parser.add_argument("--format", choices=("text", "json", "svg", "html"), help="[that of --out, else text]")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write it there")
+    _option(parser, "--out FILE", "write it there", Path)
 
 
 def _query(parser: CommandParser) -> None:
     parser.description = "SQL over a run, live, finished or archived (docs/querying.md)."
     parser.add_run()
     parser.add_argument("sql", nargs="?", metavar="SELECT", help="one statement in DuckDB's SQL")
-    parser.add_argument("--file", metavar="FILE", help="read it from a file, - for standard input")
-    parser.add_argument(
-        "--format", choices=("table", "csv", "json", "parquet"), default="table", help="of the rows [table]"
-    )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the rows there")
-    parser.add_argument("--rows", type=int, default=100, metavar="N", help="shown as a table, 0 for all [100]")
-    parser.add_switch("--with-parent", "and the runs that it branched from, up to there")
-    parser.add_switch("--tables", "list the tables, and ask nothing")
-    parser.add_argument("--schema", metavar="TABLE", help="list a table's columns, and ask nothing")
+    formats = ("table", "csv", "json", "parquet")
+    _option(parser, "--file FILE", "read it from a file, - for standard input")
+    parser.add_argument("--format", choices=formats, default="table", help="of the rows [table]")
+    _option(parser, "--out FILE", "write the rows there", Path)
+    _option(parser, "--rows N", "shown as a table, 0 for all [100]", int, 100)
+    _switch(parser, "--with-parent", "and the runs that it branched from, up to there")
+    _switch(parser, "--tables", "list the tables, and ask nothing")
+    _option(parser, "--schema TABLE", "list a table's columns, and ask nothing")
 
 
 def _retrain(parser: CommandParser) -> None:
@@ -235,36 +224,30 @@ conductor takes part. On the run's own topology (ranks, tensor parallel size) ev
 on another topology the report says by how much the weights differ. Exit code 0 where every digest is equal, 1 where
 one is not: the first such step is named."""
     parser.add_run()
-    parser.add_argument("--steps", metavar="A:B", help="steps A to B, both included; A:, :B and A too [all]")
-    parser.add_switch("--from-base", "from the run's beginning: pass its checkpoints over")
-    parser.add_argument(
-        "--hf-checkpoint", metavar="FOLDER", help="the base checkpoint, where it is no longer where the run had it"
-    )
-    parser.add_argument("--tensor-model-parallel-size", type=int, metavar="N", help="of another topology")
-    parser.add_argument("--actor-num-gpus-per-node", type=int, metavar="N", help="ranks of another topology")
-    parser.add_argument("--save-version", type=int, metavar="V", help="write the weights of version V, with --out")
-    parser.add_argument(
-        "--out", metavar="FOLDER", help="where to: a folder of weight versions, such as a run's weights/"
-    )
-    parser.add_switch("--checkpoint", "a trainer checkpoint of that version too")
-    parser.add_argument(
-        "--branch", metavar="NAME", help="into a new run, with --drop SQL or --changes FILE (--branch --help says more)"
-    )
-    parser.add_switch("--json", "JSON instead of text")
+    _option(parser, "--steps A:B", "steps A to B, both included; A:, :B and A too [all]")
+    _switch(parser, "--from-base", "from the run's beginning: pass its checkpoints over")
+    _option(parser, "--hf-checkpoint FOLDER", "the base checkpoint, where it is no longer where the run had it")
+    _option(parser, "--tensor-model-parallel-size N", "of another topology", int)
+    _option(parser, "--actor-num-gpus-per-node N", "ranks of another topology", int)
+    _option(parser, "--save-version V", "write the weights of version V, with --out", int)
+    _option(parser, "--out FOLDER", "where to: a folder of weight versions, such as a run's weights/")
+    _switch(parser, "--checkpoint", "a trainer checkpoint of that version too")
+    branch = "into a new run, with --drop SQL or --changes FILE (--branch --help says more)"
+    _option(parser, "--branch NAME", branch)
+    _switch(parser, "--json", "JSON instead of text")
 
 
 def _replay(parser: CommandParser) -> None:
     parser.usage = "slime-events replay RUN [--all] [--most N] [--json] [--recorded-prompts] [settings flags]"
-    parser.description = """\
-The decisions of a run, made again. Exit code 0 where all are the same, 1 where one is not."""
+    parser.description = "The decisions of a run, made again. Exit code 0 where all are the same, 1 where one is not."
     parser.epilog = """\
 Settings flags, as slime-events train takes them, replace the run's own settings for the decisions:
   --dynamic-sampling-filter-path mine.py:keep, --over-sampling-batch-size 32, --advantage-estimator gspo, ..."""
     parser.add_run()
-    parser.add_switch("--all", "continue after the first difference, given what was recorded")
-    parser.add_argument("--most", type=int, default=20, metavar="N", help="verdicts shown with --all, 0 for all [20]")
-    parser.add_switch("--json", "JSON instead of text")
-    parser.add_switch("--recorded-prompts", "take prompts from the log, even where their files are there")
+    _switch(parser, "--all", "continue after the first difference, given what was recorded")
+    _option(parser, "--most N", "verdicts shown with --all, 0 for all [20]", int, 20)
+    _switch(parser, "--json", "JSON instead of text")
+    _switch(parser, "--recorded-prompts", "take prompts from the log, even where their files are there")
 
 
 def _replay_rollout(parser: CommandParser) -> None:
@@ -274,26 +257,21 @@ and by how much log-probs differ. A rollout over several weight versions is made
 where it is equal, 1 where it is not."""
     parser.add_run()
     parser.add_argument("sample", metavar="SAMPLE", help="id of the sample, as `show` and `lineage` give it")
-    parser.add_switch("--force", "feed the recorded tokens, and compare log-probs only")
-    parser.add_argument(
-        "--weights", action="append", default=[], metavar="DIR",
-        help="look for weight versions here too; may be repeated",
-    )  # fmt: skip
+    _switch(parser, "--force", "feed the recorded tokens, and compare log-probs only")
+    _option(parser, "--weights DIR", "look for weight versions here too; may be repeated", default=[], action="append")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), help="where the engine runs [as in the run]")
-    parser.add_argument(
-        "--tolerance", type=float, default=1e-3, metavar="X", help="log-probs may differ by X nats [0.001]"
-    )
-    parser.add_switch("--json", "JSON instead of text")
+    _option(parser, "--tolerance X", "log-probs may differ by X nats [0.001]", float, 1e-3)
+    _switch(parser, "--json", "JSON instead of text")
 
 
 def _audit(parser: CommandParser) -> None:
     parser.description = """\
 Every check of a run's whole history, with its counts. Exit code 0 where the history is clean, 1 where it is not."""
     parser.add_run()
-    parser.add_argument("--archive", metavar="URL", help="the same as RUN = URL/RUN")
-    parser.add_switch("--no-files", "the log alone: neither blobs nor weight folders")
-    parser.add_argument("--most", type=int, default=20, metavar="N", help="findings shown per check, 0 for all [20]")
-    parser.add_switch("--json", "JSON instead of text")
+    _option(parser, "--archive URL", "the same as RUN = URL/RUN")
+    _switch(parser, "--no-files", "the log alone: neither blobs nor weight folders")
+    _option(parser, "--most N", "findings shown per check, 0 for all [20]", int, 20)
+    _switch(parser, "--json", "JSON instead of text")
 
 
 def _rescore(parser: CommandParser) -> None:
@@ -307,11 +285,9 @@ Any of the run's own flags that say how rollouts are graded, filtered and turned
   --disable-rewards-normalization, --disable-grpo-std-normalization
 What is not given is as it was. With no flag everything is graded and decided again as it was."""
     parser.add_run()
-    parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="write what would differ to a changes file (JSON lines)"
-    )
-    parser.add_argument("--most", type=int, default=5, metavar="N", help="examples shown of each kind [5]")
-    parser.add_switch("--json", "JSON instead of text")
+    _option(parser, "--out FILE", "write what would differ to a changes file (JSON lines)", Path)
+    _option(parser, "--most N", "examples shown of each kind [5]", int, 5)
+    _switch(parser, "--json", "JSON instead of text")
 
 
 def _export(parser: CommandParser) -> None:
@@ -326,19 +302,19 @@ jsonl, parquet  one row a sample; with --prompts one a prompt, as --prompt-data 
 hf              shards and a card that datasets.load_dataset(FOLDER) reads: train, rejected, test"""
     parser.add_run()
     parser.add_argument("--to", required=True, choices=[layout.value for layout in Layout], help="what is written")
-    parser.add_argument("--out", required=True, metavar="PATH", help="where: see below")
+    _option(parser, "--out PATH", "where: see below", required=True)
     fates = ", ".join(fate.value for fate in Fate)
-    parser.add_argument("--what", metavar="FATE,...", help=f"samples that were {fates} [trained; with hf all]")
-    parser.add_argument("--steps", metavar="N-M", help="only those of these steps")
-    parser.add_switch("--prompts", "a row for each prompt in place of one for each sample")
+    _option(parser, "--what FATE,...", f"samples that were {fates} [trained; with hf all]")
+    _option(parser, "--steps N-M", "only those of these steps")
+    _switch(parser, "--prompts", "a row for each prompt in place of one for each sample")
 
 
 def _archive(parser: CommandParser) -> None:
     parser.description = "Bring a run's archive up to the end of its log, verify it, repair it."
     parser.add_run()
     parser.add_argument("url", nargs="?", metavar="URL", help="where to (fsspec URL) [the run's own archive]")
-    parser.add_switch("--verify", "only read all of it back, and check every digest")
-    parser.add_switch("--repair", "first make damaged segments again from the log")
+    _switch(parser, "--verify", "only read all of it back, and check every digest")
+    _switch(parser, "--repair", "first make damaged segments again from the log")
 
 
 def _restore(parser: CommandParser) -> None:
@@ -347,9 +323,9 @@ def _restore(parser: CommandParser) -> None:
     parser.description = "A run's folder and its log, from the archive alone."
     parser.add_argument("run", metavar="RUN", help="name of the run, as it was started")
     parser.add_argument("archive_url", metavar="ARCHIVE_URL", help="the --archive-url that it had (fsspec URL)")
-    parser.add_argument("--runs-dir", default=RUNS_DIR, metavar="DIR", help=f"folder of all runs [{RUNS_DIR}]")
-    parser.add_argument("--nats-url", metavar="URL", help="restore into this NATS [as the run was started]")
-    parser.add_argument("--nats-replicas", type=int, default=1, metavar="N", help="copies in that cluster [1]")
+    _option(parser, "--runs-dir DIR", f"folder of all runs [{RUNS_DIR}]", default=RUNS_DIR)
+    _option(parser, "--nats-url URL", "restore into this NATS [as the run was started]")
+    _option(parser, "--nats-replicas N", "copies in that cluster [1]", int, 1)
 
 
 def _produce(parser: CommandParser) -> None:
@@ -359,31 +335,23 @@ metadata, tools. Group ids go to standard output, refused lines to standard erro
 prompt, so a file can be sent again after any doubt."""
     parser.add_run()
     parser.add_argument("file", metavar="FILE", help="JSON Lines, or one JSON list; - is standard input")
-    parser.add_argument(
-        "--key-field", metavar="NAME", help="field that names a prompt [key; without one the line's sha256]"
-    )
-    parser.add_argument("--batch", type=int, default=50, metavar="N", help="prompts in one message [50]")
-    parser.add_argument("--nats-url", metavar="URL", help="the run's NATS server, where its folder is not here")
-    parser.add_argument("--timeout", type=float, default=30.0, metavar="S", help="seconds for a reply [30]")
+    _option(parser, "--key-field NAME", "field that names a prompt [key; without one the line's sha256]")
+    _option(parser, "--batch N", "prompts in one message [50]", int, 50)
+    _option(parser, "--nats-url URL", "the run's NATS server, where its folder is not here")
+    _option(parser, "--timeout S", "seconds for a reply [30]", float, 30.0)
 
 
 def _doctor(parser: CommandParser) -> None:
     parser.description = "Whether everything that a run needs is on this machine, and what to do where it is not."
-    parser.add_argument("--runs-dir", type=Path, default=Path("slime-runs"), metavar="DIR", help="folder of all runs")
-    parser.add_argument(
-        "--nats-url", metavar="URL",
-        help="a NATS server of your own, or the nodes of a cluster with commas, instead of the binary",
-    )  # fmt: skip
-    parser.add_argument("--blob-url", metavar="URL", help="fsspec URL of large payloads")
-    parser.add_argument("--archive-url", metavar="URL", help="fsspec URL of the archive")
-    parser.add_argument(
-        "--port", type=int, action="append", default=[], metavar="N", help="a port that should be free (repeatable)"
-    )
+    url = "a NATS server of your own, or the nodes of a cluster with commas, instead of the binary"
+    _option(parser, "--runs-dir DIR", "folder of all runs [slime-runs]", Path, Path("slime-runs"))
+    _option(parser, "--nats-url URL", url)
+    _option(parser, "--blob-url URL", "fsspec URL of large payloads")
+    _option(parser, "--archive-url URL", "fsspec URL of the archive")
+    _option(parser, "--port N", "a port that should be free (repeatable)", int, default=[], action="append")
     how = parser.add_mutually_exclusive_group()
-    how.add_argument("--quick", action="store_true", help="look at versions only; import nothing")
-    how.add_argument(
-        "--imports", action="store_true", help="import SGLang and Megatron-core too, not only look at their files"
-    )
+    _switch(how, "--quick", "look at versions only; import nothing")
+    _switch(how, "--imports", "import SGLang and Megatron-core too, not only look at their files")
 
 
 COMMANDS: dict[str, Command] = {

@@ -38,10 +38,6 @@ class CommandParser(argparse.ArgumentParser):
             "--runs-dir", default=None if beside else RUNS_DIR, metavar="DIR", help=f"folder of all runs [{default}]"
         )
 
-    def add_switch(self, name: str, help: str) -> None:
-        """An option without a value."""
-        self.add_argument(name, action="store_true", help=help)
-
     def format_help(self) -> str:
         """As argparse does, or `whole_help`."""
         return super().format_help() if self.whole_help is None else self.whole_help()
@@ -114,7 +110,7 @@ class CommandParser(argparse.ArgumentParser):
 
         name = word.partition("=")[0]
         options = [option for option in self._option_string_actions if option.startswith("--")]
-        return UnknownFlag(f"Unknown flag {name}.{nearest_text(name, options)} (see {self.prog} --help)")
+        return UnknownFlag(f"Unknown flag {name}.{nearest_text(name, options)} See {self.prog} --help.")
 
 
 def _is_option(word: str) -> bool:

@@ -28,6 +28,7 @@ from slime_events.app.cli.checks import (
     check_shims,
     check_torch,
 )
+from slime_events.app.cli.render.text import terminal_width
 
 _PSUTIL = "pip install psutil: without it, saving a Megatron checkpoint hangs"
 _STYLES = {Outcome.OK: "green", Outcome.WARN: "yellow", Outcome.FAIL: "red bold"}
@@ -61,11 +62,12 @@ def _checks(arguments: argparse.Namespace) -> list[Callable[[], Check]]:
 def run(arguments: argparse.Namespace) -> int:
     """Print one row per check. 1 where any failed, else 0."""
     checks = diagnose(arguments)
-    _print(checks)
+    print_checks(checks)
     return int(any(check.outcome is Outcome.FAIL for check in checks))
 
 
-def _print(checks: Sequence[Check]) -> None:
+def print_checks(checks: Sequence[Check]) -> None:
+    """One row per check, then what to mend."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -78,7 +80,7 @@ def _print(checks: Sequence[Check]) -> None:
         if check.mend:
             found.append(f"\n-> {check.mend}", style="bold")
         table.add_row(check.name, Text(check.outcome, style=_STYLES[check.outcome]), found)
-    console = Console()
+    console = Console(width=terminal_width() or 1000)  # piped lines are whole
     console.print(table)
     failed = [check.name for check in checks if check.outcome is Outcome.FAIL]
     console.print(f"to mend: {', '.join(failed)}" if failed else "This machine can run slime-events.")
