@@ -106,7 +106,7 @@ def test_rows_and_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     for name in ("python", "torch", "megatron-core", "ray", "sglang", "nats-server", "disk", "memory"):
         assert name in rows
     assert command("doctor")([*words, "--blob-url", "nosuchscheme://x"]) == 1
-    assert "to mend: " in capsys.readouterr().out
+    assert "to fix: " in capsys.readouterr().out
 
 
 def _distribution(folder: Path, *, length: int) -> None:

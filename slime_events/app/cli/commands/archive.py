@@ -1,4 +1,4 @@
-"""`slime-events archive`: bring a run's archive up to the end of its log, verify it, mend it."""
+"""`slime-events archive`: bring a run's archive up to the end of its log, verify it, repair it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`slime-events doctor`: is everything here that a run needs, and how to mend what is not."""
+"""`slime-events doctor`: whether everything that a run needs is here, and how to fix what is not."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ from slime_events.app.cli.checks import (
     check_shims,
     check_torch,
 )
-from slime_events.app.cli.render.text import terminal_width
 
 _PSUTIL = "pip install psutil: without it, saving a Megatron checkpoint hangs"
 _STYLES = {Outcome.OK: "green", Outcome.WARN: "yellow", Outcome.FAIL: "red bold"}
@@ -67,10 +66,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def print_checks(checks: Sequence[Check]) -> None:
-    """One row per check, then what to mend."""
+    """One row per check, then what to fix."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
+
+    from slime_events.app.cli.render.text import terminal_width
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("check", "", "found"):
@@ -83,4 +84,4 @@ def print_checks(checks: Sequence[Check]) -> None:
     console = Console(width=terminal_width() or 1000)  # piped lines are whole
     console.print(table)
     failed = [check.name for check in checks if check.outcome is Outcome.FAIL]
-    console.print(f"to mend: {', '.join(failed)}" if failed else "This machine can run slime-events.")
+    console.print(f"to fix: {', '.join(failed)}" if failed else "This machine can run slime-events.")

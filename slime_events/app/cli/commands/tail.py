@@ -34,7 +34,7 @@ IsOn = Callable[[], Awaitable[bool]]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which events are shown. types: whole types or nouns; the others narrow further. start: first position."""
+    """Which events are shown. types: whole types or nouns; the rest narrows further. start: first position."""
 
     types: tuple[str, ...] = ()
     group: str | None = None
@@ -76,9 +76,9 @@ def check_types(types: Sequence[str]) -> tuple[str, ...]:
 
 
 async def events(log: Readable, wanted: Wanted, *, follow: IsOn | None) -> AsyncIterator[Recorded]:
-    """The wanted events of the log, and new ones while the run is on. follow: asks whether it is on; None: no new ones.
+    """What is in the log and, while the run is on, what comes. follow: whether a launcher is on; None: not at all.
 
-    Ends when the run has ended, or has no launcher and no new events.
+    Ends by itself when the run has ended, or has no launcher any more and is quiet.
     """
     if follow is None:
         async for recorded in log.read(wanted.start):
