@@ -33,8 +33,6 @@ def archived(tmp_path: Path) -> str:
 
 
 def test_a_clean_replay(archived: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert replay([archived]) == 0
-    assert "No decision would differ" in capsys.readouterr().out
     assert replay([archived, "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert (facts["equal"], sum(facts["decisions"].values()), facts["events"]) == (True, 69, 178)
@@ -44,10 +42,6 @@ def test_a_clean_replay(archived: str, capsys: pytest.CaptureFixture[str]) -> No
 def test_a_changed_filter(archived: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "mine.py").write_text(FILTER)
     flags = ["--dynamic-sampling-filter-path", f"{tmp_path}/mine.py:keep"]
-    assert replay([archived, *flags]) == 1
-    said = capsys.readouterr().out
-    assert "now group.rejected" in said
-    assert "reward  tokens  oldest  newest" in said
     assert replay([archived, *flags, "--all", "--json"]) == 1
     facts = json.loads(capsys.readouterr().out)
     flipped = [one for one in facts["differences"] if one["recorded"]["type"] == "group.accepted"]

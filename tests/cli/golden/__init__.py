@@ -95,7 +95,13 @@ LINE_COMMANDS: dict[str, tuple[str, ...]] = {
         f"export {SIM} --to jsonl --out out.jsonl --what all",
         f"export {SIM} --to debug-rollout --out out.jsonl --prompts",
     ),
-    "archive": ("archive other", "archive"),
+    "archive": (
+        "restore sim archives --runs-dir back",
+        "archive sim --runs-dir back again",
+        "archive sim --runs-dir back again --verify",
+        "archive other",
+        "archive",
+    ),
     "restore": (f"restore {RUN} archives", "restore nobody archives"),
     "produce": ("produce mine lines.jsonl", "produce mine nowhere.jsonl"),
     "doctor": (),
@@ -110,7 +116,12 @@ CHECKS = (
 
 def prepare(folder: Path) -> None:
     """The small run and a recorded one as archives, an interrupted run's folder, a filter and prompts."""
-    more = {"reward": {"rm_type": "exact"}, "engine": {"hf_checkpoint": "/nowhere"}, "trainer": {"save": "s"}}
+    more = {
+        "reward": {"rm_type": "exact"},
+        "engine": {"hf_checkpoint": "/nowhere"},
+        "trainer": {"save": "s"},
+        "run": {"run": "sim"},
+    }
     sim, _ = changed(golden("resting"), RunStarted, lambda event: {"settings": {**event.settings, **more}})
     for run, records in ((RUN, recorded(finished(list(events())))), ("sim", sim)):
         _archive(folder / "archives", run, records)
@@ -167,7 +178,8 @@ def _printed(line: str, folder: Path) -> str:
 def _fixed(text: str, folder: Path) -> str:
     """Without times that were measured and without the folder."""
     text = text.replace(str(folder.resolve()), "FOLDER").replace(str(folder), "FOLDER")
-    text = re.sub(r"(events in|rollouts in|files?,) [\d.]+ s", r"\1 TIME s", text)
+    text = re.sub(r"(events in|rollouts in|files?,) [\d.]+ s\b", r"\1 TIME s", text)
+    text = re.sub(r"[\d,]+ bytes, closed", "SIZE bytes, closed", text)
     text = re.sub(r"user_mine_[0-9a-f]+", "user_mine_HASH", text)
     return re.sub(r"\([\d,]+ a second\)", "(COUNT a second)", text)
 

@@ -58,7 +58,7 @@ def verified(url: str, run: str) -> str:
             f"{reader.url}: {len(damaged)} of {len(reader.segments)} segments are missing or not what their manifests "
             f"say: {which}. The same command with --repair makes them again from the log"
         )
-    summary, (blobs, elsewhere) = reader.verify(), _check_blobs(reader)
+    summary, (blobs, elsewhere) = reader.verify(), check_blobs(reader)
     state = "closed: the run has finished" if summary.closed else "open: the run may go on"
     return "\n".join([
         f"{reader.url}: {summary.events:,} events in {summary.segments} segments, {summary.bytes:,} bytes, {state}",
@@ -68,7 +68,8 @@ def verified(url: str, run: str) -> str:
     ])  # fmt: skip
 
 
-def _check_blobs(reader: ArchiveReader) -> tuple[int, int]:
+def check_blobs(reader: ArchiveReader) -> tuple[int, int]:
+    """Blobs that are in the archive, each verified, and those that are not. Raises ArchiveDamaged."""
     from storage.payloads import blob_refs
 
     refs = {ref for recorded in reader.read() for ref in blob_refs(recorded.envelope.event)}
