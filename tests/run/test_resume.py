@@ -96,7 +96,7 @@ def test_a_stopped_run_goes_on_to_the_same_weights(
     assert [one.reason for one in of(events, RunFinished)] == reasons
     assert [(one.incarnation, one.settings) for one in of(events, RunResumed)] == [(1, {"run": {"plain": True}})]
     said = capsys.readouterr().err
-    assert "goes on after 2 of 4 steps" in said
+    assert "after 2 of 4 steps" in said
     assert "step 1/4" not in said, "what was told before is not told again"
     assert "step 3/4" in said
 

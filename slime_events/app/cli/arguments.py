@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ class Command:
     takes_flags: bool = False
 
 
+@functools.cache
 def tree(chosen: str | None = None) -> argparse.ArgumentParser:
     """The parser of all commands. Only the chosen one (None: each) has its arguments: declaring may import a little."""
     root = argparse.ArgumentParser(

@@ -134,15 +134,15 @@ def check_nats(binary: str | None = None, limit: float = 5.0) -> Check:
     if path is None:
         return Check("nats-server", Outcome.FAIL, "not found", mend)
     try:
-        said = subprocess.run(
+        printed = subprocess.run(
             [path, "--version"], capture_output=True, text=True, timeout=limit, check=True
         ).stdout.strip()
-        version = tuple(int(part) for part in said.rpartition("v")[2].split("-")[0].split(".")[:2])
+        version = tuple(int(part) for part in printed.rpartition("v")[2].split("-")[0].split(".")[:2])
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         return Check("nats-server", Outcome.FAIL, f"{path} does not run: {error}", mend)
     if version < OLDEST_NATS:
-        return Check("nats-server", Outcome.FAIL, f"{said}, and atomic batches need 2.12", mend)
-    return Check("nats-server", Outcome.OK, f"{said} ({path})")
+        return Check("nats-server", Outcome.FAIL, f"{printed}, and atomic batches need 2.12", mend)
+    return Check("nats-server", Outcome.OK, f"{printed} ({path})")
 
 
 def check_nats_url(url: str, limit: float = 5.0) -> Check:

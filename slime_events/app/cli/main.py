@@ -89,7 +89,7 @@ def _reported(run: Callable[[], int]) -> int:
 
 
 def _reader_has_gone() -> bool:
-    """Whether nobody reads what is printed."""
+    """Whether the pipe that is printed to is closed."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
     return bool(poll.poll(0))

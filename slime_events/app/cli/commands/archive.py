@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Archive, or only look. Errors are raised; damage that was found and not mended is one."""
+    """Archive, or only verify. Errors are raised; damage that is not repaired is one."""
     folder = find_run(arguments.run, arguments.runs_dir)
     own = folder.archive_url()
     url = arguments.url or own
@@ -48,7 +48,7 @@ async def _archive(folder: RunFolder, url: str, *, repair: bool, own: bool) -> N
 
 
 def verified(url: str, run: str) -> str:
-    """Read the whole archive and every blob that it holds, and say what was checked. Raises ArchiveDamaged."""
+    """Read the whole archive and every blob in it; the text of what was checked. Raises ArchiveDamaged."""
     from storage.archive.reader import ArchiveReader
 
     reader = ArchiveReader(url, run)
@@ -59,7 +59,7 @@ def verified(url: str, run: str) -> str:
             f"say: {which}. The same command with --repair makes them again from the log"
         )
     summary, (blobs, elsewhere) = reader.verify(), check_blobs(reader)
-    state = "closed: the run has finished" if summary.closed else "open: the run may go on"
+    state = "closed: the run has finished" if summary.closed else "open: the run may continue"
     return "\n".join([
         f"{reader.url}: {summary.events:,} events in {summary.segments} segments, {summary.bytes:,} bytes, {state}",
         "every segment has its sha256 and the chain that its manifest says, every manifest follows the one before, "
@@ -81,5 +81,5 @@ def check_blobs(reader: ArchiveReader) -> tuple[int, int]:
         except BlobMissing:
             continue
         except BlobDamaged as error:
-            raise ArchiveDamaged(f"{error}: `slime-events archive` with another URL copies it anew") from error
+            raise ArchiveDamaged(f"{error}: `slime-events archive` with another URL copies it again") from error
     return here, len(refs) - here

@@ -1,4 +1,4 @@
-"""`slime-events audit`: is a run's whole history what it has to be? Exit code 0 where it is, 1 where it is not."""
+"""`slime-events audit`: every check of a run's whole history. Exit code 0 where it is clean, 1 where it is not."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def run(arguments: argparse.Namespace) -> int:
     seconds = time.perf_counter() - begun
     if arguments.json:
         facts = msgspec.to_builtins(report) | {"clean": report.clean, "seconds": seconds}
-        for check, found in zip(facts["checks"], report.checks, strict=True):
-            for plain, finding in zip(check["findings"], found.findings, strict=True):
+        for check, checked in zip(facts["checks"], report.checks, strict=True):
+            for plain, finding in zip(check["findings"], checked.findings, strict=True):
                 plain["sentence"] = str(finding)
         sys.stdout.write(json_text(facts))
     else:
@@ -60,9 +60,9 @@ async def _audit_run(folder: RunFolder, *, files: bool) -> Report:
 
 
 async def _audit_archive(where: str, *, files: bool) -> Report:
-    """The log's copy and the blobs that went with it, without the run's folder and so without its weights.
+    """The archived log and its blobs; without the run's folder there are no weights to check.
 
-    Not through `open_run`, which reads the settings first: what is damaged belongs into the report.
+    Not through `open_run`, which raises for damage that belongs into the report.
     """
     from storage.payloads import fetch
 
@@ -78,7 +78,7 @@ async def _audit_archive(where: str, *, files: bool) -> Report:
 
 
 class Others(TypedDict):
-    """What other runs' logs have of this one's rollouts; as the arguments of `Audit`."""
+    """This run's rollouts in the logs of other runs; arguments of `Audit`."""
 
     parent: Ledger | None
     recorded: RecordedEnds | None
@@ -94,9 +94,9 @@ async def _others(log: Readable) -> Others:
 
 
 async def _followed(log: Readable) -> Ledger | None:
-    """The facts of the run whose rollouts this one was trained on; None where it is no learner, or that run is gone."""
+    """The ledger of the run whose rollouts this one trains on; None for no learner, or where that run is gone."""
     branched = None
-    with contextlib.suppress(SlimeEventsError):  # a log without a beginning, or a damaged one: the report says so
+    with contextlib.suppress(SlimeEventsError):  # a damaged log, or one without run.started: the report says so
         branched = await branched_of(log)
     if branched is None or not branched.follows:
         return None

@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def command() -> str:
-    """How this shell reaches us: by name where it is on the path, else by the file that was run (`make demo`)."""
+    """The command as typed in this shell: by name if it is on the PATH, else the file that was run (`make demo`)."""
     return "slime-events" if shutil.which("slime-events") else os.path.relpath(sys.argv[0])
 
 
@@ -70,7 +70,7 @@ def check_arguments(arguments: argparse.Namespace) -> None:
 def prepare(arguments: argparse.Namespace) -> ParsedTrain:
     """The settings of the demo under the flags, with its questions and its checkpoint in place.
 
-    An earlier demo goes only once these settings have been tried with questions elsewhere. Raises ConfigError where
+    An earlier demo is removed only after these settings are checked in a temporary folder. Raises ConfigError where
     they cannot start or another run has the name, MissingPart where the pretrained model is not installed.
     """
     from slime_events.app.demo.settings import demo_settings, smollm2_settings
@@ -107,14 +107,14 @@ def _flags(arguments: argparse.Namespace) -> tuple[str, ...]:
 
 
 def _with_flags(base: TrainSettings, flags: Sequence[str]) -> ParsedTrain:
-    """`base` under the flags. The sizes of a batch follow from each other anew."""
+    """`base` under the flags. Batch sizes are derived again."""
     trainer = replace(base.trainer, global_batch_size=None, num_steps_per_rollout=None)
     text = to_toml(replace(base, trainer=trainer))
     return parse_train(["--config", "the demo's settings", *flags], read=lambda _: text)
 
 
 def _clear(folder: RunFolder) -> None:
-    """Of a run that came to nothing, and left no settings: its questions."""
+    """Remove the questions of a run that did not start and left no settings."""
     if not folder.settings.exists():
         shutil.rmtree(folder.path / DATA, ignore_errors=True)
         with contextlib.suppress(OSError):  # it is not empty
@@ -149,7 +149,7 @@ def make_room(folder: RunFolder, *, force: bool) -> None:
 
 
 def _is_demo(folder: RunFolder) -> bool:
-    """Whether its questions are those that a demo writes into its own folder."""
+    """Whether its prompts are in the folder that a demo writes them to."""
     try:
         settings = tomllib.loads(folder.settings.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
@@ -159,7 +159,7 @@ def _is_demo(folder: RunFolder) -> bool:
 
 
 def _check_unused(folder: RunFolder, other: str, *, force: bool) -> None:
-    """Raises ConfigError where the run is on or is read, or where its launcher was killed and nobody forces."""
+    """Raises ConfigError where the run is on or is read, or where its launcher was killed and --force is not given."""
     from slime_events.app.launch.run_lock import is_held
     from storage.nats.server import NatsServer
 
@@ -172,7 +172,7 @@ def _check_unused(folder: RunFolder, other: str, *, force: bool) -> None:
         raise ConfigError(f"run {folder.run} is being read (NATS server {server.pid}): wait, or {other}")
     if not force:
         raise ConfigError(
-            f"run {folder.run} was killed, and its NATS server {server.pid} lives: `slime-events resume` goes on with "
+            f"run {folder.run} was killed, and its NATS server {server.pid} lives: `slime-events resume` continues "
             f"it, --force replaces it, or {other}"
         )
 

@@ -46,11 +46,11 @@ def _to_the_end(parent: str, asked: Asked, *, first: bool) -> int:
     try:
         return asyncio.run(_learn(parent, asked, first=first))
     except (KeyboardInterrupt, asyncio.CancelledError):
-        say(f"stopped: everything that was acked is in the log of {asked.name}; the same command goes on from there")
+        say(f"stopped: everything that was acked is in the log of {asked.name}; the same command continues from there")
         return INTERRUPTED
 
 
-def go_on(folder: RunFolder, parent: str) -> int:
+def continue_learner(folder: RunFolder, parent: str) -> int:
     """`resume` of a learner. parent: address of the run that it follows."""
     from slime_events.app.launch.learning import Asked
 
@@ -69,7 +69,7 @@ async def _learn(parent_run: str, asked: Asked, *, first: bool) -> int:
     async with open_run(parent_run, asked.runs_dir or RUNS_DIR) as parent:
         folder, beginning = RunFolder(runs_dir(parent, asked), asked.name), None
         if folder.settings.exists():
-            say(f"run {asked.name} is there and goes on, with the settings and changes that it began with")
+            say(f"run {asked.name} exists and continues, with the settings and changes that it began with")
         else:
             if first and asked.version is None:
                 before = await branched_of(parent.log)
@@ -93,17 +93,16 @@ def _print_prospect(parent: OpenedRun, prospect: Prospect) -> None:
         say(f"note: {note}")
     if outlook.differing:
         differing = len(outlook.differing)
-        what = (
-            f"{len(outlook.gone)} samples gone, {len(outlook.joined)} joined, {len(outlook.regraded)} graded otherwise"
-        )
-        print(f"{differing} of {outlook.steps} batches of {parent.run} are others: {what}")
-        print(f"the first is that of step {outlook.differing[0]}")
+        regraded = len(outlook.regraded)
+        what = f"{len(outlook.gone)} samples gone, {len(outlook.joined)} joined, {regraded} graded differently"
+        print(f"{differing} of {outlook.steps} batches of {parent.run} differ: {what}")
+        print(f"the first one is of step {outlook.differing[0]}")
         if outlook.empty:
             print(f"nothing is left to train on in step {', '.join(map(str, outlook.empty))}")
     else:
         print(f"every batch is as {parent.run} trained it")
     if prospect.version is None:
-        print("none of it was trained on, and no setting that trains is another: there is nothing to train")
+        print("no change reaches a trained batch, and no training setting differs: there is nothing to train")
     else:
         print(f"begins with version {prospect.version} of {parent.run}", flush=True)
 

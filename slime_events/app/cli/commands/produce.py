@@ -42,7 +42,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
-    """What cannot be sent: where, which field, why."""
+    """A prompt that cannot be sent: where, which field, why."""
 
     place: str
     field: str
@@ -109,12 +109,12 @@ def _prompt(fields: dict[str, Any], data: bytes, place: str, key_field: str | No
 
 
 class Inbox(Protocol):
-    """Where messages go. Raises LogUnavailable where nobody takes them, DeadlineExceeded without a reply in time."""
+    """Takes messages. Raises LogUnavailable where no run listens, DeadlineExceeded without a reply in time."""
 
     max_bytes: int
 
     async def send(self, data: bytes) -> InboxReply:
-        """One message, and what the run said to it."""
+        """The run's reply to one message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class NatsInbox:
         self.max_bytes = int(client.max_payload) - ROOM
 
     async def send(self, data: bytes) -> InboxReply:
-        """One message, and what the run said to it."""
+        """The run's reply to one message."""
         from nats.errors import NoRespondersError
         from nats.errors import TimeoutError as NoReply
 
@@ -151,9 +151,9 @@ class NatsInbox:
 
 
 async def produce(inbox: Inbox, lines: Iterable[Line | BadLine], batch: int) -> AsyncIterator[Taken | BadLine]:
-    """Send prompts, `batch` in a message; what became of each line, by message.
+    """Send prompts, `batch` in a message; the outcome of each line, message by message.
 
-    A message is taken whole or not at all: where the run refuses some of its prompts, the others are sent again.
+    The run takes a message as a whole: where it refuses some prompts, the others are sent again.
     """
     for pack in _packs(lines, batch, inbox.max_bytes):
         good = []

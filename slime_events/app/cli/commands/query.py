@@ -78,12 +78,12 @@ def _sql(arguments: argparse.Namespace) -> str:
 
 
 def _schema(name: str) -> str:
-    found = next((one for one in TABLES if one.name == name), None)
-    if found is None:
+    listed = next((one for one in TABLES if one.name == name), None)
+    if listed is None:
         names = [one.name for one in TABLES]
         raise InvalidValue(f"there is no table {name}.{did_you_mean(name, names)} --tables lists them")
-    rows = [(column.name, column.type, column.says) for column in found.columns]
-    return f"{found.name}: {found.says}\n\n{table(('column', 'type', 'is'), rows)}\n"
+    rows = [(column.name, column.type, column.says) for column in listed.columns]
+    return f"{listed.name}: {listed.says}\n\n{table(('column', 'type', 'is'), rows)}\n"
 
 
 def write(answer: Answer, form: str, sink: BinaryIO, *, most: int = 0) -> None:

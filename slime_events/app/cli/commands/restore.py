@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from storage.log import EventLog
 
 MARK = "restoring"
-"""A file in the run's folder while its log is not yet whole: what is there then is the work of a restore."""
+"""A file in the run's folder while a restore has not finished its log."""
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Restore, and say what is there and what is not. Errors are raised."""
+    """Restore, and print what is there and what is missing. Errors are raised."""
     asyncio.run(_restore(arguments))
     return 0
 
@@ -56,7 +56,7 @@ async def _restore(arguments: argparse.Namespace) -> None:
 
 
 def settings_of(reader: ArchiveReader) -> TrainSettings:
-    """The settings that the archived run was started with. Raises StorageError where it does not say."""
+    """The settings that the archived run was started with. Raises StorageError where it has none."""
     from slime_events.core.config.toml import settings_from
 
     first = next(reader.read(), None)
@@ -66,7 +66,7 @@ def settings_of(reader: ArchiveReader) -> TrainSettings:
 
 
 async def begin(folder: RunFolder, log: EventLog) -> None:
-    """Mark the folder as being restored. Raises RunIsOn where there is a log that no restore has left."""
+    """Mark the folder as being restored. Raises RunIsOn where it has a log that is not of a restore."""
     mark = folder.path / MARK
     if not mark.exists() and (position := await log.position()):
         raise RunIsOn(
@@ -112,16 +112,16 @@ async def what_is_missing(log: EventLog, settings: TrainSettings, folder: RunFol
     sentences = []
     published = await log.last(of_type(log.run, "weights.published"))
     if published is not None and not any(folder.weights.glob("*/*.safetensors")):
-        sentences.append("weight versions are not in an archive: the trainer makes the newest again, by training anew")
+        sentences.append("weight versions are not in an archive: the trainer makes the newest again, by training again")
     saved = await log.last(of_type(log.run, "checkpoint.saved"))
     if saved is not None and isinstance(saved.envelope.event, CheckpointSaved):
         url = saved.envelope.event.url
         if "://" not in url and not Path(url).is_dir():
-            sentences.append(f"checkpoint {url} is not there: training anew begins at an older one, or at the base")
+            sentences.append(f"checkpoint {url} is not there: training begins at an older one, or at the base")
     branched = await branched_of(log)
     if branched is not None:
         sentences.append(
-            f"it goes on from version {branched.version} of run {branched.run}: that is made again from "
+            f"it branched from version {branched.version} of run {branched.run}: that is made again from "
             f"{branched.where}, which has to be there"
         )
     return sentences + [f"before it is resumed: {problem}" for problem in missing_paths(settings)]

@@ -43,10 +43,12 @@ def _continue(folder: RunFolder, flags: Sequence[str]) -> int:
     branched = standing.started.branched
     if branched is not None and branched.follows:
         if flags:
-            raise InvalidValue(f"run {folder.run} learns from {branched.run}: it goes on with the settings that it has")
-        from slime_events.app.cli.commands.learn import go_on
+            raise InvalidValue(
+                f"run {folder.run} learns from {branched.run}: it continues with the settings that it has"
+            )
+        from slime_events.app.cli.commands.learn import continue_learner
 
-        return go_on(folder, branched.where)
+        return continue_learner(folder, branched.where)
     before = standing.settings
     settings = resolve(with_flags(before, flags), new=False)
     check_changes(changes(before, settings), standing.steps)
@@ -57,7 +59,7 @@ def _continue(folder: RunFolder, flags: Sequence[str]) -> int:
             asyncio.run(_summarise(folder))
         say(f"run {folder.run} has finished all its {standing.steps} steps: nothing to do (--num-rollout N for more)")
         return 0
-    say(f"run {folder.run} goes on after {standing.steps} of {steps} steps (resumption {standing.incarnation})")
+    say(f"run {folder.run} continues after {standing.steps} of {steps} steps (resumption {standing.incarnation})")
     return finish(settings, resumes=standing, folder=folder, first=standing.first)
 
 

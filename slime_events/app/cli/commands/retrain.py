@@ -1,9 +1,4 @@
-"""`slime-events retrain`: train steps of a run again from its log, and compare them with what was committed.
-
-No engine, no NATS server and no conductor takes part. On the run's own topology (ranks, tensor parallel size) every
-step has to come out bit for bit; on another it is said by how much the weights differ. Exit code 0 where every digest
-is equal, 1 where one is not: the first such step is named.
-"""
+"""`slime-events retrain`: trains steps of a run again from its log, and compares them with what was committed."""
 
 from __future__ import annotations
 

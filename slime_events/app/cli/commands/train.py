@@ -101,7 +101,7 @@ def run_to_end(
     """
     # A taken name is refused before anything heavy starts.
     folder = folder or RunFolder.create(settings.run.runs_dir, settings.run.run)
-    announce_recovery(goes_on(folder))
+    announce_recovery(how_to_resume(folder))
     from slime_events.app.launch.live_view import make_view
     from slime_events.app.launch.run import launch
 
@@ -115,7 +115,7 @@ def run_to_end(
     except SlimeEventsError as error:
         view.close()
         if folder.settings.exists() and not isinstance(error, ConfigError):
-            say(f"everything that was acked is in the log; once the cause is gone, {goes_on(folder)}")
+            say(f"everything that was acked is in the log; once the cause is gone, {how_to_resume(folder)}")
         raise
     finally:
         view.close()
@@ -125,7 +125,7 @@ def run_to_end(
 
 
 def _waits_for(settings: TrainSettings) -> Any:
-    """What a run waits for, in words, from its state."""
+    """A function from the run's state to what the run waits for, in words."""
     from slime_events.loop.conductor.decide import waits_for
     from slime_events.loop.conductor.plan import make_plan
 
@@ -140,17 +140,17 @@ def is_interrupted(summary: dict[str, Any], settings: TrainSettings) -> bool:
 
 def stopped(folder: RunFolder) -> str:
     """What an interrupted run has kept, and how to continue it."""
-    return f"stopped: everything that was acked is in the log; {goes_on(folder)}"
+    return f"stopped: everything that was acked is in the log; {how_to_resume(folder)}"
 
 
-def goes_on(folder: RunFolder) -> str:
+def how_to_resume(folder: RunFolder) -> str:
     """How to continue the run."""
     name = _name(folder)
-    return f"`slime-events resume {name}` goes on from there, `slime-events show {name}` shows how far it came"
+    return f"`slime-events resume {name}` continues from there, `slime-events show {name}` shows how far it came"
 
 
 def reached(summary: dict[str, Any]) -> str:
-    """What a run came to, in one line."""
+    """The result of a run, in one line."""
     first, last, seconds = summary["reward_first"], summary["reward_last"], summary["seconds"]
     line = f"{summary['steps']} steps, {summary['events']:,} events, {seconds:.0f} s"
     line += f", reward {first:.3f} -> {last:.3f}" if first is not None else ""
@@ -162,7 +162,7 @@ def reached(summary: dict[str, Any]) -> str:
 
 
 def where(folder: RunFolder, first: int = 0) -> str:
-    """Where everything lies, and what to look at. first: the run's first step."""
+    """Where the files are, and commands to look at them. first: the run's first step."""
     name = _name(folder)
     return "\n".join([
         f"everything lies in {folder.path}: log, archive, weights, traces, process logs, summary.json",
@@ -178,5 +178,5 @@ def _name(folder: RunFolder) -> str:
 
 
 def say(text: str) -> None:
-    """A line for people, beside what a command prints."""
+    """Print a line to standard error."""
     print(text, file=sys.stderr, flush=True)
