@@ -22,7 +22,7 @@ from typing import Any
 from schemas.errors import ConfigError, DeadlineExceeded, RunNotFound, TrainerError
 from slime_events.algorithms.train_arguments import parse_train
 from slime_events.analysis.query.open_tables import OpenTables
-from slime_events.app.cli.run_argument import live_url
+from slime_events.app.cli.files import live_url
 from slime_events.app.follow_events import Wanted, check_types, event_batches
 from slime_events.app.launch.run_lock import holder_of
 from slime_events.app.launch.run_status import RunStatus, is_launched, read_status

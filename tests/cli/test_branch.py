@@ -11,12 +11,13 @@ import pytest
 
 from schemas.errors import ConfigError, ImpossibleCombination, InvalidValue
 from slime_events.algorithms.train_arguments import parse_train
-from slime_events.app.cli.commands.branch import read_words
+from slime_events.app.cli.commands.branch import check_arguments
 from slime_events.app.demo.settings import BASE, demo_settings
 from slime_events.app.launch.branch_settings import branch_settings, check_branch
 from slime_events.core.config.derivations import derive
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.toml import to_toml
+from tests.cli.invoke import arguments
 
 
 @pytest.fixture
@@ -26,27 +27,27 @@ def parent(tmp_path: Path) -> TrainSettings:
     return msgspec.structs.replace(settings, trainer=trainer)
 
 
-def test_its_own_words_are_taken_out() -> None:
-    said = read_words(
-        ["demo", "--lr", "1e-5", "--from=5", "--run", "b", "--reset-optimizer", "--rollout-stop", "x", "y"]
+def test_its_own_arguments_are_apart_from_the_flags() -> None:
+    parsed = arguments(
+        *("branch", "demo", "--lr", "1e-5", "--from=5", "--run", "b", "--reset-optimizer", "--rollout-stop", "x", "y")
     )
-    assert (said.run, said.version, said.runs_dir, said.fresh_optimizer) == ("demo", 5, None, True)
-    assert said.flags == ("--lr", "1e-5", "--rollout-stop", "x", "y", "--run", "b")
+    assert (parsed.run, parsed.version, parsed.runs_dir, parsed.reset_optimizer) == ("demo", 5, None, True)
+    assert (parsed.name, parsed.flags) == ("b", ("--lr", "1e-5", "--rollout-stop", "x", "y"))
 
 
 @pytest.mark.parametrize(
     ("words", "missing"),
     [
-        ([], "which run"),
-        (["demo", "--run", "b"], "--from VERSION is missing"),
-        (["demo", "--from", "5"], "--run NAME is missing"),
-        (["demo", "--from", "last", "--run", "b"], "--from last: give a weight version"),
-        (["demo", "--run"], "--run needs a value"),
+        ([], "RUN"),
+        (["demo", "--run", "b"], "--from"),
+        (["demo", "--from", "5"], "--run"),
+        (["demo", "--from", "last", "--run", "b"], "last"),
+        (["demo", "--run"], "--run"),
     ],
 )
-def test_what_is_missing_is_said(words: list[str], missing: str) -> None:
+def test_a_missing_argument_is_named(words: list[str], missing: str) -> None:
     with pytest.raises(InvalidValue, match=missing):
-        read_words(words)
+        check_arguments(arguments("branch", *words))
 
 
 def test_a_branch_writes_no_dumps_of_its_parent(parent: TrainSettings) -> None:

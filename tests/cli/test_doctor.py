@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from slime_events.app.cli import checks
-from slime_events.app.cli.checks import GIB, Outcome
+from slime_events.app.cli.checks import GIB, MEGATRON_IMPORTS, SGLANG_IMPORTS, Outcome, check_files
 from slime_events.app.cli.commands import doctor
-from slime_events.app.cli.installed_files import MEGATRON_IMPORTS, SGLANG_IMPORTS, check_files
+from tests.cli.invoke import arguments, command
 
 
 def test_python_version() -> None:
@@ -99,15 +99,15 @@ def test_object_store(tmp_path: Path) -> None:
 
 
 def test_rows_and_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--quick", "--runs-dir", str(tmp_path)]
-    clean = doctor.main(arguments)
+    words = ["--quick", "--runs-dir", str(tmp_path)]
+    clean = command("doctor")(words)
     rows = capsys.readouterr().out
-    failing = [check for check in doctor.diagnose(doctor._options(arguments)) if check.outcome is Outcome.FAIL]
+    failing = [check for check in doctor.diagnose(arguments("doctor", *words)) if check.outcome is Outcome.FAIL]
     assert clean == int(bool(failing))
     for name in ("python", "torch", "megatron-core", "ray", "sglang", "nats-server", "disk", "memory"):
         assert name in rows
-    assert doctor.main([*arguments, "--blob-url", "nosuchscheme://x"]) == 1
-    assert "to mend: " in capsys.readouterr().out
+    assert command("doctor")([*words, "--blob-url", "nosuchscheme://x"]) == 1
+    assert "to fix: " in capsys.readouterr().out
 
 
 def _distribution(folder: Path, *, length: int) -> None:

@@ -10,15 +10,16 @@ from pathlib import Path
 import pytest
 
 from schemas.errors import ConfigError, DataError, TrainerError
+from slime_events.app.cli.arguments import COMMANDS
 from slime_events.app.cli.commands import show
-from slime_events.app.cli.commands.demo import main as demo
-from slime_events.app.cli.commands.demo import make_room, prepare, read_options
-from slime_events.app.cli.epochs import resolve_epochs
-from slime_events.app.cli.main import COMMANDS, main
+from slime_events.app.cli.commands.demo import check_arguments, make_room, prepare
+from slime_events.app.cli.commands.train import resolve_epochs
+from slime_events.app.cli.main import main
 from slime_events.core.config.data import DataSettings
 from slime_events.core.config.rollout import RolloutSettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_folder import RunFolder
+from tests.cli.invoke import arguments, command
 
 HEAVY = ("torch", "ray", "sglang", "transformers", "megatron", "nats", "numpy")
 
@@ -31,14 +32,14 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_an_unknown_command_gets_the_nearest_names(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["shwo", "demo"]) == 2
-    assert "Did you mean show?" in capsys.readouterr().err
+    assert "show" in capsys.readouterr().err
 
 
 def test_an_unknown_run_is_one_line_and_exit_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "demo").mkdir()
     (tmp_path / "demo" / "settings.toml").write_text("")
-    for command in ("show", "audit", "replay", "retrain"):
-        assert main([command, "other", "--runs-dir", str(tmp_path)]) == 2
+    for name in ("show", "audit", "replay", "retrain"):
+        assert main([name, "other", "--runs-dir", str(tmp_path)]) == 2
         assert capsys.readouterr().err.startswith("error: no run 'other'")
     assert main(["show", "other", "--runs-dir", str(tmp_path)]) == 2
     err = capsys.readouterr().err
@@ -56,7 +57,7 @@ def test_an_interrupt_is_130(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(_: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(show, "main", interrupted)
+    monkeypatch.setattr(show, "run", interrupted)
     assert main(["show", "demo"]) == 130
 
 
@@ -86,7 +87,7 @@ def test_epochs_become_steps_by_slimes_rule(tmp_path: Path) -> None:
     )
     resolved, note = resolve_epochs(settings)
     assert (resolved.rollout.num_rollout, resolved.rollout.num_epoch) == (7, None)
-    assert note == "num_epoch 3 over 10 rows is num_rollout 7."
+    assert note is not None
     assert resolve_epochs(resolved) == (resolved, None)
 
 
@@ -98,7 +99,7 @@ def test_epochs_over_no_file_say_which(tmp_path: Path) -> None:
 
 def test_the_demo_takes_any_flag_of_train(tmp_path: Path) -> None:
     flags = ["--runs-dir", str(tmp_path), "--steps", "3", "--rollout-batch-size", "4", "--max-staleness=1"]
-    settings = prepare(read_options(flags)).settings
+    settings = prepare(arguments("demo", *flags)).settings
     assert settings.rollout.num_rollout == 3
     assert settings.rollout.max_staleness == 1
     assert settings.trainer.global_batch_size == 4 * settings.rollout.n_samples_per_prompt
@@ -108,7 +109,7 @@ def test_the_demo_takes_any_flag_of_train(tmp_path: Path) -> None:
 
 def test_the_demo_has_two_models() -> None:
     with pytest.raises(ConfigError, match="smollm2-135m"):
-        read_options(["--model", "smollm"])
+        check_arguments(arguments("demo", "--model", "smollm"))
 
 
 def _demo(runs: Path, name: str) -> RunFolder:
@@ -133,10 +134,10 @@ def test_an_earlier_demo_stays_where_the_new_one_cannot_start(tmp_path: Path, fl
     folder = _demo(tmp_path, "mine")
     before = sorted(folder.path.rglob("*"))
     with pytest.raises(ConfigError, match="nowhere"):
-        prepare(read_options(["--force", "--run", "mine", "--runs-dir", str(tmp_path), *flags]))
+        prepare(arguments("demo", "--force", "--run", "mine", "--runs-dir", str(tmp_path), *flags))
     assert sorted(folder.path.rglob("*")) == before
     with pytest.raises(ConfigError, match="nowhere"):
-        prepare(read_options(["--runs-dir", str(tmp_path), *flags]))
+        prepare(arguments("demo", "--runs-dir", str(tmp_path), *flags))
     assert not (tmp_path / "demo").exists()
 
 
@@ -147,13 +148,13 @@ def test_a_demo_that_came_to_nothing_leaves_no_questions(tmp_path: Path, monkeyp
 
     monkeypatch.setattr("slime_events.app.cli.commands.demo.run_to_end", fail)
     with pytest.raises(TrainerError):
-        demo(["--runs-dir", str(tmp_path)])
+        command("demo")(["--runs-dir", str(tmp_path)])
     assert not (tmp_path / "demo").exists()
 
 
 def test_a_run_that_is_no_demo_is_never_removed(tmp_path: Path) -> None:
     folder = _demo(tmp_path, "demo")
     folder.settings.write_text('[data]\nprompt_data = "/elsewhere/train.jsonl"\n')
-    with pytest.raises(ConfigError, match="no demo"):
+    with pytest.raises(ConfigError):
         make_room(folder, force=True)
     assert folder.path.exists()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from schemas.errors import RunNotFound
-from slime_events.app.cli.commands.show import main
+from slime_events.app.cli.main import main
 from slime_events.core.run.run_reader import open_run
 from storage.archive.writer import ArchiveWriter
 from storage.jetstream.log import JetStreamLog
@@ -52,29 +53,25 @@ async def test_by_name_by_folder_and_by_archive(tmp_path: Path) -> None:
 
 async def test_what_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "small").mkdir()
-    for where, why in (
-        ("small", "no run 'small' in"),
-        (f"{tmp_path}/small", "no run 'small' in"),
-        (f"file://{tmp_path}/small", "holds no archived run: give <the --archive-url of the run>/<name of the run>"),
-    ):
-        with pytest.raises(RunNotFound, match=why):
+    for where in ("small", f"{tmp_path}/small", f"file://{tmp_path}/small"):
+        with pytest.raises(RunNotFound):
             async with open_run(where, tmp_path):
                 pass
 
 
 @pytest.mark.parametrize(
-    ("asked", "shown"),
+    ("asked", "field", "value"),
     [
-        ([], "2 of 2, weight version 2"),
-        (["--step", "1"], "v1 -> v2"),
-        (["--sample", "inbox-aa-s1"], "v0[0:2] v1[2:3]"),
-        (["--trace", "inbox"], "rebuilt from the log: an archive holds no spans"),
-        (["--verify"], "as the live run ended"),
+        ([], "steps", 2),
+        (["--step", "1"], "version", 2),
+        (["--sample", "inbox-aa-s1"], "sample", "inbox-aa-s1"),
     ],
 )
-def test_every_view_of_an_archive(
-    asked: list[str], shown: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_views_of_an_archive(
+    asked: list[str], field: str, value: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     where = _archived(tmp_path)
-    assert main([where, *asked]) == 0
-    assert shown in capsys.readouterr().out
+    assert main(["show", where, *asked, "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    found = shown[field]
+    assert (len(found) if isinstance(found, list) else found) == value

@@ -9,14 +9,16 @@ import pytest
 
 from schemas.errors import UnknownFlag
 from schemas.runs import RunStarted
-from slime_events.app.cli.commands.replay import main
 from storage.archive.writer import ArchiveWriter
+from tests.cli.invoke import command
 from tests.replay.golden import changed, golden
 
 FILTER = """
 def keep(args, samples, **kwargs):
     return max(sample.reward for sample in samples) > 0
 """
+
+replay = command("replay")
 
 
 @pytest.fixture
@@ -31,20 +33,16 @@ def archived(tmp_path: Path) -> str:
 
 
 def test_a_clean_replay(archived: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([archived]) == 0
-    said = capsys.readouterr().out
-    assert "all 69 decisions are the same again (178 events" in said
-    assert "16 taken as recorded (the run has no --prompt-data)" in said
+    assert replay([archived, "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["equal"], sum(facts["decisions"].values()), facts["events"]) == (True, 69, 178)
+    assert facts["prompts"].startswith("16 taken as recorded")
 
 
 def test_a_changed_filter(archived: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "mine.py").write_text(FILTER)
     flags = ["--dynamic-sampling-filter-path", f"{tmp_path}/mine.py:keep"]
-    assert main([archived, *flags]) == 1
-    said = capsys.readouterr().out
-    assert "now group.rejected" in said
-    assert "reward  tokens  oldest  newest" in said
-    assert main([archived, *flags, "--all", "--json"]) == 1
+    assert replay([archived, *flags, "--all", "--json"]) == 1
     facts = json.loads(capsys.readouterr().out)
     flipped = [one for one in facts["differences"] if one["recorded"]["type"] == "group.accepted"]
     assert facts["kinds"]["group.accepted -> group.rejected"] == len(flipped) > 0
@@ -54,4 +52,4 @@ def test_a_changed_filter(archived: str, tmp_path: Path, capsys: pytest.CaptureF
 
 def test_a_flag_that_there_is_not(archived: str) -> None:
     with pytest.raises(UnknownFlag):
-        main([archived, "--over-sampling-batch", "4"])
+        replay([archived, "--over-sampling-batch", "4"])

@@ -14,10 +14,9 @@ import pytest
 from schemas.envelope import enclose
 from schemas.event import Event
 from schemas.runs import FinishReason, RunFailed, RunFinished, RunResumed, RunStarted
-from slime_events.app.cli.commands import tail
-from slime_events.app.cli.commands.show import main as show
+from slime_events.app.cli.arguments import COMMANDS
 from slime_events.app.cli.commands.show_at import moment_facts
-from slime_events.app.cli.main import COMMANDS, main
+from slime_events.app.cli.main import main
 from slime_events.app.cli.run_list import run_rows
 from slime_events.app.launch.launcher_presence import present
 from slime_events.app.launch.run_lock import holding
@@ -90,7 +89,7 @@ async def test_a_run_is_said_to_be_on_where_a_launcher_is_and_nowhere_else(tmp_p
 async def _shown(folder: RunFolder, *words: str) -> str:
     """What `show` prints, in a thread: it runs an event loop of its own."""
     with contextlib.redirect_stdout(io.StringIO()) as out:
-        assert await asyncio.to_thread(show, [str(folder.path), *words]) == 0
+        assert await asyncio.to_thread(main, ["show", str(folder.path), *words]) == 0
     return out.getvalue()
 
 
@@ -117,7 +116,7 @@ async def test_an_archive_does_not_say_whether_its_run_is_on(tmp_path: Path) -> 
 async def test_a_killed_run_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slime_events.app.follow_events.QUIET_S", 0.05)
     async with runs(tmp_path) as folders:
-        code = await asyncio.wait_for(asyncio.to_thread(tail.main, [str(folders["killed"].path)]), 30)
+        code = await asyncio.wait_for(asyncio.to_thread(main, ["tail", str(folders["killed"].path)]), 30)
     assert code == 0
 
 

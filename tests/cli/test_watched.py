@@ -17,7 +17,7 @@ from tests.run.tiny import MARK, left_behind, marked
 
 HEAD = """
 import ctypes, os, signal, subprocess, sys, time
-from slime_events.app.cli.watched import say_how_to_go_on, watched
+from slime_events.app.cli.watched import announce_recovery, watched
 
 def sleeper():
     return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
@@ -85,7 +85,7 @@ def test_a_traceback_is_no_end_without_a_word(tmp_path: Path, mark: str) -> None
 def test_one_that_is_ended_from_within_is_reported_and_cleared_up(
     tmp_path: Path, mark: str, body: str, code: int
 ) -> None:
-    ended, said = Started(tmp_path, mark, f"say_how_to_go_on('`slime-events resume y`')\nsleeper()\n{body}").ends()
+    ended, said = Started(tmp_path, mark, f"announce_recovery('`slime-events resume y`')\nsleeper()\n{body}").ends()
     assert ended == code
     assert [line for line in said.splitlines() if line.startswith("error: ")]
     assert "slime-events resume y" in said

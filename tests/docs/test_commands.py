@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +11,18 @@ import pytest
 from msgspec.structs import replace
 
 from schemas.errors import RunNotFound
-from slime_events.app.cli.commands import branch, demo, doctor, learn, replay, rescore
+from slime_events.app.cli.arguments import COMMANDS, RETRAIN_BRANCH, command_of
 from slime_events.app.cli.commands.resume import with_flags
-from slime_events.app.cli.main import COMMANDS
-from slime_events.app.cli.run_arguments import read_words
+from slime_events.app.cli.main import parse, run_command
 from slime_events.app.demo.settings import demo_settings
 from tests.docs.commands import Command, commands_of
 from tests.docs.pages import PAGES
 
 COMMAND_LINES = [command for page in PAGES for command in commands_of(page)]
+
+
+NOT_RUN = {"doctor", *(name for name, command in COMMANDS.items() if command.takes_flags), RETRAIN_BRANCH}
+"""Commands that look at the machine first, or write; the others run until they look for their run."""
 
 
 class Understood(Exception):
@@ -34,48 +36,29 @@ def _work(work: Coroutine[Any, Any, Any]) -> None:
 
 def _settings(flags: Sequence[str]) -> None:
     """Flags of a run's settings, on top of settings that can run and whose batch is of any size."""
+    if "--config" in flags:
+        at = flags.index("--config")
+        flags = [*flags[:at], *flags[at + 2 :]]
     base = demo_settings(Path("data"))
     trainer = replace(base.trainer, global_batch_size=None, num_steps_per_rollout=None)
     with_flags(replace(base, trainer=trainer), [flag for flag in flags if flag != "flags"])
 
 
-def _train(words: Sequence[str]) -> None:
-    at = words.index("--config") if "--config" in words else len(words)
-    _settings([*words[:at], *words[at + 2 :]])
-
-
-def _learn(words: Sequence[str]) -> None:
-    _, asked = learn._asked(words, "--branch" if "--branch" in words else "--run")
-    _settings(asked.flags)
-
-
-OWN: dict[str, Callable[[list[str]], object]] = {
-    "train": _train,
-    "demo": lambda words: _settings(demo.read_options(words).flags),
-    "resume": lambda words: _settings(read_words(words, ("--runs-dir",)).flags),
-    "branch": lambda words: _settings(branch.read_words(words).flags),
-    "learn": _learn,
-    "replay": lambda words: _settings(replay._parser().parse_known_args(words)[1]),
-    "rescore": lambda words: _settings(rescore._parser().parse_known_args(words)[1]),
-    "doctor": doctor._options,
-}
-"""Commands that look at the machine first, or take the flags of a run's settings; the others read words, then run."""
-
-
 def _understand(command: Command) -> None:
-    name, *words = command.words
-    assert name in COMMANDS, "there is no such command"
-    if not words or "--help" in words:
+    if len(command.words) == 1:
+        command_of(command.words[0])
         return
-    if name == "retrain" and "--branch" in words:
-        name = "learn"
-    if name in OWN:
-        OWN[name](words)
-        return
-    for file in (word for word in words if word.endswith(".sql")):
+    parsed = parse(command.words)
+    if parsed is None:
+        return  # it asks for the help
+    if command_of(parsed.command).takes_flags:
+        _settings(parsed.flags)
+    for file in (word for word in command.words if word.endswith(".sql")):
         Path(file).write_text("SELECT 1")
+    if parsed.command in NOT_RUN:
+        return
     try:
-        importlib.import_module(COMMANDS[name][0]).main(words)
+        run_command(command.words)
     except (Understood, RunNotFound):
         return
     raise AssertionError("it ended without a run to look at")

@@ -22,7 +22,6 @@ from slime_events.analysis.export.dump import load_dump
 from slime_events.analysis.export.export import Layout, export, make_writer
 from slime_events.analysis.export.sample import ExportedPrompt, Fate
 from slime_events.analysis.export.writers import table_of
-from slime_events.app.cli.commands.export import main
 from slime_events.core.config.data import DataSettings
 from slime_events.core.config.toml import settings_from
 from slime_events.core.run.run_reader import OpenedRun, open_run
@@ -32,8 +31,10 @@ from slime_events.plugins.sample import Status
 from storage.archive.writer import ArchiveWriter
 from storage.log import Append
 from storage.memory_log import MemoryLog
+from tests.cli.invoke import command
 from tests.replay.golden import golden
 
+export_command = command("export")
 RECORDS = golden("resting")
 BATCHES = [r.envelope.event for r in RECORDS if isinstance(r.envelope.event, BatchSealed)]
 
@@ -134,7 +135,12 @@ def test_prompts_of_several_kinds_are_no_column(tmp_path: Path, inputs: list[Any
 
 
 def test_dumps_of_slime_s_form(archived: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([archived, "--to", "debug-rollout", "--out", f"{tmp_path}/d/{{rollout_id}}.pt", "--steps", "1-2"]) == 0
+    assert (
+        export_command(
+            [archived, "--to", "debug-rollout", "--out", f"{tmp_path}/d/{{rollout_id}}.pt", "--steps", "1-2"]
+        )
+        == 0
+    )
     assert sorted(path.name for path in (tmp_path / "d").iterdir()) == ["1.pt", "2.pt"]
     rollout_id, samples = load_dump(f"{tmp_path}/d/2.pt")
     assert (rollout_id, [sample.session_id for sample in samples]) == (2, list(BATCHES[2].samples))
@@ -145,10 +151,10 @@ def test_dumps_of_slime_s_form(archived: str, tmp_path: Path, capsys: pytest.Cap
 
 def test_what_cannot_be_exported(archived: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidValue, match=r"needs \{rollout_id\}"):
-        main([archived, "--to", "debug-rollout", "--out", f"{tmp_path}/all.pt"])
+        export_command([archived, "--to", "debug-rollout", "--out", f"{tmp_path}/all.pt"])
     for layout in ("jsonl", "parquet", "hf"):
         with pytest.raises(DataError, match="no samples that are evaluated"):
-            main([archived, "--to", layout, "--out", f"{tmp_path}/out/e.{layout}", "--what", "evaluated"])
+            export_command([archived, "--to", layout, "--out", f"{tmp_path}/out/e.{layout}", "--what", "evaluated"])
     assert not (tmp_path / "out").exists()
 
 

@@ -12,7 +12,8 @@ import pytest
 
 from schemas.errors import BadQuery, ImpossibleCombination, InvalidValue
 from slime_events.analysis.query.tables import TABLES
-from slime_events.app.cli.commands.query import main
+from slime_events.app.cli.commands import query as query_command
+from tests.cli.invoke import command
 from tests.cli.small_run import GROUPS
 from tests.lineage.opened import archived_parent
 
@@ -20,6 +21,9 @@ ASKED = (
     "SELECT sample, index, tokens, reward, spans, reward_detail, completed FROM samples "
     f"WHERE group_id = '{GROUPS[3]}' ORDER BY index"
 )
+
+
+query = command("query")
 
 
 @pytest.fixture
@@ -30,24 +34,44 @@ async def where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return await archived_parent(tmp_path)
 
 
-def test_a_table_fits_the_terminal_and_counts(where: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_table_counts_its_rows(where: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert (
-        main([where, "SELECT sample, index, text, tokens / 7 AS share FROM samples ORDER BY sample", "--rows", "2"])
+        query([where, "SELECT sample, index, text, tokens / 7 AS share FROM samples ORDER BY sample", "--rows", "2"])
         == 0
     )
     assert capfd.readouterr().out.splitlines() == [
         "sample       index  text    share",
-        "───────────  ─────  ─────  ──────",
         "inbox-aa-s0      0  is 42  0.4286",
         "inbox-aa-s1      1  is 42  0.4286",
         "(10 rows, 2 shown: --rows 0 shows all)",
     ]
-    main([where, f"SELECT '{'a' * 300}' AS long, 1 AS one"])
-    assert max(map(len, capfd.readouterr().out.splitlines())) == 100
 
 
-def test_more_columns_than_fit_stand_below_each_other(where: str, capfd: pytest.CaptureFixture[str]) -> None:
-    main([where, "--runs-dir", "anywhere", "FROM steps"])
+LONG = f"SELECT '{'a' * 300}' AS long, 1 AS one"
+
+
+def test_a_table_fits_the_terminal(
+    where: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(query_command, "terminal_width", lambda: 100)
+    query([where, LONG])
+    lines = capfd.readouterr().out.splitlines()
+    assert max(map(len, lines)) == 100
+    assert lines[1].endswith("…   1")
+
+
+def test_a_piped_table_is_whole(where: str, capfd: pytest.CaptureFixture[str]) -> None:
+    query([where, LONG])
+    assert "a" * 300 in capfd.readouterr().out
+    query([where, "FROM steps"])
+    assert len(capfd.readouterr().out.splitlines()) == 1 + 2 + 1
+
+
+def test_more_columns_than_fit_stand_below_each_other(
+    where: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(query_command, "terminal_width", lambda: 100)
+    query([where, "--runs-dir", "anywhere", "FROM steps"])
     lines = capfd.readouterr().out.splitlines()
     assert lines[0].startswith("─ row 1 ─")
     assert "metrics           {loss: 0.5}" in lines
@@ -55,7 +79,7 @@ def test_more_columns_than_fit_stand_below_each_other(where: str, capfd: pytest.
 
 
 def test_json_nests_what_is_nested(where: str, capfd: pytest.CaptureFixture[str]) -> None:
-    main([where, ASKED, "--format", "json"])
+    query([where, ASKED, "--format", "json"])
     found = msgspec.json.decode(capfd.readouterr().out)
     assert found[1] == {
         "sample": "inbox-aa-s1",
@@ -66,12 +90,12 @@ def test_json_nests_what_is_nested(where: str, capfd: pytest.CaptureFixture[str]
         "reward_detail": {"found": "42"},
         "completed": found[1]["completed"],
     }
-    main([where, "FROM chunks WHERE tokens > 5", "--format", "json"])
+    query([where, "FROM chunks WHERE tokens > 5", "--format", "json"])
     assert msgspec.json.decode(capfd.readouterr().out) == []
 
 
 def test_csv_has_a_head_and_nests_as_json(where: str, capfd: pytest.CaptureFixture[str]) -> None:
-    main([where, ASKED, "--format", "csv"])
+    query([where, ASKED, "--format", "csv"])
     found = pyarrow.csv.read_csv(io.BytesIO(capfd.readouterr().out.encode())).to_pylist()
     assert (found[0]["sample"], found[0]["tokens"]) == ("inbox-aa-s0", 3)
     assert msgspec.json.decode(found[1]["spans"])[1] == {"start": 2, "end": 3, "version": 1}
@@ -80,9 +104,9 @@ def test_csv_has_a_head_and_nests_as_json(where: str, capfd: pytest.CaptureFixtu
 def test_parquet_goes_to_a_file(where: str, tmp_path: Path) -> None:
     out = tmp_path / "rows.parquet"
     (tmp_path / "asked.sql").write_text(ASKED)
-    main([where, "--file", str(tmp_path / "asked.sql"), "--format", "parquet", "--out", str(out)])
+    query([where, "--file", str(tmp_path / "asked.sql"), "--format", "parquet", "--out", str(out)])
     assert pyarrow.parquet.read_table(out).column("reward").to_pylist() == [0.0, 1.0]
-    main([where, "FROM chunks WHERE tokens > 5", "--format", "parquet", "--out", str(out)])
+    query([where, "FROM chunks WHERE tokens > 5", "--format", "parquet", "--out", str(out)])
     assert pyarrow.parquet.read_table(out).num_rows == 0
 
 
@@ -90,24 +114,24 @@ def test_a_query_that_fails_leaves_the_file_as_it_was(where: str, tmp_path: Path
     out = tmp_path / "rows.csv"
     out.write_text("before")
     with pytest.raises(BadQuery):
-        main([where, "SELECT text::INTEGER FROM samples", "--format", "csv", "--out", str(out)])
+        query([where, "SELECT text::INTEGER FROM samples", "--format", "csv", "--out", str(out)])
     assert out.read_text() == "before"
     assert sorted(path.name for path in tmp_path.glob("*rows*")) == ["rows.csv"]
 
 
 def test_what_it_lists(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["any", "--tables"])
+    query(["any", "--tables"])
     listed = capsys.readouterr().out
     assert [line.split()[0] for line in listed.splitlines()[1:]] == [table.name for table in TABLES]
-    main(["any", "--schema", "evals"])
+    query(["any", "--schema", "evals"])
     assert "tokens_mean     DOUBLE     response tokens" in capsys.readouterr().out
 
 
 def test_what_it_refuses(tmp_path: Path) -> None:
     with pytest.raises(InvalidValue, match=r"no table eval\. Did you mean evals"):
-        main(["any", "--schema", "eval"])
+        query(["any", "--schema", "eval"])
     with pytest.raises(InvalidValue, match="cannot be read"):
-        main(["any", "--file", str(tmp_path / "none.sql")])
+        query(["any", "--file", str(tmp_path / "none.sql")])
     for words in ([], ["SELECT 1", "--file", "-"]):
         with pytest.raises(ImpossibleCombination, match="one of them"):
-            main(["any", *words])
+            query(["any", *words])

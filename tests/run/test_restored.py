@@ -15,18 +15,17 @@ from schemas.errors import RunIsOn
 from schemas.runs import RunResumed
 from schemas.steps import StepCommitted
 from slime_events.analysis.model.verify import verify
-from slime_events.app.cli.commands.archive import main as archive
-from slime_events.app.cli.commands.restore import main as restore
-from slime_events.app.cli.commands.resume import main as resume
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.train_batch import TrainBatch
 from storage.archive.reader import ArchiveReader
 from storage.nats.ports import HOST
 from storage.open_log import open_run_log
+from tests.cli.invoke import command
 from tests.run.cheap import Counted, CountingRanks, Parts, cheap_parts
 from tests.run.tiny import Watching, events_of, of, run_with, tiny
 from tests.storage.seaweed import Seaweed
 
+archive, restore, resume = command("archive"), command("restore"), command("resume")
 STEPS = 4
 BUCKET = "s3://slime/archive"
 

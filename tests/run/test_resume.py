@@ -18,8 +18,6 @@ from schemas.steps import StepCommitted
 from schemas.subjects import of_type
 from slime_events.analysis.model.verify import verify
 from slime_events.app.cli.commands import resume as resume_command
-from slime_events.app.cli.commands.resume import main as resume
-from slime_events.app.cli.commands.resume import run_and_flags
 from slime_events.app.launch.run_announcement import announce_resume
 from slime_events.app.launch.run_lock import holding, is_held
 from slime_events.app.launch.run_record import RunRecord, read_run_record
@@ -29,10 +27,12 @@ from slime_events.core.run.run_folder import RunFolder
 from storage.archive.reader import ArchiveReader
 from storage.nats.server import NatsServer
 from storage.open_log import open_run_log
+from tests.cli.invoke import command
 from tests.run.cheap import CountingRanks, Parts, cheap_parts
 from tests.run.tiny import Watching, events_of, of, run_with, tiny
 
 STEPS = 4
+resume = command("resume")
 
 
 def settings_of(folder: Path, name: str = "stopped", /, **components: Any) -> Any:
@@ -96,7 +96,7 @@ def test_a_stopped_run_goes_on_to_the_same_weights(
     assert [one.reason for one in of(events, RunFinished)] == reasons
     assert [(one.incarnation, one.settings) for one in of(events, RunResumed)] == [(1, {"run": {"plain": True}})]
     said = capsys.readouterr().err
-    assert "goes on after 2 of 4 steps" in said
+    assert "after 2 of 4 steps" in said
     assert "step 1/4" not in said, "what was told before is not told again"
     assert "step 3/4" in said
 
@@ -140,8 +140,8 @@ def test_a_run_that_what_was_left_of_it_ends_meanwhile_is_looked_at_again(
 
     with cheap_parts(Parts()):
         asyncio.run(run_with(settings_of(tmp_path)))
-        look = resume_command._look
-        monkeypatch.setattr(resume_command, "_look", before_its_end)
+        look = resume_command._read_standing
+        monkeypatch.setattr(resume_command, "_read_standing", before_its_end)
         assert resume(words(tmp_path)) == 0
     said = capsys.readouterr().err
     assert "came to its end just now, without its launcher" in said
@@ -161,7 +161,7 @@ def test_what_is_trained_cannot_be_changed(tmp_path: Path) -> None:
 def test_a_run_that_is_on_is_refused(tmp_path: Path) -> None:
     async def again(view: Watching) -> None:
         await view.until(lambda p: p.state.version >= 1)
-        folder, _ = run_and_flags(words(tmp_path))
+        folder = RunFolder(tmp_path / "runs", "stopped")
         assert is_held(folder)
         with pytest.raises(RunIsOn, match="is on: there is nothing to resume"):
             resume(words(tmp_path))
@@ -176,7 +176,7 @@ def test_a_run_that_is_on_is_refused(tmp_path: Path) -> None:
 def test_of_two_launchers_that_see_the_same_log_one_resumes_it(tmp_path: Path) -> None:
     """As on two machines with one NATS, where no file lock reaches."""
     stop(tmp_path, at_once=True)
-    folder, _ = run_and_flags(words(tmp_path))
+    folder = RunFolder(tmp_path / "runs", "stopped")
 
     async def race() -> list[Any]:
         async with open_run_log(folder.path) as log:

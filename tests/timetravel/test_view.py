@@ -12,7 +12,7 @@ from schemas.errors import InvalidValue
 from slime_events.analysis.timetravel.log_position import AfterStep, AtPosition, parse_position
 from slime_events.analysis.timetravel.timeline import Timeline
 from slime_events.analysis.timetravel.view import EngineFoundLater, difference, facts_of, look_ahead
-from slime_events.app.cli.commands.show import main
+from slime_events.app.cli.main import run_command
 from storage.archive.writer import ArchiveWriter
 from tests.cli.small_run import ENGINE, REJECTED, events, finished, recorded, small_run
 
@@ -98,17 +98,17 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_the_command(archive: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([archive, "--at", str(CHUNK + 2), "--step", "-2"]) == 0
+    assert run_command(["show", archive, "--at", str(CHUNK + 2), "--step", "-2"]) == 0
     out = capsys.readouterr().out
     assert f"position   {CHUNK} of " in out
     assert "inbox-aa-s1  engine-1       2  v0" in out
-    assert main([archive, "--at", "-0s", "--diff", "step:0", "--json"]) == 0
+    assert run_command(["show", archive, "--at", "-0s", "--diff", "step:0", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["changed"]["phase"] == ["running", "finished"]
-    assert main([archive, "--at", "step:0", "--diff", "step:1"]) == 0
+    assert run_command(["show", archive, "--at", "step:0", "--diff", "step:1"]) == 0
     assert "groups_trained     +2" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("words", [["--diff", "5"], ["--at", "5", "--group", "x"], ["--at", "tomorrow"]])
 def test_what_cannot_be_asked(archive: str, words: list[str]) -> None:
     with pytest.raises(InvalidValue):
-        main([archive, *words])
+        run_command(["show", archive, *words])

@@ -9,7 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata, util
 from pathlib import Path
@@ -134,15 +134,15 @@ def check_nats(binary: str | None = None, limit: float = 5.0) -> Check:
     if path is None:
         return Check("nats-server", Outcome.FAIL, "not found", mend)
     try:
-        said = subprocess.run(
+        printed = subprocess.run(
             [path, "--version"], capture_output=True, text=True, timeout=limit, check=True
         ).stdout.strip()
-        version = tuple(int(part) for part in said.rpartition("v")[2].split("-")[0].split(".")[:2])
+        version = tuple(int(part) for part in printed.rpartition("v")[2].split("-")[0].split(".")[:2])
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         return Check("nats-server", Outcome.FAIL, f"{path} does not run: {error}", mend)
     if version < OLDEST_NATS:
-        return Check("nats-server", Outcome.FAIL, f"{said}, and atomic batches need 2.12", mend)
-    return Check("nats-server", Outcome.OK, f"{said} ({path})")
+        return Check("nats-server", Outcome.FAIL, f"{printed}, and atomic batches need 2.12", mend)
+    return Check("nats-server", Outcome.OK, f"{printed} ({path})")
 
 
 def check_nats_url(url: str, limit: float = 5.0) -> Check:
@@ -240,3 +240,45 @@ def check_object_store(name: str, url: str, limit: float = 30.0) -> Check:
     program = f"import sys; sys.argv[1:] = [{url!r}]\n{_STORE_PROGRAM}"
     mend = "check the URL and its credentials (s3:// needs s3fs, and AWS_ENDPOINT_URL where it is not AWS)"
     return check_import(name, program, mend, limit=limit)
+
+
+MEGATRON_IMPORTS = (
+    "dill", "einops", "filelock", "jinja2", "markupsafe", "megatron", "mpmath", "networkx", "numpy", "packaging",
+    "setuptools", "sympy", "torch", "tqdm", "triton", "typing_extensions", "yaml", "zstandard",
+)  # fmt: skip
+SGLANG_IMPORTS = (
+    "IPython", "PIL", "accelerate", "aiohttp", "anyio", "attr", "boto3", "botocore", "certifi", "click",
+    "compressed_tensors", "dateutil", "dill", "distro", "einops", "fastapi", "filelock", "fsspec", "gguf", "h11",
+    "httpcore", "httpx", "huggingface_hub", "idna", "jinja2", "loguru", "markupsafe", "mpmath", "msgspec", "multidict",
+    "networkx", "numpy", "openai", "orjson", "packaging", "partial_json_parser", "psutil", "pybase64", "pydantic",
+    "pydantic_core", "pygments", "python_multipart", "regex", "requests", "rich", "safetensors", "sentencepiece",
+    "setproctitle", "sglang", "soundfile", "starlette", "sympy", "tokenizers", "torch", "tqdm", "transformers",
+    "triton", "tvm_ffi", "typing_extensions", "urllib3", "uvicorn", "uvloop", "watchfiles", "xgrammar", "yaml", "zmq",
+    "zstandard",
+)  # fmt: skip
+"""Top-level packages that are there after the import, without those that only others of them ask for."""
+
+
+def check_files(name: str, imports: Sequence[str], mend: str) -> Check:
+    """The distribution's version, whether its files are as long as its record says, and whether `imports` are there."""
+    try:
+        found = metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return Check(name, Outcome.FAIL, "not installed", mend)
+    if missing := [package for package in imports if util.find_spec(package) is None]:
+        return Check(name, Outcome.FAIL, f"{found.version}, and it imports {', '.join(missing)}: not installed", mend)
+    files = found.files or []
+    torn = [file for file in files if file.size is not None and _length(file) != file.size]
+    if torn or not files:
+        what = f"{len(torn)} of {len(files)} files are not as they were installed" if files else "without its files"
+        first = f", the first is {torn[0]}" if torn else ""
+        return Check(name, Outcome.FAIL, f"{found.version}, {what}{first}", mend)
+    return Check(name, Outcome.OK, f"{found.version}, {len(files):,} files whole")
+
+
+def _length(file: metadata.PackagePath) -> int:
+    """In bytes; -1 for one that is not there."""
+    try:
+        return int(file.locate().stat().st_size)  # type: ignore[attr-defined]
+    except OSError:
+        return -1

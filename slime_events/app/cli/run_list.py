@@ -56,7 +56,7 @@ def _folders(runs_dir: Path) -> Iterator[RunFolder]:
 
 
 async def _row(folder: RunFolder) -> RunRow:
-    """By the summary of an ended life; else by the log, which takes a moment."""
+    """By the summary of an ended incarnation; else by the log, which is slower."""
     try:
         return _summarised(folder) or await _read(folder)
     except SlimeEventsError as error:
@@ -64,22 +64,22 @@ async def _row(folder: RunFolder) -> RunRow:
 
 
 def _summarised(folder: RunFolder) -> RunRow | None:
-    """None where its newest life has left no summary. One before it has, where the settings are newer."""
+    """None where the newest incarnation has no summary; a summary older than the settings is of an earlier one."""
     try:
         if is_held(folder) or folder.settings.stat().st_mtime > folder.summary.stat().st_mtime:
             return None
-        said: dict[str, Any] = json.loads(folder.summary.read_text(encoding="utf-8"))
-        steps, wanted = int(said["steps"]), _wanted(folder)
-        if said["phase"] == "failed":
+        summary: dict[str, Any] = json.loads(folder.summary.read_text(encoding="utf-8"))
+        steps, wanted = int(summary["steps"]), _wanted(folder)
+        if summary["phase"] == "failed":
             status = RunStatus.FAILED
-        elif said["phase"] == "finished":
+        elif summary["phase"] == "finished":
             status = RunStatus.INTERRUPTED if wanted is not None and steps < wanted else RunStatus.FINISHED
         else:
             return None
-        at = int(said.get("last_event_at") or folder.summary.stat().st_mtime_ns)
+        at = int(summary.get("last_event_at") or folder.summary.stat().st_mtime_ns)
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return RunRow(folder.run, status, steps, wanted, at, said.get("failure") or "")
+    return RunRow(folder.run, status, steps, wanted, at, summary.get("failure") or "")
 
 
 def _wanted(folder: RunFolder) -> int | None:

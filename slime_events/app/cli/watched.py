@@ -1,9 +1,8 @@
-"""`watched`: a command in a child process, and this process, which has the last word on how it ended.
+"""`watched`: a command in a child process, and this process, which reports how it ended.
 
-Ray's C++ runs in the process that launches a run, and ends it by its own hand where Ray's servers are gone: without a
-`finally`, a reason or a chance to stop what was started. So the launcher is a child. Here nothing runs but this:
-signals are passed on, and where the child ends without having said its exit code, that is said, and what it left is
-ended. Killing this process kills the child with it, as if they were one.
+Ray's C++ code runs in the process that launches a run, and ends it without a `finally` or a reason where Ray's servers
+are gone. So the launcher is a child. This process only passes signals on; where the child ends without its exit code,
+it says so and ends what the child left. Killing this process kills the child too.
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ from collections.abc import Callable
 from types import FrameType
 
 MARK = "SLIME_EVENTS_WATCHED"
-"""Whatever the child starts inherits this variable."""
+"""Environment variable that all processes of the child inherit."""
 PASSED_ON = (signal.SIGINT, signal.SIGTERM)
 LOOK_S = 0.1
 END_S = 30.0
-"""Seconds that a child has to end after it has said its exit code."""
+"""Seconds that a child has to end after it has sent its exit code."""
 _PR_SET_PDEATHSIG = 1
 _ENDED = b"ended "
-_say_to: int | None = None
+_status_pipe: int | None = None
 
 
 def watched(command: Callable[[], int]) -> int:
-    """The exit code of `command`, which runs in a child; in the child too. Call it before there are threads."""
-    global _say_to
+    """The exit code of `command`, run in a child; returns in both processes. Call it before there are threads."""
+    global _status_pipe
     sys.stdout.flush()
     sys.stderr.flush()
     reader, writer = os.pipe()
@@ -43,22 +42,22 @@ def watched(command: Callable[[], int]) -> int:
         os.close(writer)
         return _watch(child, reader, mark, before)
     os.close(reader)
-    _say_to = writer
+    _status_pipe = writer
     os.environ[MARK] = mark
-    _end_with(parent)
+    _die_with(parent)
     os.setpgid(0, 0)  # a terminal's Ctrl-C comes by the parent alone, so that it comes once
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return _run(command)
 
 
-def say_how_to_go_on(sentence: str) -> None:
-    """What the parent says where this process ends without a word. Nothing in a process that nobody watches."""
-    if _say_to is not None:
-        os.write(_say_to, sentence.replace("\n", " ").encode() + b"\n")
+def announce_recovery(sentence: str) -> None:
+    """The sentence that the parent prints if this process ends without its exit code. No effect without a parent."""
+    if _status_pipe is not None:
+        os.write(_status_pipe, sentence.replace("\n", " ").encode() + b"\n")
 
 
 def _run(command: Callable[[], int]) -> int:
-    """The command in the child. Whatever Python makes of its end is the end that it has."""
+    """The command in the child; its exit code goes to the parent, an exception goes on."""
     code = 1
     try:
         code = command()
@@ -70,13 +69,13 @@ def _run(command: Callable[[], int]) -> int:
     finally:
         with contextlib.suppress(OSError):
             sys.stdout.flush()
-        assert _say_to is not None
-        os.write(_say_to, _ENDED + str(code).encode() + b"\n")
+        assert _status_pipe is not None
+        os.write(_status_pipe, _ENDED + str(code).encode() + b"\n")
     return code
 
 
-def _end_with(parent: int) -> None:
-    """Be killed when the parent is. Where the system knows no such thing the child goes on, as a daemon would."""
+def _die_with(parent: int) -> None:
+    """Let the kernel kill this process with its parent (Linux only; elsewhere it runs on)."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
@@ -84,43 +83,43 @@ def _end_with(parent: int) -> None:
 
 
 def _watch(child: int, reader: int, mark: str, mask: set[int]) -> int:
-    """Until the child has ended. mask: of signals, to be set once they are passed on."""
+    """Wait for the child; its exit code. mask: of signals, set once they are passed on."""
     for number in PASSED_ON:
         signal.signal(number, lambda number, frame: _pass_on(child, number, frame))
     signal.signal(signal.SIGTSTP, lambda number, frame: _stop(child))
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    said, status = b"", None
+    output, status = b"", None
     ended_at = float("inf")
     while status is None:
         if select.select([reader], [], [], LOOK_S)[0]:
             more = os.read(reader, 65536)
-            said += more
+            output += more
             if not more:
                 time.sleep(LOOK_S)
-        if ended_at == float("inf") and _code_in(said) is not None:
+        if ended_at == float("inf") and _code_in(output) is not None:
             ended_at = time.monotonic() + END_S
         if time.monotonic() > ended_at:  # Ray's threads may keep a process that has nothing left to do
             os.kill(child, signal.SIGKILL)
         pid, waited = os.waitpid(child, os.WNOHANG)
         status = waited if pid else None
     while select.select([reader], [], [], 0)[0] and (more := os.read(reader, 65536)):
-        said += more
-    code = _code_in(said)
-    return code if code is not None else _without_a_word(os.waitstatus_to_exitcode(status), said, mark)
+        output += more
+    code = _code_in(output)
+    return code if code is not None else _report_silent_end(os.waitstatus_to_exitcode(status), output, mark)
 
 
-def _code_in(said: bytes) -> int | None:
-    found = [line for line in said.splitlines(keepends=True) if line.startswith(_ENDED) and line.endswith(b"\n")]
+def _code_in(output: bytes) -> int | None:
+    found = [line for line in output.splitlines(keepends=True) if line.startswith(_ENDED) and line.endswith(b"\n")]
     return int(found[-1].removeprefix(_ENDED)) if found else None
 
 
-def _without_a_word(code: int, said: bytes, mark: str) -> int:
-    """Say so, and end what is left. code: of the child, negative for a signal."""
+def _report_silent_end(code: int, output: bytes, mark: str) -> int:
+    """Report it, and end what is left. code: of the child, negative for a signal."""
     from schemas.errors import SlimeEventsError
     from slime_events.app.launch.orphans import end_orphans
 
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"was ended with code {code}"
-    lines = said.decode(errors="replace").splitlines()
+    lines = output.decode(errors="replace").splitlines()
     more = f". Everything that was acked is in the log: {lines[-1]}" if lines else ""
     print(f"error: the launcher {how} from within or by the system, not by its own decision{more}", file=sys.stderr)
     try:
@@ -139,7 +138,7 @@ def _pass_on(child: int, number: int, frame: FrameType | None) -> None:
 
 
 def _stop(child: int) -> None:
-    """Ctrl-Z: the child and what is with it rest as long as this process does."""
+    """Ctrl-Z: stop the child's process group as long as this process is stopped."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child, signal.SIGSTOP)
         os.kill(os.getpid(), signal.SIGSTOP)

@@ -17,7 +17,7 @@ from slime_events.core.config.combinations import impossible
 from slime_events.core.config.derivations import derive
 from slime_events.core.config.fields import Registered, SettingsField, honoured
 from slime_events.core.config.installed import InstalledField, megatron_fields, sglang_fields
-from slime_events.core.config.nearest import did_you_mean
+from slime_events.core.config.nearest import did_you_mean, nearest_text
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.toml import Values, read_toml, settings_from
 from slime_events.core.config.values import Kind, ValueType, parse_words
@@ -212,7 +212,7 @@ def _apply_megatron(draft: _Draft, one: _Occurrence) -> None:
         return
     known, value = _megatron_field(one.flag)
     if known is None:
-        raise UnknownFlag(f"Nobody knows {one.flag}.{did_you_mean(one.flag, known_flags())}")
+        raise UnknownFlag(f"Unknown flag {one.flag}.{nearest_text(one.flag, known_flags())}")
     draft.put_inner("trainer", "megatron", known.name, _installed_value(one, known, value))
 
 

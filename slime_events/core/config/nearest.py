@@ -21,5 +21,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {' or '.join(names)}?" if names else ""
 
 
+def nearest_text(name: str, known: Iterable[str]) -> str:
+    """` Nearest: a, b.`, or nothing where no name is near."""
+    names = nearest(name, known)
+    return f" Nearest: {', '.join(names)}." if names else ""
+
+
 def _plain(name: str) -> str:
     return name.lower().replace("_", "-").strip("-")

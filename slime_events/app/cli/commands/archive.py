@@ -1,29 +1,27 @@
-"""`slime-events archive`: bring a run's archive up to the end of its log, verify it, mend it."""
+"""`slime-events archive`: bring a run's archive up to the end of its log, verify it, repair it."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from schemas.errors import ArchiveDamaged, BlobDamaged, BlobMissing, RunIsOn
-from slime_events.app.cli.run_argument import RunParser, blob_url
+from slime_events.app.cli.files import blob_url
 from slime_events.core.run.run_folder import RunFolder, find_run
 
 if TYPE_CHECKING:
     from storage.archive.reader import ArchiveReader
 
 
-def main(argv: Sequence[str] = ()) -> int:
-    """Archive, or only look. Errors are raised; damage that was found and not mended is one."""
-    said = _parser().parse_args(argv)
-    folder = find_run(said.run, said.runs_dir)
+def run(arguments: argparse.Namespace) -> int:
+    """Archive, or only verify. Errors are raised; damage that is not repaired is one."""
+    folder = find_run(arguments.run, arguments.runs_dir)
     own = folder.archive_url()
-    url = said.url or own
-    if not said.verify or said.repair:
-        asyncio.run(_archive(folder, url, repair=said.repair, own=url == own))
-    if said.verify:
+    url = arguments.url or own
+    if not arguments.verify or arguments.repair:
+        asyncio.run(_archive(folder, url, repair=arguments.repair, own=url == own))
+    if arguments.verify:
         print(verified(url, folder.log_name()))
     return 0
 
@@ -50,7 +48,7 @@ async def _archive(folder: RunFolder, url: str, *, repair: bool, own: bool) -> N
 
 
 def verified(url: str, run: str) -> str:
-    """Read the whole archive and every blob that it holds, and say what was checked. Raises ArchiveDamaged."""
+    """Read the whole archive and every blob in it; the text of what was checked. Raises ArchiveDamaged."""
     from storage.archive.reader import ArchiveReader
 
     reader = ArchiveReader(url, run)
@@ -60,8 +58,8 @@ def verified(url: str, run: str) -> str:
             f"{reader.url}: {len(damaged)} of {len(reader.segments)} segments are missing or not what their manifests "
             f"say: {which}. The same command with --repair makes them again from the log"
         )
-    summary, (blobs, elsewhere) = reader.verify(), _check_blobs(reader)
-    state = "closed: the run has finished" if summary.closed else "open: the run may go on"
+    summary, (blobs, elsewhere) = reader.verify(), check_blobs(reader)
+    state = "closed: the run has finished" if summary.closed else "open: the run may continue"
     return "\n".join([
         f"{reader.url}: {summary.events:,} events in {summary.segments} segments, {summary.bytes:,} bytes, {state}",
         "every segment has its sha256 and the chain that its manifest says, every manifest follows the one before, "
@@ -70,7 +68,8 @@ def verified(url: str, run: str) -> str:
     ])  # fmt: skip
 
 
-def _check_blobs(reader: ArchiveReader) -> tuple[int, int]:
+def check_blobs(reader: ArchiveReader) -> tuple[int, int]:
+    """Blobs that are in the archive, each verified, and those that are not. Raises ArchiveDamaged."""
     from storage.payloads import blob_refs
 
     refs = {ref for recorded in reader.read() for ref in blob_refs(recorded.envelope.event)}
@@ -82,13 +81,5 @@ def _check_blobs(reader: ArchiveReader) -> tuple[int, int]:
         except BlobMissing:
             continue
         except BlobDamaged as error:
-            raise ArchiveDamaged(f"{error}: `slime-events archive` with another URL copies it anew") from error
+            raise ArchiveDamaged(f"{error}: `slime-events archive` with another URL copies it again") from error
     return here, len(refs) - here
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = RunParser(prog="slime-events archive", description=__doc__)
-    parser.add_argument("url", nargs="?", metavar="URL", help="where to (fsspec URL) [the run's own archive]")
-    parser.add_argument("--verify", action="store_true", help="only read all of it back, and check every digest")
-    parser.add_argument("--repair", action="store_true", help="first make damaged segments again from the log")
-    return parser

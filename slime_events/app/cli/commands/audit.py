@@ -1,4 +1,4 @@
-"""`slime-events audit`: is a run's whole history what it has to be? Exit code 0 where it is, 1 where it is not."""
+"""`slime-events audit`: every check of a run's whole history. Exit code 0 where it is clean, 1 where it is not."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import TypedDict
 
 import msgspec
@@ -16,32 +16,31 @@ from schemas.errors import SlimeEventsError
 from slime_events.analysis.audit.audit import Audit, Report, audit, report_text
 from slime_events.analysis.audit.ledger import Ledger, read_ledger
 from slime_events.analysis.audit.recorded_rollouts import RecordedEnds, recorded_ends
+from slime_events.app.cli.files import blob_url
 from slime_events.app.cli.render.text import json_text
-from slime_events.app.cli.run_argument import RunParser, blob_url
 from slime_events.core.run.run_folder import RunFolder, find_run
 from slime_events.core.run.run_reader import branched_of, is_archive, open_archive, open_run
 from storage.archive.log import ArchivedLog
 from storage.log import Readable, Recorded
 
 
-def main(argv: Sequence[str] = ()) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Print the report. Errors are raised."""
-    said = _parser().parse_args(argv)
     begun = time.perf_counter()
-    where = said.run if said.archive is None else f"{said.archive.rstrip('/')}/{said.run}"
-    if said.archive is not None or is_archive(where):
-        report = asyncio.run(_audit_archive(where, files=not said.no_files))
+    where = arguments.run if arguments.archive is None else f"{arguments.archive.rstrip('/')}/{arguments.run}"
+    if arguments.archive is not None or is_archive(where):
+        report = asyncio.run(_audit_archive(where, files=not arguments.no_files))
     else:
-        report = asyncio.run(_audit_run(find_run(said.run, said.runs_dir), files=not said.no_files))
+        report = asyncio.run(_audit_run(find_run(arguments.run, arguments.runs_dir), files=not arguments.no_files))
     seconds = time.perf_counter() - begun
-    if said.json:
+    if arguments.json:
         facts = msgspec.to_builtins(report) | {"clean": report.clean, "seconds": seconds}
-        for check, found in zip(facts["checks"], report.checks, strict=True):
-            for plain, finding in zip(check["findings"], found.findings, strict=True):
+        for check, checked in zip(facts["checks"], report.checks, strict=True):
+            for plain, finding in zip(check["findings"], checked.findings, strict=True):
                 plain["sentence"] = str(finding)
         sys.stdout.write(json_text(facts))
     else:
-        sys.stdout.write(f"{report_text(report, said.most)}\n\n{_verdict(report, seconds)}\n")
+        sys.stdout.write(f"{report_text(report, arguments.most)}\n\n{_verdict(report, seconds)}\n")
     return 0 if report.clean else 1
 
 
@@ -59,9 +58,9 @@ async def _audit_run(folder: RunFolder, *, files: bool) -> Report:
 
 
 async def _audit_archive(where: str, *, files: bool) -> Report:
-    """The log's copy and the blobs that went with it, without the run's folder and so without its weights.
+    """The archived log and its blobs; without the run's folder there are no weights to check.
 
-    Not through `open_run`, which reads the settings first: what is damaged belongs into the report.
+    Not through `open_run`, which raises for damage that belongs into the report.
     """
     from storage.payloads import fetch
 
@@ -77,7 +76,7 @@ async def _audit_archive(where: str, *, files: bool) -> Report:
 
 
 class Others(TypedDict):
-    """What other runs' logs have of this one's rollouts; as the arguments of `Audit`."""
+    """This run's rollouts in the logs of other runs; arguments of `Audit`."""
 
     parent: Ledger | None
     recorded: RecordedEnds | None
@@ -93,9 +92,9 @@ async def _others(log: Readable) -> Others:
 
 
 async def _followed(log: Readable) -> Ledger | None:
-    """The facts of the run whose rollouts this one was trained on; None where it is no learner, or that run is gone."""
+    """The ledger of the run whose rollouts this one trains on; None for no learner, or where that run is gone."""
     branched = None
-    with contextlib.suppress(SlimeEventsError):  # a log without a beginning, or a damaged one: the report says so
+    with contextlib.suppress(SlimeEventsError):  # a damaged log, or one without run.started: the report says so
         branched = await branched_of(log)
     if branched is None or not branched.follows:
         return None
@@ -113,12 +112,3 @@ def _verdict(report: Report, seconds: float) -> str:
         return f"run {report.run} is clean: {len(report.checks)} checks, {pace}"
     unread = "" if report.unread is None else " and was not read to its end"
     return f"run {report.run} has {len(report.findings)} findings{unread}: {len(report.checks)} checks, {pace}"
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = RunParser(prog="slime-events audit", description=__doc__)
-    parser.add_argument("--archive", metavar="URL", help="the same as RUN = URL/RUN")
-    parser.add_argument("--no-files", action="store_true", help="the log alone: neither blobs nor weight folders")
-    parser.add_argument("--most", type=int, default=20, metavar="N", help="findings shown per check, 0 for all [20]")
-    parser.add_argument("--json", action="store_true", help="JSON instead of text")
-    return parser

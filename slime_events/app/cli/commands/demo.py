@@ -1,7 +1,8 @@
-"""`slime-events demo`: a real run with everything chosen. Any flag of `train` changes what it says."""
+"""`slime-events demo`: a real run with all settings chosen; any flag of `train` changes them."""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import os
@@ -10,7 +11,6 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,7 @@ from msgspec.structs import replace
 
 from schemas.errors import ConfigError, InvalidValue, SlimeEventsError
 from slime_events.algorithms.train_arguments import parse_train
-from slime_events.app.cli.commands.train import INTERRUPTED, is_interrupted, resolve, run_to_end, say
-from slime_events.app.cli.run_arguments import read_words
+from slime_events.app.cli.commands.train import INTERRUPTED, is_interrupted, resolve, resolve_epochs, run_to_end, say
 from slime_events.core.config.flags import ParsedTrain
 from slime_events.core.config.nearest import did_you_mean
 from slime_events.core.config.paths import require_paths
@@ -32,37 +31,14 @@ MODELS = (TINY, SMOLLM2)
 DEFAULT_RUNS = ("demo", SMOLLM2)
 TASKS = {TINY: "digits4", SMOLLM2: "arithmetic"}
 DATA = "data"
-HELP = """\
-usage: slime-events demo [--model tiny|smollm2-135m] [--steps N] [--force] [any flag of slime-events train ...]
-
-A real run: SGLang rollouts, Megatron training, every fact in the log. The tiny model comes with the package and plainly
-learns its task; smollm2-135m is a pretrained model, for a few steps.
-
-  --model M        which of the two [tiny]
-  --steps N        training steps (--num-rollout)
-  --run NAME       name of the run [demo, or smollm2-135m]
-  --runs-dir DIR   folder of all runs [slime-runs]
-  --max-staleness N  versions a rollout may be behind; 0 is synchronous
-  --force          replace an earlier demo of that name (one under the default name is replaced without asking)
-"""
 
 
-@dataclass(frozen=True, slots=True)
-class DemoOptions:
-    """The demo's own words; `flags` are for `train`."""
+def run(arguments: argparse.Namespace) -> int:
+    """Run the demo and print what was reached. Errors are raised."""
+    from slime_events.app.demo.words import closing_words
 
-    model: str = TINY
-    force: bool = False
-    flags: tuple[str, ...] = ()
-
-
-def main(argv: Sequence[str] = ()) -> int:
-    """Run the demo and say what was reached. Errors are raised."""
-    if "--help" in argv or "-h" in argv:
-        sys.stdout.write(HELP)
-        return 0
-    options = read_options(argv)
-    settings = resolve(prepare(options))
+    check_arguments(arguments)
+    settings = resolve(prepare(arguments))
     try:
         summary = run_to_end(settings)
     except SlimeEventsError:
@@ -70,76 +46,76 @@ def main(argv: Sequence[str] = ()) -> int:
         raise
     if summary is None or is_interrupted(summary, settings):
         return INTERRUPTED
-    from slime_events.app.demo.words import closing_words
-
     say("")
-    sys.stdout.write(closing_words(facts(summary, settings, options.model), command()) + "\n")
+    sys.stdout.write(closing_words(facts(summary, settings, arguments.model), command()) + "\n")
     return 0
 
 
 def command() -> str:
-    """How this shell reaches us: by name where it is on the path, else by the file that was run (`make demo`)."""
+    """The command as typed in this shell: by name if it is on the PATH, else the file that was run (`make demo`)."""
     return "slime-events" if shutil.which("slime-events") else os.path.relpath(sys.argv[0])
 
 
-def read_options(argv: Sequence[str]) -> DemoOptions:
-    """The demo's own words out of the rest. Raises InvalidValue, ConfigError."""
-    words = read_words(argv, ("--model", "--steps", "--config"), ("--force",))
-    if words.run:
-        raise InvalidValue(f"{words.run}: the demo takes flags only (see --help)")
-    if "--config" in words.own:
+def check_arguments(arguments: argparse.Namespace) -> None:
+    """Raises InvalidValue, ConfigError."""
+    if arguments.flags and not arguments.flags[0].startswith("-"):
+        raise InvalidValue(f"{arguments.flags[0]}: the demo takes flags only (see --help)")
+    if arguments.config is not None:
         raise ConfigError("demo has settings of its own: change them by flags, or use slime-events train --config.")
-    model = words.own.get("--model", TINY)
-    if model not in MODELS:
-        raise InvalidValue(f"--model {model}: the demo has {' and '.join(MODELS)}.{did_you_mean(model, MODELS)}")
-    steps = ("--num-rollout", words.own["--steps"]) if "--steps" in words.own else ()
-    return DemoOptions(model, bool(words.switches), (*words.flags, *steps))
+    if arguments.model not in MODELS:
+        raise InvalidValue(
+            f"--model {arguments.model}: the demo has {' and '.join(MODELS)}.{did_you_mean(arguments.model, MODELS)}"
+        )
 
 
-def prepare(options: DemoOptions) -> ParsedTrain:
+def prepare(arguments: argparse.Namespace) -> ParsedTrain:
     """The settings of the demo under the flags, with its questions and its checkpoint in place.
 
-    An earlier demo goes only once these settings have been tried with questions elsewhere. Raises ConfigError where
+    An earlier demo is removed only after these settings are checked in a temporary folder. Raises ConfigError where
     they cannot start or another run has the name, MissingPart where the pretrained model is not installed.
     """
-    from slime_events.app.cli.epochs import resolve_epochs
     from slime_events.app.demo.settings import demo_settings, smollm2_settings
     from slime_events.app.launch.preflight import check_start
 
     nowhere = Path(DATA)
-    tiny = options.model == TINY
-    draft = with_flags(demo_settings(nowhere) if tiny else smollm2_settings(nowhere, nowhere), options.flags)
+    tiny = arguments.model == TINY
+    draft = with_flags(demo_settings(nowhere) if tiny else smollm2_settings(nowhere, nowhere), _flags(arguments))
     run = draft.settings.run
     folder = RunFolder(run.runs_dir, run.run)
-    check_room(folder, force=options.force)
+    check_room(folder, force=arguments.force)
     with tempfile.TemporaryDirectory() as elsewhere:
-        trial = _made(options, Path(elsewhere), folder).settings
+        trial = _made(arguments, Path(elsewhere), folder).settings
         require_paths(trial)
         check_start(trial)
         resolve_epochs(trial)
-    make_room(folder, force=options.force)
-    return _made(options, folder.path / DATA, folder)
+    make_room(folder, force=arguments.force)
+    return _made(arguments, folder.path / DATA, folder)
 
 
-def _made(options: DemoOptions, data: Path, folder: RunFolder) -> ParsedTrain:
+def _made(arguments: argparse.Namespace, data: Path, folder: RunFolder) -> ParsedTrain:
     """The settings, with the demo's questions written into `data`."""
     from slime_events.app.demo.settings import prepare_demo, prepare_smollm2
 
-    if options.model == TINY:
-        return with_flags(prepare_demo(data), options.flags)
+    if arguments.model == TINY:
+        return with_flags(prepare_demo(data), _flags(arguments))
     checkpoint = folder.path.parent / ".models" / SMOLLM2
-    return with_flags(prepare_smollm2(data, checkpoint), options.flags)
+    return with_flags(prepare_smollm2(data, checkpoint), _flags(arguments))
+
+
+def _flags(arguments: argparse.Namespace) -> tuple[str, ...]:
+    steps = () if arguments.steps is None else ("--num-rollout", arguments.steps)
+    return (*arguments.flags, *steps)
 
 
 def with_flags(base: TrainSettings, flags: Sequence[str]) -> ParsedTrain:
-    """`base` under the flags. The sizes of a batch follow from each other anew."""
+    """`base` under the flags. Batch sizes are derived again."""
     trainer = replace(base.trainer, global_batch_size=None, num_steps_per_rollout=None)
     text = to_toml(replace(base, trainer=trainer))
     return parse_train(["--config", "the demo's settings", *flags], read=lambda _: text)
 
 
 def _clear(folder: RunFolder) -> None:
-    """Of a run that came to nothing, and left no settings: its questions."""
+    """Remove the questions of a run that did not start and left no settings."""
     if not folder.settings.exists():
         shutil.rmtree(folder.path / DATA, ignore_errors=True)
         with contextlib.suppress(OSError):  # it is not empty
@@ -174,7 +150,7 @@ def make_room(folder: RunFolder, *, force: bool) -> None:
 
 
 def _is_demo(folder: RunFolder) -> bool:
-    """Whether its questions are those that a demo writes into its own folder."""
+    """Whether its prompts are in the folder that a demo writes them to."""
     try:
         settings = tomllib.loads(folder.settings.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
@@ -184,7 +160,7 @@ def _is_demo(folder: RunFolder) -> bool:
 
 
 def _check_unused(folder: RunFolder, other: str, *, force: bool) -> None:
-    """Raises ConfigError where the run is on or is read, or where its launcher was killed and nobody forces."""
+    """Raises ConfigError where the run is on or is read, or where its launcher was killed and --force is not given."""
     from slime_events.app.launch.run_lock import is_held
     from storage.nats.server import NatsServer
 
@@ -197,7 +173,7 @@ def _check_unused(folder: RunFolder, other: str, *, force: bool) -> None:
         raise ConfigError(f"run {folder.run} is being read (NATS server {server.pid}): wait, or {other}")
     if not force:
         raise ConfigError(
-            f"run {folder.run} was killed, and its NATS server {server.pid} lives: `slime-events resume` goes on with "
+            f"run {folder.run} was killed, and its NATS server {server.pid} lives: `slime-events resume` continues "
             f"it, --force replaces it, or {other}"
         )
 

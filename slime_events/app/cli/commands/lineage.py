@@ -8,16 +8,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from schemas.errors import InvalidValue
 from slime_events.analysis.lineage.lineage import Asked, Kind, Lineage
 from slime_events.analysis.lineage.picture import html, svg
 from slime_events.analysis.lineage.resolve import NEWEST, lineage, to_json
-from slime_events.app.cli.out_file import new_file
+from slime_events.app.cli.files import new_file
 from slime_events.app.cli.render.lineage_text import lineage_text
-from slime_events.app.cli.run_argument import RunParser
 from slime_events.core.run.run_reader import open_run
 
 FORMATS: dict[str, Callable[[Lineage], str]] = {
@@ -28,9 +27,8 @@ FORMATS: dict[str, Callable[[Lineage], str]] = {
 }
 
 
-def main(argv: Sequence[str] = ()) -> int:
+def run(said: argparse.Namespace) -> int:
     """Print the answer, or write it to --out. Errors are raised."""
-    said = _parser().parse_args(argv)
     shape = said.format or _shape_of(said.out)
     answer = asyncio.run(_answer(said))
     shown = FORMATS[shape](answer)
@@ -60,19 +58,3 @@ def _asked(said: argparse.Namespace) -> Asked:
 def _shape_of(out: Path | None) -> str:
     suffix = "" if out is None else out.suffix.removeprefix(".")
     return suffix if suffix in FORMATS else "text"
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = RunParser(prog="slime-events lineage", description=__doc__)
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--version", type=int, metavar="V", help="of these weights [the newest]")
-    what.add_argument("--step", type=int, metavar="N", help="of one training step, from 0")
-    what.add_argument("--sample", metavar="S", help="of one rollout")
-    what.add_argument("--group", metavar="G", help="of one prompt and its samples")
-    what.add_argument("--source", metavar="FILE[:LINE]", help="of a prompt file or a line of it, or inbox[:KEY]")
-    parser.add_argument(
-        "--depth", type=int, default=1, metavar="N", help="steps back from a version or step, 0 for all [1]"
-    )
-    parser.add_argument("--format", choices=tuple(FORMATS), help="[that of --out, else text]")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write it there")
-    return parser

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import hashlib
+import itertools
+import re
 import sys
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,10 +18,9 @@ from typing import Any, Protocol, TextIO
 import msgspec
 
 from schemas.errors import DeadlineExceeded, LogUnavailable, RunNotFound
-from schemas.inbox import InboxReply
+from schemas.inbox import InboxPrompt, InboxReply
 from schemas.subjects import inbox
-from slime_events.app.cli.prompt_lines import BadLine, Line, read_lines
-from slime_events.app.cli.run_argument import RunParser, live_url
+from slime_events.app.cli.files import live_url
 from slime_events.core.run.run_folder import find_run
 
 REPLY_S = 30.0
@@ -27,14 +29,92 @@ AGAIN_S = (0.5, 2.0, 5.0)
 ROOM = 4096
 """Bytes of a message kept for its frame."""
 
+_PLACE = re.compile(r"(?P<message>.*?)(?: - at `\$\.?(?P<field>[^`]*)`)?$", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A prompt and where it stood, `file:line`."""
+
+    place: str
+    prompt: InboxPrompt
+
+
+@dataclass(frozen=True, slots=True)
+class BadLine:
+    """A prompt that cannot be sent: where, which field, why."""
+
+    place: str
+    field: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.field + ': ' if self.field else ''}{self.message}"
+
+
+def read_lines(file: TextIO, name: str, *, key_field: str | None = None) -> Iterator[Line | BadLine]:
+    """The prompts of a file, one by one; a list, or one object over several lines, is read whole.
+
+    A prompt's key is its field `key_field` (`key` where none is named), or the sha256 of its line.
+    """
+    lines = enumerate(file, 1)
+    first = next(((number, line) for number, line in lines if line.strip()), None)
+    if first is None:
+        return
+    if first[1].lstrip()[:1] == "[" or first[1].strip() == "{":
+        yield from _whole(first[1] + file.read(), name, key_field)
+        return
+    for number, line in itertools.chain([first], lines):
+        if line.strip():
+            yield _line(line.strip().encode(), f"{name}:{number}", key_field)
+
+
+def _whole(text: str, name: str, key_field: str | None) -> Iterator[Line | BadLine]:
+    try:
+        items = msgspec.json.decode(text, type=list[msgspec.Raw] | dict[str, Any])
+    except msgspec.DecodeError as error:
+        yield BadLine(name, "", f"not JSON: {error}")
+        return
+    if isinstance(items, dict):
+        yield _line(msgspec.json.encode(items), name, key_field)
+        return
+    for number, item in enumerate(items, 1):
+        yield _line(bytes(item), f"{name}:item {number}", key_field)
+
+
+def _line(data: bytes, place: str, key_field: str | None) -> Line | BadLine:
+    try:
+        fields = msgspec.json.decode(data)
+    except msgspec.DecodeError as error:
+        return BadLine(place, "", f"not JSON: {error}")
+    if not isinstance(fields, dict):
+        return BadLine(place, "", "not a JSON object: write {...} with a prompt")
+    return _prompt(fields, data, place, key_field)
+
+
+def _prompt(fields: dict[str, Any], data: bytes, place: str, key_field: str | None) -> Line | BadLine:
+    if key_field and key_field not in fields:
+        return BadLine(place, key_field, "missing, and --key-field says that it names the prompt")
+    key = fields.pop(key_field or "key", None)
+    fields["key"] = hashlib.sha256(data).hexdigest() if key is None else str(key)
+    if "messages" in fields:
+        if "prompt" in fields:
+            return BadLine(place, "messages", "stands beside prompt: give one of them")
+        fields["prompt"] = fields.pop("messages")
+    try:
+        return Line(place, msgspec.convert(fields, InboxPrompt))
+    except msgspec.ValidationError as error:
+        match = _PLACE.match(str(error))
+        return BadLine(place, (match["field"] or "") if match else "", match["message"] if match else str(error))
+
 
 class Inbox(Protocol):
-    """Where messages go. Raises LogUnavailable where nobody takes them, DeadlineExceeded without a reply in time."""
+    """Takes messages. Raises LogUnavailable where no run listens, DeadlineExceeded without a reply in time."""
 
     max_bytes: int
 
     async def send(self, data: bytes) -> InboxReply:
-        """One message, and what the run said to it."""
+        """The run's reply to one message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +133,7 @@ class NatsInbox:
         self.max_bytes = int(client.max_payload) - ROOM
 
     async def send(self, data: bytes) -> InboxReply:
-        """One message, and what the run said to it."""
+        """The run's reply to one message."""
         from nats.errors import NoRespondersError
         from nats.errors import TimeoutError as NoReply
 
@@ -71,9 +151,9 @@ class NatsInbox:
 
 
 async def produce(inbox: Inbox, lines: Iterable[Line | BadLine], batch: int) -> AsyncIterator[Taken | BadLine]:
-    """Send prompts, `batch` in a message; what became of each line, by message.
+    """Send prompts, `batch` in a message; the outcome of each line, message by message.
 
-    A message is taken whole or not at all: where the run refuses some of its prompts, the others are sent again.
+    The run takes a message as a whole: where it refuses some prompts, the others are sent again.
     """
     for pack in _packs(lines, batch, inbox.max_bytes):
         good = []
@@ -131,34 +211,33 @@ def _sized(line: Line | BadLine, max_bytes: int) -> tuple[Line | BadLine, int]:
     return line, size
 
 
-def main(argv: Sequence[str] = ()) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Send a file. 1 where any line was refused; errors are raised."""
-    said = _parser().parse_args(argv)
-    if said.file == "-":
-        return asyncio.run(_produce(said, sys.stdin))
+    if arguments.file == "-":
+        return asyncio.run(_produce(arguments, sys.stdin))
     try:
-        file = open(said.file, encoding="utf-8")  # noqa: SIM115  closed below; the handler is for opening alone
+        file = open(arguments.file, encoding="utf-8")  # noqa: SIM115  closed below; the handler is for opening alone
     except OSError as error:
-        raise RunNotFound(f"{said.file} cannot be read: {error.strerror}") from error
+        raise RunNotFound(f"{arguments.file} cannot be read: {error.strerror}") from error
     with file:
-        return asyncio.run(_produce(said, file))
+        return asyncio.run(_produce(arguments, file))
 
 
-async def _produce(said: argparse.Namespace, file: TextIO) -> int:
+async def _produce(arguments: argparse.Namespace, file: TextIO) -> int:
     import nats
     from nats.errors import NoServersError
 
-    url, run = _address(said)
+    url, run = _address(arguments)
     try:
         nodes = url.split(",")
         client = await nats.connect(nodes, connect_timeout=5, allow_reconnect=False, name="slime-events-produce")
     except (NoServersError, OSError, TimeoutError) as error:
         raise LogUnavailable(f"no NATS server answers at {url}: is the run on?") from error
     taken = refused = 0
-    name = "standard input" if said.file == "-" else said.file
-    lines = read_lines(file, name, key_field=said.key_field)
+    name = "standard input" if arguments.file == "-" else arguments.file
+    lines = read_lines(file, name, key_field=arguments.key_field)
     try:
-        async for result in produce(NatsInbox(client, run, said.timeout), lines, said.batch):
+        async for result in produce(NatsInbox(client, run, arguments.timeout), lines, arguments.batch):
             if isinstance(result, Taken):
                 taken += 1
                 sys.stdout.write(f"{result.group}  {result.line.prompt.key}\n")
@@ -171,28 +250,12 @@ async def _produce(said: argparse.Namespace, file: TextIO) -> int:
     return int(refused > 0)
 
 
-def _address(said: argparse.Namespace) -> tuple[str, str]:
+def _address(arguments: argparse.Namespace) -> tuple[str, str]:
     """NATS URL and run. With --nats-url no run folder is needed here."""
-    if said.nats_url:
-        return said.nats_url, said.run
-    folder = find_run(said.run, said.runs_dir)
+    if arguments.nats_url:
+        return arguments.nats_url, arguments.run
+    folder = find_run(arguments.run, arguments.runs_dir)
     url = live_url(folder)
     if url is None:
         raise LogUnavailable(f"run {folder.run} is not on: prompts are taken while it runs")
     return url, folder.log_name()
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = RunParser(
-        prog="slime-events produce",
-        description="Send prompts to a run that is on. One JSON object per line: prompt (text) or messages, and as "
-        "you like key, label, metadata, tools. Group ids go to standard output, refused lines to standard error.",
-    )
-    parser.add_argument("file", metavar="FILE", help="JSON Lines, or one JSON list; - is standard input")
-    parser.add_argument(
-        "--key-field", metavar="NAME", help="field that names a prompt [key; without one the line's sha256]"
-    )
-    parser.add_argument("--batch", type=int, default=50, metavar="N", help="prompts in one message [50]")
-    parser.add_argument("--nats-url", metavar="URL", help="the run's NATS server, where its folder is not here")
-    parser.add_argument("--timeout", type=float, default=REPLY_S, metavar="S", help="seconds for a reply [30]")
-    return parser

@@ -5,49 +5,54 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import datetime
+import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
+
+import msgspec
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
 
 from schemas.errors import ImpossibleCombination, InvalidValue
-from slime_events.analysis.query import tables_of
+from slime_events.analysis.query import Answer, tables_of
 from slime_events.analysis.query.tables import TABLES
-from slime_events.app.cli.out_file import new_file
-from slime_events.app.cli.render.query_output import FORMATS, write
-from slime_events.app.cli.render.text import table
-from slime_events.app.cli.run_argument import RunParser
+from slime_events.app.cli.files import new_file
+from slime_events.app.cli.render.text import cell_text, columns_text, shorten, table, terminal_width
 from slime_events.core.config.nearest import did_you_mean
 from slime_events.core.run.run_reader import open_run
 
-ROWS = 100
+NARROWEST = 12
+"""Characters that a column of a wide table keeps on a terminal."""
 
 
-def main(argv: Sequence[str] = ()) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Print or write the rows. Errors are raised."""
-    said = _parser().parse_intermixed_args(argv)  # the SELECT may stand behind flags
-    if said.tables:
+    if arguments.tables:
         sys.stdout.write(
             table(("table", "says"), [(one.name, one.description.split(". ")[0]) for one in TABLES]) + "\n"
         )
         return 0
-    if said.schema is not None:
-        sys.stdout.write(_schema(said.schema))
+    if arguments.schema is not None:
+        sys.stdout.write(_schema(arguments.schema))
         return 0
-    if said.format == "parquet" and said.out is None and sys.stdout.isatty():
+    if arguments.format == "parquet" and arguments.out is None and sys.stdout.isatty():
         raise ImpossibleCombination("Parquet is not for a terminal: say --out FILE")
-    asyncio.run(_query(said, _sql(said)))
+    asyncio.run(_query(arguments, _sql(arguments)))
     return 0
 
 
-async def _query(said: argparse.Namespace, sql: str) -> None:
+async def _query(arguments: argparse.Namespace, sql: str) -> None:
     async with (
-        open_run(said.run, said.runs_dir) as opened,
-        tables_of(opened, with_parent=said.with_parent) as tables,
+        open_run(arguments.run, arguments.runs_dir) as opened,
+        tables_of(opened, with_parent=arguments.with_parent) as tables,
     ):
         answer = await tables.sql(sql)
-        with _sink(said.out) as sink:
-            write(answer, said.format, sink, most=said.rows)
+        with _sink(arguments.out) as sink:
+            write(answer, arguments.format, sink, most=arguments.rows)
 
 
 @contextlib.contextmanager
@@ -61,36 +66,122 @@ def _sink(out: Path | None) -> Iterator[BinaryIO]:
         yield file
 
 
-def _sql(said: argparse.Namespace) -> str:
-    if (said.sql is None) == (said.file is None):
+def _sql(arguments: argparse.Namespace) -> str:
+    if (arguments.sql is None) == (arguments.file is None):
         raise ImpossibleCombination("give the SELECT itself, or --file with it: one of them")
-    if said.file is None:
-        return str(said.sql)
-    if said.file == "-":
+    if arguments.file is None:
+        return str(arguments.sql)
+    if arguments.file == "-":
         return sys.stdin.read()
     try:
-        return Path(said.file).read_text(encoding="utf-8")
+        return Path(arguments.file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidValue(f"--file {said.file} cannot be read: {error}") from error
+        raise InvalidValue(f"--file {arguments.file} cannot be read: {error}") from error
 
 
 def _schema(name: str) -> str:
-    found = next((one for one in TABLES if one.name == name), None)
-    if found is None:
+    listed = next((one for one in TABLES if one.name == name), None)
+    if listed is None:
         names = [one.name for one in TABLES]
         raise InvalidValue(f"there is no table {name}.{did_you_mean(name, names)} --tables lists them")
-    rows = [(column.name, column.type, column.description) for column in found.columns]
-    return f"{found.name}: {found.description}\n\n{table(('column', 'type', 'is'), rows)}\n"
+    rows = [(column.name, column.type, column.description) for column in listed.columns]
+    return f"{listed.name}: {listed.description}\n\n{table(('column', 'type', 'is'), rows)}\n"
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = RunParser(prog="slime-events query", description=__doc__)
-    parser.add_argument("sql", nargs="?", metavar="SELECT", help="one statement in DuckDB's SQL")
-    parser.add_argument("--file", metavar="FILE", help="read it from a file, - for standard input")
-    parser.add_argument("--format", choices=FORMATS, default="table", help="of the rows [table]")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the rows there")
-    parser.add_argument("--rows", type=int, default=ROWS, metavar="N", help=f"shown as a table, 0 for all [{ROWS}]")
-    parser.add_argument("--with-parent", action="store_true", help="and the runs that it branched from, up to there")
-    parser.add_argument("--tables", action="store_true", help="list the tables, and ask nothing")
-    parser.add_argument("--schema", metavar="TABLE", help="list a table's columns, and ask nothing")
-    return parser
+def write(answer: Answer, form: str, sink: BinaryIO, *, most: int = 0) -> None:
+    """All rows; a table shows `most` of them (0: all) and says how many there are. Raises BadQuery."""
+    with answer.reading() as reader:
+        match form:
+            case "table":
+                _write_table(reader, sink, most)
+            case "csv":
+                _write_csv(reader, sink)
+            case "json":
+                kinds = zip(answer.columns, answer.types, strict=True)
+                _write_json(reader, sink, {name for name, kind in kinds if kind == "JSON"})
+            case _:
+                _write_parquet(reader, sink)
+
+
+def _write_table(reader: pa.RecordBatchReader, sink: BinaryIO, most: int) -> None:
+    """On a terminal as wide as that; else whole, however wide it is."""
+    shown: list[list[str]] = []
+    count = 0
+    for batch in reader:
+        count += batch.num_rows
+        some = batch if not most else batch.slice(0, max(0, most - len(shown)))
+        shown += map(list, zip(*([_cell(one) for one in column] for column in _columns(some)), strict=True))
+    width = terminal_width() if sink is sys.stdout.buffer else None
+    if width is not None and sum(min(NARROWEST, len(name)) + 2 for name in reader.schema.names) > width:
+        text = _records(reader.schema, shown, width)
+    else:
+        right = [pa.types.is_integer(one) or pa.types.is_floating(one) for one in reader.schema.types]
+        cells = [[cell.replace("\n", "\\n") for cell in row] for row in shown]
+        text = columns_text(reader.schema.names, cells, right, width=width, cut=True)
+    rows = f"{count:,} row" + "s" * (count != 1)
+    note = f"({rows})" if count == len(shown) else f"({rows}, {len(shown):,} shown: --rows 0 shows all)"
+    sink.write(f"{text}\n{note}\n".encode())
+
+
+def _records(schema: pa.Schema, rows: Sequence[Sequence[str]], width: int) -> str:
+    """More columns than a terminal has room for: a block of lines for each row."""
+    indent = max(map(len, schema.names)) + 2
+    lines = []
+    for number, row in enumerate(rows, 1):
+        lines.append(f"─ row {number} ".ljust(min(width, 2 * indent), "─"))
+        for name, cell in zip(schema.names, row, strict=True):
+            lines.append(name.ljust(indent) + shorten(cell, max(NARROWEST, width - indent)))
+    return "\n".join(lines)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, datetime.datetime):
+        return value.isoformat(" ", "milliseconds")
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_cell(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_cell, value)) + "]"
+    return cell_text(value)
+
+
+def _write_json(reader: pa.RecordBatchReader, sink: BinaryIO, json_columns: set[str]) -> None:
+    """One array, a line for each row. What is JSON already is set in as it is."""
+    sink.write(b"[")
+    between = b"\n"
+    for batch in reader:
+        for row in zip(*_columns(batch), strict=True):
+            plain = dict(zip(reader.schema.names, row, strict=True))
+            for name in json_columns:
+                if plain[name] is not None:
+                    plain[name] = msgspec.Raw(plain[name].encode())
+            sink.write(between + msgspec.json.encode(plain, enc_hook=str))
+            between = b",\n"
+    sink.write(b"\n]\n")
+
+
+def _write_csv(reader: pa.RecordBatchReader, sink: BinaryIO) -> None:
+    """With a head; lists, maps and structs as JSON text."""
+    nested = [pa.types.is_nested(one) for one in reader.schema.types]
+    fields = [pa.field(one.name, pa.string()) if deep else one for one, deep in zip(reader.schema, nested, strict=True)]
+    with pyarrow.csv.CSVWriter(sink, pa.schema(fields)) as writer:
+        for batch in reader:
+            columns = [
+                pa.array([None if v is None else _json(v) for v in plain], pa.string()) if deep else column
+                for column, plain, deep in zip(batch.columns, _columns(batch), nested, strict=True)
+            ]
+            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields)))
+
+
+def _write_parquet(reader: pa.RecordBatchReader, sink: BinaryIO) -> None:
+    with pyarrow.parquet.ParquetWriter(sink, reader.schema, compression="zstd") as writer:
+        for batch in reader:
+            writer.write_batch(batch)
+
+
+def _columns(batch: pa.RecordBatch) -> list[list[Any]]:
+    """The values, column by column; maps as dicts."""
+    return [column.to_pylist(maps_as_pydicts="lossy") for column in batch.columns]
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, default=str, ensure_ascii=False)

@@ -6,56 +6,120 @@ import argparse
 import asyncio
 import sys
 import time
-from collections.abc import Sequence
+from typing import Any
 
+import msgspec
+
+from schemas.batches import BatchSealed
+from schemas.event import Event, type_of
+from slime_events.analysis.replay.equality import Verdict
 from slime_events.analysis.replay.replay import replay
-from slime_events.analysis.replay.report import ReplayReport
+from slime_events.analysis.replay.report import Difference, ReplayReport
 from slime_events.app.cli.commands.resume import with_flags
-from slime_events.app.cli.render.replay_text import report_text, verdict
-from slime_events.app.cli.render.text import json_text
-from slime_events.app.cli.run_argument import RunParser
-from slime_events.app.launch.run_record import Changes, changes
-from slime_events.core.run.run_reader import OpenedRun, open_run
+from slime_events.app.cli.render.text import fields, json_text, shorten, table
+from slime_events.app.launch.run_record import changes
+from slime_events.core.run.run_reader import open_run
+
+WIDTH = 100
 
 
-def main(argv: Sequence[str] = ()) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Print the report. Errors are raised."""
-    said, flags = _parser().parse_known_args(argv)
     begun = time.perf_counter()
-    report = asyncio.run(_replay(said, flags))
+    report = asyncio.run(_replay(arguments))
     seconds = time.perf_counter() - begun
-    if said.json:
+    if arguments.json:
         facts = report.json_values() | {"seconds": seconds}
         sys.stdout.write(json_text(facts))
     else:
-        sys.stdout.write(f"{report_text(report, said.most, every=said.all)}\n\n")
+        sys.stdout.write(f"{report_text(report, arguments.most, every=arguments.all)}\n\n")
         sys.stdout.write(f"{verdict(report)} ({report.events:,} events in {seconds:.1f} s)\n")
     return 0 if report.is_equal else 1
 
 
-async def _replay(said: argparse.Namespace, flags: Sequence[str]) -> ReplayReport:
-    async with open_run(said.run, said.runs_dir) as opened:
-        return await replay(opened, _changes(opened, flags), every=said.all, recorded_prompts=said.recorded_prompts)
+async def _replay(arguments: argparse.Namespace) -> ReplayReport:
+    async with open_run(arguments.run, arguments.runs_dir) as opened:
+        flags, own = arguments.flags, opened.settings
+        changed = changes(own, with_flags(own, flags).settings) if flags else {}  # derived settings included
+        return await replay(opened, changed, every=arguments.all, recorded_prompts=arguments.recorded_prompts)
 
 
-def _changes(opened: OpenedRun, flags: Sequence[str]) -> Changes:
-    """What the flags change in the run's settings, derived settings included."""
-    return changes(opened.settings, with_flags(opened.settings, flags).settings) if flags else {}
+def report_text(report: ReplayReport, most: int, *, every: bool) -> str:
+    """The decisions by type, then the first difference with its inputs, and with `every` all of them in short."""
+    kinds = [(name, f"{count:,}") for name, count in sorted(report.decisions.items())]
+    parts = [fields([("run", report.run), *kinds, ("prompts", report.prompts)])]
+    if report.differences:
+        parts.append(difference_text(report.differences[0]))
+    if every and report.differences:
+        parts.append(table(("differences", "what"), [(count, kind) for kind, count in report.kinds().items()]))
+        parts.append(_verdicts(report, most))
+    return "\n\n".join(part for part in parts if part)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = RunParser(
-        prog="slime-events replay",
-        description=__doc__,
-        usage="slime-events replay RUN [--all] [--most N] [--json] [--recorded-prompts] [settings flags]",
-        epilog="Settings flags, as slime-events train takes them, are decided by in place of the run's own: "
-        "--dynamic-sampling-filter-path mine.py:keep, --over-sampling-batch-size 32, --advantage-estimator gspo, ...",
-        allow_abbrev=False,
+def verdict(report: ReplayReport) -> str:
+    """The last line."""
+    if report.is_equal:
+        return f"No decision would differ: all {report.compared:,} are the same again"
+    return f"{report.differences[0].position}: the first position at which a decision would differ"
+
+
+def difference_text(one: Difference) -> str:
+    """One difference, and the inputs of its decision."""
+    inputs = dict(one.inputs)
+    groups, reward = inputs.pop("groups", []), inputs.pop("first_reward", None)
+    lines = [str(one), fields([("recorded", _event(one.recorded)), ("now", _event(one.decided))], "  ")]
+    lines += [fields([("decided on the log up to", one.at), *((k, _cell(v)) for k, v in inputs.items())], "  ")]
+    if reward is not None:
+        lines.append(
+            f"  first sample with another reward: {reward['sample']}, graded {reward['raw']:g}, "
+            f"recorded {reward['recorded']:.6g}, now {reward['now']:.6g}"
+        )
+    lines += [_group(group) for group in groups]
+    return "\n".join(lines)
+
+
+def _event(event: Event | None) -> str:
+    """An event in one or two lines: the main figures of a verdict or a batch, the small fields of others."""
+    if event is None:
+        return "nothing"
+    if isinstance(event, Verdict):
+        figures = ", ".join(f"{name} {value:.4g}" for name, value in event.figures.items())
+        reason = f", {event.reason}" if event.reason else ""
+        return f"{type_of(event)} by filter {event.filter}{reason}" + (f" ({figures})" if figures else "")
+    if isinstance(event, BatchSealed):
+        return f"{type_of(event)} step {event.step}: {len(event.groups)} groups, digest {event.digest[:16]}"
+    plain = msgspec.to_builtins(event)
+    short = {name: value for name, value in plain.items() if name not in ("prompt", "tokens", "messages", "type")}
+    return shorten(f"{type_of(event)} " + ", ".join(f"{name} {value}" for name, value in short.items()), WIDTH * 2)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    return str(value)
+
+
+def _group(group: dict[str, Any]) -> str:
+    head = fields(
+        [("group", group["group"]), ("prompt", shorten(group["prompt"], WIDTH)), ("label", group["label"])], "  "
     )
-    parser.add_argument("--all", action="store_true", help="go on after the first difference, given what was recorded")
-    parser.add_argument("--most", type=int, default=20, metavar="N", help="verdicts shown with --all, 0 for all [20]")
-    parser.add_argument("--json", action="store_true", help="JSON instead of text")
-    parser.add_argument(
-        "--recorded-prompts", action="store_true", help="take prompts out of the log, even where their files are there"
-    )
-    return parser
+    rows = [tuple(sample.values()) for sample in group["samples"]]
+    return f"{head}\n{table(('sample', 'phase', 'reward', 'tokens', 'oldest', 'newest'), rows, '    ')}"
+
+
+def _verdicts(report: ReplayReport, most: int) -> str:
+    flips = report.verdicts
+    if not flips:
+        return ""
+    shown = flips if most == 0 else flips[:most]
+    rows = [
+        (one.position, getattr(one.recorded, "group", ""), type_of(one.recorded), type_of(one.decided), _why(one))
+        for one in shown
+        if one.decided is not None
+    ]
+    more = f"\n... and {len(flips) - len(shown):,} more (--most 0 for all)" if len(flips) > len(shown) else ""
+    return table(("position", "group", "recorded", "now", "reason"), rows) + more
+
+
+def _why(one: Difference) -> str:
+    return shorten(str(getattr(one.decided, "reason", "") or ""), WIDTH // 2)

@@ -1,7 +1,4 @@
-"""`slime-events replay-rollout`: one rollout once more, from an engine with the weights that it had: where its tokens
-part from the recorded ones, and by how much log-probs differ. A rollout over several weight versions is made again
-span by span. Exit code 0 where it is equal, 1 where it is not.
-"""
+"""`slime-events replay-rollout`: one rollout once more, from an engine with the weights that it had."""
 
 from __future__ import annotations
 
@@ -9,48 +6,43 @@ import argparse
 import asyncio
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from slime_events.analysis.replay_rollout.compare import Comparison, Decode, compare
+from slime_events.analysis.replay_rollout.compare import Comparison, Decode, Token, compare
 from slime_events.analysis.replay_rollout.recorded import RecordedRollout, read_rollout, weight_folder
-from slime_events.app.cli.render.replay_rollout_text import comparison_text
-from slime_events.app.cli.render.text import json_text
-from slime_events.app.cli.run_argument import RunParser
+from slime_events.app.cli.render.text import duration, fields, json_text, shorten, table
 from slime_events.core.config.engine import EngineSettings
 from slime_events.core.run.run_reader import open_run
 
 START_S = 600.0
-TOLERANCE = 1e-3
 
 
-def main(argv: Sequence[str] = ()) -> int:
-    """Print the comparison; 1 where the rollout came otherwise. Errors are raised."""
-    said = _parser().parse_args(argv)
-    comparison, facts = asyncio.run(_replay(said))
-    if said.json:
+def run(arguments: argparse.Namespace) -> int:
+    """Print the comparison; 1 where the rollouts differ. Errors are raised."""
+    comparison, facts = asyncio.run(_replay(arguments))
+    if arguments.json:
         sys.stdout.write(json_text(msgspec.to_builtins(comparison) | {"engine": facts}))
     else:
         sys.stdout.write(comparison_text(comparison, facts) + "\n")
     return 0 if comparison.equal else 1
 
 
-async def _replay(said: argparse.Namespace) -> tuple[Comparison, dict[str, Any]]:
-    async with open_run(said.run, said.runs_dir) as opened:
-        rollout = await read_rollout(opened, said.sample)
+async def _replay(arguments: argparse.Namespace) -> tuple[Comparison, dict[str, Any]]:
+    async with open_run(arguments.run, arguments.runs_dir) as opened:
+        rollout = await read_rollout(opened, arguments.sample)
         settings = opened.settings.engine
-        folders = [*said.weights, *([str(opened.folder.weights)] if opened.folder else [])]
+        folders = [*arguments.weights, *([str(opened.folder.weights)] if opened.folder else [])]
     first = rollout.spans[0].version
     base = weight_folder(rollout, first, folders)
-    settings = msgspec.structs.replace(settings, hf_checkpoint=base, device=said.device or settings.device)
-    return await _with_engine(rollout, settings, folders, said)
+    settings = msgspec.structs.replace(settings, hf_checkpoint=base, device=arguments.device or settings.device)
+    return await _with_engine(rollout, settings, folders, arguments)
 
 
 async def _with_engine(
-    rollout: RecordedRollout, settings: EngineSettings, folders: list[str], said: argparse.Namespace
+    rollout: RecordedRollout, settings: EngineSettings, folders: list[str], arguments: argparse.Namespace
 ) -> tuple[Comparison, dict[str, Any]]:
     from serve_apps.engine.arguments import engine_launch
     from serve_apps.engine.sglang_engine import SglangEngine
@@ -62,13 +54,13 @@ async def _with_engine(
     await engine.start(START_S)
     try:
         started = time.perf_counter()
-        spans = await replay(engine, rollout, lambda v: weight_folder(rollout, v, folders), force=said.force)
+        stretches = await replay(engine, rollout, lambda v: weight_folder(rollout, v, folders), force=arguments.force)
         seconds = {"start": started - begun, "replay": time.perf_counter() - started}
     finally:
         await engine.stop()
     decode = token_decoder(Path(settings.hf_checkpoint))
     facts = {"device": launch.device, "deterministic": launch.deterministic, "seconds": seconds}
-    return compare(rollout, spans, decode, forced=said.force, tolerance=said.tolerance), facts
+    return compare(rollout, stretches, decode, forced=arguments.force, tolerance=arguments.tolerance), facts
 
 
 def token_decoder(folder: Path) -> Decode:
@@ -82,20 +74,53 @@ def token_decoder(folder: Path) -> Decode:
     return lambda token: str(tokenizer.decode([token], skip_special_tokens=False))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = RunParser(prog="slime-events replay-rollout", description=__doc__)
-    parser.add_argument("sample", metavar="SAMPLE", help="id of the sample, as `show` and `lineage` give it")
-    parser.add_argument("--force", action="store_true", help="feed the recorded tokens, and compare log-probs only")
-    parser.add_argument(
-        "--weights",
-        action="append",
-        default=[],
-        metavar="DIR",
-        help="look for weight versions here too; may be repeated",
+def comparison_text(comparison: Comparison, engine: dict[str, Any]) -> str:
+    """The verdict, the first difference, and each span. engine: device, deterministic, seconds."""
+    how = "deterministic" if engine["deterministic"] else "not deterministic: another batch may give other tokens"
+    seconds = engine["seconds"]
+    head = fields([
+        ("sample", f"{comparison.sample} of run {comparison.run}, {comparison.tokens} tokens"),
+        ("engine", f"SGLang on {engine['device']}, {how}; {duration(seconds['start'])} to start, "
+                   f"{duration(seconds['replay'])} to {'score' if comparison.forced else 'make'} it"),
+        ("tokens", "as recorded, fed to it" if comparison.forced else _tokens(comparison)),
+        ("log-probs", f"{comparison.max_difference:.3g} nats apart at most, "
+                      f"{comparison.mean_difference:.3g} on average"),
+        ("verdict", "equal" if comparison.equal else _why(comparison)),
+    ])  # fmt: skip
+    rows = [
+        (f"{s.start}:{s.end}", f"v{s.version}", s.same, f"{s.max_difference:.3g}", s.at, f"{s.mean_difference:.3g}")
+        for s in comparison.spans
+    ]
+    parts = [
+        head,
+        table(("tokens", "version", "equal", "largest difference", "at", "on average"), rows),
+        _divergence(comparison),
+    ]
+    return "\n\n".join(part for part in (*parts, *comparison.notes) if part)
+
+
+def _tokens(comparison: Comparison) -> str:
+    same = sum(span.same for span in comparison.spans)
+    return (
+        f"all {same} the same" if comparison.divergence is None else f"the same up to {comparison.divergence.position}"
     )
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), help="where the engine runs [as in the run]")
-    parser.add_argument(
-        "--tolerance", type=float, default=TOLERANCE, metavar="X", help=f"log-probs may differ by X nats [{TOLERANCE}]"
+
+
+def _why(comparison: Comparison) -> str:
+    if comparison.divergence is not None:
+        return f"other tokens from {comparison.divergence.position} on"
+    return f"log-probs differ by more than {comparison.tolerance:g}"
+
+
+def _divergence(comparison: Comparison) -> str:
+    if comparison.divergence is None:
+        return ""
+    return table(
+        ("at", "token", "text", "log-prob"),
+        [_line("recorded", comparison.divergence.recorded), _line("replayed", comparison.divergence.replayed)],
     )
-    parser.add_argument("--json", action="store_true", help="JSON instead of text")
-    return parser
+
+
+def _line(name: str, token: Token) -> tuple[object, ...]:
+    text = shorten(repr(token.text)[1:-1], 24)
+    return name, token.token, text, None if token.log_prob is None else f"{token.log_prob:.4f}"

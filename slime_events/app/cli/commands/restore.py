@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import contextlib
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,27 +23,26 @@ if TYPE_CHECKING:
     from storage.log import EventLog
 
 MARK = "restoring"
-"""A file in the run's folder while its log is not yet whole: what is there then is the work of a restore."""
+"""A file in the run's folder while a restore has not finished its log."""
 
 
-def main(argv: Sequence[str] = ()) -> int:
-    """Restore, and say what is there and what is not. Errors are raised."""
-    said = _parser().parse_args(argv)
-    asyncio.run(_restore(said))
+def run(arguments: argparse.Namespace) -> int:
+    """Restore, and print what is there and what is missing. Errors are raised."""
+    asyncio.run(_restore(arguments))
     return 0
 
 
-async def _restore(said: argparse.Namespace) -> None:
+async def _restore(arguments: argparse.Namespace) -> None:
     from slime_events.app.launch.run_lock import holding
     from storage.archive.reader import ArchiveReader
     from storage.archive.restore import restore_log
     from storage.blobs import BlobStore
 
-    reader = await asyncio.to_thread(ArchiveReader, said.archive_url, said.run)
-    folder = RunFolder(said.runs_dir, said.run)
+    reader = await asyncio.to_thread(ArchiveReader, arguments.archive_url, arguments.run)
+    folder = RunFolder(arguments.runs_dir, arguments.run)
     settings = await asyncio.to_thread(settings_of, reader)
     with holding(folder):
-        async with _target(folder, said.nats_url or settings.run.nats_url, said.nats_replicas) as log:
+        async with _target(folder, arguments.nats_url or settings.run.nats_url, arguments.nats_replicas) as log:
             await begin(folder, log)
             blobs = BlobStore(settings.run.blob_url or str(folder.blobs))
             done = await restore_log(reader, log, blobs, _progress)
@@ -53,11 +52,11 @@ async def _restore(said: argparse.Namespace) -> None:
           f"in {folder.path}")  # fmt: skip
     for sentence in missing:
         print(f"  {sentence}")
-    print(f"next: slime-events resume {_arguments(said, settings)}")
+    print(f"next: slime-events resume {_arguments(arguments, settings)}")
 
 
 def settings_of(reader: ArchiveReader) -> TrainSettings:
-    """The settings that the archived run was started with. Raises StorageError where it does not say."""
+    """The settings that the archived run was started with. Raises StorageError where it has none."""
     from slime_events.core.config.toml import settings_from
 
     first = next(reader.read(), None)
@@ -67,7 +66,7 @@ def settings_of(reader: ArchiveReader) -> TrainSettings:
 
 
 async def begin(folder: RunFolder, log: EventLog) -> None:
-    """Mark the folder as being restored. Raises RunIsOn where there is a log that no restore has left."""
+    """Mark the folder as being restored. Raises RunIsOn where it has a log that is not of a restore."""
     mark = folder.path / MARK
     if not mark.exists() and (position := await log.position()):
         raise RunIsOn(
@@ -113,16 +112,16 @@ async def what_is_missing(log: EventLog, settings: TrainSettings, folder: RunFol
     sentences = []
     published = await log.last(of_type(log.run, "weights.published"))
     if published is not None and not any(folder.weights.glob("*/*.safetensors")):
-        sentences.append("weight versions are not in an archive: the trainer makes the newest again, by training anew")
+        sentences.append("weight versions are not in an archive: the trainer makes the newest again, by training again")
     saved = await log.last(of_type(log.run, "checkpoint.saved"))
     if saved is not None and isinstance(saved.envelope.event, CheckpointSaved):
         url = saved.envelope.event.url
         if "://" not in url and not Path(url).is_dir():
-            sentences.append(f"checkpoint {url} is not there: training anew begins at an older one, or at the base")
+            sentences.append(f"checkpoint {url} is not there: training begins at an older one, or at the base")
     branched = await branched_of(log)
     if branched is not None:
         sentences.append(
-            f"it goes on from version {branched.version} of run {branched.run}: that is made again from "
+            f"it branched from version {branched.version} of run {branched.run}: that is made again from "
             f"{branched.where}, which has to be there"
         )
     return sentences + [f"before it is resumed: {problem}" for problem in missing_paths(settings)]
@@ -133,20 +132,10 @@ def _progress(position: int, last: int) -> None:
         sys.stderr.write(f"\rposition {position:,} of {last:,}" + ("\n" if position == last else ""))
 
 
-def _arguments(said: argparse.Namespace, settings: TrainSettings) -> str:
-    words = [said.run]
-    if said.runs_dir != RUNS_DIR:
-        words += ["--runs-dir", said.runs_dir]
-    if said.nats_url and said.nats_url != settings.run.nats_url:
-        words += ["--nats-url", said.nats_url]
+def _arguments(arguments: argparse.Namespace, settings: TrainSettings) -> str:
+    words = [arguments.run]
+    if arguments.runs_dir != RUNS_DIR:
+        words += ["--runs-dir", arguments.runs_dir]
+    if arguments.nats_url and arguments.nats_url != settings.run.nats_url:
+        words += ["--nats-url", arguments.nats_url]
     return " ".join(words)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="slime-events restore", description=__doc__)
-    parser.add_argument("run", metavar="RUN", help="name of the run, as it was started")
-    parser.add_argument("archive_url", metavar="ARCHIVE_URL", help="the --archive-url that it had (fsspec URL)")
-    parser.add_argument("--runs-dir", default=RUNS_DIR, metavar="DIR", help=f"folder of all runs [{RUNS_DIR}]")
-    parser.add_argument("--nats-url", metavar="URL", help="restore into this NATS [as the run was started]")
-    parser.add_argument("--nats-replicas", type=int, default=1, metavar="N", help="copies in that cluster [1]")
-    return parser

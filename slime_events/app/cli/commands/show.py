@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,18 +12,14 @@ from typing import Any, NamedTuple
 from schemas.errors import InvalidValue
 from slime_events.analysis.model import read_run
 from slime_events.analysis.model.lookup import Lookup
-from slime_events.analysis.timetravel.log_position import FORMS
 from slime_events.app.cli.commands.show_sample import TOKENS, group_facts, group_text, sample_facts, sample_text
 from slime_events.app.cli.commands.show_step import step_facts, step_text, version_facts, version_text
 from slime_events.app.cli.render.text import json_text
-from slime_events.app.cli.run_argument import RunParser
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.run.run_reader import open_run
 from slime_events.core.trajectory import Fetch, Trajectories
 from slime_events.plugins.sample_view import prompt_decoder, text_decoder
 from storage.log import Readable
-
-_WITH_POSITION = ("--at", "--diff")
 
 
 class View(NamedTuple):
@@ -112,9 +107,8 @@ async def trace_text(log: Readable, traces: Path | None, group: str) -> str:
     return f"{render(trace_of([span for span in spans if span is not None], trace))}\nrebuilt from the log: {why}"
 
 
-def main(argv: Sequence[str] = ()) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Print what is asked. Errors are raised."""
-    arguments = _parser().parse_args(list(_joined(argv)))
     others = (arguments.group, arguments.sample, arguments.version, arguments.trace, arguments.verify or None)
     if arguments.at is not None and any(other is not None for other in others):
         raise InvalidValue("--at shows the whole run at one position: leave out --group, --sample, --version, ...")
@@ -122,14 +116,6 @@ def main(argv: Sequence[str] = ()) -> int:
         raise InvalidValue("--diff compares with another position: give --at POS too")
     sys.stdout.write(asyncio.run(_show(arguments)) + "\n")
     return 0
-
-
-def _joined(argv: Sequence[str]) -> Iterator[str]:
-    """`--at -90s` as one word: else argparse takes -90s for an option."""
-    words = iter(argv)
-    for word in words:
-        value = next(words, None) if word in _WITH_POSITION else None
-        yield word if value is None else f"{word}={value}"
 
 
 async def _show(arguments: argparse.Namespace) -> str:
@@ -153,26 +139,3 @@ async def _show(arguments: argparse.Namespace) -> str:
                 launched = await is_launched(opened.folder, opened.log)
             facts, text = await view_of(opened.log, question, opened.fetch, opened.folder, launched=launched)
     return json_text(facts).rstrip() if arguments.json else text
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = RunParser(
-        prog="slime-events show", description=__doc__, epilog="Ids may be cut short where no other begins like that."
-    )
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument(
-        "--step", type=int, metavar="N",
-        help="one step, from 0: batch, samples, metrics, digests; with --at: so many events on (-1: back)",
-    )  # fmt: skip
-    what.add_argument("--group", metavar="G", help="one group: prompt, samples, filter decision, fate")
-    what.add_argument("--sample", metavar="S", help="one rollout: tokens, log-probs, versions, reward, fate")
-    what.add_argument("--version", type=int, metavar="V", help="one set of weights: origin, folder, engines, evals")
-    what.add_argument("--trace", metavar="G", help="the spans of one group, from submit to activate")
-    what.add_argument(
-        "--verify", action="store_true", help="fold the log from position 0 and compare with how the live run ended"
-    )
-    parser.add_argument("--at", metavar="POS", help=f"the whole system at a position: {FORMS}")
-    parser.add_argument("--diff", metavar="POS", help="with --at: what differs between the two positions")
-    parser.add_argument("--tokens", type=int, default=TOKENS, metavar="N", help=f"token rows, 0 for all [{TOKENS}]")
-    parser.add_argument("--json", action="store_true", help="JSON instead of text")
-    return parser

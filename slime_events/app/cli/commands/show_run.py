@@ -10,8 +10,7 @@ from slime_events.analysis.model import Run
 from slime_events.analysis.model.progress import NANO, Progress, plan_in_force
 from slime_events.analysis.model.rejections import Reason, reason_of
 from slime_events.app.cli.render.json_values import plain
-from slime_events.app.cli.render.sparkline import sparkline
-from slime_events.app.cli.render.text import block, cell_text, duration, fields, moment, table, versions_text
+from slime_events.app.cli.render.text import block, cell_text, duration, fields, moment, sparkline, table, versions_text
 from slime_events.app.launch.run_status import MEANINGS, RunStatus, status_of
 from slime_events.core.run.run_folder import RunFolder
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import shutil
+import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from schemas.errors import ConfigError, SlimeEventsError
+from msgspec.structs import replace
+
+from schemas.errors import ConfigError, InvalidValue, SlimeEventsError
 from slime_events.algorithms.train_arguments import parse_train
-from slime_events.app.cli.watched import say_how_to_go_on
+from slime_events.app.cli.watched import announce_recovery
+from slime_events.core.config.derivations import derive
 from slime_events.core.config.flags import ParsedTrain
 from slime_events.core.config.paths import require_paths
 from slime_events.core.config.settings import TrainSettings
-from slime_events.core.run.run_folder import RunFolder
+from slime_events.core.run.run_folder import RUNS_DIR, RunFolder
 
 if TYPE_CHECKING:
     from schemas.runs import Branched
@@ -23,29 +25,30 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 
 
-def main(argv: Sequence[str] = ()) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Train. 130 where it was stopped before its last step; errors are raised."""
-    if "--help" in argv or "-h" in argv:
-        from slime_events.algorithms.train_arguments import registered
-        from slime_events.core.config.help import help_text
+    return finish(resolve(parse_train(arguments.flags)))
 
-        sys.stdout.write(help_text(max(60, min(120, shutil.get_terminal_size().columns)), registered()))
-        return 0
-    settings = resolve(parse_train(argv))
-    summary = run_to_end(settings)
+
+def finish(
+    settings: TrainSettings,
+    *,
+    resumes: RunRecord | None = None,
+    folder: RunFolder | None = None,
+    branched: Branched | None = None,
+    first: int = 0,
+) -> int:
+    """`run_to_end`, then what was reached and where it lies; the exit code. first: the run's first step."""
+    summary = run_to_end(settings, resumes=resumes, folder=folder, branched=branched)
     if summary is None or is_interrupted(summary, settings):
         return INTERRUPTED
     say(reached(summary))
-    say(where(RunFolder(settings.run.runs_dir, settings.run.run)))
+    say(where(folder or RunFolder(settings.run.runs_dir, settings.run.run), first))
     return 0
 
 
 def resolve(parsed: ParsedTrain, *, new: bool = True) -> TrainSettings:
-    """Settings that can start: every note said, everything tried that can be, the number of steps known.
-
-    new: see `check_start`.
-    """
-    from slime_events.app.cli.epochs import resolve_epochs
+    """Settings that can start: notes are printed, the number of steps is known. new: see `check_start`."""
     from slime_events.app.launch.preflight import check_start
 
     for note in parsed.notes:
@@ -58,6 +61,33 @@ def resolve(parsed: ParsedTrain, *, new: bool = True) -> TrainSettings:
     return settings
 
 
+def resolve_epochs(settings: TrainSettings) -> tuple[TrainSettings, str | None]:
+    """`num_rollout = num_epoch * rows // rollout_batch_size`, slime's rule, and a sentence about it.
+
+    Counts the rows of the prompt data. Settings without num_epoch are returned as they are. Raises DataError,
+    TooManyBadLines, InvalidValue (less than one step).
+    """
+    epochs, batch = settings.rollout.num_epoch, settings.rollout.rollout_batch_size
+    if epochs is None or settings.rollout.num_rollout is not None:
+        return settings, None
+    rows = _rows(settings)
+    steps = epochs * rows // batch
+    if steps < 1:
+        raise InvalidValue(
+            f"num_epoch {epochs} over {rows} rows is less than one step of rollout_batch_size {batch}: lower it"
+        )
+    rollout = replace(settings.rollout, num_rollout=steps, num_epoch=None)
+    resolved, _ = derive(replace(settings, rollout=rollout))
+    return resolved, f"num_epoch {epochs} over {rows} rows is num_rollout {steps}."
+
+
+def _rows(settings: TrainSettings) -> int:
+    from slime_events.loop.prompts.source import PromptSource
+
+    # A template needs the tokenizer, and counting needs no template.
+    return len(PromptSource(replace(settings.data, apply_chat_template=False), settings.rollout.rollout_seed))
+
+
 def run_to_end(
     settings: TrainSettings,
     *,
@@ -65,14 +95,14 @@ def run_to_end(
     folder: RunFolder | None = None,
     branched: Branched | None = None,
 ) -> dict[str, Any] | None:
-    """The summary; None where it was interrupted by force. Whatever ends it early, the last words say how to go on.
+    """The summary; None where it was interrupted by force. After any early end the last message says how to continue.
 
-    resumes: where the run stands that is to go on, in its folder; None for a new one. branched: where a new one goes on
-    from, if not from its base checkpoint.
+    resumes: the status of the run to resume, in its folder; None for a new run. branched: what a new run begins with in
+    place of its base checkpoint.
     """
-    # A taken name is said before anything heavy starts.
+    # A taken name is refused before anything heavy starts.
     folder = folder or RunFolder.create(settings.run.runs_dir, settings.run.run)
-    say_how_to_go_on(goes_on(folder))
+    announce_recovery(how_to_resume(folder))
     from slime_events.app.launch.run import launch
     from slime_events.app.launch.view import make_view
 
@@ -86,7 +116,7 @@ def run_to_end(
     except SlimeEventsError as error:
         view.close()
         if folder.settings.exists() and not isinstance(error, ConfigError):
-            say(f"everything that was acked is in the log; once the cause is gone, {goes_on(folder)}")
+            say(f"everything that was acked is in the log; once the cause is gone, {how_to_resume(folder)}")
         raise
     finally:
         view.close()
@@ -96,7 +126,7 @@ def run_to_end(
 
 
 def _waits_for(settings: TrainSettings) -> Any:
-    """What a run waits for, in words, from its state."""
+    """A function from the run's state to what the run waits for, in words."""
     from slime_events.loop.conductor.decide import waits_for
     from slime_events.loop.conductor.plan import make_plan
 
@@ -110,18 +140,18 @@ def is_interrupted(summary: dict[str, Any], settings: TrainSettings) -> bool:
 
 
 def stopped(folder: RunFolder) -> str:
-    """What an interrupted run has kept, and how to go on with it."""
-    return f"stopped: everything that was acked is in the log; {goes_on(folder)}"
+    """What an interrupted run has kept, and how to continue it."""
+    return f"stopped: everything that was acked is in the log; {how_to_resume(folder)}"
 
 
-def goes_on(folder: RunFolder) -> str:
-    """How to go on."""
+def how_to_resume(folder: RunFolder) -> str:
+    """How to continue the run."""
     name = _name(folder)
-    return f"`slime-events resume {name}` goes on from there, `slime-events show {name}` shows how far it came"
+    return f"`slime-events resume {name}` continues from there, `slime-events show {name}` shows how far it came"
 
 
 def reached(summary: dict[str, Any]) -> str:
-    """What a run came to, in one line."""
+    """The result of a run, in one line."""
     first, last, seconds = summary["reward_first"], summary["reward_last"], summary["seconds"]
     line = f"{summary['steps']} steps, {summary['events']:,} events, {seconds:.0f} s"
     line += f", reward {first:.3f} -> {last:.3f}" if first is not None else ""
@@ -133,7 +163,7 @@ def reached(summary: dict[str, Any]) -> str:
 
 
 def where(folder: RunFolder, first: int = 0) -> str:
-    """Where everything lies, and what to look at. first: the run's first step."""
+    """Where the files are, and commands to look at them. first: the run's first step."""
     name = _name(folder)
     return "\n".join([
         f"everything lies in {folder.path}: log, archive, weights, traces, process logs, summary.json",
@@ -144,12 +174,10 @@ def where(folder: RunFolder, first: int = 0) -> str:
 
 
 def _name(folder: RunFolder) -> str:
-    from slime_events.core.run.run_folder import RUNS_DIR
-
     runs_dir = folder.path.parent
     return folder.run + (f" --runs-dir {runs_dir}" if runs_dir != Path(RUNS_DIR).absolute() else "")
 
 
 def say(text: str) -> None:
-    """A line for people, beside what a command prints."""
+    """Print a line to standard error."""
     print(text, file=sys.stderr, flush=True)

@@ -77,8 +77,8 @@ def _turn(e: TurnBegun | TurnRecorded) -> str:
 
 def _sealed(e: BatchSealed) -> str:
     mean = sum(e.raw_rewards) / len(e.raw_rewards) if e.raw_rewards else 0.0
-    rest = ", what is under way rests" if e.suspends else ""
-    return f"{len(e.groups)} groups {len(e.samples)} samples reward {mean:.3f} oldest v{e.oldest_version}{rest}"
+    suspends = ", rollouts in flight are suspended" if e.suspends else ""
+    return f"{len(e.groups)} groups {len(e.samples)} samples reward {mean:.3f} oldest v{e.oldest_version}{suspends}"
 
 
 def _committed(e: StepCommitted) -> str:

@@ -1,0 +1,127 @@
+"""`CommandParser`: the arguments of one command, apart from the flags of a run's settings that stand among them."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from schemas.errors import InvalidValue, UnknownFlag
+
+_NUMBER = re.compile(r"-\.?\d")
+
+
+class CommandParser(argparse.ArgumentParser):
+    """Errors are raised, with the nearest names for an unknown flag. Positionals may stand behind options.
+
+    takes_flags: words that the command does not declare are flags of a run's settings; they land in `flags` as they
+    stood. whole_help: makes the help in place of argparse.
+    """
+
+    takes_flags = False
+    whole_help: Callable[[], str] | None = None
+    _needs_run = False
+
+    def add_run(self, *, beside: bool = False) -> None:
+        """RUN and --runs-dir. A command that is given no RUN lists the runs there are.
+
+        beside: without --runs-dir the folder is that of RUN; the value is then None.
+        """
+        from slime_events.core.run.run_folder import RUNS_DIR
+
+        self._needs_run = True
+        default = f"that of RUN, or {RUNS_DIR}" if beside else RUNS_DIR
+        self.add_argument("run", metavar="RUN", help="name of a run, path of its folder, or URL of its archive")
+        self.add_argument(
+            "--runs-dir", default=None if beside else RUNS_DIR, metavar="DIR", help=f"folder of all runs [{default}]"
+        )
+
+    def format_help(self) -> str:
+        """As argparse does, or `whole_help`."""
+        return super().format_help() if self.whole_help is None else self.whole_help()
+
+    def error(self, message: str) -> Any:
+        """Raises InvalidValue."""
+        raise InvalidValue(f"{message} (see {self.prog} --help)")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Nothing stays unknown. Raises InvalidValue, UnknownFlag; SystemExit once the help is printed."""
+        if {"-h", "--help"} & set(args):
+            self.print_help()
+            self.exit()
+        positionals, options, flags = self._split(args)
+        if self._needs_run and not positionals:
+            given = [one.partition("=")[2] for one in options if one.startswith("--runs-dir=")]
+            raise _no_run(self.prog, given[-1] if given else None)
+        parsed, extra = super().parse_known_args([*positionals, *options], namespace)
+        if extra and not self.takes_flags:
+            self.error(f"unrecognized arguments: {' '.join(extra)}")
+        parsed.flags = (*extra, *flags)
+        return parsed, []
+
+    def _split(self, args: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
+        """Positionals, options of the command with their values, and flags of settings with theirs."""
+        left = list(args)
+        positionals: list[str] = []
+        options: list[str] = []
+        flags: list[str] = []
+        while left:
+            word = left.pop(0)
+            if (option := self._option(word)) is not None:
+                options += self._with_values(word, option, left)
+            elif flags or (self.takes_flags and _is_option(word)):
+                flags.append(word)
+            elif _is_option(word):
+                raise self._unknown(word)
+            else:
+                positionals.append(word)
+        return positionals, options, flags
+
+    def _with_values(self, word: str, option: str, left: list[str]) -> list[str]:
+        """An option and its values, taken from `left`. One value may begin with a dash: `--at -90s`."""
+        nargs, (_, equals, inline) = self._option_string_actions[option].nargs, word.partition("=")
+        if nargs == 0:
+            return [option + equals + inline]
+        if nargs is None and equals:
+            return [f"{option}={inline}"]
+        if not left or self._option(left[0]) is not None:
+            raise InvalidValue(f"{option} needs a value.")
+        if nargs is None:
+            return [f"{option}={left.pop(0)}"]
+        values = [inline] if equals else []
+        while left and not _is_option(left[0]):
+            values.append(left.pop(0))
+        return [option, *values]
+
+    def _option(self, word: str) -> str | None:
+        """The option of this command that a word names, cut short if no other begins like that."""
+        name = word.partition("=")[0]
+        if name in self._option_string_actions:
+            return name
+        if self.takes_flags or not name.startswith("--") or len(name) < 3:
+            return None
+        begun = [option for option in self._option_string_actions if option.startswith(name)]
+        return begun[0] if len(begun) == 1 else None
+
+    def _unknown(self, word: str) -> UnknownFlag:
+        from slime_events.core.config.nearest import nearest_text
+
+        name = word.partition("=")[0]
+        options = [option for option in self._option_string_actions if option.startswith("--")]
+        return UnknownFlag(f"Unknown flag {name}.{nearest_text(name, options)} See {self.prog} --help.")
+
+
+def _is_option(word: str) -> bool:
+    return word[:1] == "-" and len(word) > 1 and " " not in word and _NUMBER.match(word) is None
+
+
+def _no_run(command: str, runs_dir: str | None) -> InvalidValue:
+    """What to raise where a command that needs a run is given none; lists the runs that there are."""
+    from slime_events.app.cli.run_list import run_list
+    from slime_events.core.run.run_folder import RUNS_DIR
+
+    sys.stdout.write(run_list(runs_dir or RUNS_DIR) + "\n")
+    sys.stdout.flush()
+    return InvalidValue(f"say which run: {command} RUN (see {command} --help)")
