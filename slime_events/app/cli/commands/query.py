@@ -27,7 +27,8 @@ def main(argv: Sequence[str] = ()) -> int:
     """Print or write the rows. Errors are raised."""
     said = _parser().parse_intermixed_args(argv)  # the SELECT may stand behind flags
     if said.tables:
-        sys.stdout.write(table(("table", "says"), [(one.name, one.description.split(". ")[0]) for one in TABLES]) + "\n")
+        rows = [(one.name, one.description.split(". ")[0]) for one in TABLES]
+        sys.stdout.write(table(("table", "rows"), rows) + "\n")
         return 0
     if said.schema is not None:
         sys.stdout.write(_schema(said.schema))
