@@ -23,12 +23,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.history", description=__doc__)
     parser.add_argument("path", type=Path, help="a run's folder, or its records as JSON lines")
     parser.add_argument("--bound", type=int, help="weight versions a sample may be behind [the run's settings]")
-    said = parser.parse_args(argv)
-    if said.path.is_dir():
-        records, blob = asyncio.run(_records_of_run(said.path)), _blobs(said.path / "blobs")
+    arguments = parser.parse_args(argv)
+    if arguments.path.is_dir():
+        records, blob = asyncio.run(_records_of_run(arguments.path)), _blobs(arguments.path / "blobs")
     else:
-        records, blob = _records_of_file(said.path), None
-    findings = check(records, bound=said.bound, blob=blob)
+        records, blob = _records_of_file(arguments.path), None
+    findings = check(records, bound=arguments.bound, blob=blob)
     for finding in findings:
         print(finding)
     print(f"{len(records)} records, {len(findings)} findings")

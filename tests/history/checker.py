@@ -28,9 +28,11 @@ def check(
     trained on, by default what `run.started` says. blob: a payload by its sha256; without it the contents of arrays
     that lie in blobs are not looked at. parent: all records of the run whose rollouts this one is trained on.
     """
-    told = Story()
-    unreadable = [finding for finding in _read(parent, told, blob) if finding.kind is Kind.UNREADABLE]
-    return unreadable + _read(records, Story(bound=bound, samples=told.samples, groups=told.groups), blob)
+    parent_story = Story()
+    unreadable = [finding for finding in _read(parent, parent_story, blob) if finding.kind is Kind.UNREADABLE]
+    return unreadable + _read(
+        records, Story(bound=bound, samples=parent_story.samples, groups=parent_story.groups), blob
+    )
 
 
 def _read(records: Iterable[Raw], story: Story, blob: Blob | None) -> list[Finding]:

@@ -1,4 +1,4 @@
-"""`Rollouts`: chunks lie end to end, the whole has the digest that was said, nothing comes after the end."""
+"""`Rollouts`: chunks lie end to end, the whole has the recorded digest, nothing comes after the end."""
 
 from __future__ import annotations
 
@@ -118,18 +118,18 @@ class Rollouts:
         sample.length = event["start"] + count
 
     def _complete(self, record: Record, name: str, sample: Sample) -> Iterator[Finding]:
-        event, said = record.event, spans_of(record.event["spans"])
+        event, spans = record.event, spans_of(record.event["spans"])
         sample.completed, sample.prompt_length = True, event["prompt_length"]
         if event["length"] != sample.length:
             yield Finding(
                 Kind.TORN, record.position, f"{name} ends with {event['length']} tokens, there are {sample.length}"
             )
-        whole = in_order(said, event["length"]) if sample.turns else covers(said, event["length"])
-        if not whole or any(version_at(said, position) != version for position, version in each_end(sample.spans)):
-            yield Finding(Kind.WRONG_SPANS, record.position, f"{name} says spans {said}, its chunks {sample.spans}")
-        if sample.exact is not None and any(version != sample.exact for _, _, version in said):
-            yield Finding(Kind.WRONG_VERSION, record.position, f"{name} is of v{sample.exact} alone, and says {said}")
-        sample.spans, sample.digest = said, event["digest"]
+        whole = in_order(spans, event["length"]) if sample.turns else covers(spans, event["length"])
+        if not whole or any(version_at(spans, position) != version for position, version in each_end(sample.spans)):
+            yield Finding(Kind.WRONG_SPANS, record.position, f"{name} says spans {spans}, its chunks {sample.spans}")
+        if sample.exact is not None and any(version != sample.exact for _, _, version in spans):
+            yield Finding(Kind.WRONG_VERSION, record.position, f"{name} is of v{sample.exact} alone, and says {spans}")
+        sample.spans, sample.digest = spans, event["digest"]
         if sample.readable and sample.content_digest() != event["digest"]:
             yield Finding(Kind.WRONG_DIGEST, record.position, f"the tokens of {name} do not have the digest it says")
         sample.release()

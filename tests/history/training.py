@@ -23,7 +23,7 @@ class Training:
             "batch.sealed": self._sealed,
             "step.committed": self._committed,
             "weights.published": self._published,
-            "weights.activated": self._said_of_weights,
+            "weights.activated": self._weights_used,
             "checkpoint.saved": self._checkpoint,
         }
         handler = handlers.get(record.type)
@@ -131,7 +131,7 @@ class Training:
         story.published[version] = event["digest"]
         yield from self._same_digest(record, story.weights, event["digest"])
 
-    def _said_of_weights(self, record: Record) -> Iterator[Finding]:
+    def _weights_used(self, record: Record) -> Iterator[Finding]:
         yield from self._same_digest(record, self._story.published, record.event["digest"])
 
     def _checkpoint(self, record: Record) -> Iterator[Finding]:
@@ -148,9 +148,9 @@ class Training:
     def _same_digest(self, record: Record, known: dict[int, str], digest: str) -> Iterator[Finding]:
         version = record.event["version"]
         if known.get(version) != digest:
-            found = f"has digest {known[version]}" if version in known else "is not there"
+            digest_known = f"has digest {known[version]}" if version in known else "is not there"
             yield Finding(
-                Kind.WRONG_WEIGHTS, record.position, f"{record.type} says {digest}, version {version} {found}"
+                Kind.WRONG_WEIGHTS, record.position, f"{record.type} says {digest}, version {version} {digest_known}"
             )
 
 

@@ -58,11 +58,11 @@ class Verdicts:
             return
         group.rewards = list(event.get("rewards", ()))
         if list(event.get("samples", ())) != group.samples or group.rewards != self._rewards(group):
-            found = self._rewards(group)
+            rewards = self._rewards(group)
             yield Finding(
                 Kind.WRONG_VERDICT,
                 record.position,
-                f"{name} was {group.verdict} on {group.rewards}, its samples {group.samples} have {found}",
+                f"{name} was {group.verdict} on {group.rewards}, its samples {group.samples} have {rewards}",
             )
 
     def _rewards(self, group: Group) -> list[float | None]:

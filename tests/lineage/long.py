@@ -59,9 +59,9 @@ def batch_events(step: int, group: str) -> list[Event]:
 
 async def long_run(steps: int) -> OpenedRun:
     """So many of them."""
-    said: list[Event] = [RunStarted(settings={}, code_version="")]
-    said += [event for step in range(steps) for event in step_events(step)]
-    return await opened(said, "long")
+    log_events: list[Event] = [RunStarted(settings={}, code_version="")]
+    log_events += [event for step in range(steps) for event in step_events(step)]
+    return await opened(log_events, "long")
 
 
 class Counting:

@@ -20,12 +20,12 @@ from storage.memory_log import MemoryLog
 from tests.cli import small_run
 
 
-async def opened(said: Sequence[Event], run: str = small_run.RUN, where: str = "here") -> OpenedRun:
+async def opened(log_events: Sequence[Event], run: str = small_run.RUN, where: str = "here") -> OpenedRun:
     """A run whose log says this."""
     log = MemoryLog(run)
-    appends = [Append(enclose(run, event, at=number, producer="test")) for number, event in enumerate(said)]
+    appends = [Append(enclose(run, event, at=number, producer="test")) for number, event in enumerate(log_events)]
     await append_all(log, appends)
-    return OpenedRun(log, settings_in_force(said), unpack, None, where)
+    return OpenedRun(log, settings_in_force(log_events), unpack, None, where)
 
 
 def with_algorithm(run: OpenedRun, **changes: object) -> OpenedRun:

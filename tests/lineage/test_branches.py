@@ -26,9 +26,9 @@ OWN = "train-1-000001"
 async def _join(version: int) -> int:
     """The position in the small run's log at which a version is published."""
     log: MemoryLog = await small_run.small_run()
-    found = await log.last(f"slime.{RUN}.weights.published.{version}")
-    assert found is not None
-    return found.position
+    published = await log.last(f"slime.{RUN}.weights.published.{version}")
+    assert published is not None
+    return published.position
 
 
 @pytest.fixture
@@ -43,12 +43,12 @@ async def _of(run: OpenedRun, kind: Kind, value: object, depth: int = 1) -> Line
 
 
 async def test_a_version_of_a_branch_leads_into_its_parent(branched: OpenedRun) -> None:
-    found = await _of(branched, Kind.VERSION, 2, depth=0)
-    assert [(step.step, step.run) for step in found.steps] == [(1, "child"), (0, RUN)]
-    assert [(version.version, version.run) for version in found.versions] == [(2, "child"), (1, RUN), (0, RUN)]
-    assert found.line == (VersionRange(run=RUN, first=0, last=1), VersionRange(run="child", first=2, last=2))
-    assert {sample.sample for sample in found.samples} == FIRST | {f"{OWN}-s0"}
-    assert [(run.run, run.parent, run.version) for run in found.runs] == [(RUN, None, None), ("child", RUN, 1)]
+    answer = await _of(branched, Kind.VERSION, 2, depth=0)
+    assert [(step.step, step.run) for step in answer.steps] == [(1, "child"), (0, RUN)]
+    assert [(version.version, version.run) for version in answer.versions] == [(2, "child"), (1, RUN), (0, RUN)]
+    assert answer.line == (VersionRange(run=RUN, first=0, last=1), VersionRange(run="child", first=2, last=2))
+    assert {sample.sample for sample in answer.samples} == FIRST | {f"{OWN}-s0"}
+    assert [(run.run, run.parent, run.version) for run in answer.runs] == [(RUN, None, None), ("child", RUN, 1)]
 
 
 async def test_a_parents_sample_descends_into_the_branch(branched: OpenedRun) -> None:
@@ -67,11 +67,11 @@ async def test_what_the_parent_did_afterwards_is_no_past_of_the_branch(branched:
 
 
 async def test_a_parent_is_opened_only_to_look_into_it(tmp_path: Path) -> None:
-    said = [*branch(f"{tmp_path}/gone/{RUN}", version=1, position=9), *step_events(1, OWN)]
-    run = await opened(said, "child")
-    found = await _of(run, Kind.STEP, 1)
-    assert found.steps[0].run == "child"
-    assert found.line[0] == VersionRange(run=RUN, first=0, last=1)
+    log_events = [*branch(f"{tmp_path}/gone/{RUN}", version=1, position=9), *step_events(1, OWN)]
+    run = await opened(log_events, "child")
+    answer = await _of(run, Kind.STEP, 1)
+    assert answer.steps[0].run == "child"
+    assert answer.line[0] == VersionRange(run=RUN, first=0, last=1)
     with pytest.raises(RunNotFound, match=r"goes on from version 1 of run small, which was at .*gone/small"):
         await _of(run, Kind.VERSION, 1)
 
@@ -79,14 +79,14 @@ async def test_a_parent_is_opened_only_to_look_into_it(tmp_path: Path) -> None:
 async def test_a_learner_is_trained_on_its_parents_rollouts(tmp_path: Path) -> None:
     where = await archived_parent(tmp_path)
     group = BATCHES[1][0]
-    said = [*branch(where, version=1, position=await _join(1), follows=True), *batch_events(1, group)]
-    run = await opened(said, "learner")
-    found = await _of(run, Kind.VERSION, 2)
-    assert [(step.run, step.samples) for step in found.steps] == [("learner", (f"{group}-s0",))]
-    assert [(sample.run, sample.made_by, sample.trained_into) for sample in found.samples] == [(RUN, (1,), 2)]
-    assert [(one.group, one.run, one.step) for one in found.groups] == [(group, RUN, 1)]
+    log_events = [*branch(where, version=1, position=await _join(1), follows=True), *batch_events(1, group)]
+    run = await opened(log_events, "learner")
+    answer = await _of(run, Kind.VERSION, 2)
+    assert [(step.run, step.samples) for step in answer.steps] == [("learner", (f"{group}-s0",))]
+    assert [(sample.run, sample.made_by, sample.trained_into) for sample in answer.samples] == [(RUN, (1,), 2)]
+    assert [(one.group, one.run, one.step) for one in answer.groups] == [(group, RUN, 1)]
     (sample,) = (await _of(run, Kind.SAMPLE, f"{group}-s0")).samples
-    assert sample == found.samples[0]
+    assert sample == answer.samples[0]
     (left,) = (await _of(run, Kind.SAMPLE, f"{BATCHES[1][1]}-s0")).samples
     assert left.trained_into is None
     assert [(one.run, one.version, one.digest) for one in (await _of(run, Kind.SAMPLE, f"{group}-s0")).versions] == [

@@ -27,26 +27,26 @@ async def _of(run: OpenedRun, kind: Kind, value: object, depth: int = 1) -> Line
 
 
 async def test_a_version_leads_to_the_lines_of_its_prompts(run: OpenedRun) -> None:
-    found = await _of(run, Kind.VERSION, 2)
-    (step,) = found.steps
+    answer = await _of(run, Kind.VERSION, 2)
+    (step,) = answer.steps
     assert (step.step, step.parent, step.version, step.groups) == (1, 1, 2, BATCHES[1])
-    assert step.samples == tuple(sample.sample for sample in found.samples)
+    assert step.samples == tuple(sample.sample for sample in answer.samples)
     assert (step.mean_reward, step.weights_digest, step.tokens) == (0.5, "d2", 24)
-    assert [(group.group, group.source.path, group.source.key) for group in found.groups] == [
+    assert [(group.group, group.source.path, group.source.key) for group in answer.groups] == [
         ("inbox-aa", "inbox", "k1"),
         ("train-0-000003", "train.jsonl", ""),
     ]
-    assert found.groups[1].source.line == 1
-    assert found.ancestors == (VersionRange(run=RUN, first=0, last=1),)
-    assert [(version.version, version.step, version.digest) for version in found.versions] == [
+    assert answer.groups[1].source.line == 1
+    assert answer.ancestors == (VersionRange(run=RUN, first=0, last=1),)
+    assert [(version.version, version.step, version.digest) for version in answer.versions] == [
         (2, 1, "d2"),
         (1, 0, "d1"),
     ]
 
 
 async def test_a_sample_leads_to_every_version_that_it_touched(run: OpenedRun) -> None:
-    found = await _of(run, Kind.SAMPLE, "inbox-aa-s1")
-    (sample,) = found.samples
+    answer = await _of(run, Kind.SAMPLE, "inbox-aa-s1")
+    (sample,) = answer.samples
     assert sample.made_by == (0, 1)
     assert [(span.start, span.end, span.version) for span in sample.spans] == [(0, 2, 0), (2, 3, 1)]
     assert (sample.step, sample.trained_into, sample.descendants) == (1, 2, ())
@@ -55,7 +55,7 @@ async def test_a_sample_leads_to_every_version_that_it_touched(run: OpenedRun) -
     assert (sample.advantage.first, sample.advantage.last, sample.advantage.left_out) == (1.0, 1.0, ())
     assert sample.mask is not None
     assert (sample.mask.trained, sample.mask.ranges) == (3, ((0, 3),))
-    decision = found.groups[0].decision
+    decision = answer.groups[0].decision
     assert decision is not None
     assert (decision.accepted, decision.figures) == (True, {"mean": 0.5})
     early = (await _of(run, Kind.SAMPLE, "train-0-000000-s0")).samples[0]
@@ -78,21 +78,21 @@ async def test_both_ways_agree(run: OpenedRun) -> None:
 
 
 async def test_what_was_refused_is_in_no_version(run: OpenedRun) -> None:
-    found = await _of(run, Kind.GROUP, REJECTED)
-    assert [sample.step for sample in found.samples] == [None, None]
-    assert [sample.advantage for sample in found.samples] == [None, None]
-    decision = found.groups[0].decision
+    answer = await _of(run, Kind.GROUP, REJECTED)
+    assert [sample.step for sample in answer.samples] == [None, None]
+    assert [sample.advantage for sample in answer.samples] == [None, None]
+    decision = answer.groups[0].decision
     assert decision is not None
     assert (decision.accepted, decision.cause, decision.filter) == (False, "filter", "nonzero_std")
-    assert found.notes == (f"{REJECTED}: in no batch of this lineage",)
+    assert answer.notes == (f"{REJECTED}: in no batch of this lineage",)
     assert not {sample for sample in await samples_in_lineage(run, 2) if sample.startswith(REJECTED)}
 
 
 @pytest.mark.parametrize("source", ["train.jsonl", "train.jsonl:1"])
 async def test_a_source_leads_to_its_samples(run: OpenedRun, source: str) -> None:
-    found = await _of(run, Kind.SOURCE, source)
-    assert [group.group for group in found.groups] == [group for group in GROUPS if group != "inbox-aa"]
-    assert {sample.trained_into for sample in found.samples} == {1, 2, None}
+    answer = await _of(run, Kind.SOURCE, source)
+    assert [group.group for group in answer.groups] == [group for group in GROUPS if group != "inbox-aa"]
+    assert {sample.trained_into for sample in answer.samples} == {1, 2, None}
     assert [group.group for group in (await _of(run, Kind.SOURCE, "inbox:k1")).groups] == ["inbox-aa"]
 
 
@@ -115,22 +115,22 @@ async def test_what_is_not_there_is_said(run: OpenedRun, kind: Kind, value: obje
 
 async def test_a_step_that_is_not_committed_has_made_nothing_yet() -> None:
     run = await opened([event for event in events() if getattr(event, "version", 0) != 2])
-    found = await _of(run, Kind.STEP, 1)
-    assert (found.steps[0].committed_at, found.newest) == (None, 1)
-    assert [sample.trained_into for sample in found.samples] == [None] * 4
+    answer = await _of(run, Kind.STEP, 1)
+    assert (answer.steps[0].committed_at, answer.newest) == (None, 1)
+    assert [sample.trained_into for sample in answer.samples] == [None] * 4
 
 
 async def test_a_version_that_was_not_published_has_the_digest_of_its_step() -> None:
-    said = [event for event in events() if not (isinstance(event, WeightsPublished) and event.version == 1)]
-    one = (await _of(await opened(said), Kind.VERSION, 1)).versions[0]
+    log_events = [event for event in events() if not (isinstance(event, WeightsPublished) and event.version == 1)]
+    one = (await _of(await opened(log_events), Kind.VERSION, 1)).versions[0]
     assert (one.version, one.digest, one.url, one.published_at) == (1, "d1", None, None)
 
 
 async def test_a_rollout_that_is_under_way_has_what_its_chunks_say() -> None:
-    said = list(events())
-    first = next(place for place, event in enumerate(said) if isinstance(event, RolloutProgressed))
-    found = (await _of(await opened(said[: first + 1]), Kind.SAMPLE, "inbox-aa-s1")).samples[0]
-    assert (found.made_by, found.length, found.stop, found.mask, found.step) == ((0,), 2, None, None, None)
+    log_events = list(events())
+    first = next(place for place, event in enumerate(log_events) if isinstance(event, RolloutProgressed))
+    answer = (await _of(await opened(log_events[: first + 1]), Kind.SAMPLE, "inbox-aa-s1")).samples[0]
+    assert (answer.made_by, answer.length, answer.stop, answer.mask, answer.step) == ((0,), 2, None, None, None)
 
 
 async def test_whitening_is_over_the_whole_batch_whoever_is_asked_for(run: OpenedRun) -> None:

@@ -21,9 +21,9 @@ from tests.lineage.opened import archived_parent, branch, opened
 OWN = "train-1-000001"
 
 
-async def _archive(folder: Path, run: str, said: list[Event]) -> None:
+async def _archive(folder: Path, run: str, log_events: list[Event]) -> None:
     writer = ArchiveWriter(str(folder), run)
-    async for recorded in (await opened(said, run)).log.read():
+    async for recorded in (await opened(log_events, run)).log.read():
         writer.add(recorded)
     writer.close()
 

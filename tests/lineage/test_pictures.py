@@ -76,7 +76,7 @@ async def test_a_page_needs_nothing_else() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "value", "said"),
+    ("kind", "value", "lines"),
     [
         (Kind.VERSION, 2, ["step 1 of run small from v1: 2 prompts, 4 samples, 24 tokens, mean reward 0.500",
                            "comes of    v0 to v1 of small", "inbox:k1       inbox-aa"]),
@@ -87,9 +87,9 @@ async def test_a_page_needs_nothing_else() -> None:
         (Kind.SOURCE, "train.jsonl", ["4, with 8 samples, 6 of them in a batch", "come of it    v2 of small"]),
     ],
 )  # fmt: skip
-async def test_text_tells_it_in_words(kind: Kind, value: object, said: list[str]) -> None:
+async def test_text_tells_it_in_words(kind: Kind, value: object, lines: list[str]) -> None:
     text = lineage_text(await _of(kind, value))
-    for words in said:
+    for words in lines:
         assert words in text
 
 
@@ -102,8 +102,8 @@ async def test_the_command_writes_what_is_asked_for(tmp_path: Path, capsys: pyte
         return capsys.readouterr().out
 
     told = await asyncio.to_thread(run, "--sample", "inbox-aa-s1", "--format", "json")
-    found = msgspec.json.decode(told, type=Lineage)
-    assert msgspec.structs.replace(found, runs=expected.runs) == expected
+    answer = msgspec.json.decode(told, type=Lineage)
+    assert msgspec.structs.replace(answer, runs=expected.runs) == expected
     assert lineage_text(expected).splitlines()[0] in await asyncio.to_thread(run, "--sample", "inbox-aa-s1")
     out = tmp_path / "newest.svg"
     assert "1 steps, 4 samples" in await asyncio.to_thread(run, "--out", str(out))

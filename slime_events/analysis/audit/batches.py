@@ -15,7 +15,23 @@ from slime_events.loop.conductor.seal import batch_digest
 from storage.log import Recorded
 
 
-class Batches(Check):
+class _BatchCheck(Check):
+    def _check_step(self, recorded: Recorded, batch: BatchSealed) -> None:
+        if batch.step != self.ledger.steps_sealed:
+            wrong = f"it is step {batch.step}, and the batch of step {self.ledger.steps_sealed} is next"
+            self.find(recorded, wrong, "a batch is missing or repeated")
+
+    def _normalised(self, recorded: Recorded, batch: BatchSealed, sizes: list[int]) -> list[float] | None:
+        """The raw rewards normalised over groups of these sizes; None where that cannot be done."""
+        algorithm = self.ledger.rules.algorithm
+        try:
+            return None if algorithm is None else list(normalize_rewards(batch.raw_rewards, sizes, algorithm))
+        except DataError as error:
+            self.find(recorded, str(error), "its advantages are not numbers")
+            return None
+
+
+class Batches(_BatchCheck):
     """One batch per step, in order; all that it names is recomputed from the events before it."""
 
     name = "batches"
@@ -24,13 +40,11 @@ class Batches(Check):
 
     def __init__(self, ledger: Ledger) -> None:
         super().__init__(ledger, {BatchSealed: self._sealed})
-        self._samples = self._normalised = 0
+        self._samples = self._renormalised = 0
 
     def _sealed(self, recorded: Recorded, event: BatchSealed) -> None:
         self._samples += len(event.samples)
-        if event.step != self.ledger.steps_sealed:
-            wrong = f"it is step {event.step}, and the batch of step {self.ledger.steps_sealed} is next"
-            self.find(recorded, wrong, "a batch is missing or repeated")
+        self._check_step(recorded, event)
         groups = self._groups(recorded, event)
         samples = [sample for group in groups for sample in group.samples.values()]
         if tuple(s.sample for s in samples) != event.samples:
@@ -64,15 +78,10 @@ class Batches(Check):
             wrong = "its raw rewards are not those assigned"
             self.find(recorded, wrong, "it trains on rewards that nobody gave")
             return
-        algorithm = self.ledger.rules.algorithm
-        if algorithm is None:
+        normalised = self._normalised(recorded, event, sizes)
+        if normalised is None:
             return
-        try:
-            normalised = normalize_rewards(event.raw_rewards, sizes, algorithm)
-        except DataError as error:
-            self.find(recorded, str(error), "its advantages are not numbers")
-            return
-        self._normalised += len(normalised)
+        self._renormalised += len(normalised)
         if len(normalised) != len(event.rewards) or not all(map(_close, normalised, event.rewards)):
             wrong = "its rewards are not its raw rewards normalised over their groups"
             self.find(recorded, wrong, "it trains on other advantages than the log gives")
@@ -81,7 +90,7 @@ class Batches(Check):
         return {
             "batches": len(self.ledger.batches),
             "samples": self._samples,
-            "rewards not renormalised": self._samples - self._normalised,
+            "rewards not renormalised": self._samples - self._renormalised,
         }
 
 
@@ -89,7 +98,7 @@ def _close(one: float, other: float) -> bool:
     return math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-12)
 
 
-class Followed(Check):
+class Followed(_BatchCheck):
     """A learner's batches, in the place of the checks that look for rollouts in the run's own log.
 
     parent: the ledger of the run that it follows. Without it only the learner's own log is checked, and the samples are
@@ -110,9 +119,7 @@ class Followed(Check):
         return self.ledger.follows
 
     def _sealed(self, recorded: Recorded, batch: BatchSealed) -> None:
-        if batch.step != self.ledger.steps_sealed:
-            wrong = f"it is step {batch.step}, and the batch of step {self.ledger.steps_sealed} is next"
-            self.find(recorded, wrong, "a batch is missing or repeated")
+        self._check_step(recorded, batch)
         self._empty += not batch.samples
         if tuple(dict.fromkeys(map(group_of, batch.samples))) != batch.groups:
             self.find(recorded, "its samples are not of its groups in order", "samples were left out or added")
@@ -124,16 +131,9 @@ class Followed(Check):
             self._contents(recorded, batch, self._parent)
 
     def _rewards(self, recorded: Recorded, batch: BatchSealed) -> None:
-        algorithm = self.ledger.rules.algorithm
-        if algorithm is None:
-            return
         members = [group_of(sample) for sample in batch.samples]
-        try:
-            normalised = normalize_rewards(batch.raw_rewards, [members.count(one) for one in batch.groups], algorithm)
-        except DataError as error:
-            self.find(recorded, str(error), "its advantages are not numbers")
-            return
-        if tuple(normalised) != batch.rewards:
+        normalised = self._normalised(recorded, batch, [members.count(one) for one in batch.groups])
+        if normalised is not None and tuple(normalised) != batch.rewards:
             wrong = "its rewards are not its raw rewards normalised over what is left of their groups"
             self.find(recorded, wrong, "it trains on other advantages than the log gives")
 

@@ -17,10 +17,9 @@ from schemas.ids import group_of, sample_id
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted, RolloutProgressed, WeightSpan
 from slime_events.analysis import model
-from slime_events.analysis.lineage.branches import Branches
 from slime_events.analysis.lineage.lineage import Advantage, Decision, Group, Mask, Reward, Sample, Step, Version
 from slime_events.analysis.model.advantages import has_kl_penalty, sample_advantages
-from slime_events.analysis.model.ancestry import Ancestor, Ancestry, VersionRange
+from slime_events.analysis.model.ancestry import Ancestor, Ancestry, Branches, VersionRange
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.trajectory import Fetch, merge_spans
 

@@ -13,10 +13,9 @@ from schemas.errors import RunNotFound
 from schemas.ids import INBOX, group_of
 from schemas.prompts import PromptSubmitted, Source
 from slime_events.analysis import model
-from slime_events.analysis.lineage.branches import Branches, find_branches
 from slime_events.analysis.lineage.collect import Collector, Members, distinct, make_step, make_version
 from slime_events.analysis.lineage.lineage import Asked, Kind, Lineage, Step, Version
-from slime_events.analysis.model.ancestry import Ancestor, Ancestry
+from slime_events.analysis.model.ancestry import Ancestor, Ancestry, Branches, find_branches
 from slime_events.analysis.model.lookup import wanted
 from slime_events.core.run.run_reader import OpenedRun
 

@@ -1,4 +1,4 @@
-"""`Rejections`: why groups were rejected, each reason once however many samples it names."""
+"""`Rejections`: why groups were rejected, counted by reason, whichever samples a reason names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from schemas.groups import GroupRejected, RejectionCause
 
 _COUNTED = re.compile(r"\b(group|sample) \d+\b")
-"""How messages name what slime counts."""
+"""How messages name numbered groups and samples."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -24,8 +24,8 @@ class Reason:
 
 
 def reason_of(event: GroupRejected) -> Reason:
-    """What a rejection has in common with others."""
-    if event.cause is RejectionCause.STALE:  # its sentence counts versions
+    """The reason of a rejection, without what is its own: ids and counts."""
+    if event.cause is RejectionCause.STALE:  # its reason counts versions
         return Reason(event.cause, "no step within its bound had a place for it")
     text = event.reason
     for sample in sorted(event.samples, key=len, reverse=True):

@@ -1,8 +1,8 @@
 """`verify`: does the log of a finished run fold to exactly the state that the live run ended with?
 
-`run.finished` carries the digest of the state that the live conductor had folded, and its number of events. Folding
-the log again from position 0 must give both. The state chains over every event's bytes, so that no event can be
-missing, added or changed without another digest.
+`run.finished` holds the digest and the number of events of the live conductor's state. A fold of the log from position
+0 must give both. The state chains over every event's bytes, so no event can be missing, added or changed without
+another digest.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from storage.log import Readable, Recorded
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What was proved. events, digest: of the state that run.finished names; position: of the last event in the log."""
+    """events, digest: of the state that the last run.finished names. position: of the last event in the log."""
 
     run: str
     events: int
@@ -36,19 +36,19 @@ async def verify(log: Readable) -> Verified:
     Raises LogDamaged where a position is missing, an event does not fold, the count or the digest differs, or where
     the log has no run.finished to compare with.
     """
-    state, found = RunState(run=log.run), None
+    state, finished = RunState(run=log.run), None
     async for recorded in log.read():
         if recorded.position != state.events + 1:
             raise LogDamaged(
                 f"run {log.run}: position {state.events + 1} is missing, {recorded.position} comes after {state.events}"
             )
         if isinstance(recorded.envelope.event, RunFinished):
-            found = _compare(state, recorded.envelope.event, recorded.position)
+            finished = _compare(state, recorded.envelope.event, recorded.position)
         fold(state, recorded)
-    if found is None:
+    if finished is None:
         why = f"the run failed: {state.failure}" if state.failure else f"its {state.events} events end without one"
         raise LogDamaged(f"run {log.run} has no run.finished to compare with: {why}")
-    return Verified(log.run, found.events, found.state_digest, state.events, found.steps)
+    return Verified(log.run, finished.events, finished.state_digest, state.events, finished.steps)
 
 
 def fold(state: RunState, recorded: Recorded) -> None:
@@ -67,8 +67,8 @@ def _compare(state: RunState, finished: RunFinished, position: int) -> RunFinish
         missing = finished.events - state.events
         what = f"{missing} are missing" if missing > 0 else f"{-missing} were added"
         raise LogDamaged(
-            f"run {state.run}: run.finished at position {position} was said after {finished.events} events, and there "
-            f"are {state.events} before it: {what}"
+            f"run {state.run}: run.finished at position {position} was recorded after {finished.events} events, and "
+            f"there are {state.events} before it: {what}"
         )
     if finished.fold != FOLD:
         raise LogDamaged(

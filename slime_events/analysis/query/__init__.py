@@ -7,7 +7,6 @@ query         a database of its own, of the event tables that the query's plan s
 """
 
 from slime_events.analysis.query.answer import Answer
-from slime_events.analysis.query.open_tables import OpenTables, open_tables
-from slime_events.analysis.query.run_tables import RunTables, samples_where, tables_of
+from slime_events.analysis.query.open_tables import OpenTables, RunTables, open_tables, samples_where, tables_of
 
 __all__ = ["Answer", "OpenTables", "RunTables", "open_tables", "samples_where", "tables_of"]

@@ -1,4 +1,4 @@
-"""`open_tables`: a run's tables in a notebook or a script, without `await`, whether an event loop runs there or not."""
+"""`RunTables`: a run as tables to ask by SQL; `open_tables`: the same without `await`, for a notebook or a script."""
 
 from __future__ import annotations
 
@@ -6,14 +6,116 @@ import asyncio
 import atexit
 import contextlib
 import threading
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from schemas.errors import BadQuery, RunNotFound
+from schemas.ids import place_of
+from schemas.runs import Branched
 from slime_events.analysis.query.answer import Answer
-from slime_events.analysis.query.run_tables import RunTables, tables_of
+from slime_events.analysis.query.cache import TableCache
+from slime_events.analysis.query.database import ask, database, event_tables_of, one_select
+from slime_events.analysis.query.run_rows import Part, RunRows, is_about_rollouts
 from slime_events.core.run.run_folder import RUNS_DIR
-from slime_events.core.run.run_reader import OpenedRun, open_run
+from slime_events.core.run.run_reader import OpenedRun, branched_of, open_parent, open_run
+
+
+class RunTables:
+    """Made by `tables_of`. Belongs to the event loop that the run was opened in. runs: the queried one, then
+    its ancestors. gone: why the run that it follows cannot be opened, where it cannot.
+    """
+
+    def __init__(self, runs: list[RunRows], gone: RunNotFound | None = None) -> None:
+        self._runs, self._gone = runs, gone
+
+    async def sql(self, query: str) -> Answer:
+        """One SELECT, over a database of its own with all that it needs. Raises BadQuery, RunNotFound, and as the log
+        does.
+        """
+        select = one_select(query)
+        names = await asyncio.to_thread(event_tables_of, select)
+        if self._gone is not None and any(map(is_about_rollouts, names)):
+            raise self._gone
+        loaded = [(run, await run.load(names)) for run in self._runs]
+        return ask(await asyncio.to_thread(database, loaded, names), select)
+
+
+@contextlib.asynccontextmanager
+async def tables_of(
+    opened: OpenedRun, *, with_parent: bool = False, cache: Path | None = None
+) -> AsyncIterator[RunTables]:
+    """The tables of an opened run; of one that follows another, with that one's rollouts. with_parent: and of those
+    that it branched from, up to where it did.
+
+    cache: folder of Parquet tables of archives; by default one of this user's. Raises RunNotFound, StorageError.
+    """
+    kept = TableCache(cache)
+    runs = [RunRows(opened, kept)]
+    async with contextlib.AsyncExitStack() as parents:
+        branched = await branched_of(opened.log)
+        gone = None
+        while branched is not None and (with_parent or branched.follows):
+            try:
+                parent = await parents.enter_async_context(open_parent(branched))
+            except RunNotFound as error:
+                if with_parent:
+                    raise
+                gone = error
+                break
+            runs.append(RunRows(parent, kept, _part(branched, len(runs), with_parent=with_parent)))
+            if not with_parent:
+                break
+            branched = await branched_of(parent.log)
+        yield RunTables(runs, gone)
+
+
+def _part(branched: Branched, depth: int, *, with_parent: bool) -> Part:
+    """What of its parent's log is of a run: its past, and all the rollouts that it follows."""
+    if branched.follows and not with_parent:
+        return Part(depth, only_rollouts=True)
+    return Part(depth, None if branched.follows else branched.position, branched.version)
+
+
+_SAMPLE, _GROUP = "sample", ("group_id", "group")
+_SAMPLES = 'SELECT "group", sample FROM log.rollout_requested UNION SELECT "group", sample FROM log.rollout_completed'
+
+
+async def samples_where(
+    opened: OpenedRun, sql: str, *, with_parent: bool = False, cache: Path | None = None
+) -> list[str]:
+    """Ids of the samples that a query chooses, each once, in the query's order.
+
+    Its result has a column `sample`, or else `group_id` (or `group`), which stands for all samples of the group. Rows
+    where that is null are passed over. with_parent, cache: as `tables_of`. Raises BadQuery, and as the log does.
+    """
+
+    async with tables_of(opened, with_parent=with_parent, cache=cache) as tables:
+        chosen = await tables.sql(sql)
+        if _SAMPLE in chosen.columns:
+            return _ids(chosen.relation.project('"sample"').fetchall())
+        group = next((name for name in _GROUP if name in chosen.columns), None)
+        if group is None:
+            raise BadQuery(
+                f"the query gives {', '.join(chosen.columns)}: to choose samples it needs a column `sample` or "
+                "`group_id`"
+            )
+        groups = _ids(chosen.relation.project(f'"{group}"').fetchall())
+        return _samples_of(groups, (await tables.sql(_SAMPLES)).rows())
+
+
+def _samples_of(groups: list[str], samples: list[tuple[str, str]]) -> list[str]:
+    """All samples of these groups, group by group. samples: (group, sample) of every group that there is."""
+    members: dict[str, list[str]] = {group: [] for group in groups}
+    for group, sample in samples:
+        if group in members:
+            members[group].append(sample)
+    return [sample for group in groups for sample in sorted(members[group], key=place_of)]
+
+
+def _ids(rows: list[tuple[str | None, ...]]) -> list[str]:
+    return list(dict.fromkeys(str(row[0]) for row in rows if row[0] is not None))
+
 
 T = TypeVar("T")
 

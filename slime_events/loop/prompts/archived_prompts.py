@@ -25,7 +25,7 @@ from slime_events.core.run.run_reader import OpenedRun, open_run
 from slime_events.loop.prompts.archived_rollouts import ArchivedRollouts, archived_rollouts
 
 SamplesWhere = Callable[[OpenedRun, str], Awaitable[list[str]]]
-"""Ids of a run's samples that a SQL query chooses: `slime_events.analysis.query.run_tables.samples_where`."""
+"""Ids of a run's samples that a SQL query chooses: `slime_events.analysis.query.open_tables.samples_where`."""
 
 
 @dataclass(slots=True)
