@@ -40,8 +40,7 @@ from storage.blobs import BlobStore
 from storage.group_commit import GroupCommit
 from storage.log import EventLog
 from storage.payloads import fetch, offload_async
-from storage.weights.retention import Retention
-from storage.weights.store import WeightStore
+from storage.weights.store import Retention, WeightStore
 
 
 class ConductorActor:

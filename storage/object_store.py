@@ -116,8 +116,8 @@ class ObjectFolder:
                 yield from map(self.read, some)
                 continue
             with store_errors(self.locate(some[0])):
-                found = self._fs.cat([self._path(name) for name in some])
-            yield from (bytes(found[self._fs._strip_protocol(self._path(name))]) for name in some)
+                contents = {path.lstrip("/"): data for path, data in self._fs.cat(list(map(self._path, some))).items()}
+            yield from (bytes(contents[self._path(name).lstrip("/")]) for name in some)
 
     def exists(self, name: str) -> bool:
         """Whether it is there now, asked of the store itself."""

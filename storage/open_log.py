@@ -111,7 +111,7 @@ async def _reader(folder: Path, deadline_s: float) -> AsyncIterator[None]:
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 server = NatsServer.attach(folder)
-                if server is not None and server.facts.temporary:
+                if server is not None and server.record.temporary:
                     await server.stop()
     finally:
         os.close(file)

@@ -1,13 +1,8 @@
-"""The tokens that end a response, and the tokenizer's as a plain attribute: SGLang 0.5.23 asks for it all the time."""
+"""The tokens that end a response."""
 
 from __future__ import annotations
 
 from typing import Any
-
-
-def after_get_tokenizer(tokenizer: Any, *_: Any, **__: Any) -> None:
-    """After hook of SGLang's `get_tokenizer`: transformers would look the id up in its vocabulary each time."""
-    vars(tokenizer)["eos_token_id"] = tokenizer.eos_token_id
 
 
 def end_tokens(manager: Any) -> frozenset[int]:

@@ -1,7 +1,7 @@
 """SGLang plugin (entry-point group `sglang.srt.plugins`), loaded in every SGLang process, so it imports nothing heavy.
 
-Everywhere: weight versions on every streamed piece, and an end token that is looked up once. On a CPU: deterministic
-inference, which SGLang 0.5.23 brings for accelerators only, a quicker decode and prefill, and one gloo device. With
+Everywhere: weight versions on every streamed piece. On a CPU: deterministic
+inference, which SGLang 0.5.23 brings for accelerators only, and a quicker decode and prefill. With
 `enable_deterministic_inference` and a seed per request a token is a function of the weights, the tokens before it and
 the seed alone: a rollout that is resumed from its log goes on as if nothing had happened. SGLang processes that this
 project did not start are left as they are.
@@ -22,15 +22,12 @@ def register() -> None:
         return
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    from serve_apps.engine import end_token, version_spans
+    from serve_apps.engine import version_spans
 
     HookRegistry.register(
         "sglang.srt.managers.scheduler_components.output_streamer._GenerationStreamAccumulator.to_payload",
         version_spans.before_payload,
         HookType.BEFORE,
-    )
-    HookRegistry.register(
-        "sglang.srt.utils.hf_transformers.tokenizer.get_tokenizer", end_token.after_get_tokenizer, HookType.AFTER
     )
     if device == "cpu":
         _register_cpu()
@@ -41,9 +38,7 @@ def _register_cpu() -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     from serve_apps.engine.cpu import attention, layers, linear, sampling, shared_prefixes
-    from slime_events.core.run.gloo import share_gloo_device
 
-    share_gloo_device()
     choices.add_deterministic_attention_backend_choices(["torch_native"])
     choices.add_radix_supported_deterministic_attention_backend_choices(["torch_native"])
     backend = "sglang.srt.layers.attention.torch_native_backend.TorchNativeAttnBackend"

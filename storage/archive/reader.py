@@ -8,9 +8,8 @@ from typing import Any
 
 from schemas.codec import decode
 from schemas.errors import ArchiveDamaged
-from storage.archive.layout import unpack
 from storage.archive.manifest import BLOBS, ManifestChain, SegmentManifest, digest_of
-from storage.archive.segment import Segment, SegmentRecord
+from storage.archive.segment import Segment, SegmentRecord, unpack
 from storage.blobs import BlobStore
 from storage.hash_chain import link_all
 from storage.log import Recorded

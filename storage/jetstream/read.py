@@ -1,7 +1,7 @@
 """Reading a stream in order: up to its end in bulk or in pages (Direct Get), then an ephemeral consumer for what comes.
 
-Both count. A hole in the positions is `LogDamaged`; a consumer that skips one is thrown away and made anew, and so is
-one that fell silent because its server has gone: reading goes on after the last event that was given out.
+Both check positions. A hole in the stream is `LogDamaged`. A consumer that skips an event, or falls silent because its
+server has gone, is replaced: reading goes on after the last event that was given out.
 """
 
 from __future__ import annotations
@@ -13,13 +13,11 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from schemas.codec import decode
 from schemas.errors import LogDamaged, SchemaError
 from storage.cancellation import end_all
-from storage.event_block import Stretch, arrays_of
+from storage.event_block import EventBlock, arrays_of
 from storage.hash_chain import link_all
-from storage.jetstream.bulk_read import FROM, read_bulk
 from storage.jetstream.connection import QUIET_S
-from storage.jetstream.ephemeral import ephemeral
-from storage.jetstream.pull import Pull, Pulled
-from storage.jetstream.retry import Away, Patience
+from storage.jetstream.pull import BULK_FROM, Pull, Pulled, ephemeral, read_bulk
+from storage.jetstream.retry import Away, Retry
 from storage.jetstream.stream import PAGE, PAGE_BYTES, Stored, Stream
 from storage.log import Recorded, Subjects, is_wanted
 
@@ -38,7 +36,7 @@ async def read_events(stream: Stream, start: int, subject: Subjects, *, follow: 
     """See `EventLog.read`."""
     position = start
     paged = subject if isinstance(subject, str) else None  # pages have one filter at most
-    patience: Patience | None = None
+    retry: Retry | None = None
     while True:
         end = await stream.end(paged)
         async with contextlib.aclosing(_lists(stream, position, end, paged)) as lists:
@@ -55,15 +53,15 @@ async def read_events(stream: Stream, start: int, subject: Subjects, *, follow: 
                 async for recorded in live:
                     position = recorded.position + 1
                     yield recorded
-            patience = None
+            retry = None
         except Away as error:
-            patience = patience or stream.connection.patience()
-            await patience.pause(error)
+            retry = retry or stream.connection.retry()
+            await retry.pause(error)
 
 
 async def _lists(stream: Stream, position: int, end: int, subject: str | None) -> AsyncGenerator[list[Stored], None]:
     """In bulk where it is much, else (and after any trouble) in pages. Raises LogDamaged for a hole."""
-    if subject is None and end - position >= FROM:
+    if subject is None and end - position >= BULK_FROM:
         with contextlib.suppress(Away):
             async with contextlib.aclosing(read_bulk(stream, position, end)) as bulk:
                 async for some in bulk:
@@ -99,8 +97,8 @@ def _in_order(page: list[Stored], position: int) -> int:
     return next((n for n, found in enumerate(page) if found.position != position + n), len(page))
 
 
-async def read_stretches(stream: Stream, start: int, chain: bytes, every: int | None) -> AsyncGenerator[Stretch, None]:
-    """See `Stretched`. Without `every` one ends with each answer of the server."""
+async def read_blocks(stream: Stream, start: int, chain: bytes, every: int | None) -> AsyncGenerator[EventBlock, None]:
+    """See `HasEventBlocks`. Without `every` a block ends with each answer of the server."""
     end, first, datas = await stream.end(), start, list[bytes]()
     async with contextlib.aclosing(_lists(stream, start, end, None)) as lists:
         async for some in lists:
@@ -111,7 +109,7 @@ async def read_stretches(stream: Stream, start: int, chain: bytes, every: int | 
                     break
                 part = datas[:count]
                 before, chain = link_all(chain, part)
-                yield Stretch(first, first + len(part) - 1, before, chain, arrays_of(part))
+                yield EventBlock(first, first + len(part) - 1, before, chain, arrays_of(part))
                 first += len(part)
                 del datas[:count]
 

@@ -140,19 +140,19 @@ def _ports_of(folder: Path, nodes: int) -> tuple[list[int], Sequence[int | None]
 
 
 async def _connect(url: str, deadline_s: float) -> Connection:
-    return await Connection.open(url, deadline_s=deadline_s, patience_s=deadline_s, on_wait=log_wait)
+    return await Connection.open(url, deadline_s=deadline_s, retry_s=deadline_s, on_wait=log_wait)
 
 
 async def _answers(url: str, deadline_s: float) -> None:
     """Until JetStream answers at a node. While its cluster has no leader it does not answer at all."""
     connection = await _connect(url, deadline_s)
-    patience = connection.patience()
+    retry = connection.retry()
     try:
         while True:
             try:
                 await asyncio.wait_for(connection.request("$JS.API.INFO", b""), 0.25)
                 return
             except (TimeoutError, Away):
-                await patience.pause("its cluster has no leader yet: are most of the nodes up?")
+                await retry.pause("its cluster has no leader yet: are most of the nodes up?")
     finally:
         await connection.close()

@@ -18,6 +18,7 @@ import secrets
 import shutil
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -27,7 +28,6 @@ from schemas.errors import InvalidValue, WeightsDamaged
 from storage.digests import TensorDigest, tensor_digests, weights_digest
 from storage.object_store import file_errors, fsync
 from storage.weights.files import INDEX, ITEM_BYTES, SINGLE, TensorView, open_checkpoint, view, write_shard
-from storage.weights.manifest import MANIFEST, StoredTensor, WeightManifest, read_manifest, write_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Buffer  # type: ignore[attr-defined]  # a typing-only name before Python 3.12
@@ -37,9 +37,55 @@ if TYPE_CHECKING:
 else:
     TensorBytes = tuple
 
-__all__ = ["TensorBytes", "WeightManifest", "WeightStore", "digest_of", "local_folder", "read", "verify"]
-
+MANIFEST = "manifest.json"
 _SIDE_FILES = (".json", ".jinja", ".txt", ".model", ".tiktoken")
+
+
+class StoredTensor(msgspec.Struct, frozen=True):
+    """One tensor. dtype: safetensors' name; sha256: of its little-endian bytes; file: the shard that holds it."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    sha256: str
+    file: str
+
+
+class WeightManifest(msgspec.Struct, frozen=True, kw_only=True):
+    """One weight version. digest: of all tensors (storage/digests.py). bytes: of all tensors.
+
+    tensors: by name. files: sha256 of what makes the folder a checkpoint beside the weights (config, tokenizer).
+    """
+
+    version: int
+    parent: int | None
+    digest: str
+    bytes: int
+    tensors: dict[str, StoredTensor]
+    files: dict[str, str] = {}
+
+    def digest_of_tensors(self) -> str:
+        """The digest that the entries of `tensors` give."""
+        return weights_digest({name: TensorDigest(t.dtype, t.shape, t.sha256) for name, t in self.tensors.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """Which versions may go: keep the newest `newest`, and for ever every `every`-th one (0: no others but the pinned).
+
+    evaluated: the newest multiple of it stays too, so that an evaluation of that version can be finished; 0: none.
+    """
+
+    newest: int = 3
+    every: int = 0
+    evaluated: int = 0
+
+    def removable(self, versions: Collection[int], pinned: Collection[int] = ()) -> tuple[int, ...]:
+        """Those of `versions` that may go, ascending. pinned: in use by an engine, a sample or a checkpoint."""
+        newest = set(sorted(versions)[-self.newest :]) if self.newest > 0 else set()
+        kept = newest | set(pinned)
+        if self.evaluated:
+            kept |= {max((v for v in versions if v % self.evaluated == 0), default=-1)}
+        return tuple(v for v in sorted(set(versions)) if v not in kept and not (self.every and v % self.every == 0))
 
 
 class WeightStore:
@@ -93,7 +139,7 @@ class WeightStore:
         return sorted({int(path.name[1:].split("-")[0]) for path in self.root.glob("v[0-9]*-*")})
 
     def remove(self, versions: Collection[int]) -> None:
-        """Delete versions (see storage/weights/retention.py for which may go)."""
+        """Delete versions (see `Retention` for which may go)."""
         for version in versions:
             for path in self.root.glob(f"v{version:06d}-*"):
                 # Renamed first, so that a half-deleted folder is never taken for a version.
@@ -179,6 +225,27 @@ class WeightStore:
             except OSError:  # a file system without hard links
                 shutil.copyfile(source, folder / name)
         return self._side_files
+
+
+def write_manifest(folder: Path, manifest: WeightManifest) -> Path:
+    """Put it into a version's folder; its path."""
+    path = folder / MANIFEST
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
+    return path
+
+
+def read_manifest(folder: Path) -> WeightManifest:
+    """A version's manifest, its own digest checked. Raises WeightsDamaged."""
+    path = folder / MANIFEST
+    try:
+        manifest = msgspec.json.decode(path.read_bytes(), type=WeightManifest)
+    except FileNotFoundError:
+        raise WeightsDamaged(f"{folder} is no weight version: it has no {MANIFEST}") from None
+    except msgspec.DecodeError as error:
+        raise WeightsDamaged(f"{path} is damaged ({error}): restore the folder from a copy") from error
+    if manifest.digest_of_tensors() != manifest.digest:
+        raise WeightsDamaged(f"{path} lists tensors that do not have its digest: restore the folder from a copy")
+    return manifest
 
 
 def digest_of(tensors: Iterable[TensorBytes]) -> str:

@@ -21,8 +21,7 @@ from slime_events.core.state.run import RunPhase
 from slime_events.core.train_batch import TrainBatch
 from storage.log import Recorded
 from storage.memory_log import MemoryLog
-from storage.weights.retention import Retention
-from storage.weights.store import WeightStore
+from storage.weights.store import Retention, WeightStore
 from tests.simulation.parts import ScriptedRanks, StepResult
 from tests.simulation.simulation import Simulation, make_plan
 

@@ -43,8 +43,7 @@ from storage.blobs import BlobStore
 from storage.cancellation import check_cancelled, end_all
 from storage.jetstream.log import JetStreamLog
 from storage.log import EventLog, Fence, Recorded
-from storage.weights.retention import Retention
-from storage.weights.store import WeightStore
+from storage.weights.store import Retention, WeightStore
 
 ROLE = "learner"
 """Of the one process that a learner is."""

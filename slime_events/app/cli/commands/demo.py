@@ -192,7 +192,7 @@ def _check_unused(folder: RunFolder, other: str, *, force: bool) -> None:
         raise ConfigError(f"run {folder.run} is on: wait for its end, or {other}")
     if server is None:
         return
-    if server.facts.temporary:
+    if server.record.temporary:
         raise ConfigError(f"run {folder.run} is being read (NATS server {server.pid}): wait, or {other}")
     if not force:
         raise ConfigError(

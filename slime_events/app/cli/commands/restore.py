@@ -36,7 +36,7 @@ def main(argv: Sequence[str] = ()) -> int:
 async def _restore(said: argparse.Namespace) -> None:
     from slime_events.app.launch.run_lock import holding
     from storage.archive.reader import ArchiveReader
-    from storage.archive.restore import restore_log
+    from storage.archive.transfer import restore_log
     from storage.blobs import BlobStore
 
     reader = await asyncio.to_thread(ArchiveReader, said.archive_url, said.run)

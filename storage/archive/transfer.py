@@ -1,20 +1,78 @@
-"""`restore_log`: a log from its archive, with every position, id, subject and byte as it was."""
+"""Between a log and its archive: `archive_log`, `restore_log`, and `repair_archive` for damaged segments."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from schemas.arrays import BlobRef
-from schemas.errors import BlobMissing, Conflict, LogDamaged, StorageError
+from schemas.errors import ArchiveDamaged, BlobMissing, Conflict, LogDamaged, StorageError
+from schemas.runs import RunFinished
+from schemas.subjects import about
+from storage.archive.manifest import SegmentManifest, digest_of
 from storage.archive.reader import ArchiveReader
+from storage.archive.segment import SegmentRecord, pack
+from storage.archive.writer import SEGMENT_BYTES, ArchiveWriter
 from storage.blobs import BlobStore
-from storage.log import MAX_BATCH, MAX_BATCH_BYTES, Recorded, Restorable
+from storage.log import MAX_BATCH, MAX_BATCH_BYTES, EventLog, Recorded, Restorable
+from storage.object_store import ObjectFolder
 from storage.payloads import blob_refs
 
 OnProgress = Callable[[int, int], None]
 """Called with the position that is restored and the last one, after each batch."""
+
+
+async def archive_log(log: EventLog, writer: ArchiveWriter) -> int:
+    """Seal everything from the archive's end to the log's, and close the archive where the run has finished.
+
+    For a run without an archivist; appends nothing to the log. Returns the number of events archived. Raises as
+    `ArchiveWriter.seal` and `EventLog.read`.
+    """
+    begin = writer.next_position
+    async for recorded in log.read(begin):
+        writer.add(recorded)
+        if writer.pending_bytes >= SEGMENT_BYTES:
+            await asyncio.to_thread(writer.seal)
+    last = await log.last(about(log.run, "run", "run"))
+    if last is not None and isinstance(last.envelope.event, RunFinished):
+        await asyncio.to_thread(writer.close)
+    else:
+        await asyncio.to_thread(writer.seal)
+    return writer.next_position - begin
+
+
+async def repair_archive(
+    log: Restorable, url: str, run: str, options: Mapping[str, Any] | None = None
+) -> list[SegmentManifest]:
+    """Put every damaged or missing segment right; those that were. The same events give the same bytes.
+
+    Manifests are not made again: segments are checked against them. Raises ArchiveDamaged where a manifest is
+    damaged, or where the log does not give what the manifest says; LogDamaged, LogUnavailable, StoreUnavailable.
+    """
+    reader = await asyncio.to_thread(ArchiveReader, url, run, options)
+    objects = ObjectFolder(reader.url, options)
+    damaged = await asyncio.to_thread(reader.damaged)
+    for manifest in damaged:
+        data = await _from_log(log, manifest)
+        if digest_of(data) != manifest.sha256:
+            raise ArchiveDamaged(
+                f"positions {manifest.first} to {manifest.last} of the log do not give segment {manifest.segment} of "
+                f"{reader.url} again: it is the archive of another log, or was packed by another version of zstd. "
+                "Archive the log anew into an empty folder"
+            )
+        await asyncio.to_thread(objects.replace, manifest.name, data)
+    return damaged
+
+
+async def _from_log(log: Restorable, manifest: SegmentManifest) -> bytes:
+    records: list[SegmentRecord] = []
+    async for recorded in log.read(manifest.first):
+        if recorded.position > manifest.last:
+            break
+        records.append(SegmentRecord(recorded.position, recorded.subject, recorded.data))
+    return await asyncio.to_thread(pack, manifest, records)
 
 
 @dataclass(frozen=True, slots=True)
