@@ -18,5 +18,4 @@ class ArchiveSealed(Event, frozen=True, kw_only=True, tag="archive.sealed"):
     bytes: int
     url: str
 
-    def entity(self) -> str:
-        return str(self.segment)
+    ENTITY = "segment"

@@ -23,5 +23,4 @@ class BatchSealed(Event, frozen=True, kw_only=True, tag="batch.sealed"):
     oldest_version: int = 0
     suspends: bool = False
 
-    def entity(self) -> str:
-        return str(self.step)
+    ENTITY = "step"

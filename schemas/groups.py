@@ -32,8 +32,7 @@ class GroupAccepted(Event, frozen=True, kw_only=True, tag="group.accepted"):
     reason: str | None = None
     figures: dict[str, float] = {}
 
-    def entity(self) -> str:
-        return self.group
+    ENTITY = "group"
 
 
 class GroupRejected(Event, frozen=True, kw_only=True, tag="group.rejected"):
@@ -52,5 +51,4 @@ class GroupRejected(Event, frozen=True, kw_only=True, tag="group.rejected"):
     filter_digest: str = ""
     figures: dict[str, float] = {}
 
-    def entity(self) -> str:
-        return self.group
+    ENTITY = "group"

@@ -1,8 +1,4 @@
-"""JSON Schema of everything that is said, and the table of events for the docs: both made from the structs.
-
-python -m schemas.json_schema            JSON Schema of the events, the envelope and the inbox
-python -m schemas.json_schema --table    docs/events.md
-"""
+"""JSON Schema of the events, the envelope and the inbox: `python -m schemas.json_schema` prints it."""
 
 from __future__ import annotations
 

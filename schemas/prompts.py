@@ -56,8 +56,7 @@ class PromptSubmitted(Event, frozen=True, kw_only=True, tag="prompt.submitted"):
     tools: list[dict[str, Any]] | None = None
     recalled: Recalled | None = None
 
-    def entity(self) -> str:
-        return self.group
+    ENTITY = "group"
 
 
 class PromptRejected(Event, frozen=True, kw_only=True, tag="prompt.rejected"):

@@ -36,8 +36,7 @@ class RewardAssigned(Event, frozen=True, kw_only=True, tag="reward.assigned"):
     detail: dict[str, Any] | None = None
     seconds: float = 0.0
 
-    def entity(self) -> str:
-        return self.sample
+    ENTITY = "sample"
 
 
 class RewardFailed(Event, frozen=True, kw_only=True, tag="reward.failed"):
@@ -54,5 +53,4 @@ class RewardFailed(Event, frozen=True, kw_only=True, tag="reward.failed"):
     grader_digest: str
     seconds: float = 0.0
 
-    def entity(self) -> str:
-        return self.sample
+    ENTITY = "sample"

@@ -99,11 +99,8 @@ class RolloutRequested(Event, frozen=True, kw_only=True, tag="rollout.requested"
     recalls: str = ""
     max_version: int | None = None
 
-    def entity(self) -> str:
-        return self.sample
-
-    def identity(self) -> tuple[str | int, ...]:
-        return (self.sample, self.attempt)
+    ENTITY = "sample"
+    IDENTITY = ("sample", "attempt")
 
 
 class RolloutProgressed(Event, frozen=True, kw_only=True, tag="rollout.progressed"):
@@ -123,8 +120,7 @@ class RolloutProgressed(Event, frozen=True, kw_only=True, tag="rollout.progresse
     engine: str
     turn: int | None = None
 
-    def entity(self) -> str:
-        return self.sample
+    ENTITY = "sample"
 
     def identity(self) -> tuple[str | int, ...]:
         # With its content: a chunk that two engines say of the same place is one event only where it is the same chunk.
@@ -169,8 +165,7 @@ class RolloutCompleted(Event, frozen=True, kw_only=True, tag="rollout.completed"
     metadata: dict[str, Any] = {}
     origin: Origin | None = None
 
-    def entity(self) -> str:
-        return self.sample
+    ENTITY = "sample"
 
     def identity(self) -> tuple[str | int, ...]:
         return (self.sample, "completed")
@@ -188,8 +183,7 @@ class RolloutSuspended(Event, frozen=True, kw_only=True, tag="rollout.suspended"
     reason: SuspendReason
     engine: str
 
-    def entity(self) -> str:
-        return self.sample
+    ENTITY = "sample"
 
     def identity(self) -> tuple[str | int, ...]:
         return (self.sample, self.attempt, "suspended", self.length)
@@ -205,8 +199,7 @@ class RolloutFailed(Event, frozen=True, kw_only=True, tag="rollout.failed"):
     message: str
     engine: str
 
-    def entity(self) -> str:
-        return self.sample
+    ENTITY = "sample"
 
     def identity(self) -> tuple[str | int, ...]:
         return (self.sample, self.attempt, "failed")

@@ -53,7 +53,14 @@ class Branched(msgspec.Struct, frozen=True, kw_only=True):
     draws: tuple[DrawnBefore, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
-class RunStarted(Event, frozen=True, kw_only=True, tag="run.started"):
+class _AboutTheRun:
+    __slots__ = ()
+
+    def entity(self) -> str:
+        return "run"
+
+
+class RunStarted(_AboutTheRun, Event, frozen=True, kw_only=True, tag="run.started"):
     """The launcher, once, before anything else.
 
     settings: what flags and TOML resolved to, one table per component. code_version: of this package.
@@ -67,11 +74,8 @@ class RunStarted(Event, frozen=True, kw_only=True, tag="run.started"):
     environment: dict[str, str] = {}
     branched: Branched | None = None
 
-    def entity(self) -> str:
-        return "run"
 
-
-class RunResumed(Event, frozen=True, kw_only=True, tag="run.resumed"):
+class RunResumed(_AboutTheRun, Event, frozen=True, kw_only=True, tag="run.resumed"):
     """The launcher, each time a stopped run goes on. Fenced on all that is said of the run: of two only one resumes it.
 
     incarnation: 1 for the first resumption. Whoever belongs to an earlier one ends when it reads this. settings: what
@@ -82,9 +86,6 @@ class RunResumed(Event, frozen=True, kw_only=True, tag="run.resumed"):
     code_version: str
     environment: dict[str, str] = {}
     settings: dict[str, dict[str, Any]] = {}
-
-    def entity(self) -> str:
-        return "run"
 
     def identity(self) -> tuple[str | int, ...]:
         return ("run", self.incarnation)
@@ -97,7 +98,7 @@ class FinishReason(enum.StrEnum):
     INTERRUPTED = "interrupted"
 
 
-class RunFinished(Event, frozen=True, kw_only=True, tag="run.finished"):
+class RunFinished(_AboutTheRun, Event, frozen=True, kw_only=True, tag="run.finished"):
     """The conductor, last. Fenced on the whole log, so `state_digest` is that of everything before it.
 
     steps: training steps committed in all. events: how many events the state was folded from (= its position).
@@ -110,23 +111,17 @@ class RunFinished(Event, frozen=True, kw_only=True, tag="run.finished"):
     state_digest: str
     fold: int = 1
 
-    def entity(self) -> str:
-        return "run"
-
     def identity(self) -> tuple[str | int, ...]:
         return ("run", self.events)
 
 
-class RunFailed(Event, frozen=True, kw_only=True, tag="run.failed"):
+class RunFailed(_AboutTheRun, Event, frozen=True, kw_only=True, tag="run.failed"):
     """Whoever noticed that the run cannot go on. waited_for: what did not come, where it was a deadline."""
 
     role: str
     reason: str
     waited_for: str | None = None
     at_events: int = 0
-
-    def entity(self) -> str:
-        return "run"
 
     def identity(self) -> tuple[str | int, ...]:
         return ("run", self.role, self.at_events)

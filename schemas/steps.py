@@ -14,11 +14,8 @@ class StepClaimed(Event, frozen=True, kw_only=True, tag="step.claimed"):
     step: int
     trainer: str
 
-    def entity(self) -> str:
-        return str(self.step)
-
-    def identity(self) -> tuple[str | int, ...]:
-        return (self.step, self.trainer)
+    ENTITY = "step"
+    IDENTITY = ("step", "trainer")
 
 
 class StepCommitted(Event, frozen=True, kw_only=True, tag="step.committed"):
@@ -40,5 +37,4 @@ class StepCommitted(Event, frozen=True, kw_only=True, tag="step.committed"):
     metrics: dict[str, float] = {}
     seconds: dict[str, float] = {}
 
-    def entity(self) -> str:
-        return str(self.step)
+    ENTITY = "step"

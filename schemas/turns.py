@@ -45,8 +45,7 @@ class TurnBegun(Event, frozen=True, kw_only=True, tag="turn.begun"):
     call: ToolCall | None = None
     overlapping: bool = False
 
-    def entity(self) -> str:
-        return self.sample
+    ENTITY = "sample"
 
     def identity(self) -> tuple[str | int, ...]:
         # With the engine: of two that begin the same turn, the fence lets only one.
@@ -89,8 +88,5 @@ class TurnRecorded(Event, frozen=True, kw_only=True, tag="turn.recorded"):
     overlapping: bool = False
     seconds: float = 0.0
 
-    def entity(self) -> str:
-        return self.sample
-
-    def identity(self) -> tuple[str | int, ...]:
-        return (self.sample, self.index, self.engine)
+    ENTITY = "sample"
+    IDENTITY = ("sample", "index", "engine")

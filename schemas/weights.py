@@ -27,8 +27,7 @@ class WeightsPublished(Event, frozen=True, kw_only=True, tag="weights.published"
     bytes: int
     kind: WeightsKind = WeightsKind.FULL
 
-    def entity(self) -> str:
-        return str(self.version)
+    ENTITY = "version"
 
 
 class WeightsActivated(Event, frozen=True, kw_only=True, tag="weights.activated"):

@@ -19,8 +19,7 @@ class WorkerJoined(Event, frozen=True, kw_only=True, tag="worker.joined"):
     facts: dict[str, str] = {}
     seconds: dict[str, float] = {}
 
-    def entity(self) -> str:
-        return self.worker
+    ENTITY = "worker"
 
 
 class WorkerLost(Event, frozen=True, kw_only=True, tag="worker.lost"):
@@ -30,5 +29,4 @@ class WorkerLost(Event, frozen=True, kw_only=True, tag="worker.lost"):
     role: str
     reason: str
 
-    def entity(self) -> str:
-        return self.worker
+    ENTITY = "worker"

@@ -6,8 +6,8 @@ import asyncio
 from pathlib import Path
 from typing import Protocol
 
-from storage.nats.cluster import NatsCluster
 from storage.nats.server import NatsServer
+from tests.storage.cluster import NatsCluster
 
 NODES = 3
 AWAY_S = 2.0

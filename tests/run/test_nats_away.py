@@ -19,10 +19,10 @@ from slime_events.analysis.model.verify import verify
 from slime_events.core.config.settings import TrainSettings
 from storage.jetstream.log import JetStreamLog
 from storage.log import Recorded
-from storage.nats.cluster import NatsCluster
 from storage.nats.server import NatsServer
 from tests.run.cheap import LocalCluster, Parts, cheap_parts
 from tests.run.tiny import GROUPS, SAMPLES, Watching, events_of, of, run_with, tiny
+from tests.storage.cluster import NatsCluster
 
 STEPS = 4
 

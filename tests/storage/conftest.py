@@ -12,8 +12,8 @@ import fsspec
 import pytest
 from moto.server import ThreadedMotoServer
 
-from storage.nats.cluster import NatsCluster
 from storage.nats.server import NatsServer
+from tests.storage.cluster import NatsCluster
 from tests.storage.stores import StoreUrl
 
 _numbers = itertools.count()

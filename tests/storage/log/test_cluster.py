@@ -15,8 +15,8 @@ from schemas.subjects import about, every_event, of_type
 from storage.jetstream.log import JetStreamLog
 from storage.jetstream.stream import Stream
 from storage.log import Fence
-from storage.nats.cluster import NatsCluster
 from storage.nats.server import NatsServer
+from tests.storage.cluster import NatsCluster
 from tests.storage.log.said import chunk, everything, reward
 from tests.storage.waiting import until
 

@@ -1,7 +1,7 @@
 """`NatsCluster`: several NATS servers on loopback that keep one log, each with a copy of its own.
 
     <folder>/routes.json      the ports by which the nodes find each other
-    <folder>/node-<i>/        one `NatsServer` each (`nats_server.py`)
+    <folder>/node-<i>/        one `NatsServer` each (storage/nats/server.py)
 
 A stream with three replicas goes on while any two of three nodes live: what was acked is on the disks of at least two.
 A node that comes back catches up from the others. Losing the leader costs an election, 4 to 10 seconds without acks.
