@@ -8,6 +8,7 @@ import msgspec
 
 from schemas.arrays import Array
 from schemas.event import Event, Purpose
+from schemas.ids import TRAIN, bad_line_id, draw_id
 from schemas.recorded import Recalled
 
 
@@ -31,7 +32,7 @@ class Source(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     @property
     def draw(self) -> str:
         """The name of a draw by what the log says: what was drawn may hang on who drew, its name does not."""
-        return f"{'again' if self.key else 'draw'}-{self.offset:06d}"
+        return draw_id(self.offset, again=bool(self.key))
 
 
 class PromptSubmitted(Event, frozen=True, kw_only=True, tag="prompt.submitted"):
@@ -48,7 +49,7 @@ class PromptSubmitted(Event, frozen=True, kw_only=True, tag="prompt.submitted"):
     tokens: Array
     source: Source
     purpose: Purpose = Purpose.TRAIN
-    dataset: str = "train"
+    dataset: str = TRAIN
     version: int | None = None
     messages: list[dict[str, Any]] | None = None
     label: str | None = None
@@ -64,9 +65,9 @@ class PromptRejected(Event, frozen=True, kw_only=True, tag="prompt.rejected"):
 
     source: Source
     reason: str
-    dataset: str = "train"
+    dataset: str = TRAIN
 
     def entity(self) -> str:
         if self.source.seen:
             return self.source.draw
-        return f"{self.dataset}-{self.source.epoch}-line{self.source.line}"
+        return bad_line_id(self.dataset, self.source.epoch, self.source.line)

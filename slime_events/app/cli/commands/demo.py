@@ -17,6 +17,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from schemas.errors import ConfigError, InvalidValue, SlimeEventsError
+from schemas.ids import TRAIN, group_id, sample_id
 from slime_events.app.cli.commands.train import INTERRUPTED, is_interrupted, resolve, run_to_end, say
 from slime_events.app.cli.run_arguments import read_words
 from slime_events.core.config.flags import ParsedTrain, parse_train
@@ -239,4 +240,4 @@ def last_sample(steps: int, settings: TrainSettings) -> str | None:
     others = (data.rollout_shuffle, data.archive_prompts, data.data_source_path, settings.debug.load_debug_rollout_data)
     if any(others) or data.prompt_sampler != "file" or not steps:
         return None
-    return f"train-0-{steps * settings.rollout.rollout_batch_size - 1:06d}-s0"
+    return sample_id(group_id(TRAIN, 0, steps * settings.rollout.rollout_batch_size - 1), 0)
