@@ -1,4 +1,4 @@
-"""An archive segment: a stretch of the log in object storage."""
+"""An archive segment: consecutive events of the log in object storage."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def _enclose(head: _Wire, event: Event) -> Envelope:
 
 
 def _decode_apart(data: bytes) -> Envelope:
-    """The envelope first, then the event by its type and schema: what needs an upcaster, or an error that says why."""
+    """The envelope first, then the event by its type and schema: for an older schema, or to name what is wrong."""
     try:
         wire = _wire.decode(data)
         event_type = _tag.decode(wire.event).type

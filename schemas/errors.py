@@ -94,11 +94,11 @@ class LogDamaged(StorageError):
 
 
 class ArchiveDamaged(StorageError):
-    """An archive segment or manifest that is not what its digest says."""
+    """An archive segment or manifest that does not have its digest."""
 
 
 class WeightsDamaged(StorageError):
-    """A weight file that is not what its manifest says."""
+    """A weight file that does not fit its manifest."""
 
 
 class StoreUnavailable(StorageError):
@@ -166,11 +166,11 @@ class NameTaken(PlugPointError):
 
 
 class GenerateDiffers(PlugPointError):
-    """A generate function that was run again after a crash asks for something else than what the log says it did."""
+    """A generate function that was run again after a crash asks for something else than it did according to the log."""
 
 
 class ToolInterrupted(PlugPointError):
-    """A tool call was in flight when its engine was lost, and the tool does not say that it may be repeated."""
+    """A tool call was in flight when its engine was lost, and the tool is not marked as repeatable."""
 
 
 class ToolFailed(PlugPointError):

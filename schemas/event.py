@@ -35,7 +35,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_de
         return str(getattr(self, self.ENTITY))
 
     def identity(self) -> tuple[str | int, ...]:
-        """What makes it this event and no other, whenever and however often it is appended."""
+        """What makes it this event and no other, whenever it is appended."""
         return tuple(getattr(self, name) for name in self.IDENTITY) or (self.entity(),)
 
 

@@ -30,7 +30,7 @@ def inbox_group_id(key: str) -> str:
 
 
 def draw_id(offset: int, *, again: bool) -> str:
-    """Of a prompt that is drawn by what the log says; again: out of an archive."""
+    """Of a prompt that a sampler draws by the statistics of the log; again: out of an archive."""
     return f"{'again' if again else 'draw'}-{offset:06d}"
 
 

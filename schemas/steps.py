@@ -8,7 +8,7 @@ from schemas.event import Event
 class StepClaimed(Event, frozen=True, kw_only=True, tag="step.claimed"):
     """A trainer, once, before the first step that it commits: no trainer before it can commit that step any more.
 
-    A commit is fenced on all that is said of its step, and this moves the fence. trainer: its worker id.
+    A commit is fenced on all events of its step, and this moves the fence. trainer: its worker id.
     """
 
     step: int

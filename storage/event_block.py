@@ -1,4 +1,4 @@
-"""`EventBlock`: many events at once, for those who fold them all: checked, chained, and not decoded one by one."""
+"""`EventBlock`: many events at once, for readers that fold them all: checked, chained, and not decoded one by one."""
 
 from __future__ import annotations
 

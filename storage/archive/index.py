@@ -1,4 +1,4 @@
-"""`ArchiveIndex`: where in an archive the events of a subject lie, so that nobody reads all of it to find a few.
+"""`ArchiveIndex`: positions of each subject's events in an archive, so that a look-up does not read all of it.
 
 For each segment, its records' numbers by a checksum of their subjects. Made when a segment is first asked for and kept
 beside others in a folder of this user, by the segment's sha256: a cache, which may be removed at any time.
@@ -22,7 +22,7 @@ from storage.archive.segment import Segment, SegmentRecord
 
 FOLDER = Path("slime-events", "archive-index")
 KEPT = 4
-"""Segments that stay in memory: what is asked for together lies together."""
+"""Segments that stay in memory: events that are asked for together are often in one segment."""
 
 WORTH_KEEPING = 1000
 """Records of a segment from which on its table is kept: a small one is as quickly made."""

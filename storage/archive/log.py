@@ -1,4 +1,4 @@
-"""`ArchivedLog`: an archive, read as the log that it is a copy of. Nothing can be appended to it."""
+"""`ArchivedLog`: an archive, read as the log that it is a copy of; nothing can be appended."""
 
 from __future__ import annotations
 
@@ -25,18 +25,13 @@ class ArchivedLog:
     """What was sealed when the reader was opened; a `Readable`. Raises as `ArchiveReader`."""
 
     def __init__(self, reader: ArchiveReader, run: str) -> None:
-        self._reader, self.run = reader, run
+        self.reader, self.run = reader, run
         self._index = ArchiveIndex(reader)
-
-    @property
-    def reader(self) -> ArchiveReader:
-        """What it reads."""
-        return self._reader
 
     async def read(self, start: int = 1, subject: Subjects = None, *, follow: bool = False) -> AsyncIterator[Recorded]:
         """Events from position `start` that are wanted. Raises ValueError for `follow`: nothing will come."""
         if follow:
-            raise ValueError(f"{self._reader.url} is an archive, and nothing is appended to it: read it to its end")
+            raise ValueError(f"{self.reader.url} is an archive, and nothing is appended to it: read it to its end")
         for number, record in enumerate(self._records(start, subject)):
             if is_wanted(record.subject, subject):
                 yield _recorded(record)
@@ -45,15 +40,15 @@ class ArchivedLog:
 
     def records(self, start: int = 1) -> Iterator[SegmentRecord]:
         """Every event from position `start`, as it is stored: for readers that decode a few fields of some."""
-        return self._reader.records(start)
+        return self.reader.records(start)
 
     def event_blocks(self, start: int, chain: bytes, every: int | None) -> AsyncGenerator[EventBlock, None]:
-        return event_blocks(self._reader, start, chain, every)
+        return event_blocks(self.reader, start, chain, every)
 
     def _records(self, start: int, subject: Subjects) -> Iterator[SegmentRecord]:
         """A superset of those that match."""
         named = named_by(subject) if isinstance(subject, str) else None
-        return self._reader.records(start) if named is None else self._index.of_subjects(named, start)
+        return self.reader.records(start) if named is None else self._index.of_subjects(named, start)
 
     async def last(self, subject: str) -> Recorded | None:
         named = named_by(subject)
@@ -63,8 +58,8 @@ class ArchivedLog:
         return next(map(_recorded, self._backwards(subject)), None)
 
     def _backwards(self, subject: str) -> Iterator[SegmentRecord]:
-        for manifest in reversed(self._reader.segments):
-            within = [record for record in self._reader.records_of(manifest) if matches(subject, record.subject)]
+        for manifest in reversed(self.reader.segments):
+            within = [record for record in self.reader.records_of(manifest) if matches(subject, record.subject)]
             yield from reversed(within)
 
     async def last_of_each(self, subjects: Sequence[str]) -> dict[str, Recorded]:
@@ -72,7 +67,7 @@ class ArchivedLog:
         return {subject: _recorded(record) for subject, record in found.items()}
 
     async def position(self) -> int:
-        return self._reader.last
+        return self.reader.last
 
 
 def _recorded(record: SegmentRecord) -> Recorded:
@@ -82,7 +77,7 @@ def _recorded(record: SegmentRecord) -> Recorded:
 async def event_blocks(
     reader: ArchiveReader, start: int, chain: bytes, every: int | None
 ) -> AsyncGenerator[EventBlock, None]:
-    """See `HasEventBlocks`. Without `every` a block is a segment, and its chain the one that its manifest says.
+    """See `HasEventBlocks`. Without `every` a block is a segment, and its chain that of the manifest.
 
     Raises as `ArchiveReader`.
     """

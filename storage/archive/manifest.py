@@ -1,4 +1,4 @@
-"""What an archive says of itself: one small JSON object per segment, and one that closes it.
+"""Manifests of an archive: one small JSON object per segment, and one that closes it.
 
 Under `<archive URL>/<run>/`:
 
@@ -61,12 +61,12 @@ class Closed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def manifest_name(segment: int) -> str:
-    """Where a segment's manifest lies."""
+    """The name of a segment's manifest."""
     return f"{MANIFESTS}/{segment:08d}.json"
 
 
 def segment_name(segment: int, sha256: str) -> str:
-    """Where a segment lies. The digest is in the name so that what a dead writer left is never in the way."""
+    """The name of a segment: with the digest, so that the remains of a dead writer are never in the way."""
     return f"segments/{segment:08d}-{sha256[:16]}.zst"
 
 

@@ -2,8 +2,8 @@
 
 Layout 2: one zstd frame (with its own checksum) around a MessagePack array `[sizes, subjects, events]`. `events` are
 the bytes of all events, exactly as the log holds them, one after the other; `sizes`: how many bytes each has
-(little-endian uint32); `subjects`: the subject of each. Their positions follow from the manifest's first. So whoever
-reads many at once has nothing to do for each.
+(little-endian uint32); `subjects`: the subject of each. Their positions follow from the manifest's first. So a
+reader of many does nothing for each.
 
 Layout 1, in which archives were written before: one zstd frame around the records, one after the other, each a
 little-endian uint32 length and a MessagePack array `[position, subject, bytes]`. Nothing new is written in it, but a

@@ -46,17 +46,13 @@ class ArchiveWriter:
         self, url: str, run: str, options: Mapping[str, Any] | None = None, *, blobs: BlobStore | None = None
     ) -> None:
         self._objects = ObjectFolder(f"{url.rstrip('/')}/{run}", options)
+        self.url = self._objects.url
         self._chain = ManifestChain(self._objects).load()
         self._blobs, self._copies = blobs, BlobStore(f"{self._objects.url}/{BLOBS}", options)
         self._refs: dict[BlobRef, None] = {}
         self._records: list[SegmentRecord] = []
         self._attempt: tuple[SegmentManifest, bytes] | None = None
         self.pending_bytes = 0
-
-    @property
-    def url(self) -> str:
-        """Where the archive lies."""
-        return self._objects.url
 
     @property
     def next_position(self) -> int:
@@ -144,7 +140,7 @@ class ArchiveWriter:
         return manifest, data
 
     def _links(self) -> tuple[str, str]:
-        """Of the events that were added; empty where what is sealed says none to go on from."""
+        """Over the events that were added; empty where the sealed segments have no chain to continue."""
         so_far = self._chain.manifests[-1].chain if self._chain.manifests else ""
         if self._chain.manifests and not so_far:
             return "", ""

@@ -10,8 +10,8 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
 import nats.errors
 
@@ -19,6 +19,7 @@ from schemas.errors import LogUnavailable, MissingPart
 from storage.jetstream.client import Answer, OnAnswer, new_client
 from storage.jetstream.retry import REPORT_AFTER_S, Away, OnWait, Retry, json_answer
 
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 OLDEST_SERVER = (2, 12)
@@ -32,7 +33,7 @@ FLUSH_S, CLOSE_S = 2.0, 10.0
 
 
 class _Answers:
-    """What came back to one question; `ended` when the closing status, or the only answer, is there."""
+    """The answers to one question; `ended` with the closing status, or the only answer."""
 
     def __init__(self, single: bool) -> None:
         self.messages: list[Answer] = []
@@ -95,20 +96,25 @@ class Connection:
 
     @contextlib.asynccontextmanager
     async def receiving(self, inbox: str, on_answer: OnAnswer) -> AsyncIterator[None]:
-        """While inside, all that comes to an inbox is handed over as it comes off the wire: whoever asks bounds what
-        may come. Raises Away, LogUnavailable where the connection was closed.
+        """While inside, `on_answer` is called with every message to an inbox; the caller bounds how many may come.
+        Raises Away, LogUnavailable where the connection was closed.
         """
-        try:
+        with self._errors():
             subscription = await self.client.receive(inbox, on_answer)
-        except nats.errors.ConnectionClosedError as error:
-            raise LogUnavailable(f"the connection to NATS at {self.url} is closed") from error
-        except (nats.errors.Error, OSError) as error:
-            raise Away(repr(error)) from error
         try:
             yield
         finally:
             with contextlib.suppress(nats.errors.Error, OSError):
                 await self.client.end(subscription)
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except nats.errors.ConnectionClosedError as error:
+            raise LogUnavailable(f"the connection to NATS at {self.url} is closed") from error
+        except (nats.errors.Error, OSError) as error:
+            raise Away(repr(error)) from error
 
     async def _on_error(self, error: Exception) -> None:
         _log.debug("nats: %r", error)
@@ -152,12 +158,8 @@ class Connection:
         self, subject: str, payload: bytes, *, reply: str = "", headers: dict[str, str] | None = None
     ) -> None:
         """Send. Raises Away where there is no connection, LogUnavailable where it was closed."""
-        try:
+        with self._errors():
             await self.client.publish(subject, payload, reply=reply, headers=headers)
-        except nats.errors.ConnectionClosedError as error:
-            raise LogUnavailable(f"the connection to NATS at {self.url} is closed") from error
-        except (nats.errors.Error, OSError) as error:
-            raise Away(repr(error)) from error
 
     async def request(self, subject: str, payload: bytes, *, headers: dict[str, str] | None = None) -> Any:
         """One JSON answer. Raises ApiError, Away, NoSpace, LogUnavailable (closed)."""
@@ -169,7 +171,7 @@ class Connection:
         await self.publish(f"$JS.API.{subject}", b"", reply=f"{self._inbox}.0")
 
     async def _ask(self, subject: str, payload: bytes, headers: dict[str, str] | None, *, single: bool) -> list[Answer]:
-        """All answers with the closing status; `single`: the first is enough, more (of several nodes) are let go."""
+        """All answers and the closing status; `single`: the first alone, others (of several nodes) are ignored."""
         if self.client.is_closed:
             raise LogUnavailable(f"the connection to NATS at {self.url} is closed")
         if not self.client.is_connected:
@@ -186,23 +188,23 @@ class Connection:
             raise Away("no responder: JetStream is not ready, or has no such stream")
         return answers.messages[:1] if single else answers.messages
 
-    async def api(self, subject: str, body: Mapping[str, Any] | None = None, *, deadline_s: float | None = None) -> Any:
-        """Ask JetStream's API until there is an answer. Raises ApiError, LogUnavailable."""
+    async def persist(self, ask: Callable[[], Awaitable[T]], deadline_s: float | None = None) -> T:
+        """What `ask` returns, called until it does not raise Away. Raises LogUnavailable after the deadline."""
         retry = self.retry(deadline_s)
         while True:
             try:
-                return await self.request(f"$JS.API.{subject}", json.dumps(body).encode() if body is not None else b"")
+                return await ask()
             except Away as error:
                 await retry.pause(error)
 
+    async def api(self, subject: str, body: Mapping[str, Any] | None = None, *, deadline_s: float | None = None) -> Any:
+        """Ask JetStream's API until there is an answer. Raises ApiError, LogUnavailable."""
+        question = json.dumps(body).encode() if body is not None else b""
+        return await self.persist(lambda: self.request(f"$JS.API.{subject}", question), deadline_s)
+
     async def direct_get(self, stream: str, body: Mapping[str, Any]) -> list[Answer]:
-        """Stored messages by one Direct Get, the closing status left out. Asks until there is an answer."""
-        retry = self.retry()
-        while True:
-            try:
-                return await self._direct_once(stream, body)
-            except Away as error:
-                await retry.pause(error)
+        """Stored messages by one Direct Get, without the closing status. Asks until there is an answer."""
+        return await self.persist(lambda: self._direct_once(stream, body))
 
     async def _direct_once(self, stream: str, body: Mapping[str, Any]) -> list[Answer]:
         subject, question = f"$JS.API.DIRECT.GET.{stream}", json.dumps(body).encode()
@@ -218,7 +220,7 @@ class Connection:
             answers.add(answer)
 
     async def close(self) -> None:
-        """Let go. What was published is sent before, where there is a connection."""
+        """Disconnect; what was published is sent before, where there is a connection."""
         if self.client.is_connected:
             try:
                 await self.client.flush(timeout=FLUSH_S)

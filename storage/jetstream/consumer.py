@@ -132,7 +132,7 @@ class JetStreamConsumer:
             pulled = buffer[0]
             if time.monotonic() - pulled.at < self._lease_s:
                 try:
-                    recorded = recorded_of(pulled.position, pulled.subject, pulled.data)
+                    recorded = recorded_of(pulled)
                 except SchemaError:
                     if taken:
                         break
@@ -159,7 +159,7 @@ async def done_up_to(connection: Connection, stream: str, name: str) -> int:
 
 
 async def _info(connection: Connection, question: str) -> Any:
-    """What the server says of a consumer; None where there is none."""
+    """The server's record of a consumer; None where there is none."""
     try:
         return await connection.api(question)
     except ApiError as error:

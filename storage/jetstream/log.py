@@ -174,18 +174,18 @@ class JetStreamLog:
         return read_blocks(self._stream, max(start, 1), chain, every)
 
     async def last(self, subject: str) -> Recorded | None:
-        found = await self._stream.last(subject)
-        return None if found is None else recorded_of(found.position, found.subject, found.data)
+        last = await self._stream.last(subject)
+        return None if last is None else recorded_of(last)
 
     async def last_of_each(self, subjects: Sequence[str]) -> dict[str, Recorded]:
         stored = await _last_of_each(self._stream, subjects)
-        return {one.subject: recorded_of(one.position, one.subject, one.data) for one in stored}
+        return {one.subject: recorded_of(one) for one in stored}
 
     async def position(self) -> int:
         return await self._stream.end()
 
     async def remove(self) -> None:
-        """Take the whole log off its server: for who has made it, and knows that nobody else reads it."""
+        """Delete the whole log on its server; for its maker, where nobody else reads it."""
         await self.connection.api(f"STREAM.DELETE.{self._stream.name}", deadline_s=REMOVE_S)
 
     async def consume(self, name: str, subject: str, *, lease_s: float = 30.0, start: int = 1) -> JetStreamConsumer:

@@ -24,12 +24,12 @@ from storage.log import Recorded, Subjects, is_wanted
 _REQUEST_S = 30.0
 
 
-def recorded_of(position: int, subject: str, data: bytes) -> Recorded:
+def recorded_of(message: Stored | Pulled) -> Recorded:
     """Decoded. A SchemaError names the position and the subject."""
     try:
-        return Recorded(position, subject, decode(data), data)
+        return Recorded(message.position, message.subject, decode(message.data), message.data)
     except SchemaError as error:
-        raise type(error)(f"position {position} ({subject}): {error}") from error
+        raise type(error)(f"position {message.position} ({message.subject}): {error}") from error
 
 
 async def read_events(stream: Stream, start: int, subject: Subjects, *, follow: bool) -> AsyncIterator[Recorded]:
@@ -41,10 +41,10 @@ async def read_events(stream: Stream, start: int, subject: Subjects, *, follow: 
         end = await stream.end(paged)
         async with contextlib.aclosing(_lists(stream, position, end, paged)) as lists:
             async for some in lists:
-                for found in some:
-                    position = found.position + 1
-                    if paged or is_wanted(found.subject, subject):
-                        yield recorded_of(found.position, found.subject, found.data)
+                for stored in some:
+                    position = stored.position + 1
+                    if paged or is_wanted(stored.subject, subject):
+                        yield recorded_of(stored)
         position = max(position, end + 1)
         if not follow:
             return
@@ -79,7 +79,7 @@ async def _pages(stream: Stream, position: int, end: int, subject: str | None) -
         while ahead is not None:
             page = await ahead
             ahead = _ask(stream, page[-1].position + 1, end, subject)
-            page = [found for found in page if found.position <= end]
+            page = [stored for stored in page if stored.position <= end]
             whole = len(page) if subject is not None else _in_order(page, position)
             yield page[:whole]
             if whole < len(page):
@@ -93,8 +93,8 @@ async def _pages(stream: Stream, position: int, end: int, subject: str | None) -
 
 
 def _in_order(page: list[Stored], position: int) -> int:
-    """How many of them stand at `position` and after without a hole."""
-    return next((n for n, found in enumerate(page) if found.position != position + n), len(page))
+    """How many of them follow each other without a hole, from `position` on."""
+    return next((n for n, stored in enumerate(page) if stored.position != position + n), len(page))
 
 
 async def read_blocks(stream: Stream, start: int, chain: bytes, every: int | None) -> AsyncGenerator[EventBlock, None]:
@@ -102,7 +102,7 @@ async def read_blocks(stream: Stream, start: int, chain: bytes, every: int | Non
     end, first, datas = await stream.end(), start, list[bytes]()
     async with contextlib.aclosing(_lists(stream, start, end, None)) as lists:
         async for some in lists:
-            datas += [found.data for found in some]
+            datas += [stored.data for stored in some]
             while datas:
                 count = len(datas) if every is None else every - (first - 1) % every
                 if count > len(datas) and first + len(datas) <= end:
@@ -119,7 +119,7 @@ def _ask(stream: Stream, position: int, end: int, subject: str | None) -> asynci
 
 
 async def _live(stream: Stream, position: int, subject: Subjects) -> AsyncGenerator[Recorded, None]:
-    """Events from `position` on as they come. Ends when it is not sure to have seen all; Away where it cannot begin."""
+    """Events from `position` on as they come. Ends where one may be missing; Away where it cannot begin."""
     connection = stream.connection
     async with (
         ephemeral(connection, stream.name, position, subject, 2 * _REQUEST_S) as name,
@@ -129,11 +129,11 @@ async def _live(stream: Stream, position: int, subject: Subjects) -> AsyncGenera
             if subject is None and pulled.position != position:
                 return
             position = pulled.position + 1
-            yield recorded_of(pulled.position, pulled.subject, pulled.data)
+            yield recorded_of(pulled)
 
 
 async def deliveries(pull: Pull) -> AsyncIterator[Pulled]:
-    """What the consumer sends, as long as it is certain that nothing is missing in between."""
+    """The consumer's messages, as long as none can be missing in between."""
     number = 0
     while not pull.gone and not pull.breaks:
         if pull.idle:

@@ -18,7 +18,7 @@ from schemas.subjects import stream_name, stream_subjects
 from storage.jetstream.append import ID
 from storage.jetstream.client import Answer
 from storage.jetstream.connection import Connection
-from storage.jetstream.retry import ApiError, Away
+from storage.jetstream.retry import ApiError
 from storage.log import HEADER_BYTES, MAX_EVENT_BYTES
 
 PAGE = 1000
@@ -54,7 +54,7 @@ class Stream:
         self.connection, self.name, self.replicated = connection, name, replicated
 
     async def info(self, deadline_s: float | None = None) -> Any:
-        """What JetStream says of it. A replica that has just started answers too, before it knows what was acked."""
+        """Its configuration and state. A replica that has just started may lag behind what was acked."""
         return await self.connection.api(f"STREAM.INFO.{self.name}", deadline_s=deadline_s)
 
     async def end(self, subject: str | None = None) -> int:
@@ -68,22 +68,22 @@ class Stream:
         """The last message under a filter."""
         if self.replicated:
             return await self._of_the_leader({"last_by_subj": subject})
-        found = await self.connection.direct_get(self.name, {"last_by_subj": subject})
-        return _stored(found[0]) if found else None
+        messages = await self.connection.direct_get(self.name, {"last_by_subj": subject})
+        return _stored(messages[0]) if messages else None
 
     async def last_of_each(self, subjects: Sequence[str]) -> list[Stored]:
         """The last message of each of at most 1024 subjects that have any."""
         if self.replicated:
-            return [found for found in await asyncio.gather(*map(self.last, subjects)) if found]
+            return [last for last in await asyncio.gather(*map(self.last, subjects)) if last]
         left = set(subjects)
-        found: list[Stored] = []
+        last: list[Stored] = []
         while left:
             page = await self.connection.direct_get(self.name, {"multi_last": sorted(left)})
             if not page:
                 break
-            found += map(_stored, page)
-            left -= {stored.subject for stored in found}
-        return found
+            last += map(_stored, page)
+            left -= {stored.subject for stored in last}
+        return last
 
     async def page(self, position: int, end: int, subject: str | None = None, *, limit: int = PAGE) -> list[Stored]:
         """Messages from `position` on under a filter, at least one: `end`, not below, is known to be one of them.
@@ -95,27 +95,24 @@ class Stream:
             body["next_by_subj"] = subject
         retry = self.connection.retry()
         while True:
-            found = await self.connection.direct_get(self.name, body)
-            if found:
-                return [_stored(message) for message in found]
+            messages = await self.connection.direct_get(self.name, body)
+            if messages:
+                return list(map(_stored, messages))
             if not self.replicated:
                 raise LogDamaged(f"stream {self.name} has no position {position}, though {end} is its last")
             await retry.pause(f"the replica of {self.name} that was asked is behind position {position}")
 
     async def _of_the_leader(self, body: Mapping[str, Any]) -> Stored | None:
         question = json.dumps(body).encode()
-        retry = self.connection.retry()
-        while True:
-            try:
-                answer = await self.connection.request(f"$JS.API.STREAM.MSG.GET.{self.name}", question)
-            except Away as error:
-                await retry.pause(error)
-            except ApiError as error:
-                if error.code == _NO_MESSAGE:
-                    return None
-                raise
-            else:
-                return _decoded(answer["message"])
+        subject = f"$JS.API.STREAM.MSG.GET.{self.name}"
+        try:
+            message = (await self.connection.persist(lambda: self.connection.request(subject, question)))["message"]
+        except ApiError as error:
+            if error.code == _NO_MESSAGE:
+                return None
+            raise
+        head, data = base64.b64decode(message.get("hdrs", "")), base64.b64decode(message.get("data", ""))
+        return Stored(int(message["seq"]), str(message["subject"]), head, data)
 
 
 def _stored(message: Answer) -> Stored:
@@ -128,11 +125,6 @@ def _last(head: bytes, name: bytes) -> bytes:
     """The value of a header. The server's own come last, after those of whoever wrote the message."""
     begin = head.rindex(name) + len(name)
     return head[begin : head.index(b"\r\n", begin)]
-
-
-def _decoded(message: Mapping[str, Any]) -> Stored:
-    head, data = base64.b64decode(message.get("hdrs", "")), base64.b64decode(message.get("data", ""))
-    return Stored(int(message["seq"]), str(message["subject"]), head, data)
 
 
 async def ensure_stream(stream: Stream, run: str, *, create: bool, replicas: int, deadline_s: float) -> None:

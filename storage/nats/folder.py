@@ -28,7 +28,7 @@ LEAST_FREE_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ServerRecord:
-    """What `server.json` says. temporary: started by a reading command, to be stopped by the last one that reads."""
+    """`server.json`. temporary: started by a reading command, to be stopped by the last reader."""
 
     pid: int
     url: str
@@ -56,7 +56,7 @@ def config_text(folder: Path, port: int, max_store_bytes: int, more: str = "") -
 
 
 def read_record(folder: Path) -> ServerRecord | None:
-    """What `server.json` in the folder says, if it can be read."""
+    """`server.json` in the folder, if it can be read."""
     try:
         return ServerRecord(**json.loads((folder / "server.json").read_text()))
     except (OSError, ValueError, TypeError):

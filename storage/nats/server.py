@@ -1,6 +1,6 @@
 """`NatsServer`: the NATS server of a run, in the run's own folder.
 
-The server outlives a crash of whoever started it: it has its own session, and holds the lock by an inherited file.
+The server outlives a crash of its starter: it has its own session, and holds the lock by an inherited file.
 Every acked message is on disk (`sync_interval: always`). It listens on loopback only.
 """
 
@@ -27,7 +27,7 @@ from storage.nats.ports import HOST, free_port, port_is_free
 
 _STEP_S = 0.01
 _CORES = max(1, len(os.sched_getaffinity(0)) // 2)
-"""Cores that the server runs on at once (GOMAXPROCS), unless the environment says: the rest is for those who compute.
+"""Cores that the server runs on at once (GOMAXPROCS), unless the environment sets it: the rest is for who computes.
 On one of two an atomic batch costs it a sixth less CPU and takes no longer."""
 
 
@@ -36,20 +36,11 @@ class NatsServer:
 
     def __init__(self, folder: Path, record: ServerRecord, process: subprocess.Popen[bytes] | None = None) -> None:
         self.folder, self.record, self._process = folder, record, process
-
-    @property
-    def url(self) -> str:
-        """Where clients connect."""
-        return self.record.url
-
-    @property
-    def pid(self) -> int:
-        """Of the server process."""
-        return self.record.pid
+        self.url, self.pid = record.url, record.pid
 
     @property
     def alive(self) -> bool:
-        """Whether the process lives. Another server, started in the folder since, is none of its life."""
+        """Whether the process lives; another server that was started in the folder since does not count."""
         there = self.attach(self.folder)
         return there is not None and there.pid == self.pid
 
@@ -62,7 +53,7 @@ class NatsServer:
 
     @classmethod
     def adopt(cls, folder: Path) -> NatsServer | None:
-        """As `attach`; and the server stays when those who read with it leave."""
+        """As `attach`; and readers do not stop the server any more."""
         server = cls.attach(folder)
         if server is not None and server.record.temporary:
             server.record = replace(server.record, temporary=False)

@@ -129,10 +129,11 @@ class WeightStore:
 
         Raises WeightsDamaged where there is none.
         """
-        found = sorted(self.root.glob(f"v{version:06d}-{(digest or '')[:12]}*"), key=lambda path: path.stat().st_mtime)
-        if not found:
+        folders = self.root.glob(f"v{version:06d}-{(digest or '')[:12]}*")
+        by_age = sorted(folders, key=lambda path: path.stat().st_mtime)
+        if not by_age:
             raise WeightsDamaged(f"weight version {version} is not in {self.root}: it was removed, or never written")
-        return str(found[-1])
+        return str(by_age[-1])
 
     def versions(self) -> list[int]:
         """Stored versions, ascending."""
@@ -272,12 +273,12 @@ def verify(folder: str | Path, digest: str | None = None) -> WeightManifest:
         raise WeightsDamaged(f"{root}: tensor {min(missing)!r} is only in one of files and manifest")
     with ThreadPoolExecutor(2) as pool:
         hashes = pool.map(lambda name: hashlib.sha256(tensors[name].data).hexdigest(), manifest.tensors)
-        for (name, said), found in zip(manifest.tensors.items(), hashes, strict=True):
+        for (name, stored), sha256 in zip(manifest.tensors.items(), hashes, strict=True):
             tensor = tensors[name]
-            if (tensor.dtype, tensor.shape, found) != (said.dtype, said.shape, said.sha256):
+            if (tensor.dtype, tensor.shape, sha256) != (stored.dtype, stored.shape, stored.sha256):
                 raise WeightsDamaged(
-                    f"tensor {name!r} in {root / said.file} is {tensor.dtype} {list(tensor.shape)} with sha256 "
-                    f"{found}, its manifest says {said.dtype} {list(said.shape)} with {said.sha256}: restore it"
+                    f"tensor {name!r} in {root / stored.file} is {tensor.dtype} {list(tensor.shape)} with sha256 "
+                    f"{sha256}, its manifest says {stored.dtype} {list(stored.shape)} with {stored.sha256}: restore it"
                 )
     for name, sha256 in manifest.files.items():
         path = root / name

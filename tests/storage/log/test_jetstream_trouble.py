@@ -165,7 +165,7 @@ async def test_a_taker_goes_on_over_a_broken_connection(stream: JetStreamLog, mo
     await taker.close()
 
 
-async def test_patience_ends(own: NatsServer) -> None:
+async def test_retries_end(own: NatsServer) -> None:
     log = await JetStreamLog.open(own.url, "r", retry_s=0.3)
     await log.append([reward(log, "a")])
     await own.stop()
