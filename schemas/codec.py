@@ -18,7 +18,9 @@ from schemas.registry import BY_TYPE, EVENT_CLASSES
 from schemas.upcast import upcast
 
 
-class _Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class StoredEnvelope(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The map that is stored: an envelope around an encoded event, and the schema version of that."""
+
     id: str
     run: str
     schema: int
@@ -33,14 +35,14 @@ class _Tag(msgspec.Struct, frozen=True):
     type: str
 
 
-class _Whole(_Wire, frozen=True, kw_only=True, gc=False):
-    """`_Wire` with the event read in the same pass: twice as fast, where it is of this version's schema."""
+class _Whole(StoredEnvelope, frozen=True, kw_only=True, gc=False):
+    """`StoredEnvelope` with the event read in the same pass: twice as fast, where it is of this version's schema."""
 
     event: Union[EVENT_CLASSES]  # type: ignore[valid-type]  # noqa: UP007
 
 
 _encoder = msgspec.msgpack.Encoder()
-_wire = msgspec.msgpack.Decoder(_Wire)
+_wire = msgspec.msgpack.Decoder(StoredEnvelope)
 _whole = msgspec.msgpack.Decoder(_Whole)
 _tag = msgspec.msgpack.Decoder(_Tag)
 _events: dict[str, msgspec.msgpack.Decoder[Event]] = {tag: msgspec.msgpack.Decoder(cls) for tag, cls in BY_TYPE.items()}
@@ -55,7 +57,7 @@ def encode(envelope: Envelope) -> bytes:
     """The record that is stored. Raises UnwritableEvent, as for a grader's detail that holds an object of its own."""
     try:
         return _encoder.encode(
-            _Wire(
+            StoredEnvelope(
                 id=envelope.id,
                 run=envelope.run,
                 schema=envelope.event.SCHEMA,
@@ -84,7 +86,7 @@ def decode(data: bytes) -> Envelope:
     return _enclose(whole, event)
 
 
-def _enclose(head: _Wire, event: Event) -> Envelope:
+def _enclose(head: StoredEnvelope, event: Event) -> Envelope:
     return Envelope(
         id=head.id,
         run=head.run,
@@ -106,7 +108,7 @@ def _decode_apart(data: bytes) -> Envelope:
     return _enclose(wire, _decode_event(event_type, wire))
 
 
-def _decode_event(event_type: str, wire: _Wire) -> Event:
+def _decode_event(event_type: str, wire: StoredEnvelope) -> Event:
     cls = BY_TYPE.get(event_type)
     if cls is None:
         raise UnknownEventType(f"event {wire.id} has type {event_type!r}, which this version does not know: upgrade")

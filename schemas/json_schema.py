@@ -8,23 +8,17 @@ from typing import Any
 
 import msgspec
 
+from schemas.codec import StoredEnvelope
 from schemas.inbox import InboxPrompt, InboxReply
 from schemas.registry import EVENT_CLASSES
 
 JSON_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
-class EnvelopeOnTheWire(msgspec.Struct, frozen=True, kw_only=True):
+class EnvelopeOnTheWire(StoredEnvelope, frozen=True, kw_only=True):
     """What surrounds an event; see `schemas.envelope.Envelope`. MessagePack, a map with these keys."""
 
-    id: str
-    run: str
-    schema: int
-    at: int
-    producer: str
     event: Any
-    cause: str | None = None
-    traceparent: str | None = None
 
 
 def json_schema() -> dict[str, Any]:

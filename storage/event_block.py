@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 MANY = 250
-"""Events in one array: few enough that what is decoded of them stays in the processor's cache until it is used."""
+"""Events in one array: few enough that the decoded ones stay in the processor's cache until they are used."""
 
 
 class EventBlock(NamedTuple):

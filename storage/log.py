@@ -72,8 +72,8 @@ class Recorded(msgspec.Struct, frozen=True, gc=False):
 
 
 Subjects = str | tuple[str, ...] | None
-"""What a reader wants: all there is (None), what a filter matches, or what any of several does, no two of which match
-the same subject."""
+"""The events that a reader wants: all (None), those of one filter, or of several, no two of which match the same
+subject."""
 
 
 def is_wanted(subject: str, wanted: Subjects) -> bool:
@@ -140,7 +140,7 @@ class Readable(Protocol):
 
 
 class EventLog(Readable, Protocol):
-    """See the module's text for what each call promises."""
+    """The module's docstring has the promises of each call."""
 
     async def append(self, appends: Sequence[Append]) -> list[int]:
         """Store all or nothing; their positions in the given order. Raises Conflict, LogUnavailable, EventTooLarge."""
@@ -156,7 +156,7 @@ class EventLog(Readable, Protocol):
 
 
 class Restorable(Readable, Protocol):
-    """A log that can be made from a copy of it. Back-ends have this; what wraps them has not."""
+    """A log that can be restored from a copy. Back-ends can; wrappers cannot."""
 
     async def restore(self, records: Sequence[Recorded]) -> None:
         """Store records as they are (subject, id, bytes), at the positions that they have: all or nothing.

@@ -1,4 +1,4 @@
-"""`MemoryLog`: the reference. What it does is what an event log means; JetStream has to do the same."""
+"""`MemoryLog`: the reference implementation, which defines what an event log means. JetStream has to do the same."""
 
 from __future__ import annotations
 

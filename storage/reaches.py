@@ -18,7 +18,7 @@ TABLE = Path(__file__).with_name("reaches.toml")
 
 
 class Reach(msgspec.Struct, frozen=True, kw_only=True):
-    """One use. where: files of ours. gain: what it buys, measured. issue: of upstream, empty where none is known."""
+    """One use. where: files of ours. gain: what it buys, measured. issue: upstream, empty where none is known."""
 
     package: str
     targets: tuple[str, ...]

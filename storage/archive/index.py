@@ -31,7 +31,7 @@ _ENTRY = np.dtype([("key", "<u4"), ("number", "<u4")])
 
 
 class ArchiveIndex:
-    """Look-ups in what `reader` has. Raises as `ArchiveReader`; a folder that cannot be written to is done without."""
+    """Look-ups in what `reader` has. Raises as `ArchiveReader`; without a writable folder nothing is kept."""
 
     def __init__(self, reader: ArchiveReader, folder: Path | None = None) -> None:
         self._reader = reader
@@ -99,7 +99,7 @@ def make_table(segment: Segment) -> npt.NDArray[np.void]:
 
 
 def cache_folder() -> Path:
-    """This user's folder of what can be made again."""
+    """This user's cache folder."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 
 
@@ -108,7 +108,7 @@ def _key(subject: str) -> int:
 
 
 def _read(path: Path, count: int) -> npt.NDArray[np.void] | None:
-    """None where there is no whole one: the checksum over it comes last."""
+    """None where there is none, or not all of it: the checksum comes last."""
     try:
         stored = path.read_bytes()
     except OSError:

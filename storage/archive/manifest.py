@@ -26,7 +26,7 @@ MANIFESTS = "manifest"
 BLOBS = "blobs"
 NO_PARENT = ""
 LAYOUT = 2
-"""That segments are written in; those up to it are read."""
+"""The layout of new segments; all up to it are read."""
 
 
 class SegmentManifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +71,7 @@ def segment_name(segment: int, sha256: str) -> str:
 
 
 def to_json(manifest: SegmentManifest | Closed) -> bytes:
-    """As it is stored: the digest of these bytes is what `parent` and `head` name."""
+    """The stored bytes, whose digest `parent` and `head` hold."""
     return msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
 
 
@@ -89,7 +89,7 @@ class ManifestChain:
         self.head = NO_PARENT
 
     def load(self) -> ManifestChain:
-        """Read those that came since the last call. Raises ArchiveDamaged, UnknownSchemaVersion, StoreUnavailable."""
+        """Read the manifests since the last call. Raises ArchiveDamaged, UnknownSchemaVersion, StoreUnavailable."""
         names = self._objects.names(MANIFESTS)[len(self.manifests) :]
         for name, stored in zip(names, self._objects.read_all(names), strict=True):
             self._add(name, stored)

@@ -46,10 +46,10 @@ async def archive_log(log: EventLog, writer: ArchiveWriter) -> int:
 async def repair_archive(
     log: Restorable, url: str, run: str, options: Mapping[str, Any] | None = None
 ) -> list[SegmentManifest]:
-    """Put every damaged or missing segment right; those that were. The same events give the same bytes.
+    """Make every damaged or missing segment again; returns those. The same events give the same bytes.
 
     Manifests are not made again: segments are checked against them. Raises ArchiveDamaged where a manifest is
-    damaged, or where the log does not give what the manifest says; LogDamaged, LogUnavailable, StoreUnavailable.
+    damaged, or where the log does not give the segment of the manifest; LogDamaged, LogUnavailable, StoreUnavailable.
     """
     reader = await asyncio.to_thread(ArchiveReader, url, run, options)
     objects = ObjectFolder(reader.url, options)
@@ -77,7 +77,7 @@ async def _from_log(log: Restorable, manifest: SegmentManifest) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What was restored. position: the last. before: what an interrupted restore had left. blobs: copied now."""
+    """A restored log. position: its last. before: the last of an interrupted restore. blobs: copied now."""
 
     position: int
     before: int
@@ -87,7 +87,7 @@ class Restored:
 async def restore_log(
     reader: ArchiveReader, log: Restorable, blobs: BlobStore, on_progress: OnProgress = lambda *_: None
 ) -> Restored:
-    """Fill `log` from the archive, and `blobs` with what the events name and the archive has.
+    """Fill `log` from the archive, and `blobs` with those that the events name and the archive has.
 
     A log that holds the beginning of the archive (an interrupted restore) is filled from there on. Raises Conflict
     where it holds anything else, BlobMissing for a blob that neither the archive nor `blobs` has, ArchiveDamaged,

@@ -1,4 +1,4 @@
-"""`ArchiveWriter`: the log as verified segments on any fsspec URL, while the run goes on."""
+"""`ArchiveWriter`: the log as verified segments on any fsspec URL, during the run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SEGMENT_BYTES = 8 * 1024 * 1024
 
 
 class ArchiveWriter:
-    """Collects events of `run` with `add` and writes them with `seal`; a new one goes on after the last sealed segment.
+    """Collects events of `run` with `add` and writes them with `seal`; a new one continues after the last segment.
 
     Everything lies in the folder `run` under `url` (a path, `file://`, `memory://`, `s3://`; `options` go to fsspec).
     blobs: where the payloads lie that events name. Given it, they are copied too, each before the segment that names
@@ -87,10 +87,10 @@ class ArchiveWriter:
             self._refs |= dict.fromkeys(blob_refs(recorded.envelope.event))
 
     def seal(self) -> SegmentManifest | None:
-        """Write what was added as one segment, read it back, commit its manifest; None where nothing was added.
+        """Write the added events as one segment, read it back, commit its manifest; None where nothing was added.
 
         Raises StoreUnavailable, NoSpace (try again: it is the same segment, whatever was added since), ArchiveDamaged
-        (what was read back is not what was written), Conflict (another writer sealed it first: open the archive anew),
+        (other bytes were read back than written), Conflict (another writer sealed it first: open the archive anew),
         BlobMissing, BlobDamaged (a blob that is to be copied).
         """
         if not self._records:

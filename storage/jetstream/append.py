@@ -29,7 +29,7 @@ class Message:
     subject: str
     data: bytes
     fence: Fence | None
-    what: str
+    event_type: str
 
     @property
     def key(self) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""`new_client`: the connection to a NATS server, which passes each answer to whoever asked.
+"""`new_client`: the connection to a NATS server, which passes each answer to its asker.
 
 `FastClient` (storage/jetstream/fast_client.py) reads answers out of nats-py's buffer. `PlainClient` does the same with
 nats-py's public API alone, several times slower. It is used where nats-py has changed inside, or where the environment
@@ -82,7 +82,7 @@ class PlainClient(Client, AnswerClient):  # type: ignore[misc]
         async def deliver(message: Msg) -> None:
             on_answer(message.subject.encode(), message.reply.encode(), _answer_of(message))
 
-        # No limits: whoever asks bounds what may come.
+        # No limits: the asker bounds how many may come.
         return await self.subscribe(f"{inbox}.*", cb=deliver, pending_msgs_limit=0, pending_bytes_limit=0)
 
     async def end(self, subscription: Subscription) -> None:
@@ -105,7 +105,7 @@ def _answer_of(message: Msg) -> Answer:
 
 
 def new_client() -> Client:
-    """A `FastClient`, or a `PlainClient` where that is asked for or the fast one cannot work. Not yet connected."""
+    """A `FastClient`, or a `PlainClient` where that is forced or the fast one cannot work. Not yet connected."""
     if os.environ.get(PLAIN) or _changed_inside():
         return PlainClient()
     from storage.jetstream.fast_client import FastClient

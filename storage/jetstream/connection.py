@@ -29,7 +29,7 @@ QUIET_S = 5.0
 """Seconds without a sign of an answer after which a question is asked again."""
 
 FLUSH_S, CLOSE_S = 2.0, 10.0
-"""Seconds that a server has, at the end, to take what it was sent; and that closing may then take."""
+"""Seconds that a server has, at the end, to take all messages; and that closing may then take."""
 
 
 class _Answers:

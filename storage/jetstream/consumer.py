@@ -43,10 +43,10 @@ class JetStreamDelivery:
             self._until = 0.0
             await self._reply(b"-NAK")
 
-    async def _reply(self, what: bytes) -> None:
+    async def _reply(self, word: bytes) -> None:
         """Not waited for: where it is lost, the event comes again after the lease."""
         with contextlib.suppress(Away):
-            await self._connection.publish(self._pulled.reply.decode(), what)
+            await self._connection.publish(self._pulled.reply.decode(), word)
 
 
 class JetStreamConsumer:
@@ -100,7 +100,7 @@ class JetStreamConsumer:
         return []
 
     async def _fill(self, limit: int, end: float) -> None:
-        """At least one message into the buffer, if one comes before `end`: first what is there, then the next."""
+        """At least one message into the buffer, if one comes before `end`: first those there now, then the next."""
         pull = self._pull
         if pull.gone:
             pull.gone = False

@@ -21,7 +21,7 @@ _LONGEST_LINE = 4096
 
 
 class FastClient(Client, AnswerClient):  # type: ignore[misc]
-    """See the module. `register` names a subscription whose messages are answers, and who takes them."""
+    """See the module. `register` names a subscription whose messages are answers, and the function that takes them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class FastClient(Client, AnswerClient):  # type: ignore[misc]
 
 
 class _AnswerParser(Parser):  # type: ignore[misc]
-    """Takes answers out of the buffer itself, and gives nats-py whatever else there is."""
+    """Takes answers out of the buffer itself, and leaves everything else to nats-py."""
 
     buf: bytearray
     nc: FastClient

@@ -150,7 +150,7 @@ class JetStreamLog:
         actual = await self._stream.end(None if fence.subject == every_event(self.run) else fence.subject)
         if actual != fence.position:
             raise Conflict(
-                f"{message.what} on {message.subject} expected position {fence.position} under {fence.subject}, "
+                f"{message.event_type} on {message.subject} expected position {fence.position} under {fence.subject}, "
                 f"found {actual}: another writer was first",
                 subject=fence.subject,
                 expected=fence.position,
@@ -216,7 +216,7 @@ class _Found:
 
 
 async def _find(stream: Stream, messages: Sequence[Message]) -> _Found:
-    """Which of these events are stored already, and what is last on their subjects."""
+    """Which of these events are stored already, and the last position of each subject."""
     wanted: dict[str, set[str]] = {}
     for message in messages:
         wanted.setdefault(message.subject, set()).add(message.id)

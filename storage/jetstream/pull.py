@@ -32,7 +32,7 @@ _FILLED = "Batch Completed"
 ENDED = ("Deleted", "Leadership", "Shutdown", "Reset")
 """Words in a status that says that the consumer itself has ended; any other status ends a request only."""
 UNFILLED = "Nats-Pending-Messages"
-"""Header of a status: how many of the messages that were asked for will not come."""
+"""Header of a status: how many of the requested messages will not come."""
 _GRACE_S = 2.0
 """Seconds after the end of a request in which its closing status must have come."""
 _BEAT_S = 2.0
@@ -68,7 +68,7 @@ def _ack_tokens(reply: bytes) -> list[bytes]:
 
 
 class _Requests:
-    """Requests to one consumer; what it answers goes to `_receive` while inside."""
+    """Requests to one consumer; its answers go to `_receive` while inside."""
 
     def __init__(self, connection: Connection, stream: str, consumer: str) -> None:
         self._connection, self._subject = connection, f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
@@ -91,7 +91,7 @@ class _Requests:
 
 
 class Pull(_Requests):
-    """Requests to a consumer, and what they brought."""
+    """Requests to a consumer, and a buffer of the messages."""
 
     def __init__(self, connection: Connection, stream: str, consumer: str) -> None:
         super().__init__(connection, stream, consumer)
@@ -135,7 +135,7 @@ class Pull(_Requests):
         return not self._open or self._left <= 0 or time.monotonic() > self._until
 
     async def ask(self, limit: int, *, expires_s: float | None = None, max_bytes: int | None = None) -> None:
-        """Open a request; `expires_s` None: for what is there now. Raises Away."""
+        """Open a request; `expires_s` None: for messages that are there now. Raises Away."""
         self._asked += 1
         body: dict[str, Any] = {"batch": limit}
         if expires_s is None:
@@ -155,7 +155,7 @@ class Pull(_Requests):
 
     async def wait(self, seconds: float) -> bool:
         """Until anything new happens; False where the time was over first, or where the consumer fell silent, which
-        ends its request. Look at what there is before each call.
+        ends its request. Look into the buffer before each call.
         """
         self._changed.clear()
         end = time.monotonic() + seconds
@@ -197,7 +197,7 @@ async def ephemeral(
     if subject is not None:
         config["filter_subjects"] = [subject] if isinstance(subject, str) else subject
     body = json.dumps({"stream_name": stream, "config": config}).encode()
-    try:  # around the question too: who is cancelled while it is under way leaves a consumer that nobody knows
+    try:  # around the question too: a cancellation while it is under way would leave the consumer behind
         await connection.request(f"$JS.API.CONSUMER.CREATE.{stream}.{name}", body)
         yield name
     finally:

@@ -1,4 +1,4 @@
-"""Reading a stream in order: up to its end in bulk or in pages (Direct Get), then an ephemeral consumer for what comes.
+"""Reading a stream in order: up to its end in bulk or in pages (Direct Get), then an ephemeral consumer for new events.
 
 Both check positions. A hole in the stream is `LogDamaged`. A consumer that skips an event, or falls silent because its
 server has gone, is replaced: reading goes on after the last event that was given out.
@@ -73,7 +73,7 @@ async def _lists(stream: Stream, position: int, end: int, subject: str | None) -
 
 
 async def _pages(stream: Stream, position: int, end: int, subject: str | None) -> AsyncGenerator[list[Stored], None]:
-    """The next page is under way while one is given out."""
+    """The next page is requested while one is read."""
     ahead = _ask(stream, position, end, subject)
     try:
         while ahead is not None:

@@ -22,7 +22,7 @@ from storage.nats.ports import HOST
 
 LOCK = "server.lock"
 MAX_PAYLOAD = 8 * 1024 * 1024
-"""Bytes of one message; above what the log stores as one event."""
+"""Bytes of one message; more than the log's largest event."""
 LEAST_FREE_BYTES = 64 * 1024 * 1024
 
 

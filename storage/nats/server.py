@@ -27,7 +27,7 @@ from storage.nats.ports import HOST, free_port, port_is_free
 
 _STEP_S = 0.01
 _CORES = max(1, len(os.sched_getaffinity(0)) // 2)
-"""Cores that the server runs on at once (GOMAXPROCS), unless the environment sets it: the rest is for who computes.
+"""Cores that the server runs on at once (GOMAXPROCS), unless the environment sets it: the rest is for computing.
 On one of two an atomic batch costs it a sixth less CPU and takes no longer."""
 
 
@@ -46,7 +46,7 @@ class NatsServer:
 
     @classmethod
     def attach(cls, folder: Path) -> NatsServer | None:
-        """The server that lives in the folder, whoever started it."""
+        """The live server of the folder, whichever process started it."""
         folder = folder.resolve()
         record = read_record(folder) if folder.is_dir() and is_locked(folder) else None
         return None if record is None else cls(folder, record)
@@ -73,7 +73,7 @@ class NatsServer:
     ) -> NatsServer:
         """Start on a new or an old folder, and wait until it answers.
 
-        port None: the one it had before where that is free, else any. max_store_bytes: of the log, by default what the
+        port None: its last one where that is free, else any. max_store_bytes: of the log, by default what the
         disk has. more: see `config_text`. Raises MissingPart, NoSpace, FolderInUse, LogUnavailable (port taken, not
         ready).
         """

@@ -53,7 +53,7 @@ class StoredTensor(msgspec.Struct, frozen=True):
 class WeightManifest(msgspec.Struct, frozen=True, kw_only=True):
     """One weight version. digest: of all tensors (storage/digests.py). bytes: of all tensors.
 
-    tensors: by name. files: sha256 of what makes the folder a checkpoint beside the weights (config, tokenizer).
+    tensors: by name. files: sha256 of the checkpoint's other files (config, tokenizer).
     """
 
     version: int
@@ -112,7 +112,7 @@ class WeightStore:
         """Store a version; the same tensors again are the same version, already there.
 
         Takes tensors one by one, never holding more than a shard and the next. Raises NoSpace, StoreUnavailable, and
-        CheckpointMismatch for a tensor whose bytes are not what its dtype and shape say.
+        CheckpointMismatch for a tensor whose bytes do not fit its dtype and shape.
         """
         temp = self.root / f".v{version:06d}.{os.getpid()}.{secrets.token_hex(4)}"
         with file_errors(str(temp)):

@@ -17,7 +17,7 @@ from storage.jetstream.stream import Stream
 from storage.log import Fence
 from storage.nats.server import NatsServer
 from tests.storage.cluster import NatsCluster
-from tests.storage.log.said import chunk, everything, reward
+from tests.storage.log.appends import chunk, everything, reward
 from tests.storage.waiting import until
 
 WITHIN_S = 120

@@ -15,7 +15,7 @@ from storage.jetstream.log import JetStreamLog
 from storage.jetstream.pull import read_bulk
 from storage.jetstream.retry import Away
 from storage.log import Recorded, append_all
-from tests.storage.log.said import everything, reward
+from tests.storage.log.appends import everything, reward
 
 COUNT = 60
 

@@ -29,7 +29,7 @@ from storage.jetstream.retry import Away
 from storage.jetstream.stream import stream_config
 from storage.log import EventLog, Fence
 from storage.nats.server import NatsServer
-from tests.storage.log.said import chunk, everything, reward
+from tests.storage.log.appends import chunk, everything, reward
 from tests.storage.waiting import done_up_to, taken, until
 
 

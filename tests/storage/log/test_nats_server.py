@@ -17,7 +17,7 @@ from storage.jetstream.log import JetStreamLog
 from storage.nats import folder, server
 from storage.nats.server import NatsServer, find_binary
 from storage.open_log import open_run_log, record_url
-from tests.storage.log.said import reward
+from tests.storage.log.appends import reward
 
 
 async def _run_with_one_event(folder: Path) -> None:
