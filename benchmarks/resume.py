@@ -32,7 +32,7 @@ from slime_events.loop.conductor.prompts import PromptFeed
 from slime_events.plugins.filters.decide import run_filter
 from slime_events.plugins.sample_view import group_samples
 from storage.jetstream.log import JetStreamLog
-from storage.jetstream.stream_config import DUPLICATE_WINDOW_S
+from storage.jetstream.stream import DUPLICATE_WINDOW_S
 from storage.log import MAX_BATCH, Append
 from storage.nats.server import NatsServer
 

@@ -1,1 +1,1 @@
-"""What is said: events, subjects, codec. Knows nobody."""
+"""Events, their subjects, ids, codec and errors. Imports nothing of this project."""

@@ -1,4 +1,4 @@
-"""An archive segment: a stretch of the log in object storage."""
+"""An archive segment: consecutive events of the log in object storage."""
 
 from __future__ import annotations
 
@@ -18,5 +18,4 @@ class ArchiveSealed(Event, frozen=True, kw_only=True, tag="archive.sealed"):
     bytes: int
     url: str
 
-    def entity(self) -> str:
-        return str(self.segment)
+    ENTITY = "segment"

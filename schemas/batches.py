@@ -9,9 +9,9 @@ class BatchSealed(Event, frozen=True, kw_only=True, tag="batch.sealed"):
     """The conductor, once per step. It names everything that `step` trains on.
 
     samples: in training order; rewards: normalised over their groups (the advantages' input), same order; raw_rewards:
-    as they were graded, same order.
-    oldest_version: the oldest weight version in it. digest: sha256 over step, samples, their digests and rewards.
-    suspends: training rollouts that were asked for before this event and have not ended rest until asked for again.
+    as graded, same order. oldest_version: the oldest weight version in it. digest: sha256 over step, samples, their
+    digests and rewards. suspends: training rollouts that were requested before this event and have not ended are
+    suspended until they are requested again.
     """
 
     step: int
@@ -23,5 +23,4 @@ class BatchSealed(Event, frozen=True, kw_only=True, tag="batch.sealed"):
     oldest_version: int = 0
     suspends: bool = False
 
-    def entity(self) -> str:
-        return str(self.step)
+    ENTITY = "step"

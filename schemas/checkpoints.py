@@ -17,5 +17,4 @@ class CheckpointSaved(Event, frozen=True, kw_only=True, tag="checkpoint.saved"):
     optimizer_digest: str
     seconds: float = 0.0
 
-    def entity(self) -> str:
-        return str(self.version)
+    ENTITY = "version"

@@ -1,4 +1,4 @@
-"""Bytes and back: MessagePack maps, the event inside the envelope.
+"""Envelopes to bytes and back: MessagePack maps, the event inside the envelope.
 
 Reading is strict where it must be and lenient where it may: an unknown field is ignored (a newer writer), an unknown
 type is `UnknownEventType`, a newer schema `UnknownSchemaVersion`, anything else that is not an event `DamagedEvent`.
@@ -18,7 +18,9 @@ from schemas.registry import BY_TYPE, EVENT_CLASSES
 from schemas.upcast import upcast
 
 
-class _Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class StoredEnvelope(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The map that is stored: an envelope around an encoded event, and the schema version of that."""
+
     id: str
     run: str
     schema: int
@@ -33,21 +35,14 @@ class _Tag(msgspec.Struct, frozen=True):
     type: str
 
 
-class _Whole(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """`_Wire` with the event read in the same pass: twice as fast, where it is of this version's schema."""
+class _Whole(StoredEnvelope, frozen=True, kw_only=True, gc=False):
+    """`StoredEnvelope` with the event read in the same pass: twice as fast, where it is of this version's schema."""
 
-    id: str
-    run: str
-    schema: int
-    at: int
-    producer: str
     event: Union[EVENT_CLASSES]  # type: ignore[valid-type]  # noqa: UP007
-    cause: str | None = None
-    traceparent: str | None = None
 
 
 _encoder = msgspec.msgpack.Encoder()
-_wire = msgspec.msgpack.Decoder(_Wire)
+_wire = msgspec.msgpack.Decoder(StoredEnvelope)
 _whole = msgspec.msgpack.Decoder(_Whole)
 _tag = msgspec.msgpack.Decoder(_Tag)
 _events: dict[str, msgspec.msgpack.Decoder[Event]] = {tag: msgspec.msgpack.Decoder(cls) for tag, cls in BY_TYPE.items()}
@@ -62,7 +57,7 @@ def encode(envelope: Envelope) -> bytes:
     """The record that is stored. Raises UnwritableEvent, as for a grader's detail that holds an object of its own."""
     try:
         return _encoder.encode(
-            _Wire(
+            StoredEnvelope(
                 id=envelope.id,
                 run=envelope.run,
                 schema=envelope.event.SCHEMA,
@@ -88,36 +83,32 @@ def decode(data: bytes) -> Envelope:
     event: Event = whole.event
     if whole.schema != event.SCHEMA:
         return _decode_apart(data)
+    return _enclose(whole, event)
+
+
+def _enclose(head: StoredEnvelope, event: Event) -> Envelope:
     return Envelope(
-        id=whole.id,
-        run=whole.run,
-        at=whole.at,
-        producer=whole.producer,
+        id=head.id,
+        run=head.run,
+        at=head.at,
+        producer=head.producer,
         event=event,
-        cause=whole.cause,
-        traceparent=whole.traceparent,
+        cause=head.cause,
+        traceparent=head.traceparent,
     )
 
 
 def _decode_apart(data: bytes) -> Envelope:
-    """The envelope first, then the event by its type and schema: what needs an upcaster, or an error that says why."""
+    """The envelope first, then the event by its type and schema: for an older schema, or to name what is wrong."""
     try:
         wire = _wire.decode(data)
         event_type = _tag.decode(wire.event).type
     except _UNREADABLE as error:
         raise DamagedEvent(f"not an event ({len(data)} bytes): {error}") from error
-    return Envelope(
-        id=wire.id,
-        run=wire.run,
-        at=wire.at,
-        producer=wire.producer,
-        event=_decode_event(event_type, wire),
-        cause=wire.cause,
-        traceparent=wire.traceparent,
-    )
+    return _enclose(wire, _decode_event(event_type, wire))
 
 
-def _decode_event(event_type: str, wire: _Wire) -> Event:
+def _decode_event(event_type: str, wire: StoredEnvelope) -> Event:
     cls = BY_TYPE.get(event_type)
     if cls is None:
         raise UnknownEventType(f"event {wire.id} has type {event_type!r}, which this version does not know: upgrade")

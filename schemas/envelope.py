@@ -1,4 +1,4 @@
-"""`Envelope`: an event with who, when and why around it."""
+"""`Envelope`: an event with its writer, time and cause."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     id: derived from run, type and identity, so a retry is the same event (32 hex digits). at: UTC nanoseconds by the
     writer's clock, for people; order comes from the log alone. cause: id of the event that led to this one.
-    producer: id of the worker that says it. traceparent: W3C trace context.
+    producer: id of the worker that appends it. traceparent: W3C trace context.
     """
 
     id: str
@@ -33,12 +33,12 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def subject(self) -> str:
-        """Where it is said."""
+        """Its subject in the log."""
         return subject_of(self.run, self.event)
 
 
 def event_id(run: str, event: Event) -> str:
-    """32 hex digits that depend on what the event is about, never on when or by whom it is said."""
+    """32 hex digits that depend on what the event is about, never on when or by whom it is appended."""
     key = "\x1f".join((run, type_of(event), *map(str, event.identity())))
     return hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
 

@@ -4,46 +4,22 @@ A caller can catch at the height it can act on: a shell retries `LogUnavailable`
 `SlimeEventsError` as one line and exits non-zero, nothing catches `Exception` to go on in silence.
 
     SlimeEventsError
-    ├── SchemaError                what was said cannot be understood
-    │   ├── DamagedEvent           the bytes are not an event
-    │   ├── UnknownEventType       an event of a type this code has never heard of
-    │   ├── UnknownSchemaVersion   a newer schema of a known type
-    │   ├── UnwritableEvent        an event with a value that has no place on the wire
-    │   └── InvalidSubject         a run, entity or subject that NATS could not carry
-    ├── StorageError               what was said cannot be kept or found
-    │   ├── Conflict               the fence: another writer moved the entity first
-    │   ├── LogUnavailable         the log did not answer within the deadline
-    │   ├── FolderInUse            a live server holds the folder of the log
-    │   ├── EventTooLarge          one event, or one atomic call, above what the server takes
-    │   ├── BlobMissing / BlobDamaged
-    │   ├── LogDamaged             the log has a hole: events were taken out from under us
-    │   ├── ArchiveDamaged         a segment or manifest that is not what its digest says
-    │   ├── WeightsDamaged         a weight file that is not what its manifest says
-    │   ├── StoreUnavailable       the object store did not answer, or refused
-    │   └── NoSpace                the disk is full
-    ├── ConfigError                what was asked for cannot be
-    │   ├── UnknownFlag            with the nearest names
-    │   ├── InvalidValue           a flag or field with a value it cannot have
-    │   │   └── UnknownGrader      no grader of that name (a NotImplementedError too, as in slime)
-    │   ├── ImpossibleCombination  two settings that exclude each other, and why
-    │   ├── RunIsOn                another launcher has the run
-    │   └── RunHasEnded            what a killed launcher left came to the run's end just now
-    ├── DataError                  what was given cannot be used
-    │   ├── TooManyBadLines        more of them than --max-bad-lines
-    │   └── BadQuery               SQL that cannot be answered: its line, and the nearest names
-    ├── PlugPointError             a user's function that is missing, misnamed, or broke
-    │   ├── PlugPointMissing
-    │   ├── NameTaken              a user's module that bears one of our package names
-    │   ├── GenerateDiffers        a generate function that, run again, asks for something else than before
-    │   ├── ToolInterrupted        a tool call was in flight at a crash and may not be repeated
-    │   └── ToolFailed             a tool raised
-    ├── CheckpointMismatch         a checkpoint that does not fit the model (which tensor, which shapes)
-    ├── EngineError                the rollout engine failed
-    ├── TrainerError               the trainer failed
-    │   └── RankLost               the process of a rank is gone
-    ├── MissingPart                a binary or package is not there, and how to get it
-    ├── DeadlineExceeded           a wait that ended without what it waited for
-    └── RunNotFound                no such run folder, step, group, sample or version
+    ├── SchemaError
+    │   └── DamagedEvent / UnknownEventType / UnknownSchemaVersion / UnwritableEvent / InvalidSubject
+    ├── StorageError
+    │   ├── Conflict / LogUnavailable / FolderInUse / EventTooLarge / BlobMissing / BlobDamaged / LogDamaged
+    │   └── ArchiveDamaged / WeightsDamaged / StoreUnavailable / NoSpace
+    ├── ConfigError
+    │   ├── UnknownFlag / ImpossibleCombination / RunIsOn / RunHasEnded
+    │   └── InvalidValue
+    │       └── UnknownGrader
+    ├── DataError
+    │   └── TooManyBadLines / BadQuery
+    ├── PlugPointError
+    │   └── PlugPointMissing / NameTaken / GenerateDiffers / ToolInterrupted / ToolFailed
+    ├── TrainerError
+    │   └── RankLost
+    └── CheckpointMismatch / EngineError / MissingPart / DeadlineExceeded / RunNotFound
 """
 
 
@@ -52,7 +28,7 @@ class SlimeEventsError(Exception):
 
 
 class SchemaError(SlimeEventsError):
-    """What was said cannot be understood."""
+    """A record, an event or a subject that cannot be understood, or written."""
 
 
 class DamagedEvent(SchemaError):
@@ -76,7 +52,7 @@ class InvalidSubject(SchemaError):
 
 
 class StorageError(SlimeEventsError):
-    """What was said cannot be kept or found."""
+    """Something that cannot be stored or found."""
 
 
 class Conflict(StorageError):
@@ -114,15 +90,15 @@ class BlobDamaged(StorageError):
 
 
 class LogDamaged(StorageError):
-    """The log has a hole, or another log stands where this one was: what was acked has been taken away."""
+    """The log has a hole, or another log has taken its place: acked events are gone."""
 
 
 class ArchiveDamaged(StorageError):
-    """An archive segment or manifest that is not what its digest says."""
+    """An archive segment or manifest that does not have its digest."""
 
 
 class WeightsDamaged(StorageError):
-    """A weight file that is not what its manifest says."""
+    """A weight file that does not fit its manifest."""
 
 
 class StoreUnavailable(StorageError):
@@ -134,11 +110,11 @@ class NoSpace(StorageError):
 
 
 class ConfigError(SlimeEventsError):
-    """What was asked for cannot be."""
+    """Settings that cannot be used."""
 
 
 class UnknownFlag(ConfigError):
-    """A flag nobody knows; the message carries the nearest names."""
+    """An unknown flag; the message carries the nearest names."""
 
 
 class InvalidValue(ConfigError):
@@ -158,11 +134,11 @@ class RunIsOn(ConfigError):
 
 
 class RunHasEnded(ConfigError):
-    """What a killed launcher left came to the run's end while it was being resumed."""
+    """The processes of a killed launcher finished the run while it was being resumed."""
 
 
 class DataError(SlimeEventsError):
-    """What was given cannot be used."""
+    """Data or SQL from the user that cannot be used."""
 
 
 class TooManyBadLines(DataError):
@@ -182,15 +158,15 @@ class PlugPointMissing(PlugPointError):
 
 
 class NameTaken(PlugPointError):
-    """A user's module bears the name of one of our packages."""
+    """A user's module has the name of one of our packages."""
 
 
 class GenerateDiffers(PlugPointError):
-    """A generate function that was run again after a crash asks for something else than what the log says it did."""
+    """A generate function that was run again after a crash asks for something else than it did according to the log."""
 
 
 class ToolInterrupted(PlugPointError):
-    """A tool call was in flight when its engine was lost, and the tool does not say that it may be repeated."""
+    """A tool call was in flight when its engine was lost, and the tool is not marked as repeatable."""
 
 
 class ToolFailed(PlugPointError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from schemas.event import Event
+from schemas.ids import evaluation_id
 
 
 class EvalCompleted(Event, frozen=True, kw_only=True, tag="eval.completed"):
@@ -31,4 +32,4 @@ class EvalCompleted(Event, frozen=True, kw_only=True, tag="eval.completed"):
         return f"v{self.oldest_version} to v{self.newest_version}"
 
     def entity(self) -> str:
-        return f"{self.dataset}-v{self.version}"
+        return evaluation_id(self.dataset, self.version)

@@ -25,14 +25,18 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_de
     """
 
     SCHEMA: ClassVar[int] = 1
+    ENTITY: ClassVar[str]
+    """The field that `entity` is of."""
+    IDENTITY: ClassVar[tuple[str, ...]] = ()
+    """The fields that `identity` is of; none: the entity alone."""
 
     def entity(self) -> str:
-        """What it is about: the last token of its subject."""
-        raise NotImplementedError
+        """What the event is about: the last token of its subject."""
+        return str(getattr(self, self.ENTITY))
 
     def identity(self) -> tuple[str | int, ...]:
-        """What makes it this event and no other, whenever and however often it is said."""
-        return (self.entity(),)
+        """What makes it this event and no other, whenever it is appended."""
+        return tuple(getattr(self, name) for name in self.IDENTITY) or (self.entity(),)
 
 
 def type_of(event: Event | type[Event]) -> str:

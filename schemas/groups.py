@@ -8,7 +8,7 @@ from schemas.event import Event
 
 
 class RejectionCause(enum.StrEnum):
-    """Who refused a group."""
+    """Why a group was rejected."""
 
     FILTER = "filter"
     REWARD_FAILED = "reward_failed"
@@ -21,7 +21,7 @@ class GroupAccepted(Event, frozen=True, kw_only=True, tag="group.accepted"):
     """The conductor, when the filter keeps a group. samples: in index order; rewards: as graded, same order.
 
     figures: what the decision was taken on (mean, std, min, max). filter: its path, `none` where there is none;
-    filter_digest: sha256 of its source. reason: the filter's own words, if it gave any.
+    filter_digest: sha256 of its source. reason: as the filter gave it.
     """
 
     group: str
@@ -32,15 +32,14 @@ class GroupAccepted(Event, frozen=True, kw_only=True, tag="group.accepted"):
     reason: str | None = None
     figures: dict[str, float] = {}
 
-    def entity(self) -> str:
-        return self.group
+    ENTITY = "group"
 
 
 class GroupRejected(Event, frozen=True, kw_only=True, tag="group.rejected"):
     """The conductor, when a group is not trained on: by the filter, because a part of it failed, or as too old.
 
     reason: one sentence. samples, rewards: as far as there are any. filter and figures: as in `group.accepted`; of
-    cause stale: the group's oldest_version, the first step with a place for it, how far behind that is, and the bound.
+    cause stale: the group's oldest_version, the first step that could train it, how far behind that is, and the bound.
     """
 
     group: str
@@ -52,5 +51,4 @@ class GroupRejected(Event, frozen=True, kw_only=True, tag="group.rejected"):
     filter_digest: str = ""
     figures: dict[str, float] = {}
 
-    def entity(self) -> str:
-        return self.group
+    ENTITY = "group"

@@ -1,21 +1,61 @@
-"""Ids of samples: `<group>-s<index>`, and `<group>-s<index>-<n>` for the further samples of one rollout.
+"""Ids of groups, samples and evaluations: their grammar is written and parsed here alone.
 
-Their grammar is written and parsed here alone.
+train-0-000007         group: data set, epoch, row of the file          inbox-<16 hex digits>   by the sender's key
+eval-held-v7-000003    of an evaluation: data set, version, row         draw-000007             by the log; `again-`
+loaded-2-000001        of a dump: step, place                                                   of an archive
+<group>-s3             sample: the group's third, from 0                <group>-s3-1            the rollout's second
 """
 
 from __future__ import annotations
+
+import hashlib
 
 TRAIN, INBOX, LOADED = "train", "inbox", "loaded"
 """Data sets of prompts that a run names itself: its file, prompts from outside, those with recorded answers."""
 
 
+def group_id(dataset: str, epoch: int, row: int) -> str:
+    """Of a row of a file in one pass over it; of a dump the step and the group's place."""
+    return f"{dataset}-{epoch}-{row:06d}"
+
+
+def bad_line_id(dataset: str, epoch: int, line: int) -> str:
+    """Instead of a group's, for a line of a file that cannot be used."""
+    return f"{dataset}-{epoch}-line{line}"
+
+
+def inbox_group_id(key: str) -> str:
+    """Of a prompt from outside: the same key is the same group."""
+    return f"{INBOX}-{hashlib.blake2b(key.encode(), digest_size=8).hexdigest()}"
+
+
+def draw_id(offset: int, *, again: bool) -> str:
+    """Of a prompt that a sampler draws by the statistics of the log; again: out of an archive."""
+    return f"{'again' if again else 'draw'}-{offset:06d}"
+
+
+def evaluation_id(dataset: str, version: int) -> str:
+    """One data set, evaluated with one weight version."""
+    return f"{dataset}-v{version}"
+
+
+def evaluation_group_id(dataset: str, version: int, row: int) -> str:
+    """A group of an evaluation."""
+    return f"eval-{evaluation_id(dataset, version)}-{row:06d}"
+
+
+def is_of_evaluation(group: str, dataset: str, version: int) -> bool:
+    """Whether a group belongs to an evaluation."""
+    return group.startswith(f"eval-{evaluation_id(dataset, version)}-")
+
+
 def sample_id(group: str, index: int) -> str:
-    """The sample that is asked for as the group's `index`-th."""
+    """The sample that is requested as the group's `index`-th."""
     return f"{group}-s{index}"
 
 
 def sibling_id(sample: str, number: int) -> str:
-    """What the rollout of `sample` gave beside it, counted from 1; 0 is the sample itself."""
+    """Another sample of the rollout of `sample`, counted from 1; 0 is the sample itself."""
     return f"{sample}-{number}" if number else sample
 
 
@@ -30,6 +70,12 @@ def requested_sample(sample: str) -> str:
 
 
 def place_of(sample: str) -> tuple[int, int]:
-    """(index, number) of a sample within its group: the order that a group's samples stand in."""
+    """(index, number) of a sample within its group: the order of a group's samples."""
     index, _, number = sample.rpartition("-s")[2].partition("-")
     return int(index), int(number or 0)
+
+
+def requested_of(sample: str) -> str:
+    """The sample that was requested: itself, or the one whose sibling it is."""
+    group, _, rest = sample.rpartition("-s")
+    return f"{group}-s{rest.partition('-')[0]}"

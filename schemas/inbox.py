@@ -1,4 +1,4 @@
-"""What outside producers send and get back: JSON, no code of ours needed."""
+"""Messages between outside producers and a run: JSON."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""JSON Schema of everything that is said, and the table of events for the docs: both made from the structs.
-
-python -m schemas.json_schema            JSON Schema of the events, the envelope and the inbox
-python -m schemas.json_schema --table    docs/events.md
-"""
+"""JSON Schema of the events, the envelope and the inbox: `python -m schemas.json_schema` prints it."""
 
 from __future__ import annotations
 
@@ -12,23 +8,17 @@ from typing import Any
 
 import msgspec
 
+from schemas.codec import StoredEnvelope
 from schemas.inbox import InboxPrompt, InboxReply
 from schemas.registry import EVENT_CLASSES
 
 JSON_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
-class EnvelopeOnTheWire(msgspec.Struct, frozen=True, kw_only=True):
+class EnvelopeOnTheWire(StoredEnvelope, frozen=True, kw_only=True):
     """What surrounds an event; see `schemas.envelope.Envelope`. MessagePack, a map with these keys."""
 
-    id: str
-    run: str
-    schema: int
-    at: int
-    producer: str
     event: Any
-    cause: str | None = None
-    traceparent: str | None = None
 
 
 def json_schema() -> dict[str, Any]:

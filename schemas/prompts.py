@@ -1,4 +1,4 @@
-"""A prompt: what the model is asked, and where the question came from."""
+"""A prompt: the model's input, and where it came from."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import msgspec
 
 from schemas.arrays import Array
 from schemas.event import Event, Purpose
+from schemas.ids import TRAIN, bad_line_id, draw_id
 from schemas.recorded import Recalled
 
 
@@ -17,7 +18,7 @@ class Source(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     offset: prompts drawn from this source before this one, over all epochs; the source's cursor is the fold of these.
     key: the sender's idempotency key, for the inbox; of a prompt that is drawn again from an archive, its group there.
-    seen: of a prompt that was drawn by what the log says, the position up to which it was read for that.
+    seen: of a prompt that a sampler drew by the log's statistics, the position up to which the log was read.
     """
 
     path: str
@@ -30,8 +31,8 @@ class Source(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     @property
     def draw(self) -> str:
-        """The name of a draw by what the log says: what was drawn may hang on who drew, its name does not."""
-        return f"{'again' if self.key else 'draw'}-{self.offset:06d}"
+        """The id of a sampler's draw. The prompt drawn may depend on the sampler's state; the id does not."""
+        return draw_id(self.offset, again=bool(self.key))
 
 
 class PromptSubmitted(Event, frozen=True, kw_only=True, tag="prompt.submitted"):
@@ -40,7 +41,7 @@ class PromptSubmitted(Event, frozen=True, kw_only=True, tag="prompt.submitted"):
     group: id of the group of samples that will answer it. text: as the model sees it, after the chat template.
     tokens: int32 [prompt]. messages: the chat it was made from. metadata, tools: as given, JSON values.
     dataset: `train`, `inbox`, or the evaluation's name. version: the weight version that an evaluation is of.
-    recalled: of a group whose rollouts are recorded ones of another run, with the prompt that they were made of.
+    recalled: for a group that reuses recorded rollouts of another run, with the prompt that they were made of.
     """
 
     group: str
@@ -48,7 +49,7 @@ class PromptSubmitted(Event, frozen=True, kw_only=True, tag="prompt.submitted"):
     tokens: Array
     source: Source
     purpose: Purpose = Purpose.TRAIN
-    dataset: str = "train"
+    dataset: str = TRAIN
     version: int | None = None
     messages: list[dict[str, Any]] | None = None
     label: str | None = None
@@ -56,8 +57,7 @@ class PromptSubmitted(Event, frozen=True, kw_only=True, tag="prompt.submitted"):
     tools: list[dict[str, Any]] | None = None
     recalled: Recalled | None = None
 
-    def entity(self) -> str:
-        return self.group
+    ENTITY = "group"
 
 
 class PromptRejected(Event, frozen=True, kw_only=True, tag="prompt.rejected"):
@@ -65,9 +65,9 @@ class PromptRejected(Event, frozen=True, kw_only=True, tag="prompt.rejected"):
 
     source: Source
     reason: str
-    dataset: str = "train"
+    dataset: str = TRAIN
 
     def entity(self) -> str:
         if self.source.seen:
             return self.source.draw
-        return f"{self.dataset}-{self.source.epoch}-line{self.source.line}"
+        return bad_line_id(self.dataset, self.source.epoch, self.source.line)

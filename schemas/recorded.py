@@ -1,4 +1,4 @@
-"""Recorded rollouts that a run trains on as they are: whose they are, and how old they count here."""
+"""Recorded rollouts that a run reuses: of which run, and how old they count here."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class CommonVersion(msgspec.Struct, frozen=True, gc=False):
     there: int
 
     def number(self, version: int) -> int:
-        """What `version` there counts as here: as far behind the common weights as optimizer steps lie between the
-        two, whether it came before them or was made of them. It may be negative.
+        """The version here that `version` there counts as: the common version minus the optimizer steps between the
+        two, in either direction. It may be negative.
         """
         return self.here - abs(version - self.there)
 
@@ -21,9 +21,9 @@ class CommonVersion(msgspec.Struct, frozen=True, gc=False):
 class Recalled(msgspec.Struct, frozen=True, gc=False):
     """Of a prompt: its rollouts are those that `run` has recorded of the group in the prompt's source.
 
-    samples: theirs there, in index order. common: what weight versions there count as here is reckoned from it.
-    oldest: what the oldest weights that made a token of them count as. bound: optimizer steps that these may lie behind
-    the weights that they train.
+    samples: their ids there, in index order. common: maps weight versions there to versions here. oldest: the version
+    here that the oldest weights in them count as. bound: optimizer steps that these may be behind the weights that they
+    train.
     """
 
     run: str

@@ -1,4 +1,4 @@
-"""A reward: what a grader thought of one sample."""
+"""A reward: a grader's value for one sample."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class RewardFailureKind(enum.StrEnum):
 
 
 class RewardAssigned(Event, frozen=True, kw_only=True, tag="reward.assigned"):
-    """The grader, once per completed sample; the engine, in the append that completes it, where the rule is over at
-    once or the generate function graded it.
+    """The grader, once per completed sample; or the engine, in the append that completes it, where the rule takes no
+    time or the generate function graded it.
 
     value: what is trained on. detail: the grader's dict, if it gave one. grader: name or path; grader_digest: sha256 of
     its source. seconds: of grading.
@@ -36,8 +36,7 @@ class RewardAssigned(Event, frozen=True, kw_only=True, tag="reward.assigned"):
     detail: dict[str, Any] | None = None
     seconds: float = 0.0
 
-    def entity(self) -> str:
-        return self.sample
+    ENTITY = "sample"
 
 
 class RewardFailed(Event, frozen=True, kw_only=True, tag="reward.failed"):
@@ -54,5 +53,4 @@ class RewardFailed(Event, frozen=True, kw_only=True, tag="reward.failed"):
     grader_digest: str
     seconds: float = 0.0
 
-    def entity(self) -> str:
-        return self.sample
+    ENTITY = "sample"

@@ -59,7 +59,7 @@ class FailureKind(enum.StrEnum):
 
 
 class SuspendReason(enum.StrEnum):
-    """Why a rollout rests with what it has."""
+    """Why a rollout is suspended."""
 
     STEP_BOUNDARY = "step_boundary"
     SHUTDOWN = "shutdown"
@@ -79,11 +79,11 @@ class RolloutRequested(Event, frozen=True, kw_only=True, tag="rollout.requested"
 
     sample: `<group>-s<index>`. prompt: int32 [prompt]. seed: with it and the weights the tokens are determined, where
     the engine is deterministic. min_version: the engine must run at least these weights before it starts. max_version:
-    no newer weights may make any token of it: an evaluation's, which has to be made by the version that it is of.
-    attempt: 0, one more after each failure or suspension; what earlier chunks hold is kept and gone on from.
+    no newer weights may make any token of it; for an evaluation of that version.
+    attempt: 0, one more after each failure or suspension; earlier chunks are kept and continued.
     mask_older: tokens of older versions than the one that the rollout ends on get loss mask 0.
-    recalls: the recorded sample that is the answer, of the run in the prompt's `recalled`; no engine takes such a
-    request, and min_version is what its group's oldest weights count as.
+    recalls: the recorded sample that answers it, of the run in the prompt's `recalled`; no engine takes such a
+    request, and min_version is the version that its group's oldest weights count as.
     """
 
     sample: str
@@ -99,11 +99,8 @@ class RolloutRequested(Event, frozen=True, kw_only=True, tag="rollout.requested"
     recalls: str = ""
     max_version: int | None = None
 
-    def entity(self) -> str:
-        return self.sample
-
-    def identity(self) -> tuple[str | int, ...]:
-        return (self.sample, self.attempt)
+    ENTITY = "sample"
+    IDENTITY = ("sample", "attempt")
 
 
 class RolloutProgressed(Event, frozen=True, kw_only=True, tag="rollout.progressed"):
@@ -123,29 +120,28 @@ class RolloutProgressed(Event, frozen=True, kw_only=True, tag="rollout.progresse
     engine: str
     turn: int | None = None
 
-    def entity(self) -> str:
-        return self.sample
+    ENTITY = "sample"
 
     def identity(self) -> tuple[str | int, ...]:
-        # With its content: a chunk that two engines say of the same place is one event only where it is the same chunk.
-        place = (self.sample, self.attempt, self.start, self.tokens.digest(), self.log_probs.digest())
-        return place if self.turn is None else (*place, self.turn)
+        # With its content: chunks of two engines at the same start are one event only where they are equal.
+        chunk = (self.sample, self.attempt, self.start, self.tokens.digest(), self.log_probs.digest())
+        return chunk if self.turn is None else (*chunk, self.turn)
 
 
 class RolloutCompleted(Event, frozen=True, kw_only=True, tag="rollout.completed"):
     """The engine, when the rollout has ended by a stop or by its length limit; the conductor, of a recorded one.
 
-    Holds response tokens [start, length): what no chunk holds yet. spans, text, stop and loss_mask (int8 [length],
+    Holds response tokens [start, length), which no chunk holds yet. spans, text, stop and loss_mask (int8 [length],
     absent = all ones) are of the whole response. digest: sha256 over all response tokens and log-probs, hex.
 
-    A rollout that a generate function made in turns starts at 0 and stands whole, whatever its turns hold: log-probs
+    A rollout that a generate function made in turns starts at 0 and is stored whole, whatever its turns hold: log-probs
     are 0 where the mask is, spans cover generated tokens only. prompt: int32, where it is not the request's, and
     prompt_text its text. metadata: what the function added to the sample's. A function that returns several samples
     completes them in one append, the others first: their ids are `<sample>-1`, `<sample>-2`, ..., and `rollout` names
     the sample that was asked for.
 
-    origin: of a recorded rollout. It stands whole too, with the digest that it had; spans have what its weight versions
-    count as in this run (`CommonVersion`), engine is the worker that read it.
+    origin: of a recorded rollout. It is stored whole too, with the digest that it had; spans have the versions that its
+    weights count as in this run (`CommonVersion`), engine is the worker that read it.
     """
 
     sample: str
@@ -169,15 +165,14 @@ class RolloutCompleted(Event, frozen=True, kw_only=True, tag="rollout.completed"
     metadata: dict[str, Any] = {}
     origin: Origin | None = None
 
-    def entity(self) -> str:
-        return self.sample
+    ENTITY = "sample"
 
     def identity(self) -> tuple[str | int, ...]:
         return (self.sample, "completed")
 
 
 class RolloutSuspended(Event, frozen=True, kw_only=True, tag="rollout.suspended"):
-    """The engine, when a rollout rests: its chunks so far stay, and are gone on from once it is asked for again.
+    """The engine, when a rollout is suspended: its chunks stay, and it continues from them once it is requested again.
 
     length: response tokens in the log. reason step_boundary: a `batch.sealed` that suspends came after its request.
     """
@@ -188,8 +183,7 @@ class RolloutSuspended(Event, frozen=True, kw_only=True, tag="rollout.suspended"
     reason: SuspendReason
     engine: str
 
-    def entity(self) -> str:
-        return self.sample
+    ENTITY = "sample"
 
     def identity(self) -> tuple[str | int, ...]:
         return (self.sample, self.attempt, "suspended", self.length)
@@ -205,8 +199,7 @@ class RolloutFailed(Event, frozen=True, kw_only=True, tag="rollout.failed"):
     message: str
     engine: str
 
-    def entity(self) -> str:
-        return self.sample
+    ENTITY = "sample"
 
     def identity(self) -> tuple[str | int, ...]:
         return (self.sample, self.attempt, "failed")

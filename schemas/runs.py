@@ -1,4 +1,4 @@
-"""A run: its beginning, its ends."""
+"""A run: how it starts, resumes, branches and ends."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from schemas.event import Event
 
 
 class DrawnBefore(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run that goes on from another knows of the prompts of one source: arrays [prompts], an entry for each that
-    was drawn there.
+    """What a branched run takes over about the prompts of one source: arrays [prompts], an entry for each prompt drawn
+    by the parent.
 
     path: of the source. rows: which prompts. times: how often they were drawn, by weights `versions` the last time.
-    passed, answers: of their groups, each older one counting half of the next. refused: 1 for one that cannot be used.
+    passed, answers: of their groups, each older one counting half of the next. refused: 1 where unusable.
     """
 
     path: str
@@ -29,15 +29,15 @@ class DrawnBefore(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Branched(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a run goes on from: weight `version` of another run, whose log up to `position` is this run's past too.
+    """Where a run branches off: at weight `version` of another run, whose log up to `position` is this run's past too.
 
     run: the parent's name; where: what it is opened with (the path of its folder, or the URL of its archive).
     weights_digest, optimizer_digest: of the trainer at that version; no optimizer_digest: the optimizer begins anew.
-    cursors: by source, the first prompt that the parent had not done with there: this run draws on from it. passed: by
-    source, the prompts from there on that the parent had trained or rejected all the same; they are not drawn again.
+    cursors: by source, the first prompt that the parent had not finished: this run draws from there. passed: by source,
+    later prompts that the parent had trained or rejected already; they are not drawn again.
     follows: this run generates nothing; its batches are of the parent's rollouts, also of those after `position`.
-    changes: the file of what a follower drops of them and grades otherwise, in its blob store. draws: where prompts are
-    drawn by what is known of them, what the parent knew.
+    changes: the file of a follower's overrides (samples dropped or graded differently), in its blob store. draws: the
+    parent's draw statistics, for samplers that use them.
     """
 
     run: str
@@ -53,7 +53,14 @@ class Branched(msgspec.Struct, frozen=True, kw_only=True):
     draws: tuple[DrawnBefore, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
-class RunStarted(Event, frozen=True, kw_only=True, tag="run.started"):
+class _AboutTheRun:
+    __slots__ = ()
+
+    def entity(self) -> str:
+        return "run"
+
+
+class RunStarted(_AboutTheRun, Event, frozen=True, kw_only=True, tag="run.started"):
     """The launcher, once, before anything else.
 
     settings: what flags and TOML resolved to, one table per component. code_version: of this package.
@@ -67,24 +74,18 @@ class RunStarted(Event, frozen=True, kw_only=True, tag="run.started"):
     environment: dict[str, str] = {}
     branched: Branched | None = None
 
-    def entity(self) -> str:
-        return "run"
 
+class RunResumed(_AboutTheRun, Event, frozen=True, kw_only=True, tag="run.resumed"):
+    """The launcher, each time a stopped run resumes. Fenced on all events of the run itself: of two only one wins.
 
-class RunResumed(Event, frozen=True, kw_only=True, tag="run.resumed"):
-    """The launcher, each time a stopped run goes on. Fenced on all that is said of the run: of two only one resumes it.
-
-    incarnation: 1 for the first resumption. Whoever belongs to an earlier one ends when it reads this. settings: what
-    was changed, field by field, from here on; all else is as it was.
+    incarnation: 1 for the first resumption. Participants of an earlier one end when they read this. settings:
+    what changes from here on, by field; everything else stays.
     """
 
     incarnation: int
     code_version: str
     environment: dict[str, str] = {}
     settings: dict[str, dict[str, Any]] = {}
-
-    def entity(self) -> str:
-        return "run"
 
     def identity(self) -> tuple[str | int, ...]:
         return ("run", self.incarnation)
@@ -97,7 +98,7 @@ class FinishReason(enum.StrEnum):
     INTERRUPTED = "interrupted"
 
 
-class RunFinished(Event, frozen=True, kw_only=True, tag="run.finished"):
+class RunFinished(_AboutTheRun, Event, frozen=True, kw_only=True, tag="run.finished"):
     """The conductor, last. Fenced on the whole log, so `state_digest` is that of everything before it.
 
     steps: training steps committed in all. events: how many events the state was folded from (= its position).
@@ -110,27 +111,21 @@ class RunFinished(Event, frozen=True, kw_only=True, tag="run.finished"):
     state_digest: str
     fold: int = 1
 
-    def entity(self) -> str:
-        return "run"
-
     def identity(self) -> tuple[str | int, ...]:
         return ("run", self.events)
 
 
-class RunFailed(Event, frozen=True, kw_only=True, tag="run.failed"):
-    """Whoever noticed that the run cannot go on. waited_for: what did not come, where it was a deadline."""
+class RunFailed(_AboutTheRun, Event, frozen=True, kw_only=True, tag="run.failed"):
+    """Any participant that notices that the run cannot go on. waited_for: what did not come by its deadline."""
 
     role: str
     reason: str
     waited_for: str | None = None
     at_events: int = 0
 
-    def entity(self) -> str:
-        return "run"
-
     def identity(self) -> tuple[str | int, ...]:
         return ("run", self.role, self.at_events)
 
 
 RunEvent = RunStarted | RunResumed | RunFinished | RunFailed
-"""What is said of the run itself."""
+"""The events of the run itself."""

@@ -8,17 +8,14 @@ from schemas.event import Event
 class StepClaimed(Event, frozen=True, kw_only=True, tag="step.claimed"):
     """A trainer, once, before the first step that it commits: no trainer before it can commit that step any more.
 
-    A commit is fenced on all that is said of its step, and this moves the fence. trainer: its worker id.
+    A commit is fenced on all events of its step, and this moves the fence. trainer: its worker id.
     """
 
     step: int
     trainer: str
 
-    def entity(self) -> str:
-        return str(self.step)
-
-    def identity(self) -> tuple[str | int, ...]:
-        return (self.step, self.trainer)
+    ENTITY = "step"
+    IDENTITY = ("step", "trainer")
 
 
 class StepCommitted(Event, frozen=True, kw_only=True, tag="step.committed"):
@@ -40,5 +37,4 @@ class StepCommitted(Event, frozen=True, kw_only=True, tag="step.committed"):
     metrics: dict[str, float] = {}
     seconds: dict[str, float] = {}
 
-    def entity(self) -> str:
-        return str(self.step)
+    ENTITY = "step"

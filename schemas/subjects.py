@@ -21,7 +21,7 @@ def check_token(token: str, what: str) -> str:
 
 
 def subject_of(run: str, event: Event) -> str:
-    """Where an event is said, e.g. `slime.demo.rollout.completed.train-0-7-s3`."""
+    """The subject of an event, e.g. `slime.demo.rollout.completed.train-0-7-s3`."""
     return f"slime.{check_token(run, 'run name')}.{type_of(event)}.{check_token(event.entity(), 'entity')}"
 
 
@@ -36,18 +36,18 @@ def of_type(run: str, event_type: str) -> str:
 
 
 def about(run: str, noun: str, entity: str) -> str:
-    """Everything said with one noun about one entity: the usual fence."""
+    """All events of one noun about one entity: the usual fence."""
     return f"slime.{run}.{noun}.*.{entity}"
 
 
 def any_verb(subject: str) -> str:
-    """`slime.run.noun.verb.entity` with `*` for its verb, as `about` gives it; what has another form as it is."""
+    """`slime.run.noun.verb.entity` with `*` for its verb, as `about` gives it; any other subject unchanged."""
     tokens = subject.split(".")
     return ".".join((*tokens[:3], "*", tokens[4])) if len(tokens) == 5 else subject
 
 
 def everything_about(run: str, entity: str) -> str:
-    """Everything said about one entity, with whatever noun: the fence of a rollout that has turns."""
+    """All events about one entity: the fence of a rollout that has turns."""
     return f"slime.{run}.*.*.{entity}"
 
 
@@ -62,7 +62,7 @@ def named_by(pattern: str) -> list[str] | None:
 
 
 def stream_subjects(run: str) -> list[str]:
-    """What the run's stream stores: the nouns, and so neither the inbox nor replies."""
+    """The subjects that the run's stream stores: not the inbox, not replies."""
     check_token(run, "run name")
     return [f"slime.{run}.{noun}.>" for noun in NOUNS]
 

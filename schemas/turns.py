@@ -20,7 +20,7 @@ class TurnRole(enum.StrEnum):
 
 
 class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is asked of a tool. arguments: JSON values. may_repeat: calling it twice does no harm."""
+    """A call of a tool. arguments: JSON values. may_repeat: calling it twice does no harm."""
 
     name: str
     arguments: dict[str, Any] = {}
@@ -28,11 +28,11 @@ class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TurnBegun(Event, frozen=True, kw_only=True, tag="turn.begun"):
-    """The engine, before it calls a tool, and with the first chunk of a generation: what is under way.
+    """The engine, before it calls a tool, and with the first chunk of a generation.
 
-    Fenced on all that is said of the sample, as every event of such a rollout. Where no `turn.recorded` of the index
+    Fenced on all events of the sample, as every event of such a rollout. Where no `turn.recorded` of the index
     follows, the turn was in flight when its engine was lost: a generation goes on from its chunks, a tool is called
-    again only if it may be. asked: sha256 of what is asked for (prompt and sampling, or tool and arguments), hex.
+    again only if it may be. asked: sha256 of the question (prompt and sampling, or tool and arguments), hex.
     overlapping: another turn of the sample was under way.
     Example: index 1, role tool, call {name: calculator, arguments: {expression: 2+3}}.
     """
@@ -45,8 +45,7 @@ class TurnBegun(Event, frozen=True, kw_only=True, tag="turn.begun"):
     call: ToolCall | None = None
     overlapping: bool = False
 
-    def entity(self) -> str:
-        return self.sample
+    ENTITY = "sample"
 
     def identity(self) -> tuple[str | int, ...]:
         # With the engine: of two that begin the same turn, the fence lets only one.
@@ -89,8 +88,5 @@ class TurnRecorded(Event, frozen=True, kw_only=True, tag="turn.recorded"):
     overlapping: bool = False
     seconds: float = 0.0
 
-    def entity(self) -> str:
-        return self.sample
-
-    def identity(self) -> tuple[str | int, ...]:
-        return (self.sample, self.index, self.engine)
+    ENTITY = "sample"
+    IDENTITY = ("sample", "index", "engine")

@@ -27,15 +27,14 @@ class WeightsPublished(Event, frozen=True, kw_only=True, tag="weights.published"
     bytes: int
     kind: WeightsKind = WeightsKind.FULL
 
-    def entity(self) -> str:
-        return str(self.version)
+    ENTITY = "version"
 
 
 class WeightsActivated(Event, frozen=True, kw_only=True, tag="weights.activated"):
-    """An engine, once it runs this version and has checked its digest. seconds: from retraction to going on.
+    """An engine, once it runs this version and has checked its digest. seconds: from retraction to continuation.
 
     lag: seconds from publication to activation, 0 where the engine returns to a version. resumed: generations that were
-    under way and went on. returns: how often this engine has run the version before; it returns to one to finish an
+    running and continued. returns: how often this engine has run the version before; it returns to one to finish an
     evaluation of it.
     """
 

@@ -1,4 +1,4 @@
-"""A worker: a process that takes part in a run."""
+"""A worker: a process that participates in a run."""
 
 from __future__ import annotations
 
@@ -19,16 +19,14 @@ class WorkerJoined(Event, frozen=True, kw_only=True, tag="worker.joined"):
     facts: dict[str, str] = {}
     seconds: dict[str, float] = {}
 
-    def entity(self) -> str:
-        return self.worker
+    ENTITY = "worker"
 
 
 class WorkerLost(Event, frozen=True, kw_only=True, tag="worker.lost"):
-    """Whoever noticed that a worker is gone. worker, role: as it joined. reason: one sentence."""
+    """Any participant that notices that a worker is gone. worker, role: as it joined. reason: one sentence."""
 
     worker: str
     role: str
     reason: str
 
-    def entity(self) -> str:
-        return self.worker
+    ENTITY = "worker"

@@ -1,1 +1,1 @@
-"""Where it is kept: event log, blobs, archive, weights."""
+"""The event log, blobs, archives and weights: memory, NATS JetStream, any fsspec URL."""

@@ -15,16 +15,12 @@ from storage.object_store import ObjectFolder
 class BlobStore:
     """Write once, verified on read. `url`: a path, `file://`, `memory://`, `s3://`; `options` go to fsspec.
 
-    A blob lies at `<first two hex digits>/<the other 62>`. What was put is durable when `put` returns.
+    A blob's name is `<first two hex digits>/<the other 62>`. It is durable when `put` returns.
     """
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
         self._objects = ObjectFolder(url, options)
-
-    @property
-    def url(self) -> str:
-        """Where blobs lie."""
-        return self._objects.url
+        self.url = self._objects.url
 
     @property
     def is_local(self) -> bool:
@@ -44,10 +40,10 @@ class BlobStore:
             data = self._objects.read(_name(ref.sha256))
         except FileNotFoundError:
             raise BlobMissing(f"no blob at {where}: is --blob-url the one the run was made with?") from None
-        found = hashlib.sha256(data).hexdigest()
-        if found != ref.sha256 or len(data) != ref.size:
+        digest = hashlib.sha256(data).hexdigest()
+        if digest != ref.sha256 or len(data) != ref.size:
             raise BlobDamaged(
-                f"blob {where} holds {len(data)} bytes with sha256 {found}, not the {ref.size} bytes that name it: "
+                f"blob {where} holds {len(data)} bytes with sha256 {digest}, not the {ref.size} bytes that name it: "
                 "delete it and put a good copy there"
             )
         return data

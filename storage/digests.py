@@ -1,4 +1,4 @@
-"""Digests of named tensors: what `weights.published` and `step.committed` say about bytes that lie elsewhere.
+"""Digests of named tensors: for `weights.published` and `step.committed`, whose bytes are stored elsewhere.
 
 A digest depends on names, dtypes, shapes and bytes alone: not on the order, the file layout or the device.
 """

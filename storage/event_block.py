@@ -1,4 +1,4 @@
-"""`Stretch`: many events at once, for those who fold them all: checked, chained, and not decoded one by one."""
+"""`EventBlock`: many events at once, for readers that fold them all: checked, chained, and not decoded one by one."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 MANY = 250
-"""Events in one array: few enough that what is decoded of them stays in the processor's cache until it is used."""
+"""Events in one array: few enough that the decoded ones stay in the processor's cache until they are used."""
 
 
-class Stretch(NamedTuple):
+class EventBlock(NamedTuple):
     """Events at [first, last]. arrays: as they are stored, in MessagePack arrays of up to `MANY`, each made when it is
     asked for. chain: over all events up to `last` (storage/hash_chain.py); before: the same up to `last - 1`.
     """
@@ -33,10 +33,10 @@ def arrays_of(datas: Sequence[bytes]) -> Iterator[bytes]:
 
 
 @runtime_checkable
-class Stretched(Protocol):
-    """A log that gives them."""
+class HasEventBlocks(Protocol):
+    """A log that can be read in blocks."""
 
-    def stretches(self, start: int, chain: bytes, every: int | None) -> AsyncGenerator[Stretch, None]:
-        """Everything there is from position `start` on, where the chain so far is `chain`. One ends at each multiple of
-        `every`; None: wherever that costs least. Raises as `read`, but for what is no event: nothing is decoded.
+    def event_blocks(self, start: int, chain: bytes, every: int | None) -> AsyncGenerator[EventBlock, None]:
+        """Everything from position `start` on, where the chain so far is `chain`. A block ends at each multiple of
+        `every`; None: wherever that costs least. Raises as `read`, except SchemaError: nothing is decoded.
         """

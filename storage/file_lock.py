@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def is_locked(lock: Path) -> bool | None:
-    """None where there is no such file. Asks without waiting; those who ask do not see each other."""
+    """None where there is no such file. Does not wait; processes that ask at the same time do not see each other."""
     try:
         file = os.open(lock, os.O_RDONLY)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""`Follower`: the log as it grows, handed over in whatever has piled up since the last look."""
+"""`Follower`: a growing log, read in lists of whatever has arrived since the last call."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from storage.log import Readable, Recorded, Subjects
 
 
 class Follower:
-    """Reads ahead in a task, so that a busy consumer catches up in one turn instead of one event at a time.
+    """Reads ahead in a task, so that a busy reader catches up in one call instead of one event at a time.
 
-    every_s: seconds between looks, for a reader in no hurry. What has come by then is read at once, which costs reader
-    and server far less than a wake-up for each event, and takes no processor from those whom the next step waits for.
+    every_s: seconds between reads, for a reader in no hurry. What has arrived by then is read at once, which costs
+    reader and server far less than a wake-up for each event, and takes no processor from what the next step waits for.
     """
 
     def __init__(
@@ -27,8 +27,8 @@ class Follower:
         every_s: float | None = None,
     ) -> None:
         self._log, self._start, self._subject, self._every_s = log, start, subject, every_s
-        self._found, self._read_ahead = list[Recorded](), read_ahead
-        self._came, self._room = asyncio.Event(), asyncio.Event()
+        self._waiting, self._read_ahead = list[Recorded](), read_ahead
+        self._arrived, self._room = asyncio.Event(), asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._history = 0
         self._seen = start - 1
@@ -45,7 +45,7 @@ class Follower:
     async def __aenter__(self) -> Follower:
         self._history = await self._newest()
         self._task = asyncio.create_task(self._read(), name=f"follow-{self._subject or 'all'}")
-        self._task.add_done_callback(lambda _: self._came.set())
+        self._task.add_done_callback(lambda _: self._arrived.set())
         return self
 
     async def _newest(self) -> int:
@@ -70,29 +70,29 @@ class Follower:
     async def _put(self, events: AsyncIterator[Recorded]) -> None:
         async for recorded in events:
             self._start = recorded.position + 1
-            self._found.append(recorded)
-            self._came.set()
-            if len(self._found) >= self._read_ahead:
+            self._waiting.append(recorded)
+            self._arrived.set()
+            if len(self._waiting) >= self._read_ahead:
                 self._room.clear()
                 await self._room.wait()
 
     async def next(self, wait_s: float) -> list[Recorded]:
-        """All events that have come, at least one; an empty list after `wait_s` seconds without any.
+        """All events since the last call, at least one; an empty list after `wait_s` seconds without any.
 
         Raises what the reader raised (LogUnavailable, a SchemaError) once everything before it was handed over.
         """
         if self._task is None:
             raise RuntimeError("enter the follower before reading from it")
-        if not self._found and not self._task.done():
-            self._came.clear()
+        if not self._waiting and not self._task.done():
+            self._arrived.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):  # wait_for may lose a cancellation in Python 3.11
-                    await self._came.wait()
-        if not self._found:
+                    await self._arrived.wait()
+        if not self._waiting:
             if self._task.done():
                 self._task.result()
             return []
-        found, self._found = self._found, []
+        events, self._waiting = self._waiting, []
         self._room.set()
-        self._seen = found[-1].position
-        return found
+        self._seen = events[-1].position
+        return events

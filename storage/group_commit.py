@@ -1,8 +1,8 @@
 """`GroupCommit`: the appends of many tasks, stored with one fsync.
 
-One atomic batch is under way at a time; what is asked for meanwhile gathers for the next. A caller's appends stay
+One atomic batch is under way at a time; appends of that time gather for the next. A caller's appends stay
 together, and get the verdict they would have got alone: callers whose fences another caller of the same batch would
-move wait for the next one, and a batch that a fence refuses is tried again without whoever brought that fence.
+move wait for the next one, and a batch that a fence refuses is tried again without the callers of that fence.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
 
 from schemas.errors import Conflict, EventTooLarge, LogUnavailable, SchemaError, SlimeEventsError
 from schemas.subjects import any_verb, matches
@@ -50,9 +49,7 @@ class GroupCommit:
         self._writer = asyncio.create_task(self._write(), name="group-commit")
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def append(self, appends: Sequence[Append]) -> list[int]:
@@ -60,7 +57,9 @@ class GroupCommit:
         return await self.submit(appends)
 
     def submit(self, appends: Sequence[Append]) -> asyncio.Future[list[int]]:
-        """`append` for who has many to wait for: a future costs a tenth of a task. Raises what is wrong with them."""
+        """`append` for callers that wait for many: a future costs a tenth of a task. Raises UnwritableEvent,
+        EventTooLarge, LogUnavailable at once.
+        """
         if self._closed or self._writer is None or self._writer.done():
             raise LogUnavailable(f"the group commit of run {self._log.run!r} is not open")
         size = 0
@@ -78,7 +77,7 @@ class GroupCommit:
         return call.result
 
     async def close(self) -> None:
-        """Store what was asked for, then end."""
+        """Store what was submitted, then end."""
         self._closed = True
         self._called.set()
         if self._writer is not None:
@@ -92,7 +91,7 @@ class GroupCommit:
                         return
                     self._called.clear()
                     await self._called.wait()
-                    await asyncio.sleep(0)  # for whoever calls in the same turn of the loop
+                    await asyncio.sleep(0)  # for callers in the same cycle of the event loop
                     continue
                 await self._store_or_fail(self._next_batch())
         finally:
@@ -124,7 +123,7 @@ class GroupCommit:
         return batch
 
     async def _store_or_fail(self, calls: list[_Call]) -> None:
-        """What stops the writer leaves nobody without an answer."""
+        """Where the writer is stopped, every call fails."""
         try:
             await self._store(calls)
         except BaseException as error:
@@ -150,7 +149,7 @@ class GroupCommit:
             return
 
     async def _without_culprits(self, calls: list[_Call], error: SlimeEventsError) -> list[_Call]:
-        """Those who brought the fence that was refused are judged one by one; the others are what is left."""
+        """Stores the callers of the refused fence one by one; returns the others."""
         if len(calls) == 1:
             calls[0].fail(error)
             return []

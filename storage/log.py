@@ -1,8 +1,8 @@
-"""`EventLog`: the one place where everything that happened is kept. The in-memory log defines what it means.
+"""`EventLog`: the only truth of a run, an append-only log of events. The in-memory log defines what it means.
 
 The ladder: `Append` (event and fence) -> `EventLog.append` (atomic) -> `read` (in order) -> `consume` (competing).
 
-Semantics that every back-end keeps, proved by one contract suite:
+What every back-end keeps, proved by one contract suite:
 - Positions are 1, 2, 3, ... without holes, given by the log. All appends of one call are stored together or not at all,
   on consecutive positions, and are durable before the call returns.
 - A fence names a subject filter and the position that the writer believes to be the last there (0: nothing). Where the
@@ -72,19 +72,19 @@ class Recorded(msgspec.Struct, frozen=True, gc=False):
 
 
 Subjects = str | tuple[str, ...] | None
-"""What a reader wants: all there is (None), what a filter matches, or what any of several does, no two of which match
-the same subject."""
+"""The events that a reader wants: all (None), those of one filter, or of several, no two of which match the same
+subject."""
 
 
 def is_wanted(subject: str, wanted: Subjects) -> bool:
-    """Whether an event said there is among what a reader wants."""
+    """Whether a reader wants the events of this subject."""
     if wanted is None:
         return True
     return any(matches(one, subject) for one in ((wanted,) if isinstance(wanted, str) else wanted))
 
 
 def once(envelope: Envelope) -> Append:
-    """An event that may stand only once under its subject: whoever says it first is right."""
+    """An event that may be stored only once under its subject: the first writer wins."""
     return Append(envelope, Fence(envelope.subject, 0))
 
 
@@ -100,13 +100,13 @@ class Delivery(Protocol):
         """1 at first, more after redeliveries."""
 
     async def working(self) -> None:
-        """Renew the lease. Call it well within `lease_s`."""
+        """Renew the lease, well within `lease_s`. After its end this does nothing: another taker may have the event."""
 
     async def done(self) -> None:
         """It will not be delivered again."""
 
     async def release(self) -> None:
-        """Give it back at once."""
+        """Give it back at once. After the end of the lease this does nothing."""
 
 
 class Consumer(Protocol):
@@ -119,15 +119,12 @@ class Consumer(Protocol):
         """Stop taking. What was taken and not done comes back to others when its lease is over."""
 
 
-class EventLog(Protocol):
-    """See the module's text for what each call promises."""
+class Readable(Protocol):
+    """What looking at the past needs of a log: a live one, a finished run's, or an archive."""
 
     @property
     def run(self) -> str:
         """The run whose log this is."""
-
-    async def append(self, appends: Sequence[Append]) -> list[int]:
-        """Store all or nothing; their positions in the given order. Raises Conflict, LogUnavailable, EventTooLarge."""
 
     def read(self, start: int = 1, subject: Subjects = None, *, follow: bool = False) -> AsyncIterator[Recorded]:
         """Events from position `start` that are wanted. Ends at the last one there is, or follows for ever."""
@@ -141,6 +138,13 @@ class EventLog(Protocol):
     async def position(self) -> int:
         """The last position, 0 for an empty log."""
 
+
+class EventLog(Readable, Protocol):
+    """The module's docstring has the promises of each call."""
+
+    async def append(self, appends: Sequence[Append]) -> list[int]:
+        """Store all or nothing; their positions in the given order. Raises Conflict, LogUnavailable, EventTooLarge."""
+
     async def consume(self, name: str, subject: str, *, lease_s: float = 30.0, start: int = 1) -> Consumer:
         """A taker of the queue `name`, which begins at position `start`: the same for all its takers."""
 
@@ -151,41 +155,15 @@ class EventLog(Protocol):
         """Let go of connections; what was stored stays."""
 
 
-class Readable(Protocol):
-    """What looking at the past needs of a log: a live one, a finished run's, or an archive."""
-
-    @property
-    def run(self) -> str:
-        """The run whose log this is."""
-
-    def read(self, start: int = 1, subject: Subjects = None, *, follow: bool = False) -> AsyncIterator[Recorded]:
-        """As `EventLog.read`."""
-
-    async def last(self, subject: str) -> Recorded | None:
-        """As `EventLog.last`."""
-
-    async def last_of_each(self, subjects: Sequence[str]) -> dict[str, Recorded]:
-        """As `EventLog.last_of_each`."""
-
-    async def position(self) -> int:
-        """As `EventLog.position`."""
-
-
-class Restorable(Protocol):
-    """A log that can be made from a copy of it. Back-ends have this; what wraps them has not."""
+class Restorable(Readable, Protocol):
+    """A log that can be restored from a copy. Back-ends can; wrappers cannot."""
 
     async def restore(self, records: Sequence[Recorded]) -> None:
         """Store records as they are (subject, id, bytes), at the positions that they have: all or nothing.
 
-        At most what one atomic call holds. Where all of them stand there already nothing is stored again. Raises
+        At most what one atomic call holds. Where all of them are there already nothing is stored again. Raises
         Conflict where the log has something else there or does not end just before them, LogUnavailable.
         """
-
-    async def position(self) -> int:
-        """The last position, 0 for an empty log."""
-
-    def read(self, start: int = 1, subject: Subjects = None, *, follow: bool = False) -> AsyncIterator[Recorded]:
-        """As `EventLog.read`."""
 
 
 def not_the_end(run: str, record: Recorded, end: int) -> Conflict:

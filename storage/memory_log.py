@@ -1,4 +1,4 @@
-"""`MemoryLog`: the reference. What it does is what an event log means; JetStream has to do the same."""
+"""`MemoryLog`: the reference implementation, which defines what an event log means. JetStream has to do the same."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class MemoryDelivery:
 
     def __init__(self, log: MemoryLog, queue: _Queue, recorded: Recorded, lease_s: float) -> None:
         self.recorded = recorded
-        self._log, self._lease, self._lease_s = log, queue.leases[recorded.position], lease_s
-        self._queue = queue
+        self._log, self._queue, self._lease_s = log, queue, lease_s
+        self._lease = queue.leases[recorded.position]
         self.attempt = self._lease.taken
 
     def _still_mine(self) -> bool:
@@ -41,17 +41,14 @@ class MemoryDelivery:
         return lease.taken == self.attempt and not lease.done and time.monotonic() < lease.until
 
     async def working(self) -> None:
-        """Renew the lease."""
         if self._still_mine():
             self._lease.until = time.monotonic() + self._lease_s
 
     async def done(self) -> None:
-        """It will not be delivered again."""
         self._lease.done = True
         self._queue.leases.pop(self.recorded.position, None)
 
     async def release(self) -> None:
-        """Give it back at once."""
         if self._still_mine():
             self._lease.until = 0.0
             self._log.wake()
@@ -64,7 +61,6 @@ class MemoryConsumer:
         self._log, self._queue, self._lease_s, self._closed = log, queue, lease_s, False
 
     async def take(self, limit: int, wait_s: float) -> list[Delivery]:
-        """Up to `limit` deliveries; an empty list after `wait_s` without any."""
         end = time.monotonic() + wait_s
         while not self._closed:
             taken = self._take_now(limit)
@@ -114,7 +110,6 @@ class MemoryLog:
         self._closed = False
 
     async def append(self, appends: Sequence[Append]) -> list[int]:
-        """Store all or nothing; their positions in the given order."""
         self._check_open()
         fresh: dict[tuple[str, str], tuple[Append, bytes]] = {}
         for append in appends:
@@ -133,7 +128,6 @@ class MemoryLog:
         return [self._ids[(a.envelope.subject, a.envelope.id)] for a in appends]
 
     async def restore(self, records: Sequence[Recorded]) -> None:
-        """Store records of another copy of this log as they are, at the positions that they have."""
         self._check_open()
         keys = [(record.subject, record.envelope.id) for record in records]
         if all(self._ids.get(key) == record.position for key, record in zip(keys, records, strict=True)):
@@ -175,7 +169,6 @@ class MemoryLog:
         return max((p for s, p in self._last.items() if matches(subject, s)), default=0)
 
     async def read(self, start: int = 1, subject: Subjects = None, *, follow: bool = False) -> AsyncIterator[Recorded]:
-        """Events from position `start` that are wanted, in order."""
         position = max(start, 1)
         end = len(self.records)
         while True:
@@ -190,28 +183,23 @@ class MemoryLog:
             await self.changed(3600.0)
 
     async def last(self, subject: str) -> Recorded | None:
-        """The last event that matches the filter."""
         self._check_open()
         position = self._last_position(subject)
         return self.records[position - 1] if position else None
 
     async def last_of_each(self, subjects: Sequence[str]) -> dict[str, Recorded]:
-        """The last event of each of these subjects that has any."""
         self._check_open()
         return {subject: self.records[self._last[subject] - 1] for subject in subjects if subject in self._last}
 
     async def position(self) -> int:
-        """The last position, 0 for an empty log."""
         self._check_open()
         return len(self.records)
 
     async def consume(self, name: str, subject: str, *, lease_s: float = 30.0, start: int = 1) -> MemoryConsumer:
-        """A taker of the queue `name`, which begins at position `start`."""
         self._check_open()
         return MemoryConsumer(self, self._queues.setdefault(name, _Queue(subject, start - 1)), lease_s)
 
     async def done_up_to(self, name: str) -> int:
-        """The position up to which everything in the queue `name` is done."""
         queue = self._queues.get(name)
         if queue is None:
             return 0

@@ -26,7 +26,7 @@ _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK)
 
 @contextlib.contextmanager
 def file_errors(where: str) -> Iterator[None]:
-    """Give a file system's failure our name: NoSpace or StoreUnavailable. What exists or is missing passes as it is."""
+    """Turns OSError into NoSpace or StoreUnavailable; FileNotFoundError and FileExistsError pass."""
     try:
         yield
     except (FileNotFoundError, FileExistsError):
@@ -91,7 +91,7 @@ class ObjectFolder:
             return True
 
     def replace(self, name: str, data: bytes) -> None:
-        """Write an object, or put another content in its place at once."""
+        """Write an object, or replace its content at once."""
         with store_errors(self.locate(name)):
             if self.local is None:
                 self._fs.pipe_file(self._path(name), data)
@@ -116,8 +116,8 @@ class ObjectFolder:
                 yield from map(self.read, some)
                 continue
             with store_errors(self.locate(some[0])):
-                found = self._fs.cat([self._path(name) for name in some])
-            yield from (bytes(found[self._fs._strip_protocol(self._path(name))]) for name in some)
+                contents = {path.lstrip("/"): data for path, data in self._fs.cat(list(map(self._path, some))).items()}
+            yield from (bytes(contents[self._path(name).lstrip("/")]) for name in some)
 
     def exists(self, name: str) -> bool:
         """Whether it is there now, asked of the store itself."""
@@ -129,25 +129,22 @@ class ObjectFolder:
 
     def names(self, folder: str) -> list[str]:
         """Names, as `read` takes them, of the objects directly in `folder`, sorted; [] where there are none."""
-        with store_errors(self.locate(folder)):
-            self._fs.invalidate_cache()
-            try:
-                entries = self._fs.ls(self._path(folder), detail=True)
-            except FileNotFoundError:
-                return []
-            names = (str(entry["name"]).rsplit("/", 1)[-1] for entry in entries if entry["type"] == "file")
-            return sorted(f"{folder}/{name}" for name in names if not name.startswith("."))
+        names = self._list(self._path(folder), files=True)
+        return sorted(f"{folder}/{name}" for name in names if not name.startswith("."))
 
     def folders(self) -> list[str]:
         """Names of the folders directly in it, sorted; [] where there are none."""
-        with store_errors(self.url):
+        return sorted(self._list(self._root, files=False))
+
+    def _list(self, path: str, *, files: bool) -> list[str]:
+        with store_errors(path):
             self._fs.invalidate_cache()
             try:
-                entries = self._fs.ls(self._root, detail=True)
+                entries = self._fs.ls(path, detail=True)
             except FileNotFoundError:
                 return []
-            names = (str(entry["name"]).rstrip("/").rsplit("/", 1)[-1] for entry in entries if entry["type"] != "file")
-            return sorted(names)
+            wanted = (entry for entry in entries if (entry["type"] == "file") is files)
+            return [str(entry["name"]).rstrip("/").rsplit("/", 1)[-1] for entry in wanted]
 
     def remove(self) -> None:
         """All of it. Raises StoreUnavailable."""

@@ -1,7 +1,7 @@
 """Opening the log of a run by its folder, whether its server runs or not.
 
-<run folder>/nats/       the embedded server (`nats_server.py`)
-<run folder>/nats-url    the address of a server that is not ours, where the run uses one
+<run folder>/nats/       the embedded server (storage/nats/server.py)
+<run folder>/nats-url    the address of an external server, where the run uses one
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LAUNCH_S = 30.0
 
 
 def record_url(run_folder: Path, url: str) -> None:
-    """Note that the run's log is on a server of somebody else."""
+    """Note that the run's log is on an external server."""
     (run_folder / URL_FILE).write_text(url + "\n")
 
 
@@ -38,27 +38,23 @@ async def open_run_log(
     Uses the server that the run has, or starts one on its folder; the last reader stops what readers have started.
     Raises RunNotFound, LogUnavailable, MissingPart.
     """
-    name = run or run_folder.resolve().name
-    recorded = run_folder / URL_FILE
-    nats_folder = run_folder / NATS_FOLDER
-    if recorded.is_file():
-        log = await JetStreamLog.open(recorded.read_text().strip(), name, deadline_s=deadline_s, create=False)
-        async with contextlib.aclosing(_Closing(log)):
-            yield log
-        return
-    if not nats_folder.is_dir():
-        raise RunNotFound(f"{run_folder} is not the folder of a run: it has neither {NATS_FOLDER}/ nor {URL_FILE}")
-    async with (
-        _reader(nats_folder, deadline_s),
-        contextlib.aclosing(_Closing(await _open_embedded(nats_folder, name, deadline_s))) as closing,
-    ):
-        yield closing.log
+    name, recorded, folder = run or run_folder.resolve().name, run_folder / URL_FILE, run_folder / NATS_FOLDER
+    async with contextlib.AsyncExitStack() as stack:
+        if recorded.is_file():
+            log = await JetStreamLog.open(recorded.read_text().strip(), name, deadline_s=deadline_s, create=False)
+        elif folder.is_dir():
+            await stack.enter_async_context(_reader(folder, deadline_s))
+            log = await _open_embedded(folder, name, deadline_s)
+        else:
+            raise RunNotFound(f"{run_folder} is not the folder of a run: it has neither {NATS_FOLDER}/ nor {URL_FILE}")
+        stack.push_async_callback(log.close)
+        yield log
 
 
 async def own_server(run_folder: Path) -> NatsServer:
-    """The run's server for whoever launches the run: the one that lives in its folder, or a new one.
+    """The run's server, for its launcher: the live one in its folder, or a new one.
 
-    One that readers have started is the run's own from here on: they do not stop it. Raises as `NatsServer.start`.
+    A server that readers have started is the run's own from here on: they do not stop it. Raises as `NatsServer.start`.
     """
     folder = run_folder / NATS_FOLDER
     folder.mkdir(parents=True, exist_ok=True)
@@ -73,14 +69,6 @@ async def own_server(run_folder: Path) -> NatsServer:
                 if time.monotonic() > end:
                     raise
                 await asyncio.sleep(0.05)  # a reader is starting one, which will be there to adopt
-
-
-class _Closing:
-    def __init__(self, log: JetStreamLog) -> None:
-        self.log = log
-
-    async def aclose(self) -> None:
-        await self.log.close()
 
 
 async def _open_embedded(folder: Path, run: str, deadline_s: float) -> JetStreamLog:
@@ -101,7 +89,7 @@ async def _open_embedded(folder: Path, run: str, deadline_s: float) -> JetStream
 
 @contextlib.asynccontextmanager
 async def _reader(folder: Path, deadline_s: float) -> AsyncIterator[None]:
-    """Counts among the readers of the folder while inside. The last one out stops a server that readers started."""
+    """A reader of the folder while inside. The last reader stops a server that readers started."""
     file = os.open(folder / "readers.lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         await _lock(file, fcntl.LOCK_SH, deadline_s, folder)
@@ -111,7 +99,7 @@ async def _reader(folder: Path, deadline_s: float) -> AsyncIterator[None]:
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 server = NatsServer.attach(folder)
-                if server is not None and server.facts.temporary:
+                if server is not None and server.record.temporary:
                     await server.stop()
     finally:
         os.close(file)

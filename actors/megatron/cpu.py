@@ -16,8 +16,6 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from slime_events.core.run.gloo import share_gloo_device
-
 _inside = threading.local()
 
 
@@ -28,13 +26,9 @@ def on_cpu() -> bool:
 
 @functools.cache
 def install() -> None:
-    """Answer the questions about the current CUDA device with the CPU, for this process. Any number of calls.
-
-    Before groups are formed: they then share one gloo device.
-    """
+    """Answer the questions about the current CUDA device with the CPU, for this process. Any number of calls."""
     if not on_cpu():
         return
-    share_gloo_device()
     torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment,return-value]
     torch.cuda.synchronize = lambda *args, **kwargs: None
     from megatron.core.tensor_parallel.random import initialize_rng_tracker

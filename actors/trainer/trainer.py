@@ -33,8 +33,7 @@ from slime_events.loop.training.pending_batches import OpenBatches
 from slime_events.loop.training.training_state import Digests, Trained, read_trained
 from storage.follow import Follower
 from storage.log import Append, Fence, Recorded, once
-from storage.weights.retention import Retention
-from storage.weights.store import WeightManifest, WeightStore, digest_of, verify
+from storage.weights.store import Retention, WeightManifest, WeightStore, digest_of, verify
 
 log = logging.getLogger(__name__)
 

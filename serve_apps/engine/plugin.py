@@ -1,7 +1,7 @@
 """SGLang plugin (entry-point group `sglang.srt.plugins`), loaded in every SGLang process, so it imports nothing heavy.
 
-Everywhere: weight versions on every streamed piece, and an end token that is looked up once. On a CPU: deterministic
-inference, which SGLang 0.5.23 brings for accelerators only, a quicker decode and prefill, and one gloo device. With
+Everywhere: weight versions on every streamed piece. On a CPU: deterministic
+inference, which SGLang 0.5.23 brings for accelerators only, and a quicker decode and prefill. With
 `enable_deterministic_inference` and a seed per request a token is a function of the weights, the tokens before it and
 the seed alone: a rollout that is resumed from its log continues with the same tokens. SGLang processes that this
 project did not start are not changed.
@@ -28,7 +28,6 @@ def register() -> None:
         spans_on_every_piece,
         HookType.BEFORE,
     )
-    HookRegistry.register("sglang.srt.utils.hf_transformers.tokenizer.get_tokenizer", plain_end_token, HookType.AFTER)
     if device == "cpu":
         _register_cpu()
 
@@ -38,9 +37,7 @@ def _register_cpu() -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     from serve_apps.engine.cpu import attention, layers, sampling, shared_prefixes
-    from slime_events.core.run.gloo import share_gloo_device
 
-    share_gloo_device()
     choices.add_deterministic_attention_backend_choices(["torch_native"])
     choices.add_radix_supported_deterministic_attention_backend_choices(["torch_native"])
     backend = "sglang.srt.layers.attention.torch_native_backend.TorchNativeAttnBackend"
@@ -69,12 +66,6 @@ def _register_cpu() -> None:
 
 def _kernels_are_in_place(enable_bmm: bool = True) -> None:
     """SGLang's batch-invariant kernels are for accelerators; on a CPU the hooks above replace them."""
-
-
-def plain_end_token(tokenizer: Any, *_: Any, **__: Any) -> None:
-    """After hook of SGLang's `get_tokenizer`: the end token as a plain attribute, since SGLang 0.5.23 reads it all the
-    time and transformers would look it up in its vocabulary each time."""
-    vars(tokenizer)["eos_token_id"] = tokenizer.eos_token_id
 
 
 def spans_on_every_piece(accumulator: Any, *_: Any, **__: Any) -> None:

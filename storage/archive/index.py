@@ -1,4 +1,4 @@
-"""`ArchiveIndex`: where in an archive the events of a subject lie, so that nobody reads all of it to find a few.
+"""`ArchiveIndex`: positions of each subject's events in an archive, so that a look-up does not read all of it.
 
 For each segment, its records' numbers by a checksum of their subjects. Made when a segment is first asked for and kept
 beside others in a folder of this user, by the segment's sha256: a cache, which may be removed at any time.
@@ -22,7 +22,7 @@ from storage.archive.segment import Segment, SegmentRecord
 
 FOLDER = Path("slime-events", "archive-index")
 KEPT = 4
-"""Segments that stay in memory: what is asked for together lies together."""
+"""Segments that stay in memory: events that are asked for together are often in one segment."""
 
 WORTH_KEEPING = 1000
 """Records of a segment from which on its table is kept: a small one is as quickly made."""
@@ -31,7 +31,7 @@ _ENTRY = np.dtype([("key", "<u4"), ("number", "<u4")])
 
 
 class ArchiveIndex:
-    """Look-ups in what `reader` has. Raises as `ArchiveReader`; a folder that cannot be written to is done without."""
+    """Look-ups in what `reader` has. Raises as `ArchiveReader`; without a writable folder nothing is kept."""
 
     def __init__(self, reader: ArchiveReader, folder: Path | None = None) -> None:
         self._reader = reader
@@ -99,7 +99,7 @@ def make_table(segment: Segment) -> npt.NDArray[np.void]:
 
 
 def cache_folder() -> Path:
-    """This user's folder of what can be made again."""
+    """This user's cache folder."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 
 
@@ -108,7 +108,7 @@ def _key(subject: str) -> int:
 
 
 def _read(path: Path, count: int) -> npt.NDArray[np.void] | None:
-    """None where there is no whole one: the checksum over it comes last."""
+    """None where there is none, or not all of it: the checksum comes last."""
     try:
         stored = path.read_bytes()
     except OSError:

@@ -1,36 +1,37 @@
-"""`ArchivedLog`: an archive, read as the log that it is a copy of. Nothing can be appended to it."""
+"""`ArchivedLog`: an archive, read as the log that it is a copy of; nothing can be appended."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 
 from schemas.codec import decode
 from schemas.subjects import matches, named_by
-from storage.archive.blocks import stretches
 from storage.archive.index import ArchiveIndex
+from storage.archive.manifest import SegmentManifest
 from storage.archive.reader import ArchiveReader
-from storage.archive.segment import SegmentRecord
-from storage.event_block import Stretch
+from storage.archive.segment import Segment, SegmentRecord
+from storage.event_block import EventBlock
+from storage.hash_chain import link_all
 from storage.log import Recorded, Subjects, is_wanted
+
+AHEAD = 2
+"""Segments that are read while one is worked on: reading, hashing and unpacking leave the interpreter to others."""
 
 
 class ArchivedLog:
     """What was sealed when the reader was opened; a `Readable`. Raises as `ArchiveReader`."""
 
     def __init__(self, reader: ArchiveReader, run: str) -> None:
-        self._reader, self.run = reader, run
+        self.reader, self.run = reader, run
         self._index = ArchiveIndex(reader)
-
-    @property
-    def reader(self) -> ArchiveReader:
-        """What it reads."""
-        return self._reader
 
     async def read(self, start: int = 1, subject: Subjects = None, *, follow: bool = False) -> AsyncIterator[Recorded]:
         """Events from position `start` that are wanted. Raises ValueError for `follow`: nothing will come."""
         if follow:
-            raise ValueError(f"{self._reader.url} is an archive, and nothing is appended to it: read it to its end")
+            raise ValueError(f"{self.reader.url} is an archive, and nothing is appended to it: read it to its end")
         for number, record in enumerate(self._records(start, subject)):
             if is_wanted(record.subject, subject):
                 yield _recorded(record)
@@ -38,20 +39,18 @@ class ArchivedLog:
                 await asyncio.sleep(0)
 
     def records(self, start: int = 1) -> Iterator[SegmentRecord]:
-        """Every event from position `start`, as it is stored: for those who decode a few fields of some."""
-        return self._reader.records(start)
+        """Every event from position `start`, as it is stored: for readers that decode a few fields of some."""
+        return self.reader.records(start)
 
-    def stretches(self, start: int, chain: bytes, every: int | None) -> AsyncGenerator[Stretch, None]:
-        """See `Stretched`."""
-        return stretches(self._reader, start, chain, every)
+    def event_blocks(self, start: int, chain: bytes, every: int | None) -> AsyncGenerator[EventBlock, None]:
+        return event_blocks(self.reader, start, chain, every)
 
     def _records(self, start: int, subject: Subjects) -> Iterator[SegmentRecord]:
-        """Those that match, and perhaps others."""
+        """A superset of those that match."""
         named = named_by(subject) if isinstance(subject, str) else None
-        return self._reader.records(start) if named is None else self._index.of_subjects(named, start)
+        return self.reader.records(start) if named is None else self._index.of_subjects(named, start)
 
     async def last(self, subject: str) -> Recorded | None:
-        """The last event that matches the filter."""
         named = named_by(subject)
         if named is not None:
             found = self._index.last_of_each(named)
@@ -59,19 +58,71 @@ class ArchivedLog:
         return next(map(_recorded, self._backwards(subject)), None)
 
     def _backwards(self, subject: str) -> Iterator[SegmentRecord]:
-        for manifest in reversed(self._reader.segments):
-            within = [record for record in self._reader.records_of(manifest) if matches(subject, record.subject)]
+        for manifest in reversed(self.reader.segments):
+            within = [record for record in self.reader.records_of(manifest) if matches(subject, record.subject)]
             yield from reversed(within)
 
     async def last_of_each(self, subjects: Sequence[str]) -> dict[str, Recorded]:
-        """The last event of each of these subjects that has any."""
         found = await asyncio.to_thread(self._index.last_of_each, subjects)
         return {subject: _recorded(record) for subject, record in found.items()}
 
     async def position(self) -> int:
-        """The last position, 0 for an empty archive."""
-        return self._reader.last
+        return self.reader.last
 
 
 def _recorded(record: SegmentRecord) -> Recorded:
     return Recorded(record.position, record.subject, decode(record.data), record.data)
+
+
+async def event_blocks(
+    reader: ArchiveReader, start: int, chain: bytes, every: int | None
+) -> AsyncGenerator[EventBlock, None]:
+    """See `HasEventBlocks`. Without `every` a block is a segment, and its chain that of the manifest.
+
+    Raises as `ArchiveReader`.
+    """
+    async with contextlib.aclosing(_segments(reader, start)) as segments:
+        async for manifest, segment in segments:
+            for block in _of_segment(reader, manifest, segment, start, chain, every):
+                chain = block.chain
+                yield block
+                await asyncio.sleep(0)
+
+
+async def _segments(reader: ArchiveReader, start: int) -> AsyncGenerator[tuple[SegmentManifest, Segment], None]:
+    """Those with something from position `start` on, in order."""
+    loop, ahead = asyncio.get_running_loop(), deque[tuple[SegmentManifest, asyncio.Future[Segment]]]()
+    left = [manifest for manifest in reversed(reader.segments) if manifest.last >= start]
+    try:
+        while left or ahead:
+            while left and len(ahead) <= AHEAD:
+                manifest = left.pop()
+                ahead.append((manifest, loop.run_in_executor(None, reader.segment, manifest)))
+            manifest, reading = ahead.popleft()
+            yield manifest, await reading
+    finally:
+        for _, reading in ahead:
+            reading.cancel()
+
+
+def _of_segment(
+    reader: ArchiveReader, manifest: SegmentManifest, segment: Segment, start: int, chain: bytes, every: int | None
+) -> Iterator[EventBlock]:
+    if every is None and manifest.chain and start <= manifest.first:
+        before, after = bytes.fromhex(manifest.before), bytes.fromhex(manifest.chain)
+        if link_all(before, segment.datas(manifest.count - 1)) != (before, after):
+            raise reader.unlinked_segment(manifest)
+        yield _block(segment, manifest.first, manifest.last, before, after)
+        return
+    first = max(start, manifest.first)
+    while first <= manifest.last:
+        last = manifest.last if every is None else min(manifest.last, -(-first // every) * every)
+        datas = segment.datas(first - manifest.first, last + 1 - manifest.first)
+        before, chain = link_all(chain, datas)
+        yield _block(segment, first, last, before, chain)
+        first = last + 1
+
+
+def _block(segment: Segment, first: int, last: int, before: bytes, chain: bytes) -> EventBlock:
+    arrays = segment.arrays(first - segment.first, last + 1 - segment.first)
+    return EventBlock(first, last, before, chain, arrays)

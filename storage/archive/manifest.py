@@ -1,4 +1,4 @@
-"""What an archive says of itself: one small JSON object per segment, and one that closes it.
+"""Manifests of an archive: one small JSON object per segment, and one that closes it.
 
 Under `<archive URL>/<run>/`:
 
@@ -26,7 +26,7 @@ MANIFESTS = "manifest"
 BLOBS = "blobs"
 NO_PARENT = ""
 LAYOUT = 2
-"""That segments are written in; those up to it are read."""
+"""The layout of new segments; all up to it are read."""
 
 
 class SegmentManifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,17 +61,17 @@ class Closed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def manifest_name(segment: int) -> str:
-    """Where a segment's manifest lies."""
+    """The name of a segment's manifest."""
     return f"{MANIFESTS}/{segment:08d}.json"
 
 
 def segment_name(segment: int, sha256: str) -> str:
-    """Where a segment lies. The digest is in the name so that what a dead writer left is never in the way."""
+    """The name of a segment: with the digest, so that the remains of a dead writer are never in the way."""
     return f"segments/{segment:08d}-{sha256[:16]}.zst"
 
 
 def to_json(manifest: SegmentManifest | Closed) -> bytes:
-    """As it is stored: the digest of these bytes is what `parent` and `head` name."""
+    """The stored bytes, whose digest `parent` and `head` hold."""
     return msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
 
 
@@ -89,7 +89,7 @@ class ManifestChain:
         self.head = NO_PARENT
 
     def load(self) -> ManifestChain:
-        """Read those that came since the last call. Raises ArchiveDamaged, UnknownSchemaVersion, StoreUnavailable."""
+        """Read the manifests since the last call. Raises ArchiveDamaged, UnknownSchemaVersion, StoreUnavailable."""
         names = self._objects.names(MANIFESTS)[len(self.manifests) :]
         for name, stored in zip(names, self._objects.read_all(names), strict=True):
             self._add(name, stored)

@@ -8,9 +8,8 @@ from typing import Any
 
 from schemas.codec import decode
 from schemas.errors import ArchiveDamaged
-from storage.archive.layout import unpack
 from storage.archive.manifest import BLOBS, ManifestChain, SegmentManifest, digest_of
-from storage.archive.segment import Segment, SegmentRecord
+from storage.archive.segment import Segment, SegmentRecord, unpack
 from storage.blobs import BlobStore
 from storage.hash_chain import link_all
 from storage.log import Recorded
@@ -30,31 +29,18 @@ class ArchiveSummary:
 class ArchiveReader:
     """Reads what was sealed when it was opened. Raises ArchiveDamaged for what is missing or changed.
 
-    An archive in which nothing was sealed yet (or an empty folder) has no events.
+    segments: the manifests, in order. last: the last archived position, 0 for none. An archive in which nothing was
+    sealed yet (or an empty folder) has no events.
     """
 
     def __init__(self, url: str, run: str, options: Mapping[str, Any] | None = None) -> None:
         self.run = run
         self._objects = ObjectFolder(f"{url.rstrip('/')}/{run}", options)
-        self._chain = ManifestChain(self._objects).load()
-        self.closed = self._chain.closed()
+        self.url = self._objects.url
+        chain = ManifestChain(self._objects).load()
+        self.segments, self.last, self.closed = chain.manifests, chain.last, chain.closed()
         self.blobs = BlobStore(f"{self._objects.url}/{BLOBS}", options)
         """Payloads that were archived with the events; the store is empty where they lie elsewhere."""
-
-    @property
-    def url(self) -> str:
-        """Where the archive lies."""
-        return self._objects.url
-
-    @property
-    def segments(self) -> list[SegmentManifest]:
-        """The manifests, in order."""
-        return list(self._chain.manifests)
-
-    @property
-    def last(self) -> int:
-        """The last archived position, 0 for none."""
-        return self._chain.last
 
     def read(self, start: int = 1) -> Iterator[Recorded]:
         """Events from position `start`. Raises ArchiveDamaged, StoreUnavailable, and SchemaError as `decode` does."""
@@ -63,29 +49,29 @@ class ArchiveReader:
 
     def records(self, start: int = 1) -> Iterator[SegmentRecord]:
         """The same without decoding the events: position, subject, exact bytes."""
-        for manifest in self._chain.manifests:
+        for manifest in self.segments:
             if manifest.last >= start:
                 yield from self.records_of(manifest, start)
 
     def verify(self) -> ArchiveSummary:
         """Read everything and check every digest, position and link, without decoding events."""
         chain = b""
-        for manifest in self._chain.manifests:
+        for manifest in self.segments:
             before, chain = link_all(chain, (record.data for record in self.records_of(manifest)))
             if manifest.chain and (manifest.before, manifest.chain) != (before.hex(), chain.hex()):
                 raise self.unlinked_segment(manifest)
-        stored = sum(manifest.bytes for manifest in self._chain.manifests)
-        return ArchiveSummary(len(self._chain.manifests), self.last, stored, self.closed)
+        stored = sum(manifest.bytes for manifest in self.segments)
+        return ArchiveSummary(len(self.segments), self.last, stored, self.closed)
 
     def damaged(self) -> list[SegmentManifest]:
-        """The segments that are missing or not what their manifests say."""
-        found = []
-        for manifest in self._chain.manifests:
+        """The segments that are missing or do not fit their manifests."""
+        bad = []
+        for manifest in self.segments:
             try:
                 _ = self.segment(manifest).subjects
             except ArchiveDamaged:
-                found.append(manifest)
-        return found
+                bad.append(manifest)
+        return bad
 
     def segment(self, manifest: SegmentManifest) -> Segment:
         """A segment, read and checked as a whole."""
@@ -96,7 +82,7 @@ class ArchiveReader:
             raise self.damaged_segment(manifest, str(error)) from error
 
     def _stored(self, manifest: SegmentManifest) -> bytes:
-        """The segment as it lies there, if it is what its manifest says."""
+        """The stored bytes of a segment, checked against its manifest."""
         try:
             data = self._objects.read(manifest.name)
         except FileNotFoundError:
@@ -119,7 +105,7 @@ class ArchiveReader:
             raise self.damaged_segment(manifest, str(error)) from error
 
     def damaged_segment(self, manifest: SegmentManifest, what: str) -> ArchiveDamaged:
-        """What to raise where a segment is not what its manifest says."""
+        """The error for a segment that does not fit its manifest."""
         return ArchiveDamaged(
             f"archive segment {manifest.segment} (positions {manifest.first} to {manifest.last}) at "
             f"{self._objects.locate(manifest.name)} is damaged: {what}. `slime-events archive RUN URL --repair` makes "
@@ -127,7 +113,7 @@ class ArchiveReader:
         )
 
     def unlinked_segment(self, manifest: SegmentManifest) -> ArchiveDamaged:
-        """What to raise where the events up to a segment's end are not those that its manifest's chain says."""
+        """The error where the events up to a segment's end do not give its manifest's chain."""
         return ArchiveDamaged(
             f"the events up to position {manifest.last} have another chain than the manifest of archive segment "
             f"{manifest.segment} at {self.url} says: they are not of one log. Archive it anew into an empty folder"

@@ -1,15 +1,20 @@
-"""A segment: a stretch of the log as one object.
+"""A segment: consecutive events of the log as one object, and its layouts.
 
 Layout 2: one zstd frame (with its own checksum) around a MessagePack array `[sizes, subjects, events]`. `events` are
 the bytes of all events, exactly as the log holds them, one after the other; `sizes`: how many bytes each has
-(little-endian uint32); `subjects`: what each is said under. Their positions follow from the manifest's first. So who
-reads many at once has nothing to do for each. What was written before is in layout 1 (storage/archive/layout_v1.py).
+(little-endian uint32); `subjects`: the subject of each. Their positions follow from the manifest's first. So a
+reader of many does nothing for each.
+
+Layout 1, in which archives were written before: one zstd frame around the records, one after the other, each a
+little-endian uint32 length and a MessagePack array `[position, subject, bytes]`. Nothing new is written in it, but a
+damaged segment is made again as it was.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
+import struct
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -17,9 +22,11 @@ import numpy as np
 import zstandard
 
 from schemas.errors import ArchiveDamaged
+from storage.archive.manifest import SegmentManifest
 from storage.event_block import MANY, array_of
 
 _LEVEL = 3
+_LENGTH = struct.Struct("<I")
 
 
 class SegmentRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -38,6 +45,7 @@ class _Packed(msgspec.Struct, frozen=True, array_like=True):
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(_Packed)
+_record = msgspec.msgpack.Decoder(SegmentRecord)
 _subjects = msgspec.msgpack.Decoder(list[str])
 _UNREADABLE = (msgspec.DecodeError, ValueError, RecursionError)
 
@@ -64,7 +72,7 @@ class Segment:
 
     @functools.cached_property
     def subjects(self) -> list[str]:
-        """What each event is said under. Raises ArchiveDamaged."""
+        """The subject of each event. Raises ArchiveDamaged."""
         try:
             subjects = _subjects.decode(self._subjects)
         except _UNREADABLE as error:
@@ -112,9 +120,47 @@ def pack_segment(records: Sequence[SegmentRecord]) -> bytes:
     return compress(pack_raw(records))
 
 
-def unpack_segment(first: int, data: bytes) -> Segment:
-    """Raises ArchiveDamaged (without saying which segment: the caller knows)."""
-    return Segment(first, decompress(data))
+def pack_segment_v1(records: Sequence[SegmentRecord]) -> bytes:
+    """The same in layout 1."""
+    encoded = map(_encoder.encode, records)
+    return compress(b"".join(part for record in encoded for part in (_LENGTH.pack(len(record)), record)))
+
+
+def pack(manifest: SegmentManifest, records: Sequence[SegmentRecord]) -> bytes:
+    """The object that `manifest` describes, made of its records again."""
+    return pack_segment_v1(records) if manifest.layout == 1 else pack_segment(records)
+
+
+def unpack(manifest: SegmentManifest, data: bytes) -> Segment:
+    """The events in the object. Raises ArchiveDamaged (without saying which segment: the caller knows)."""
+    raw = decompress(data)
+    unpacked = _from_v1(manifest.first, raw) if manifest.layout == 1 else Segment(manifest.first, raw)
+    if len(unpacked) != manifest.count:
+        raise ArchiveDamaged(f"it ends at position {manifest.first + len(unpacked) - 1}")
+    return unpacked
+
+
+def _from_v1(first: int, raw: bytes) -> Segment:
+    records = list(_records(raw))
+    for position, record in enumerate(records, first):
+        if record.position != position:
+            raise ArchiveDamaged(f"position {record.position} stands where {position} should")
+    return Segment(first, pack_raw(records))
+
+
+def _records(raw: bytes) -> Iterator[SegmentRecord]:
+    view, offset = memoryview(raw), 0
+    try:
+        while offset < len(raw):
+            (size,) = _LENGTH.unpack_from(raw, offset)
+            offset += _LENGTH.size
+            record = view[offset : offset + size]
+            if len(record) != size:
+                raise ArchiveDamaged(f"the record at byte {offset} ends early")
+            yield _record.decode(record)
+            offset += size
+    except (struct.error, msgspec.DecodeError) as error:
+        raise ArchiveDamaged(f"not a segment: {error}") from error
 
 
 def compress(raw: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""`ArchiveWriter`: the log as verified segments on any fsspec URL, while the run goes on."""
+"""`ArchiveWriter`: the log as verified segments on any fsspec URL, during the run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SEGMENT_BYTES = 8 * 1024 * 1024
 
 
 class ArchiveWriter:
-    """Collects events of `run` with `add` and writes them with `seal`; a new one goes on after the last sealed segment.
+    """Collects events of `run` with `add` and writes them with `seal`; a new one continues after the last segment.
 
     Everything lies in the folder `run` under `url` (a path, `file://`, `memory://`, `s3://`; `options` go to fsspec).
     blobs: where the payloads lie that events name. Given it, they are copied too, each before the segment that names
@@ -46,17 +46,13 @@ class ArchiveWriter:
         self, url: str, run: str, options: Mapping[str, Any] | None = None, *, blobs: BlobStore | None = None
     ) -> None:
         self._objects = ObjectFolder(f"{url.rstrip('/')}/{run}", options)
+        self.url = self._objects.url
         self._chain = ManifestChain(self._objects).load()
         self._blobs, self._copies = blobs, BlobStore(f"{self._objects.url}/{BLOBS}", options)
         self._refs: dict[BlobRef, None] = {}
         self._records: list[SegmentRecord] = []
         self._attempt: tuple[SegmentManifest, bytes] | None = None
         self.pending_bytes = 0
-
-    @property
-    def url(self) -> str:
-        """Where the archive lies."""
-        return self._objects.url
 
     @property
     def next_position(self) -> int:
@@ -91,10 +87,10 @@ class ArchiveWriter:
             self._refs |= dict.fromkeys(blob_refs(recorded.envelope.event))
 
     def seal(self) -> SegmentManifest | None:
-        """Write what was added as one segment, read it back, commit its manifest; None where nothing was added.
+        """Write the added events as one segment, read it back, commit its manifest; None where nothing was added.
 
         Raises StoreUnavailable, NoSpace (try again: it is the same segment, whatever was added since), ArchiveDamaged
-        (what was read back is not what was written), Conflict (another writer sealed it first: open the archive anew),
+        (other bytes were read back than written), Conflict (another writer sealed it first: open the archive anew),
         BlobMissing, BlobDamaged (a blob that is to be copied).
         """
         if not self._records:
@@ -144,7 +140,7 @@ class ArchiveWriter:
         return manifest, data
 
     def _links(self) -> tuple[str, str]:
-        """Of the events that were added; empty where what is sealed says none to go on from."""
+        """Over the events that were added; empty where the sealed segments have no chain to continue."""
         so_far = self._chain.manifests[-1].chain if self._chain.manifests else ""
         if self._chain.manifests and not so_far:
             return "", ""

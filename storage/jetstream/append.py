@@ -1,7 +1,7 @@
 """How one call of `append` becomes messages: pure, no network.
 
-Every message is fenced. An event without a fence of its own stands on its own subject's last position as far as this
-writer knows, so that its id is looked up before it could be stored a second time, however long ago the first time was.
+Every message is fenced. An event without a fence of its own is fenced on the last position of its subject that this
+writer knows. So its id is looked up before it could be stored a second time, however long ago the first time was.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Message:
     subject: str
     data: bytes
     fence: Fence | None
-    what: str
+    event_type: str
 
     @property
     def key(self) -> tuple[str, str]:

@@ -1,22 +1,28 @@
-"""`WireClient`: nats-py's client, which hands answers to questions over as they come off the wire.
+"""`new_client`: the connection to a NATS server, which passes each answer to its asker.
 
-A page of a log is a thousand messages. Each as an object of its own, through a queue and a task, costs ten times what
-is in it; here an answer is two slices of the read buffer, and what is sent has its headers joined. Everything else goes
-nats-py's way.
+`FastClient` (storage/jetstream/fast_client.py) reads answers out of nats-py's buffer. `PlainClient` does the same with
+nats-py's public API alone, several times slower. It is used where nats-py has changed inside, or where the environment
+variable SLIME_EVENTS_PLAIN_NATS is set (docs/vendored.md).
 """
 
 from __future__ import annotations
 
+import functools
+import logging
+import os
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 from nats.aio.client import Client
-from nats.aio.transport import TcpTransport
-from nats.protocol.command import hpub_cmd
-from nats.protocol.parser import AWAITING_CONTROL_LINE, Parser
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 
-_VERSION = b"NATS/1.0"
-_LONGEST_LINE = 4096
+from storage.reaches import missing
+
+PLAIN = "SLIME_EVENTS_PLAIN_NATS"
+FAST_CLIENT = "storage/jetstream/fast_client.py"
+VERSION = b"NATS/1.0"
+_log = logging.getLogger(__name__)
 
 
 class Answer(NamedTuple):
@@ -28,17 +34,17 @@ class Answer(NamedTuple):
     @property
     def is_status(self) -> bool:
         """Whether its headers begin with a status, as the last answer's do."""
-        return self.head[len(_VERSION) : len(_VERSION) + 1] == b" "
+        return self.head[len(VERSION) : len(VERSION) + 1] == b" "
 
     @property
     def status(self) -> str | None:
-        """Three digits, where it is one."""
-        return self.head[len(_VERSION) + 1 : len(_VERSION) + 4].decode() if self.is_status else None
+        """Three digits, or None for a message that is no status."""
+        return self.head[len(VERSION) + 1 : len(VERSION) + 4].decode() if self.is_status else None
 
     @property
     def description(self) -> str:
-        """What a status says of itself."""
-        return self.head.partition(b"\r\n")[0][len(_VERSION) + 5 :].decode()
+        """The text after the status code."""
+        return self.head.partition(b"\r\n")[0][len(VERSION) + 5 :].decode()
 
     @property
     def headers(self) -> dict[str, str]:
@@ -47,132 +53,69 @@ class Answer(NamedTuple):
 
 
 def parse_header_lines(raw: bytes) -> dict[str, str]:
-    """nats-py looks at headers letter by letter, which is most of the time that reading a log takes."""
-    if not raw:
-        return {}
-    try:
-        return dict([line.split(": ", 1) for line in bytes(raw).decode().rstrip("\r\n").split("\r\n")])
-    except ValueError:  # of a form that neither the server nor this package writes
-        return dict(Client._parse_header_lines(raw))
+    """`Name: value` lines. The last of several lines with one name counts."""
+    lines = (line.partition(":") for line in bytes(raw).decode(errors="replace").split("\r\n") if ":" in line)
+    return {name: value.strip() for name, _, value in lines}
 
 
 OnAnswer = Callable[[bytes, bytes, Answer], None]
 """Called with the subject that an answer came on, and the subject to reply to (empty: none)."""
 
 
-class WireClient(Client):  # type: ignore[misc]
-    """See the module. `hand_over` says which subscription's messages are answers, and whose."""
+class AnswerClient(Protocol):
+    """What `Connection` needs beside nats-py's public methods."""
 
-    _parse_header_lines = staticmethod(parse_header_lines)
+    async def receive(self, inbox: str, on_answer: OnAnswer) -> Subscription:
+        """Subscribe to `<inbox>.*`: `on_answer` is called with each message there, in order."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._ps = _WireParser(self)
-        self.takers: dict[bytes, OnAnswer] = {}
-        self.marks: dict[bytes, tuple[bytes, ...]] = {}
-
-    def hand_over(self, inbox: str, sid: int, on_answer: OnAnswer) -> None:
-        """From here on, all messages of that subscription to `inbox`, by whatever way they are read: so they stay in
-        order.
-        """
-        key = str(sid).encode()
-        self.takers[key], self.marks[key] = on_answer, (f"HMSG {inbox}.".encode(), b" %b $JS.ACK." % key)
-
-    def keep(self, sid: int) -> None:
-        """No longer: nobody takes them."""
-        key = str(sid).encode()
-        self.takers.pop(key, None)
-        self.marks.pop(key, None)
+    async def end(self, subscription: Subscription) -> None:
+        """Unsubscribe."""
 
     def drop(self) -> None:
-        """Let go of what a server that does not read has not taken: asyncio would wait for it, before it closes."""
-        if isinstance(self._transport, TcpTransport):
-            self._transport._io_writer.transport.abort()
-
-    async def _process_op_err(self, e: Exception) -> None:
-        if not (self.is_closed or self.is_reconnecting):
-            self.drop()
-        await super()._process_op_err(e)
-
-    def has_answers(self, buf: bytearray) -> bool:
-        """Whether there may be any in these bytes."""
-        return any(buf.find(mark) >= 0 for marks in self.marks.values() for mark in marks)
-
-    async def _send_publish(
-        self, subject: str, reply: str, payload: bytes, payload_size: int, headers: dict[str, str] | None
-    ) -> None:
-        if headers is None:
-            await super()._send_publish(subject, reply, payload, payload_size, headers)
-            return
-        # As nats-py does it, but without a regular expression for every name: ours have nothing that must not be sent.
-        lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
-        command = hpub_cmd(subject, reply, b"%b\r\n%b\r\n" % (_VERSION, lines.encode()), payload)
-        self.stats["out_msgs"] += 1
-        self.stats["out_bytes"] += payload_size
-        await self._send_command(command)
-        if self._flush_queue is not None and self._flush_queue.empty():
-            await self._flush_pending()
-
-    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> None:
-        taker = self.takers.get(str(sid).encode())
-        if taker is not None:
-            taker(subject, reply, Answer(headers or b"", data))
-        else:
-            await super()._process_msg(sid, subject, reply, data, headers)
+        """Discard what a server that does not read has not taken, so that closing does not wait for it."""
 
 
-class _WireParser(Parser):  # type: ignore[misc]
-    """Takes answers out of the buffer itself, and gives nats-py whatever else there is."""
+class PlainClient(Client, AnswerClient):  # type: ignore[misc]
+    """nats-py's client, used through its public API alone."""
 
-    buf: bytearray
-    nc: WireClient
+    async def receive(self, inbox: str, on_answer: OnAnswer) -> Subscription:
+        async def deliver(message: Msg) -> None:
+            on_answer(message.subject.encode(), message.reply.encode(), _answer_of(message))
 
-    async def parse(self, data: bytes = b"") -> Any:
-        self.buf.extend(data)
-        while self.buf:
-            if self.state == AWAITING_CONTROL_LINE and self._take_answers():
-                return
-            if not self.nc.has_answers(self.buf):
-                await super().parse()
-                return
-            if not await self._parse_one():
-                return
+        # No limits: the asker bounds how many may come.
+        return await self.subscribe(f"{inbox}.*", cb=deliver, pending_msgs_limit=0, pending_bytes_limit=0)
 
-    async def _parse_one(self) -> bool:
-        """One line, or the body that belongs to the last: what comes after it may be answers. False: not whole yet."""
-        buf = self.buf
-        end = (buf.find(b"\r\n") if self.state == AWAITING_CONTROL_LINE else self.needed) + 2
-        if end < 2 or len(buf) < end:
-            return False
-        rest = bytes(buf[end:])
-        del buf[end:]
-        await super().parse()
-        if self.buf is not buf:
-            return False  # the connection was lost meanwhile, and the rest with it
-        buf.extend(rest)
-        return True
+    async def end(self, subscription: Subscription) -> None:
+        await subscription.unsubscribe()
 
-    def _take_answers(self) -> bool:
-        """Hand over the answers that the buffer begins with. True where it then begins with a part of one."""
-        takers, place = self.nc.takers, 0
-        if not self.buf.startswith(b"HMSG "):
-            return False
-        buf = bytes(self.buf)
-        try:
-            while buf.startswith(b"HMSG ", place):
-                line = buf.find(b"\r\n", place, place + _LONGEST_LINE)
-                if line < 0:
-                    return True
-                subject, sid, *reply, in_head, in_all = buf[place + 5 : line].split()
-                take = takers.get(sid)
-                if take is None:
-                    return False
-                head = line + 2
-                body, end = head + int(in_head), head + int(in_all)
-                if len(buf) < end + 2:
-                    return True
-                take(subject, reply[0] if reply else b"", Answer(buf[head:body], buf[body:end]))
-                place = end + 2
-            return False
-        finally:
-            del self.buf[:place]
+    def drop(self) -> None:
+        """Nothing: nats-py has no public way. `Connection.close` stops waiting after its deadline."""
+
+
+def _answer_of(message: Msg) -> Answer:
+    """With the header block as the server sent it; nats-py shows a status as the headers `Status`, `Description`."""
+    headers = dict(message.headers or {})
+    if not headers:
+        return Answer(b"", message.data)
+    first = VERSION.decode()
+    if "Status" in headers and not message.data:
+        first = f"{first} {headers.pop('Status')} {headers.pop('Description', '')}".rstrip()
+    lines = [first, *(f"{name}: {value}" for name, value in headers.items())]
+    return Answer("\r\n".join([*lines, "", ""]).encode(), message.data)
+
+
+def new_client() -> Client:
+    """A `FastClient`, or a `PlainClient` where that is forced or the fast one cannot work. Not yet connected."""
+    if os.environ.get(PLAIN) or _changed_inside():
+        return PlainClient()
+    from storage.jetstream.fast_client import FastClient
+
+    return FastClient()
+
+
+@functools.cache
+def _changed_inside() -> bool:
+    absent = missing(FAST_CLIENT)
+    if absent:
+        _log.warning("nats-py has no %s: the log is read and written through its public API, slower", absent[0])
+    return bool(absent)

@@ -1,6 +1,6 @@
-"""`Connection`: one NATS connection that waits for a server that is away, and never waits for ever.
+"""`Connection`: one NATS connection that waits for a server that is away, up to a deadline.
 
-Its URL may name several nodes of a cluster, with commas between: one that is gone is left for another.
+Its URL may name several nodes of a cluster, separated by commas: where one is gone, another is used.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
 import nats.errors
 
 from schemas.errors import LogUnavailable, MissingPart
-from storage.jetstream.api_errors import checked
-from storage.jetstream.client import Answer, OnAnswer, WireClient
-from storage.jetstream.retry import SAID_AFTER_S, Away, OnWait, Patience
+from storage.jetstream.client import Answer, OnAnswer, new_client
+from storage.jetstream.retry import REPORT_AFTER_S, Away, OnWait, Retry, json_answer
 
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 OLDEST_SERVER = (2, 12)
@@ -28,12 +28,12 @@ OLDEST_SERVER = (2, 12)
 QUIET_S = 5.0
 """Seconds without a sign of an answer after which a question is asked again."""
 
-FLUSH_S = 2.0
-"""Seconds that a server has, at the end, to take what it was sent."""
+FLUSH_S, CLOSE_S = 2.0, 10.0
+"""Seconds that a server has, at the end, to take all messages; and that closing may then take."""
 
 
 class _Answers:
-    """What came back to one question; `ended` when the closing status, or the only answer, is there."""
+    """The answers to one question; `ended` with the closing status, or the only answer."""
 
     def __init__(self, single: bool) -> None:
         self.messages: list[Answer] = []
@@ -49,18 +49,18 @@ class _Answers:
 class Connection:
     """See the module. `open` it, and `close` it."""
 
-    def __init__(self, url: str, patience_s: float, on_wait: OnWait) -> None:
-        self.url, self._patience_s, self._on_wait = url, patience_s, on_wait
-        self.client = WireClient()
+    def __init__(self, url: str, retry_s: float, on_wait: OnWait) -> None:
+        self.url, self._retry_s, self._on_wait = url, retry_s, on_wait
+        self.client = new_client()
         self._questions: dict[bytes, _Answers] = {}
         self._inbox, self._asked = "", 0
         self._lost_at = 0.0
         self._on_breaks: set[Callable[[], None]] = set()
 
     @classmethod
-    async def open(cls, url: str, *, deadline_s: float, patience_s: float, on_wait: OnWait) -> Connection:
+    async def open(cls, url: str, *, deadline_s: float, retry_s: float, on_wait: OnWait) -> Connection:
         """Connect. Raises LogUnavailable after `deadline_s`, MissingPart where the server is too old."""
-        self = cls(url, patience_s, on_wait)
+        self = cls(url, retry_s, on_wait)
         try:
             async with asyncio.timeout(deadline_s):
                 await self._connect()
@@ -89,30 +89,32 @@ class Connection:
             pending_size=8 << 20,
             error_cb=self._on_error,
             disconnected_cb=self._on_loss,
-            reconnected_cb=self._on_return,
+            reconnected_cb=self._on_reconnect,
         )
         self._inbox = self.client.new_inbox()
-        subscription = await self.client.subscribe(f"{self._inbox}.*")
-        self.client.hand_over(self._inbox, subscription._id, self._answer)
+        await self.client.receive(self._inbox, self._answer)
 
     @contextlib.asynccontextmanager
     async def receiving(self, inbox: str, on_answer: OnAnswer) -> AsyncIterator[None]:
-        """While inside, all that comes to an inbox is handed over as it comes off the wire: whoever asks bounds what
-        may come. Raises Away, LogUnavailable where the connection was closed.
+        """While inside, `on_answer` is called with every message to an inbox; the caller bounds how many may come.
+        Raises Away, LogUnavailable where the connection was closed.
         """
-        try:
-            subscription = await self.client.subscribe(f"{inbox}.*")
-        except nats.errors.ConnectionClosedError as error:
-            raise LogUnavailable(f"the connection to NATS at {self.url} is closed") from error
-        except (nats.errors.Error, OSError) as error:
-            raise Away(repr(error)) from error
-        self.client.hand_over(inbox, subscription._id, on_answer)
+        with self._errors():
+            subscription = await self.client.receive(inbox, on_answer)
         try:
             yield
         finally:
             with contextlib.suppress(nats.errors.Error, OSError):
-                await subscription.unsubscribe()
-            self.client.keep(subscription._id)
+                await self.client.end(subscription)
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except nats.errors.ConnectionClosedError as error:
+            raise LogUnavailable(f"the connection to NATS at {self.url} is closed") from error
+        except (nats.errors.Error, OSError) as error:
+            raise Away(repr(error)) from error
 
     async def _on_error(self, error: Exception) -> None:
         _log.debug("nats: %r", error)
@@ -121,9 +123,9 @@ class Connection:
         self._lost_at = time.monotonic()
         self._break()
 
-    async def _on_return(self) -> None:
+    async def _on_reconnect(self) -> None:
         away = time.monotonic() - self._lost_at
-        if away > SAID_AFTER_S:
+        if away > REPORT_AFTER_S:
             self._on_wait(f"NATS at {self.url} is back after {away:.1f} s")
         self._break()
 
@@ -143,9 +145,9 @@ class Connection:
         finally:
             self._on_breaks.discard(call)
 
-    def patience(self, seconds: float | None = None) -> Patience:
+    def retry(self, seconds: float | None = None) -> Retry:
         """A new deadline, by default that of the log."""
-        return Patience(self.url, self._patience_s if seconds is None else seconds, self._on_wait)
+        return Retry(self.url, self._retry_s if seconds is None else seconds, self._on_wait)
 
     @property
     def max_payload(self) -> int:
@@ -156,24 +158,20 @@ class Connection:
         self, subject: str, payload: bytes, *, reply: str = "", headers: dict[str, str] | None = None
     ) -> None:
         """Send. Raises Away where there is no connection, LogUnavailable where it was closed."""
-        try:
+        with self._errors():
             await self.client.publish(subject, payload, reply=reply, headers=headers)
-        except nats.errors.ConnectionClosedError as error:
-            raise LogUnavailable(f"the connection to NATS at {self.url} is closed") from error
-        except (nats.errors.Error, OSError) as error:
-            raise Away(repr(error)) from error
 
     async def request(self, subject: str, payload: bytes, *, headers: dict[str, str] | None = None) -> Any:
         """One JSON answer. Raises ApiError, Away, NoSpace, LogUnavailable (closed)."""
         answer = (await self._ask(subject, payload, headers, single=True))[0]
-        return checked(answer.data)
+        return json_answer(answer.data)
 
-    async def tell_api(self, subject: str) -> None:
-        """Send to JetStream's API without waiting for what it says. Raises Away."""
+    async def send_to_api(self, subject: str) -> None:
+        """Send to JetStream's API without waiting for the answer. Raises Away."""
         await self.publish(f"$JS.API.{subject}", b"", reply=f"{self._inbox}.0")
 
     async def _ask(self, subject: str, payload: bytes, headers: dict[str, str] | None, *, single: bool) -> list[Answer]:
-        """All answers with the closing status; `single`: the first is enough, more (of several nodes) are let go."""
+        """All answers and the closing status; `single`: the first alone, others (of several nodes) are ignored."""
         if self.client.is_closed:
             raise LogUnavailable(f"the connection to NATS at {self.url} is closed")
         if not self.client.is_connected:
@@ -190,23 +188,23 @@ class Connection:
             raise Away("no responder: JetStream is not ready, or has no such stream")
         return answers.messages[:1] if single else answers.messages
 
+    async def persist(self, ask: Callable[[], Awaitable[T]], deadline_s: float | None = None) -> T:
+        """What `ask` returns, called until it does not raise Away. Raises LogUnavailable after the deadline."""
+        retry = self.retry(deadline_s)
+        while True:
+            try:
+                return await ask()
+            except Away as error:
+                await retry.pause(error)
+
     async def api(self, subject: str, body: Mapping[str, Any] | None = None, *, deadline_s: float | None = None) -> Any:
         """Ask JetStream's API until there is an answer. Raises ApiError, LogUnavailable."""
-        patience = self.patience(deadline_s)
-        while True:
-            try:
-                return await self.request(f"$JS.API.{subject}", json.dumps(body).encode() if body is not None else b"")
-            except Away as error:
-                await patience.pause(error)
+        question = json.dumps(body).encode() if body is not None else b""
+        return await self.persist(lambda: self.request(f"$JS.API.{subject}", question), deadline_s)
 
     async def direct_get(self, stream: str, body: Mapping[str, Any]) -> list[Answer]:
-        """Stored messages by one Direct Get, the closing status left out. Asks until there is an answer."""
-        patience = self.patience()
-        while True:
-            try:
-                return await self._direct_once(stream, body)
-            except Away as error:
-                await patience.pause(error)
+        """Stored messages by one Direct Get, without the closing status. Asks until there is an answer."""
+        return await self.persist(lambda: self._direct_once(stream, body))
 
     async def _direct_once(self, stream: str, body: Mapping[str, Any]) -> list[Answer]:
         subject, question = f"$JS.API.DIRECT.GET.{stream}", json.dumps(body).encode()
@@ -222,7 +220,7 @@ class Connection:
             answers.add(answer)
 
     async def close(self) -> None:
-        """Let go. What was published is sent before, where there is a connection."""
+        """Disconnect; what was published is sent before, where there is a connection."""
         if self.client.is_connected:
             try:
                 await self.client.flush(timeout=FLUSH_S)
@@ -230,8 +228,10 @@ class Connection:
                 self.client.drop()
         # A task of its own: where the server has just died, nats-py fails on its socket, or cancels itself.
         closing = asyncio.ensure_future(self.client.close())
-        await asyncio.wait({closing})
-        if not closing.cancelled() and not isinstance(closing.exception(), OSError):
+        await asyncio.wait({closing}, timeout=CLOSE_S)
+        if not closing.done():
+            closing.cancel()
+        elif not closing.cancelled() and not isinstance(closing.exception(), OSError):
             closing.result()
 
 

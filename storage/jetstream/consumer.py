@@ -9,11 +9,10 @@ from typing import Any
 
 from schemas.errors import SchemaError, StorageError
 from schemas.subjects import check_token
-from storage.jetstream.api_errors import ApiError
 from storage.jetstream.connection import Connection
 from storage.jetstream.pull import Pull, Pulled
 from storage.jetstream.read import recorded_of
-from storage.jetstream.retry import Away
+from storage.jetstream.retry import ApiError, Away
 from storage.log import Delivery, Recorded
 
 MAX_TAKEN = 65536
@@ -28,39 +27,26 @@ class JetStreamDelivery:
 
     def __init__(self, connection: Connection, pulled: Pulled, recorded: Recorded, lease_s: float) -> None:
         self._connection, self._pulled, self._lease_s = connection, pulled, lease_s
-        self._recorded = recorded
+        self.recorded, self.attempt = recorded, pulled.attempt
         self._until = pulled.at + lease_s
 
-    @property
-    def recorded(self) -> Recorded:
-        """What is to be worked on."""
-        return self._recorded
-
-    @property
-    def attempt(self) -> int:
-        """1 at first, more after redeliveries."""
-        return self._pulled.attempt
-
     async def working(self) -> None:
-        """Renew the lease. After its end this does nothing: another taker may have the event."""
         if time.monotonic() < self._until:
             self._until = time.monotonic() + self._lease_s
-            await self._say(b"+WPI")
+            await self._reply(b"+WPI")
 
     async def done(self) -> None:
-        """It will not be delivered again."""
-        await self._say(b"+ACK")
+        await self._reply(b"+ACK")
 
     async def release(self) -> None:
-        """Give it back at once. After the end of the lease this does nothing: another taker may have the event."""
         if time.monotonic() < self._until:
             self._until = 0.0
-            await self._say(b"-NAK")
+            await self._reply(b"-NAK")
 
-    async def _say(self, what: bytes) -> None:
-        """A word that is lost makes the event come again after the lease: nothing to wait for."""
+    async def _reply(self, word: bytes) -> None:
+        """Not waited for: where it is lost, the event comes again after the lease."""
         with contextlib.suppress(Away):
-            await self._connection.publish(self._pulled.reply.decode(), what)
+            await self._connection.publish(self._pulled.reply.decode(), word)
 
 
 class JetStreamConsumer:
@@ -99,14 +85,14 @@ class JetStreamConsumer:
         Raises LogUnavailable where NATS stays away, SchemaError naming the position of an event that cannot be read.
         """
         end = time.monotonic() + wait_s
-        patience = self._connection.patience()
+        retry = self._connection.retry()
         while not self._closed:
             try:
                 await self._fill(limit, end)
             except Away as error:
-                if time.monotonic() >= end and patience.left > 0:
+                if time.monotonic() >= end and retry.left > 0:
                     return []
-                await patience.pause(error)
+                await retry.pause(error)
                 continue
             taken = self._from_buffer(limit)
             if taken or time.monotonic() >= end:
@@ -114,7 +100,7 @@ class JetStreamConsumer:
         return []
 
     async def _fill(self, limit: int, end: float) -> None:
-        """At least one message into the buffer, if one comes before `end`: first what is there, then the next."""
+        """At least one message into the buffer, if one comes before `end`: first those there now, then the next."""
         pull = self._pull
         if pull.gone:
             pull.gone = False
@@ -146,7 +132,7 @@ class JetStreamConsumer:
             pulled = buffer[0]
             if time.monotonic() - pulled.at < self._lease_s:
                 try:
-                    recorded = recorded_of(pulled.position, pulled.subject, pulled.data)
+                    recorded = recorded_of(pulled)
                 except SchemaError:
                     if taken:
                         break
@@ -173,7 +159,7 @@ async def done_up_to(connection: Connection, stream: str, name: str) -> int:
 
 
 async def _info(connection: Connection, question: str) -> Any:
-    """What the server says of a consumer; None where there is none."""
+    """The server's record of a consumer; None where there is none."""
     try:
         return await connection.api(question)
     except ApiError as error:

@@ -1,8 +1,8 @@
 """`JetStreamLog`: the event log of a run as one NATS JetStream stream.
 
     append    one atomic batch: fences by expected sequence, ids as message ids, one fsync (`sync_interval: always`)
-    read      Direct Get to the end, then an ephemeral consumer to follow (`jetstream_read.py`)
-    consume   a durable pull consumer with explicit acks (`jetstream_consumer.py`)
+    read      Direct Get to the end, then an ephemeral consumer to follow (storage/jetstream/read.py)
+    consume   a durable pull consumer with explicit acks (storage/jetstream/consumer.py)
 
 An acked event is on disk only where the server runs with `sync_interval: always`, as the embedded one does; in a stream
 with three replicas it is then on two disks at least.
@@ -10,26 +10,23 @@ with three replicas it is then on two disks at least.
 
 from __future__ import annotations
 
+import secrets
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
-
-import nats.nuid
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from schemas.errors import Conflict
 from schemas.subjects import check_token, every_event, stream_name
-from storage.event_block import Stretch
-from storage.jetstream.api_errors import ApiError
+from storage.event_block import EventBlock
 from storage.jetstream.append import Contradiction, Message, fences_of, headers_of, messages_of
 from storage.jetstream.connection import Connection
 from storage.jetstream.consumer import JetStreamConsumer, done_up_to
-from storage.jetstream.lookup import SUBJECTS, standing
-from storage.jetstream.read import read_events, read_stretches, recorded_of
-from storage.jetstream.retry import Away, OnWait, Patience, log_wait
-from storage.jetstream.stream import Stream
-from storage.jetstream.stream_config import ensure_stream
+from storage.jetstream.read import read_blocks, read_events, recorded_of
+from storage.jetstream.retry import ApiError, Away, OnWait, Retry, log_wait
+from storage.jetstream.stream import Stored, Stream, ensure_stream
 from storage.log import HEADER_BYTES, MAX_EVENT_BYTES, Append, Fence, Recorded, Subjects, not_the_end
 
-PATIENCE_S = 300.0
+RETRY_S = 300.0
 """Seconds that a call waits for NATS to come back: longer than a machine takes to start again."""
 
 KNOWN_SUBJECTS = 65536
@@ -39,6 +36,8 @@ _REFUSED = {10070, 10071, 10164, 10201}
 """A fence that does not hold (on one server, in a cluster), an id that is stored already."""
 
 REMOVE_S = 10.0
+_SUBJECTS, _PAGE = 256, 256
+"""Subjects, and messages, in one question of a look-up; the server answers with 1024 at most."""
 
 
 class JetStreamLog:
@@ -48,7 +47,6 @@ class JetStreamLog:
         self.run = run
         self.connection = connection
         self._stream = Stream(connection, stream_name(run), replicated=True)
-        self._nuid = nats.nuid.NUID()
         self._known: OrderedDict[str, int] = OrderedDict()
 
     @classmethod
@@ -60,18 +58,18 @@ class JetStreamLog:
         deadline_s: float = 30.0,
         create: bool = True,
         replicas: int = 1,
-        patience_s: float = PATIENCE_S,
+        retry_s: float = RETRY_S,
         on_wait: OnWait = log_wait,
     ) -> JetStreamLog:
         """Connect, and make the stream where there is none.
 
         url: with commas between several nodes of one cluster. replicas: copies of a new stream, each on another node.
-        deadline_s: for opening. patience_s: for any later call while NATS is away, with one call of `on_wait`.
+        deadline_s: for opening. retry_s: for any later call while NATS is away, with one call of `on_wait`.
         Raises LogUnavailable, MissingPart (server too old), RunNotFound (`create=False`), StorageError (other stream),
         ImpossibleCombination (replicas, and no cluster).
         """
         check_token(run, "run name")
-        connection = await Connection.open(url, deadline_s=deadline_s, patience_s=patience_s, on_wait=on_wait)
+        connection = await Connection.open(url, deadline_s=deadline_s, retry_s=retry_s, on_wait=on_wait)
         log = cls(run, connection)
         try:
             await ensure_stream(log._stream, run, create=create, replicas=replicas, deadline_s=deadline_s)
@@ -81,16 +79,11 @@ class JetStreamLog:
         return log
 
     async def append(self, appends: Sequence[Append]) -> list[int]:
-        """Store all or nothing; their positions in the given order. Raises Conflict, LogUnavailable, EventTooLarge."""
         limit = min(MAX_EVENT_BYTES, self.connection.max_payload - HEADER_BYTES)
         positions = await self._store(messages_of(appends, limit))
         return [positions[(a.envelope.subject, a.envelope.id)] for a in appends]
 
     async def restore(self, records: Sequence[Recorded]) -> None:
-        """Store records of another copy of this log as they are, at the positions that they have.
-
-        Raises Conflict where the log has something else there or does not end just before them, LogUnavailable.
-        """
         if not records:
             return
         # One fence over the whole log for all of them: nobody else can write in between.
@@ -106,17 +99,17 @@ class JetStreamLog:
                 raise not_the_end(self.run, record, await self.position())
 
     async def _store(self, pending: list[Message]) -> dict[tuple[str, str], int]:
-        """Where each stands then, by subject and id: all are stored together, but for those that are there already."""
+        """The position of each by subject and id. All are stored together, except for those that are there already."""
         positions: dict[tuple[str, str], int] = {}
-        patience = self.connection.patience()
+        retry = self.connection.retry()
         while pending:
             try:
                 first = await self._send(pending)
             except Away as error:
-                await patience.pause(error)
+                await retry.pause(error)
                 continue
             except (_Refused, Contradiction):
-                pending = await self._after_refusal(pending, positions, patience)
+                pending = await self._after_refusal(pending, positions, retry)
                 continue
             positions |= {message.key: position for position, message in enumerate(pending, first)}
             self._remember({message.subject: positions[message.key] for message in pending if message.fence is None})
@@ -126,7 +119,7 @@ class JetStreamLog:
     async def _send(self, messages: Sequence[Message]) -> int:
         """The position of the first. Raises _Refused, Contradiction, Away."""
         whole, wanted = fences_of(self.run, messages, self._known)
-        headers = headers_of(messages, whole, wanted, self._nuid.next().decode())
+        headers = headers_of(messages, whole, wanted, secrets.token_hex(11))
         for message, header in zip(messages[:-1], headers[:-1], strict=True):
             await self.connection.publish(message.subject, message.data, headers=header)
         try:
@@ -138,10 +131,10 @@ class JetStreamLog:
         return int(ack["seq"]) - len(messages) + 1
 
     async def _after_refusal(
-        self, pending: list[Message], positions: dict[tuple[str, str], int], patience: Patience
+        self, pending: list[Message], positions: dict[tuple[str, str], int], retry: Retry
     ) -> list[Message]:
         """What is still to be stored. Raises Conflict where another writer was first."""
-        now = await standing(self._stream, pending)
+        now = await _find(self._stream, pending)
         positions |= now.stored
         left = [message for message in pending if message.key not in now.stored]
         for fence, message in {message.fence: message for message in left if message.fence is not None}.items():
@@ -150,14 +143,14 @@ class JetStreamLog:
         learnt = any(self._known.get(subject, 0) != position for subject, position in moved.items())
         self._remember(moved)
         if len(left) == len(pending) and not learnt:
-            await patience.pause("an append was refused, for a reason that has gone")
+            await retry.pause("an append was refused, for a reason that has gone")
         return left
 
     async def _check_fence(self, fence: Fence, message: Message) -> None:
         actual = await self._stream.end(None if fence.subject == every_event(self.run) else fence.subject)
         if actual != fence.position:
             raise Conflict(
-                f"{message.what} on {message.subject} expected position {fence.position} under {fence.subject}, "
+                f"{message.event_type} on {message.subject} expected position {fence.position} under {fence.subject}, "
                 f"found {actual}: another writer was first",
                 subject=fence.subject,
                 expected=fence.position,
@@ -172,48 +165,75 @@ class JetStreamLog:
             self._known.popitem(last=False)
 
     def read(self, start: int = 1, subject: Subjects = None, *, follow: bool = False) -> AsyncIterator[Recorded]:
-        """Events from position `start` that are wanted, in order. Raises SchemaError naming the position of an
-        event that cannot be read, LogDamaged where one is missing, LogUnavailable."""
+        """As `EventLog.read`. Raises SchemaError naming the position of an event that cannot be read, LogDamaged where
+        one is missing, LogUnavailable.
+        """
         return read_events(self._stream, max(start, 1), subject, follow=follow)
 
-    def stretches(self, start: int, chain: bytes, every: int | None) -> AsyncGenerator[Stretch, None]:
-        """See `Stretched`."""
-        return read_stretches(self._stream, max(start, 1), chain, every)
+    def event_blocks(self, start: int, chain: bytes, every: int | None) -> AsyncGenerator[EventBlock, None]:
+        return read_blocks(self._stream, max(start, 1), chain, every)
 
     async def last(self, subject: str) -> Recorded | None:
-        """The last event that matches the filter."""
-        found = await self._stream.last(subject)
-        return None if found is None else recorded_of(found.position, found.subject, found.data)
+        last = await self._stream.last(subject)
+        return None if last is None else recorded_of(last)
 
     async def last_of_each(self, subjects: Sequence[str]) -> dict[str, Recorded]:
-        """The last event of each of these subjects that has any."""
-        found = [await self._stream.last_of_each(some) for some in _in_questions(subjects)]
-        return {one.subject: recorded_of(one.position, one.subject, one.data) for some in found for one in some}
+        stored = await _last_of_each(self._stream, subjects)
+        return {one.subject: recorded_of(one) for one in stored}
 
     async def position(self) -> int:
-        """The last position, 0 for an empty log."""
         return await self._stream.end()
 
     async def remove(self) -> None:
-        """Take the whole log off its server: for who has made it, and knows that nobody else reads it."""
+        """Delete the whole log on its server; for its maker, where nobody else reads it."""
         await self.connection.api(f"STREAM.DELETE.{self._stream.name}", deadline_s=REMOVE_S)
 
     async def consume(self, name: str, subject: str, *, lease_s: float = 30.0, start: int = 1) -> JetStreamConsumer:
-        """A taker of the queue `name`, which begins at position `start`; the queue stays on the server."""
         return await JetStreamConsumer.open(self.connection, self._stream.name, name, subject, lease_s, start)
 
     async def done_up_to(self, name: str) -> int:
-        """The position up to which everything in the queue `name` is done; 0 where there is no such queue."""
         return await done_up_to(self.connection, self._stream.name, name)
 
     async def close(self) -> None:
-        """Let go of the connection; what was stored stays."""
         await self.connection.close()
-
-
-def _in_questions(subjects: Sequence[str]) -> Iterator[Sequence[str]]:
-    return (subjects[i : i + SUBJECTS] for i in range(0, len(subjects), SUBJECTS))
 
 
 class _Refused(Exception):
     """The server stored nothing, because of a fence or an id."""
+
+
+@dataclass(slots=True)
+class _Found:
+    """stored: position by (subject, id). last: last position by subject, 0 where there is none."""
+
+    stored: dict[tuple[str, str], int]
+    last: dict[str, int]
+
+    def note(self, ids: set[str], message: Stored) -> None:
+        if message.id in ids:
+            ids.discard(message.id)
+            self.stored[(message.subject, message.id)] = message.position
+
+
+async def _find(stream: Stream, messages: Sequence[Message]) -> _Found:
+    """Which of these events are stored already, and the last position of each subject."""
+    wanted: dict[str, set[str]] = {}
+    for message in messages:
+        wanted.setdefault(message.subject, set()).add(message.id)
+    found = _Found({}, dict.fromkeys(wanted, 0))
+    for stored in await _last_of_each(stream, list(wanted)):
+        found.last[stored.subject] = stored.position
+        found.note(wanted[stored.subject], stored)
+    for subject, ids in wanted.items():
+        position, last = 1, found.last[subject]
+        while ids and position <= last:  # oldest first, until all are found
+            page = await stream.page(position, last, subject, limit=_PAGE)
+            for stored in page:
+                found.note(ids, stored)
+            position = page[-1].position + 1
+    return found
+
+
+async def _last_of_each(stream: Stream, subjects: Sequence[str]) -> list[Stored]:
+    parts = (subjects[i : i + _SUBJECTS] for i in range(0, len(subjects), _SUBJECTS))
+    return [stored for part in parts for stored in await stream.last_of_each(part)]

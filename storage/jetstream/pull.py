@@ -1,22 +1,38 @@
-"""`Pull`: messages of one JetStream consumer, on request, into a buffer."""
+"""Messages of a JetStream consumer, on request: `Pull` into a buffer, `read_bulk` for a long part of a stream.
+
+`ephemeral` makes a consumer for one reader. `read_bulk` asks it for thousands at a time, which costs the server a third
+of what Direct Get does. Whatever goes wrong there is `Away`: the reader goes on with pages.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
+import secrets
 import time
 from collections import deque
-from typing import Any, NamedTuple
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any, NamedTuple, Self
 
+from schemas.errors import StorageError
 from storage.jetstream.client import Answer
-from storage.jetstream.connection import Connection
+from storage.jetstream.connection import QUIET_S, Connection
 from storage.jetstream.retry import Away
+from storage.jetstream.stream import PAGE_BYTES, Stored, Stream
+from storage.log import Subjects
+
+BULK_FROM = 5_000
+"""Messages from which on a bulk read is worth a consumer."""
+BULK = 2_000
+"""Messages in one pull of a bulk read; two are asked for at a time."""
+_BULK_EXPIRES_S = 30.0
+_FILLED = "Batch Completed"
 
 ENDED = ("Deleted", "Leadership", "Shutdown", "Reset")
 """Words in a status that says that the consumer itself has ended; any other status ends a request only."""
 UNFILLED = "Nats-Pending-Messages"
-"""Header of a status: how many of the messages that were asked for will not come."""
+"""Header of a status: how many of the requested messages will not come."""
 _GRACE_S = 2.0
 """Seconds after the end of a request in which its closing status must have come."""
 _BEAT_S = 2.0
@@ -40,28 +56,26 @@ class Pulled(NamedTuple):
 
 
 def pulled_of(subject: bytes, reply: bytes, data: bytes, at: float) -> Pulled:
-    """Its figures stand in the reply subject:
-    `$JS.ACK[.domain.account].stream.consumer.attempt.position.number.time.pending`."""
-    tokens = reply.split(b".")
-    attempt, position, number = tokens[4:7] if len(tokens) == 9 else tokens[6:9]
+    """A message whose figures its reply subject holds."""
+    attempt, position, number = _ack_tokens(reply)
     return Pulled(int(position), int(number), int(attempt), at, subject.decode(), data, reply)
 
 
-class Pull:
-    """Requests to a consumer, and what they brought."""
+def _ack_tokens(reply: bytes) -> list[bytes]:
+    """attempt, position, number of `$JS.ACK[.domain.account].stream.consumer.attempt.position.number.time.pending`."""
+    tokens = reply.split(b".")
+    return tokens[4:7] if len(tokens) == 9 else tokens[6:9]
+
+
+class _Requests:
+    """Requests to one consumer; its answers go to `_receive` while inside."""
 
     def __init__(self, connection: Connection, stream: str, consumer: str) -> None:
-        self.buffer: deque[Pulled] = deque()
-        self.gone = False
-        self.breaks = 0
         self._connection, self._subject = connection, f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
-        self._inbox, self._asked = connection.client.new_inbox(), 0
-        self._changed = asyncio.Event()
-        self._open, self._left, self._until = "", 0, 0.0
-        self._beats, self._heard = False, 0.0
+        self._inbox, self._changed = connection.client.new_inbox(), asyncio.Event()
         self._stack = contextlib.AsyncExitStack()
 
-    async def __aenter__(self) -> Pull:
+    async def __aenter__(self) -> Self:
         await self._stack.enter_async_context(self._connection.receiving(self._inbox, self._receive))
         self._stack.enter_context(self._connection.calling_on_breaks(self._on_break))
         return self
@@ -69,8 +83,25 @@ class Pull:
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
+    def _receive(self, subject: bytes, reply: bytes, answer: Answer) -> None:
+        raise NotImplementedError
+
     def _on_break(self) -> None:
-        """What was asked for is forgotten by the server, and what was under way is lost."""
+        raise NotImplementedError
+
+
+class Pull(_Requests):
+    """Requests to a consumer, and a buffer of the messages."""
+
+    def __init__(self, connection: Connection, stream: str, consumer: str) -> None:
+        super().__init__(connection, stream, consumer)
+        self.buffer: deque[Pulled] = deque()
+        self.gone, self.breaks = False, 0
+        self._asked, self._open, self._left, self._until = 0, "", 0, 0.0
+        self._beats, self._heard = False, 0.0
+
+    def _on_break(self) -> None:
+        """The server has forgotten the request, and messages on the way are lost."""
         self.breaks += 1
         self._open = ""
         self._changed.set()
@@ -104,7 +135,7 @@ class Pull:
         return not self._open or self._left <= 0 or time.monotonic() > self._until
 
     async def ask(self, limit: int, *, expires_s: float | None = None, max_bytes: int | None = None) -> None:
-        """Open a request; `expires_s` None: for what is there now. Raises Away."""
+        """Open a request; `expires_s` None: for messages that are there now. Raises Away."""
         self._asked += 1
         body: dict[str, Any] = {"batch": limit}
         if expires_s is None:
@@ -124,7 +155,7 @@ class Pull:
 
     async def wait(self, seconds: float) -> bool:
         """Until anything new happens; False where the time was over first, or where the consumer fell silent, which
-        ends its request. Look at what there is before each call.
+        ends its request. Look into the buffer before each call.
         """
         self._changed.clear()
         end = time.monotonic() + seconds
@@ -141,3 +172,114 @@ class Pull:
             if time.monotonic() >= self._heard + _SILENCE_S:
                 self._open = ""
                 return False
+
+
+@contextlib.asynccontextmanager
+async def ephemeral(
+    connection: Connection, stream: str, position: int, subject: Subjects, idle_s: float
+) -> AsyncIterator[str]:
+    """The name of a consumer that begins at `position` and lives while inside. idle_s: seconds without a pull after
+    which the server ends it.
+
+    Asked for once: a node that has just gone may have been chosen to hold it, and another name is held elsewhere.
+    Raises Away, and StorageError where the server refuses.
+    """
+    name = secrets.token_hex(11)
+    config: dict[str, Any] = {
+        "name": name,
+        "deliver_policy": "by_start_sequence",
+        "opt_start_seq": position,
+        "ack_policy": "none",
+        "mem_storage": True,
+        "num_replicas": 1,
+        "inactive_threshold": int(idle_s * 1e9),
+    }
+    if subject is not None:
+        config["filter_subjects"] = [subject] if isinstance(subject, str) else subject
+    body = json.dumps({"stream_name": stream, "config": config}).encode()
+    try:  # around the question too: a cancellation while it is under way would leave the consumer behind
+        await connection.request(f"$JS.API.CONSUMER.CREATE.{stream}.{name}", body)
+        yield name
+    finally:
+        with contextlib.suppress(StorageError):
+            await connection.send_to_api(f"CONSUMER.DELETE.{stream}.{name}")
+
+
+async def read_bulk(stream: Stream, position: int, end: int) -> AsyncGenerator[list[Stored], None]:
+    """Everything from `position` to `end`, in order, as it comes. Raises Away where it does not come."""
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            name = await stack.enter_async_context(
+                ephemeral(stream.connection, stream.name, position, None, 2 * _BULK_EXPIRES_S)
+            )
+        except StorageError as error:
+            raise Away(f"no consumer to read with: {error}") from error
+        bulk = await stack.enter_async_context(_Bulk(stream, name, position, end))
+        while not bulk.done:
+            yield await bulk.take()
+
+
+class _Bulk(_Requests):
+    """The pulls of one bulk read."""
+
+    def __init__(self, stream: Stream, consumer: str, position: int, end: int) -> None:
+        super().__init__(stream.connection, stream.name, consumer)
+        self._next, self._end, self._asked = position, end, position - 1
+        self._received: list[Stored] = []
+        self._failure = ""
+
+    def _on_break(self) -> None:
+        self._end_with("the connection broke")
+
+    @property
+    def done(self) -> bool:
+        return self._next > self._end and not self._received
+
+    async def take(self) -> list[Stored]:
+        """Messages since the last call, at least one. Raises Away."""
+        while True:
+            self._changed.clear()
+            await self._ask()
+            if self._received:
+                break
+            if self._failure:
+                raise Away(self._failure)
+            try:
+                async with asyncio.timeout(QUIET_S):
+                    await self._changed.wait()
+            except TimeoutError:
+                raise Away(f"the consumer sent nothing for {QUIET_S:.0f} s") from None
+        received, self._received = self._received, []
+        return received
+
+    async def _ask(self) -> None:
+        while self._asked < self._end and self._asked - self._next < BULK:
+            batch = min(BULK, self._end - self._asked)
+            body = {"batch": batch, "expires": int(_BULK_EXPIRES_S * 1e9), "max_bytes": PAGE_BYTES}
+            await self._connection.publish(self._subject, json.dumps(body).encode(), reply=f"{self._inbox}.0")
+            self._asked += batch
+
+    def _receive(self, subject: bytes, reply: bytes, answer: Answer) -> None:
+        if not reply:
+            self._status(answer)
+            return
+        position = int(_ack_tokens(reply)[1])
+        if position != self._next:
+            self._end_with(f"position {position} came where {self._next} should")
+        elif not self._failure:
+            self._received.append(Stored(position, subject.decode(), answer.head, answer.data))
+            self._next += 1
+        self._changed.set()
+
+    def _status(self, answer: Answer) -> None:
+        """A request ended: filled, or short of messages because it reached its bytes."""
+        unfilled = answer.headers.get(UNFILLED, "0" if answer.description == _FILLED else "")
+        if answer.status != "409" or not unfilled or any(word in answer.description for word in ENDED):
+            self._end_with(f"the consumer answered {answer.status} {answer.description}")
+            return
+        self._asked -= int(unfilled)
+        self._changed.set()
+
+    def _end_with(self, failure: str) -> None:
+        self._failure = self._failure or failure
+        self._changed.set()

@@ -1,7 +1,7 @@
-"""Reading a stream in order: up to its end in bulk or in pages (Direct Get), then an ephemeral consumer for what comes.
+"""Reading a stream in order: up to its end in bulk or in pages (Direct Get), then an ephemeral consumer for new events.
 
-Both count. A hole in the positions is `LogDamaged`; a consumer that skips one is thrown away and made anew, and so is
-one that fell silent because its server has gone: reading goes on after the last event that was given out.
+Both check positions. A hole in the stream is `LogDamaged`. A consumer that skips an event, or falls silent because its
+server has gone, is replaced: reading goes on after the last event that was given out.
 """
 
 from __future__ import annotations
@@ -13,40 +13,38 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from schemas.codec import decode
 from schemas.errors import LogDamaged, SchemaError
 from storage.cancellation import end_all
-from storage.event_block import Stretch, arrays_of
+from storage.event_block import EventBlock, arrays_of
 from storage.hash_chain import link_all
-from storage.jetstream.bulk_read import FROM, read_bulk
 from storage.jetstream.connection import QUIET_S
-from storage.jetstream.ephemeral import ephemeral
-from storage.jetstream.pull import Pull, Pulled
-from storage.jetstream.retry import Away, Patience
+from storage.jetstream.pull import BULK_FROM, Pull, Pulled, ephemeral, read_bulk
+from storage.jetstream.retry import Away, Retry
 from storage.jetstream.stream import PAGE, PAGE_BYTES, Stored, Stream
 from storage.log import Recorded, Subjects, is_wanted
 
 _REQUEST_S = 30.0
 
 
-def recorded_of(position: int, subject: str, data: bytes) -> Recorded:
+def recorded_of(message: Stored | Pulled) -> Recorded:
     """Decoded. A SchemaError names the position and the subject."""
     try:
-        return Recorded(position, subject, decode(data), data)
+        return Recorded(message.position, message.subject, decode(message.data), message.data)
     except SchemaError as error:
-        raise type(error)(f"position {position} ({subject}): {error}") from error
+        raise type(error)(f"position {message.position} ({message.subject}): {error}") from error
 
 
 async def read_events(stream: Stream, start: int, subject: Subjects, *, follow: bool) -> AsyncIterator[Recorded]:
     """See `EventLog.read`."""
     position = start
     paged = subject if isinstance(subject, str) else None  # pages have one filter at most
-    patience: Patience | None = None
+    retry: Retry | None = None
     while True:
         end = await stream.end(paged)
         async with contextlib.aclosing(_lists(stream, position, end, paged)) as lists:
             async for some in lists:
-                for found in some:
-                    position = found.position + 1
-                    if paged or is_wanted(found.subject, subject):
-                        yield recorded_of(found.position, found.subject, found.data)
+                for stored in some:
+                    position = stored.position + 1
+                    if paged or is_wanted(stored.subject, subject):
+                        yield recorded_of(stored)
         position = max(position, end + 1)
         if not follow:
             return
@@ -55,15 +53,15 @@ async def read_events(stream: Stream, start: int, subject: Subjects, *, follow: 
                 async for recorded in live:
                     position = recorded.position + 1
                     yield recorded
-            patience = None
+            retry = None
         except Away as error:
-            patience = patience or stream.connection.patience()
-            await patience.pause(error)
+            retry = retry or stream.connection.retry()
+            await retry.pause(error)
 
 
 async def _lists(stream: Stream, position: int, end: int, subject: str | None) -> AsyncGenerator[list[Stored], None]:
     """In bulk where it is much, else (and after any trouble) in pages. Raises LogDamaged for a hole."""
-    if subject is None and end - position >= FROM:
+    if subject is None and end - position >= BULK_FROM:
         with contextlib.suppress(Away):
             async with contextlib.aclosing(read_bulk(stream, position, end)) as bulk:
                 async for some in bulk:
@@ -75,13 +73,13 @@ async def _lists(stream: Stream, position: int, end: int, subject: str | None) -
 
 
 async def _pages(stream: Stream, position: int, end: int, subject: str | None) -> AsyncGenerator[list[Stored], None]:
-    """The next page is under way while one is given out."""
+    """The next page is requested while one is read."""
     ahead = _ask(stream, position, end, subject)
     try:
         while ahead is not None:
             page = await ahead
             ahead = _ask(stream, page[-1].position + 1, end, subject)
-            page = [found for found in page if found.position <= end]
+            page = [stored for stored in page if stored.position <= end]
             whole = len(page) if subject is not None else _in_order(page, position)
             yield page[:whole]
             if whole < len(page):
@@ -95,23 +93,23 @@ async def _pages(stream: Stream, position: int, end: int, subject: str | None) -
 
 
 def _in_order(page: list[Stored], position: int) -> int:
-    """How many of them stand at `position` and after without a hole."""
-    return next((n for n, found in enumerate(page) if found.position != position + n), len(page))
+    """How many of them follow each other without a hole, from `position` on."""
+    return next((n for n, stored in enumerate(page) if stored.position != position + n), len(page))
 
 
-async def read_stretches(stream: Stream, start: int, chain: bytes, every: int | None) -> AsyncGenerator[Stretch, None]:
-    """See `Stretched`. Without `every` one ends with each answer of the server."""
+async def read_blocks(stream: Stream, start: int, chain: bytes, every: int | None) -> AsyncGenerator[EventBlock, None]:
+    """See `HasEventBlocks`. Without `every` a block ends with each answer of the server."""
     end, first, datas = await stream.end(), start, list[bytes]()
     async with contextlib.aclosing(_lists(stream, start, end, None)) as lists:
         async for some in lists:
-            datas += [found.data for found in some]
+            datas += [stored.data for stored in some]
             while datas:
                 count = len(datas) if every is None else every - (first - 1) % every
                 if count > len(datas) and first + len(datas) <= end:
                     break
                 part = datas[:count]
                 before, chain = link_all(chain, part)
-                yield Stretch(first, first + len(part) - 1, before, chain, arrays_of(part))
+                yield EventBlock(first, first + len(part) - 1, before, chain, arrays_of(part))
                 first += len(part)
                 del datas[:count]
 
@@ -121,7 +119,7 @@ def _ask(stream: Stream, position: int, end: int, subject: str | None) -> asynci
 
 
 async def _live(stream: Stream, position: int, subject: Subjects) -> AsyncGenerator[Recorded, None]:
-    """Events from `position` on as they come. Ends when it is not sure to have seen all; Away where it cannot begin."""
+    """Events from `position` on as they come. Ends where one may be missing; Away where it cannot begin."""
     connection = stream.connection
     async with (
         ephemeral(connection, stream.name, position, subject, 2 * _REQUEST_S) as name,
@@ -131,11 +129,11 @@ async def _live(stream: Stream, position: int, subject: Subjects) -> AsyncGenera
             if subject is None and pulled.position != position:
                 return
             position = pulled.position + 1
-            yield recorded_of(pulled.position, pulled.subject, pulled.data)
+            yield recorded_of(pulled)
 
 
 async def deliveries(pull: Pull) -> AsyncIterator[Pulled]:
-    """What the consumer sends, as long as it is certain that nothing is missing in between."""
+    """The consumer's messages, as long as none can be missing in between."""
     number = 0
     while not pull.gone and not pull.breaks:
         if pull.idle:

@@ -1,16 +1,18 @@
-"""`Patience`: how long one waits for a NATS server that is `Away`."""
+"""`Retry`: how long a call waits for a NATS server that is `Away`; and what JetStream's refusals mean."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
 from collections.abc import Callable
+from typing import Any
 
-from schemas.errors import LogUnavailable, StorageError
+from schemas.errors import LogUnavailable, NoSpace, StorageError
 
-SAID_AFTER_S = 0.5
-"""Seconds without an answer that are nothing to speak of."""
+REPORT_AFTER_S = 0.5
+"""Seconds without an answer after which the wait is reported."""
 
 OnWait = Callable[[str], None]
 _log = logging.getLogger(__name__)
@@ -22,15 +24,15 @@ def log_wait(message: str) -> None:
 
 
 class Away(StorageError):
-    """No answer for now. Ask again within the caller's patience."""
+    """No answer for now. Ask again until the caller's deadline."""
 
 
-class Patience:
-    """A deadline with growing pauses. Says once that it waits, then raises LogUnavailable."""
+class Retry:
+    """A deadline with growing pauses. Reports once that it waits, then raises LogUnavailable."""
 
     def __init__(self, url: str, seconds: float, on_wait: OnWait) -> None:
         self._url, self._seconds, self._on_wait = url, seconds, on_wait
-        self._begin, self._pause, self._said = time.monotonic(), 0.01, False
+        self._begin, self._pause, self._reported = time.monotonic(), 0.01, False
         self._since = time.strftime("%H:%M:%S")
 
     @property
@@ -43,9 +45,42 @@ class Patience:
         waited = time.monotonic() - self._begin
         if waited > self._seconds:
             raise LogUnavailable(f"NATS at {self._url} did not do it within {self._seconds:.0f} s: {reason}")
-        if waited > SAID_AFTER_S and not self._said:
-            self._said = True
+        if waited > REPORT_AFTER_S and not self._reported:
+            self._reported = True
             limit = f"{self._seconds:.0f} s at most"
             self._on_wait(f"waiting for NATS at {self._url} since {self._since}, {limit}: {reason}")
         await asyncio.sleep(min(self._pause, self._seconds))
         self._pause = min(self._pause * 2, 0.5)
+
+
+class ApiError(StorageError):
+    """JetStream refused. `code` is its own error code, e.g. 10071."""
+
+    def __init__(self, code: int, description: str) -> None:
+        super().__init__(f"JetStream error {code}: {description}")
+        self.code = code
+
+
+_FULL = {10023, 10047, 10077}
+"""JetStream's codes for no room: insufficient resources, insufficient storage, maximum bytes exceeded."""
+
+_BUSY = {10005, 10008, 10009, 10158, 10167, 10176}
+"""JetStream's codes for a refusal that passes: too few nodes known yet for the replicas, no leader yet, a cluster that
+is not ready, the same event on its way from another writer, too much in flight, a batch whose first part was lost."""
+
+
+def json_answer(data: bytes) -> Any:
+    """The JSON of an answer. Raises Away, NoSpace or ApiError for a refusal, Away for what is not JSON."""
+    try:
+        answer = json.loads(data)
+    except ValueError as error:
+        raise Away(f"an answer that is not JSON: {data[:80]!r}") from error
+    refusal = answer.get("error")
+    if not refusal:
+        return answer
+    code, description = int(refusal.get("err_code", 0)), str(refusal.get("description", ""))
+    if code in _FULL:
+        raise NoSpace(f"NATS has no room to store more ({description}): free disk space in its folder")
+    if code in _BUSY or refusal.get("code") in (429, 503):
+        raise Away(f"JetStream error {code}: {description}")
+    raise ApiError(code, description)

@@ -1,8 +1,8 @@
-"""`Stream`: what stands in one JetStream stream, asked so that the answer is not older than the question.
+"""`Stream`: one JetStream stream, how a run's is made, and look-ups in it that are never older than the question.
 
 Direct Get is quick, but any replica answers it, and one that lags behind knows less than was acked already. So where a
-stream has replicas, single look-ups go to its leader, and a page is believed to be empty only where nothing can be
-there: every page is asked for up to a position that the leader has named.
+stream has replicas, single look-ups go to its leader, and a page counts as empty only where nothing can be there: every
+page is asked for up to a position that the leader has named.
 """
 
 from __future__ import annotations
@@ -13,19 +13,24 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from schemas.errors import LogDamaged
-from storage.jetstream.api_errors import ApiError
+from schemas.errors import ImpossibleCombination, LogDamaged, LogUnavailable, RunNotFound, StorageError
+from schemas.subjects import stream_name, stream_subjects
 from storage.jetstream.append import ID
 from storage.jetstream.client import Answer
 from storage.jetstream.connection import Connection
-from storage.jetstream.retry import Away
+from storage.jetstream.retry import ApiError
+from storage.log import HEADER_BYTES, MAX_EVENT_BYTES
 
 PAGE = 1000
 """Messages in one Direct Get; the server allows 1024."""
 PAGE_BYTES = 16 * 1024 * 1024
-_NO_MESSAGE = 10037
+DUPLICATE_WINDOW_S = 600
+"""Seconds for which the server itself knows an id again. Longer costs it memory (about 150 bytes an event); fences
+and look-ups know an event again for ever."""
 _EVERY = ">"
 """The filter that all subjects pass."""
+_NO_MESSAGE, _NO_STREAM, _OTHER_STREAM, _NOT_ENABLED, _NO_CLUSTER = 10037, 10059, 10058, {10039, 10076}, 10074
+"""JetStream's error codes."""
 
 
 class Stored(NamedTuple):
@@ -49,7 +54,7 @@ class Stream:
         self.connection, self.name, self.replicated = connection, name, replicated
 
     async def info(self, deadline_s: float | None = None) -> Any:
-        """What JetStream says of it. A replica that has just started answers too, before it knows what was acked."""
+        """Its configuration and state. A replica that has just started may lag behind what was acked."""
         return await self.connection.api(f"STREAM.INFO.{self.name}", deadline_s=deadline_s)
 
     async def end(self, subject: str | None = None) -> int:
@@ -63,22 +68,22 @@ class Stream:
         """The last message under a filter."""
         if self.replicated:
             return await self._of_the_leader({"last_by_subj": subject})
-        found = await self.connection.direct_get(self.name, {"last_by_subj": subject})
-        return _stored(found[0]) if found else None
+        messages = await self.connection.direct_get(self.name, {"last_by_subj": subject})
+        return _stored(messages[0]) if messages else None
 
     async def last_of_each(self, subjects: Sequence[str]) -> list[Stored]:
         """The last message of each of at most 1024 subjects that have any."""
         if self.replicated:
-            return [found for found in await asyncio.gather(*map(self.last, subjects)) if found]
+            return [last for last in await asyncio.gather(*map(self.last, subjects)) if last]
         left = set(subjects)
-        found: list[Stored] = []
+        last: list[Stored] = []
         while left:
             page = await self.connection.direct_get(self.name, {"multi_last": sorted(left)})
             if not page:
                 break
-            found += map(_stored, page)
-            left -= {stored.subject for stored in found}
-        return found
+            last += map(_stored, page)
+            left -= {stored.subject for stored in last}
+        return last
 
     async def page(self, position: int, end: int, subject: str | None = None, *, limit: int = PAGE) -> list[Stored]:
         """Messages from `position` on under a filter, at least one: `end`, not below, is known to be one of them.
@@ -88,29 +93,26 @@ class Stream:
         body: dict[str, Any] = {"seq": position, "batch": limit, "max_bytes": PAGE_BYTES}
         if subject is not None:
             body["next_by_subj"] = subject
-        patience = self.connection.patience()
+        retry = self.connection.retry()
         while True:
-            found = await self.connection.direct_get(self.name, body)
-            if found:
-                return [_stored(message) for message in found]
+            messages = await self.connection.direct_get(self.name, body)
+            if messages:
+                return list(map(_stored, messages))
             if not self.replicated:
                 raise LogDamaged(f"stream {self.name} has no position {position}, though {end} is its last")
-            await patience.pause(f"the replica of {self.name} that was asked is behind position {position}")
+            await retry.pause(f"the replica of {self.name} that was asked is behind position {position}")
 
     async def _of_the_leader(self, body: Mapping[str, Any]) -> Stored | None:
         question = json.dumps(body).encode()
-        patience = self.connection.patience()
-        while True:
-            try:
-                answer = await self.connection.request(f"$JS.API.STREAM.MSG.GET.{self.name}", question)
-            except Away as error:
-                await patience.pause(error)
-            except ApiError as error:
-                if error.code == _NO_MESSAGE:
-                    return None
-                raise
-            else:
-                return _told(answer["message"])
+        subject = f"$JS.API.STREAM.MSG.GET.{self.name}"
+        try:
+            message = (await self.connection.persist(lambda: self.connection.request(subject, question)))["message"]
+        except ApiError as error:
+            if error.code == _NO_MESSAGE:
+                return None
+            raise
+        head, data = base64.b64decode(message.get("hdrs", "")), base64.b64decode(message.get("data", ""))
+        return Stored(int(message["seq"]), str(message["subject"]), head, data)
 
 
 def _stored(message: Answer) -> Stored:
@@ -125,6 +127,79 @@ def _last(head: bytes, name: bytes) -> bytes:
     return head[begin : head.index(b"\r\n", begin)]
 
 
-def _told(message: Mapping[str, Any]) -> Stored:
-    head, data = base64.b64decode(message.get("hdrs", "")), base64.b64decode(message.get("data", ""))
-    return Stored(int(message["seq"]), str(message["subject"]), head, data)
+async def ensure_stream(stream: Stream, run: str, *, create: bool, replicas: int, deadline_s: float) -> None:
+    """Make the stream of `run` where there is none, with that many copies; sets `stream.replicated`.
+
+    Raises RunNotFound (`create=False`), StorageError (a stream that is no run's log), LogUnavailable (no JetStream, no
+    answer), ImpossibleCombination (copies, and no cluster).
+    """
+    url = stream.connection.url
+    try:
+        # Not made anew where it is there: in a cluster even that moves leaders about.
+        config = await _config(stream, deadline_s)
+        if config is None and create:
+            config = await _create(stream, stream_config(run, replicas), deadline_s)
+    except ApiError as error:
+        if error.code in _NOT_ENABLED:
+            raise LogUnavailable(f"NATS at {url} runs without JetStream: start it with -js") from error
+        if error.code == _NO_CLUSTER:
+            raise ImpossibleCombination(
+                f"--nats-replicas {replicas} needs a cluster, and NATS at {url} is a single server"
+            ) from error
+        raise
+    if config is None:
+        raise RunNotFound(f"NATS at {url} has no log of run {run!r}: check the run's name, or --nats-url")
+    if create:
+        _check(run, config)
+    stream.replicated = int(config["num_replicas"]) > 1
+
+
+async def _config(stream: Stream, deadline_s: float) -> Any:
+    try:
+        return (await stream.info(deadline_s))["config"]
+    except ApiError as error:
+        if error.code == _NO_STREAM:
+            return None
+        raise
+
+
+async def _create(stream: Stream, wanted: Mapping[str, Any], deadline_s: float) -> Any:
+    try:
+        made = await stream.connection.api(f"STREAM.CREATE.{stream.name}", wanted, deadline_s=deadline_s)
+    except ApiError as error:
+        if error.code != _OTHER_STREAM:
+            raise
+        return await _config(stream, deadline_s)  # somebody else made it at the same time
+    return made["config"]
+
+
+def stream_config(run: str, replicas: int = 1) -> dict[str, Any]:
+    """How the stream of a run is made. Nothing in it can be deleted or purged, for ever."""
+    return {
+        "name": stream_name(run),
+        "subjects": stream_subjects(run),
+        "storage": "file",
+        "retention": "limits",
+        "discard": "new",
+        "max_msgs": -1,
+        "max_bytes": -1,
+        "max_age": 0,
+        "max_consumers": -1,
+        "max_msg_size": MAX_EVENT_BYTES + HEADER_BYTES,
+        "num_replicas": replicas,
+        "duplicate_window": int(DUPLICATE_WINDOW_S * 10**9),
+        "deny_delete": True,
+        "deny_purge": True,
+        "allow_direct": True,
+        "allow_atomic": True,
+    }
+
+
+def _check(run: str, actual: Mapping[str, Any]) -> None:
+    """A stream of the same name that is not ours. What costs no promise may differ, as replicas."""
+    for key, wanted in stream_config(run).items():
+        if (isinstance(wanted, str | list) or wanted is True) and actual.get(key) != wanted:
+            raise StorageError(
+                f"NATS has a stream {stream_name(run)} that is not a run's log ({key} is {actual.get(key)!r}, "
+                f"not {wanted!r}): choose another run name or server"
+            )

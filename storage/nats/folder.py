@@ -1,8 +1,8 @@
-"""What lies in the folder of a NATS server, and who may have it.
+"""The folder of a NATS server, and its lock.
 
-nats.conf      what it runs with           server.json   pid, url, whether temporary
-nats.log       what it says                server.lock   locked by the server process as it lives
-jetstream/     the log itself
+nats.conf      its configuration           server.json   pid, url, whether temporary
+nats.log       its own log                 server.lock   locked by the server process while it lives
+jetstream/     the streams
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from storage.nats.ports import HOST
 
 LOCK = "server.lock"
 MAX_PAYLOAD = 8 * 1024 * 1024
-"""Bytes of one message; above what the log stores as one event."""
+"""Bytes of one message; more than the log's largest event."""
 LEAST_FREE_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class ServerFacts:
-    """What `server.json` says. temporary: started by a reading command, to be stopped by the last one that reads."""
+class ServerRecord:
+    """`server.json`. temporary: started by a reading command, to be stopped by the last reader."""
 
     pid: int
     url: str
@@ -55,10 +55,10 @@ def config_text(folder: Path, port: int, max_store_bytes: int, more: str = "") -
     )
 
 
-def facts_of(folder: Path) -> ServerFacts | None:
-    """What `server.json` in the folder says, if it can be read."""
+def read_record(folder: Path) -> ServerRecord | None:
+    """`server.json` in the folder, if it can be read."""
     try:
-        return ServerFacts(**json.loads((folder / "server.json").read_text()))
+        return ServerRecord(**json.loads((folder / "server.json").read_text()))
     except (OSError, ValueError, TypeError):
         return None
 
@@ -79,8 +79,8 @@ def locked(folder: Path) -> Iterator[int]:
         os.close(file)
 
 
-def room(folder: Path) -> int:
-    """Bytes that the log may have in all: what it has, and nearly what is free."""
+def max_store(folder: Path) -> int:
+    """Bytes that the log may have in all: its present size, and nearly all that is free. Raises NoSpace."""
     free = shutil.disk_usage(folder).free
     if free < LEAST_FREE_BYTES:
         least = f"{LEAST_FREE_BYTES >> 20} MB are the least to start with"
@@ -89,10 +89,10 @@ def room(folder: Path) -> int:
     return used + free * 19 // 20
 
 
-def last_words(folder: Path) -> str:
+def log_tail(folder: Path) -> str:
     """The end of the server's log, on one line."""
     try:
         lines = (folder / "nats.log").read_text(errors="replace").splitlines()
     except OSError:
         return "it left no log"
-    return " | ".join(line for line in lines[-5:])
+    return " | ".join(lines[-5:])

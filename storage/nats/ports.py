@@ -1,4 +1,4 @@
-"""Ports for servers on loopback that stay theirs: whoever starts again must find the address that others know.
+"""Ports for servers on loopback that stay theirs: a server that starts again must get the address that others know.
 
 The kernel gives ports of one range to all that connect, and to all that listen on port 0. A server that is down for a
 moment may find its port of that range in somebody's hands; below it nobody gets one by chance.

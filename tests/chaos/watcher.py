@@ -88,7 +88,7 @@ class Watcher:
             await asyncio.sleep(AGAIN_S)
             return
         log = await JetStreamLog.open(
-            url, self._run, create=False, deadline_s=ANSWER_S, patience_s=ANSWER_S, on_wait=_in_silence
+            url, self._run, create=False, deadline_s=ANSWER_S, retry_s=ANSWER_S, on_wait=_in_silence
         )
         try:
             async with Follower(log, self.position + 1) as follower:

@@ -47,7 +47,7 @@ async def test_a_server_that_readers_start_first_becomes_the_runs(folder: RunFol
         left = NatsServer.attach(folder.nats)
         assert reading is not None
         assert left is not None, "the last reader stopped it"
-        assert (left.pid, left.facts.temporary) == (reading.pid, False)
+        assert (left.pid, left.record.temporary) == (reading.pid, False)
         assert left.pid != before
     assert not left.alive
 

@@ -16,7 +16,6 @@ from schemas.arrays import Array, BlobRef, pack, pack_log_probs, pack_tokens, un
 from schemas.envelope import enclose, event_id
 from schemas.errors import BlobMissing, DamagedEvent, InvalidSubject
 from schemas.event import Event, type_of
-from schemas.event_table import event_table
 from schemas.inbox import InboxPrompt, InboxReply
 from schemas.json_schema import json_schema
 from schemas.registry import BY_TYPE, EVENT_CLASSES, NOUNS
@@ -25,6 +24,7 @@ from schemas.subjects import about, any_verb, every_event, matches, of_type, str
 from tests.golden.log_file import FOLDER, read_records, rendered, rendered_file
 from tests.golden.make import envelopes as golden_envelopes
 from tests.golden.make import main as make_golden
+from tests.schemas.event_table import event_table
 from tests.schemas.strategies import EVENTS
 
 GOLDEN = sorted(FOLDER.glob("*.slimelog"))
@@ -35,7 +35,8 @@ DOCS = Path(__file__).parents[2] / "docs"
 def test_an_event_class_is_documented_and_plain(cls: type[Event]) -> None:
     assert cls.__doc__
     assert cls.__doc__ != Event.__doc__
-    assert "entity" in vars(cls)
+    assert cls.entity is not Event.entity or cls.ENTITY in cls.__struct_fields__
+    assert set(cls.IDENTITY) <= set(cls.__struct_fields__)
     assert cls.__struct_config__.frozen
     noun, verb = type_of(cls).split(".")
     assert noun.isidentifier()
@@ -122,7 +123,7 @@ def test_json_schema_is_the_inbox_contract() -> None:
 
 
 def test_the_page_of_events_is_current() -> None:
-    assert (DOCS / "events.md").read_text() == event_table(), "python -m schemas.event_table > docs/events.md"
+    assert (DOCS / "events.md").read_text() == event_table(), "python -m tests.schemas.event_table > docs/events.md"
 
 
 @pytest.mark.parametrize("bad", ["", "a.b", "a b", "*", ">", "ä", "a\n", "x/y"])

@@ -1,4 +1,4 @@
-"""A fold in bulk is the fold: short forms, stretches and another process change nothing but the time."""
+"""A fold in bulk is the fold: short forms, blocks and another process change nothing but the time."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ from schemas.rewards import RewardAssigned
 from slime_events.core.state.apply import apply, apply_all
 from slime_events.core.state.partial_events import SHORT, SHORT_DECISIONS, read_short
 from slime_events.core.state.run import RunState, state_digest
-from storage.archive.blocks import stretches
-from storage.archive.log import ArchivedLog
+from storage.archive.log import ArchivedLog, event_blocks
 from storage.archive.reader import ArchiveReader
 from storage.archive.writer import ArchiveWriter
-from storage.event_block import Stretch, arrays_of
+from storage.event_block import EventBlock, arrays_of
 from storage.hash_chain import link_all
 from storage.log import Recorded
 from storage.memory_log import MemoryLog
@@ -77,8 +76,8 @@ async def test_an_archive_folds_to_the_state_of_its_log(name: str, tmp_path: Pat
     assert await fold(ArchivedLog(_archive(records, tmp_path, run), run)) == await fold(log)
 
 
-async def _stretches(reader: ArchiveReader, start: int, chain: bytes, every: int | None) -> list[Stretch]:
-    return [stretch async for stretch in stretches(reader, start, chain, every)]
+async def _event_blocks(reader: ArchiveReader, start: int, chain: bytes, every: int | None) -> list[EventBlock]:
+    return [block async for block in event_blocks(reader, start, chain, every)]
 
 
 @pytest.mark.parametrize("every", [50, None])
@@ -87,24 +86,24 @@ async def test_stretches_join(every: int | None, tmp_path: Path) -> None:
     reader = _archive(records, tmp_path, "drive")
     for start in (1, 69, 70, 71, 100, len(records)):
         before = _chain(records, start - 1)
-        found = await _stretches(reader, start, before, every)
+        found = await _event_blocks(reader, start, before, every)
         assert [s.first for s in found] == [start, *(s.last + 1 for s in found[:-1])]
         assert found[-1].last == len(records)
         if every is not None:
             assert all(end in {s.last for s in found} for end in range(-(-start // every) * every, len(records), every))
-        for stretch in found:
-            assert stretch.chain == _chain(records, stretch.last)
-            assert stretch.before == _chain(records, stretch.last - 1)
+        for block in found:
+            assert block.chain == _chain(records, block.last)
+            assert block.before == _chain(records, block.last - 1)
 
 
 async def test_what_is_whole_is_given_before_what_is_damaged(tmp_path: Path) -> None:
     reader = _archive(_driven(), tmp_path, "drive")
     first, *_, last = reader.segments
     (tmp_path / "drive" / last.name).write_bytes(b"")
-    read = stretches(reader, 1, b"", None)
+    read = event_blocks(reader, 1, b"", None)
     assert (await anext(read)).first == first.first
     with pytest.raises(ArchiveDamaged, match=f"archive segment {last.segment} "):
-        _ = [stretch async for stretch in read]
+        _ = [block async for block in read]
 
 
 def _as_far_as_it_goes(log: list[Recorded]) -> tuple[list[Recorded], RunState]:
@@ -175,4 +174,4 @@ async def test_a_changed_byte_in_a_segment_is_found(tmp_path: Path) -> None:
     changed[len(changed) // 2] ^= 1
     segment.write_bytes(changed)
     with pytest.raises(ArchiveDamaged, match="archive segment 2 "):
-        await _stretches(reader, 1, b"", 50)
+        await _event_blocks(reader, 1, b"", 50)

@@ -1,7 +1,7 @@
 """`NatsCluster`: several NATS servers on loopback that keep one log, each with a copy of its own.
 
     <folder>/routes.json      the ports by which the nodes find each other
-    <folder>/node-<i>/        one `NatsServer` each (`nats_server.py`)
+    <folder>/node-<i>/        one `NatsServer` each (storage/nats/server.py)
 
 A stream with three replicas goes on while any two of three nodes live: what was acked is on the disks of at least two.
 A node that comes back catches up from the others. Losing the leader costs an election, 4 to 10 seconds without acks.
@@ -140,20 +140,20 @@ def _ports_of(folder: Path, nodes: int) -> tuple[list[int], Sequence[int | None]
 
 
 async def _connect(url: str, deadline_s: float) -> Connection:
-    return await Connection.open(url, deadline_s=deadline_s, patience_s=deadline_s, on_wait=log_wait)
+    return await Connection.open(url, deadline_s=deadline_s, retry_s=deadline_s, on_wait=log_wait)
 
 
 async def _answers(url: str, deadline_s: float) -> None:
     """Until JetStream answers at a node. While its cluster has no leader it does not answer at all."""
     connection = await _connect(url, deadline_s)
-    patience = connection.patience()
+    retry = connection.retry()
     try:
         while True:
             try:
                 await asyncio.wait_for(connection.request("$JS.API.INFO", b""), 0.25)
                 return
             except (TimeoutError, Away):
-                await patience.pause("its cluster has no leader yet: are most of the nodes up?")
+                await retry.pause("its cluster has no leader yet: are most of the nodes up?")
     finally:
         await connection.close()
 

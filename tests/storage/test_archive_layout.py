@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from schemas.codec import decode
 from schemas.errors import ArchiveDamaged
-from storage.archive import layout_v1, segment
 from storage.archive.log import ArchivedLog
+from storage.archive.manifest import SegmentManifest
 from storage.archive.reader import ArchiveReader
-from storage.archive.repair import repair_archive
-from storage.archive.segment import SegmentRecord, compress
+from storage.archive.segment import Segment, SegmentRecord, compress, decompress, pack, unpack
+from storage.archive.transfer import repair_archive
 from storage.archive.writer import ArchiveWriter
 from storage.event_block import arrays_of
 from storage.log import Recorded
@@ -25,8 +25,28 @@ from tests.golden.log_file import FOLDER, read_records
 from tests.state.whole_log import fold
 
 RUN = "golden"
-LAYOUTS = [layout_v1, segment]
+LAYOUTS = [1, 2]
 records = st.lists(st.builds(SegmentRecord, st.just(0), st.text(max_size=300), st.binary(max_size=70_000)), max_size=5)
+
+
+def _manifest(layout: int, first: int = 1, count: int = 1) -> SegmentManifest:
+    last = first + count - 1
+    return SegmentManifest(
+        segment=1,
+        first=first,
+        last=last,
+        count=count,
+        bytes=0,
+        raw_bytes=0,
+        sha256="",
+        name="",
+        parent="",
+        layout=layout,
+    )
+
+
+def _unpack(layout: int, data: bytes) -> Segment:
+    return unpack(_manifest(layout), data)
 
 
 @pytest.fixture
@@ -81,9 +101,10 @@ async def test_a_damaged_segment_in_layout_1_is_made_again_as_it_was(old: Path, 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @given(said=records, first=st.integers(1, 2**40))
-def test_what_goes_in_comes_out(layout, said: list[SegmentRecord], first: int) -> None:  # type: ignore[no-untyped-def]
+def test_what_goes_in_comes_out(layout: int, said: list[SegmentRecord], first: int) -> None:
     said = [msgspec.structs.replace(record, position=position) for position, record in enumerate(said, first)]
-    segment = layout.unpack_segment(first, layout.pack_segment(said))
+    manifest = _manifest(layout, first, len(said))
+    segment = unpack(manifest, pack(manifest, said))
     assert list(segment.records()) == said
     assert [segment.record(number) for number in range(len(segment))] == said
     for begin in range(len(said)):
@@ -93,17 +114,17 @@ def test_what_goes_in_comes_out(layout, said: list[SegmentRecord], first: int) -
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @given(data=st.binary(max_size=200), packed=st.booleans())
-def test_no_bytes_make_a_reader_raise_anything_else(layout, data: bytes, packed: bool) -> None:  # type: ignore[no-untyped-def]
+def test_no_bytes_make_a_reader_raise_anything_else(layout: int, data: bytes, packed: bool) -> None:
     with pytest.raises(ArchiveDamaged):
-        _ = layout.unpack_segment(1, compress(data or b"x") if packed else data or b"x").subjects
+        _ = _unpack(layout, compress(data or b"x") if packed else data or b"x").subjects
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_segment_cut_short_inside_a_good_frame(layout) -> None:  # type: ignore[no-untyped-def]
-    raw = segment.decompress(layout.pack_segment([SegmentRecord(1, "subject", b"data")]))
+def test_a_segment_cut_short_inside_a_good_frame(layout: int) -> None:
+    raw = decompress(pack(_manifest(layout), [SegmentRecord(1, "subject", b"data")]))
     for end in (2, len(raw) - 1):
         with pytest.raises(ArchiveDamaged):
-            layout.unpack_segment(1, compress(raw[:end]))
+            _unpack(layout, compress(raw[:end]))
 
 
 @pytest.mark.parametrize(
@@ -111,17 +132,17 @@ def test_a_segment_cut_short_inside_a_good_frame(layout) -> None:  # type: ignor
 )
 def test_parts_that_do_not_fit_each_other(parts: tuple[bytes, list[str], bytes]) -> None:
     with pytest.raises(ArchiveDamaged):
-        _ = segment.unpack_segment(1, compress(msgspec.msgpack.encode(parts))).subjects
+        _ = _unpack(2, compress(msgspec.msgpack.encode(parts))).subjects
 
 
 def test_a_record_that_is_shorter_than_its_length_says_is_found() -> None:
-    raw = segment.decompress(layout_v1.pack_segment([SegmentRecord(1, "a", b"x")]))
+    raw = decompress(pack(_manifest(1), [SegmentRecord(1, "a", b"x")]))
     longer = (int.from_bytes(raw[:4], "little") + 1).to_bytes(4, "little") + raw[4:]
     with pytest.raises(ArchiveDamaged):
-        layout_v1.unpack_segment(1, compress(longer))
+        _unpack(1, compress(longer))
 
 
 def test_a_record_at_another_position_is_found() -> None:
-    data = layout_v1.pack_segment([SegmentRecord(1, "a", b""), SegmentRecord(3, "a", b"")])
+    data = pack(_manifest(1, count=2), [SegmentRecord(1, "a", b""), SegmentRecord(3, "a", b"")])
     with pytest.raises(ArchiveDamaged, match="position 3 stands where 2 should"):
-        layout_v1.unpack_segment(1, data)
+        unpack(_manifest(1, count=2), data)

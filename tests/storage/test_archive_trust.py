@@ -23,8 +23,8 @@ from schemas.subjects import about
 from storage.archive.log import ArchivedLog
 from storage.archive.manifest import ManifestChain, SegmentManifest, digest_of, manifest_name, to_json
 from storage.archive.reader import ArchiveReader
-from storage.archive.repair import repair_archive
 from storage.archive.segment import compress
+from storage.archive.transfer import repair_archive
 from storage.archive.writer import ArchiveWriter
 from storage.log import Append, Recorded
 from storage.memory_log import MemoryLog

@@ -13,8 +13,7 @@ import pytest
 from actors.archivist import ArchiveOutcome, Backoff, SealPolicy, archive_run
 from schemas.errors import ArchiveDamaged, DeadlineExceeded
 from storage.archive.reader import ArchiveReader
-from storage.archive.repair import repair_archive
-from storage.archive.restore import restore_log
+from storage.archive.transfer import repair_archive, restore_log
 from storage.archive.writer import ArchiveWriter
 from storage.blobs import BlobStore
 from storage.memory_log import MemoryLog

@@ -14,10 +14,8 @@ from schemas.errors import ArchiveDamaged, BlobMissing, Conflict, LogDamaged, St
 from serve_apps.engine.scripted_engine import Script
 from slime_events.core.state.apply import apply
 from slime_events.core.state.run import RunState, state_digest
-from storage.archive.copy import archive_log
 from storage.archive.reader import ArchiveReader
-from storage.archive.repair import repair_archive
-from storage.archive.restore import restore_log
+from storage.archive.transfer import archive_log, repair_archive, restore_log
 from storage.archive.writer import ArchiveWriter, blobs_to_archive
 from storage.blobs import BlobStore
 from storage.jetstream.log import JetStreamLog

@@ -19,9 +19,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from schemas.errors import CheckpointMismatch, InvalidValue, NoSpace, WeightsDamaged
 from storage.digests import tensor_digests, weights_digest
 from storage.weights.files import INDEX, SINGLE, open_checkpoint
-from storage.weights.manifest import write_manifest
-from storage.weights.retention import Retention
-from storage.weights.store import TensorBytes, WeightStore, read, verify
+from storage.weights.store import Retention, TensorBytes, WeightStore, read, verify, write_manifest
 
 
 def tensors(seed: int = 0) -> list[TensorBytes]:

@@ -14,7 +14,7 @@ def open_new(url: str) -> IO[bytes]:
     """A file to write piece by piece. Raises StoreUnavailable, NoSpace."""
     with store_errors(url):
         files, path = fsspec.core.url_to_fs(url)
-        files.makedirs(files._parent(path), exist_ok=True)
+        files.makedirs(path.rpartition("/")[0], exist_ok=True)
         opened: IO[bytes] = files.open(path, "wb")
     return opened
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from schemas.arrays import pack, pack_log_probs, pack_tokens
 from schemas.errors import DataError
-from schemas.ids import LOADED, sibling_id
+from schemas.ids import LOADED, group_id, requested_of, sibling_id
 from schemas.prompts import PromptSubmitted, Source
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted, RolloutRequested, StopReason, WeightSpan
@@ -119,7 +119,7 @@ class LoadedStep:
         """The first sample's: of a group whose samples have prompts of their own the others say theirs."""
         first = group[0][0]
         return PromptSubmitted(
-            group=f"{LOADED}-{self.step}-{place:06d}",
+            group=group_id(LOADED, self.step, place),
             text=_text(first),
             tokens=pack_tokens(first.tokens[: -first.response_length]),
             source=Source(path=self.template, row=place, epoch=self.step, offset=self.step * len(self.groups) + place),
@@ -238,14 +238,8 @@ def _rollout_of(sample: Sample, place: int) -> str:
     """
     ours = _ours(sample)
     if name := ours.get("rollout") or ours.get("sample"):
-        return str(name) if "rollout" in ours else _asked_for(str(name))
+        return str(name) if "rollout" in ours else requested_of(str(name))  # before the rollout was written too
     return f"place {place}" if sample.rollout_id is None else f"rollout {sample.rollout_id}"
-
-
-def _asked_for(sample: str) -> str:
-    """Of a dump from before the rollout was written into it: in `<group>-s<index>-<number>` all up to the index."""
-    group, _, rest = sample.rpartition("-s")
-    return f"{group}-s{rest.partition('-')[0]}"
 
 
 def _part_of(groups: list[list[Rollout]], part: float | None) -> list[list[Rollout]]:

@@ -21,7 +21,7 @@ from schemas.workers import WorkerJoined, WorkerLost
 from slime_events.core.state.apply import apply, apply_all
 from slime_events.core.state.partial_events import SHORT, Told, read_short
 from slime_events.core.state.run import RunState
-from storage.event_block import Stretch
+from storage.event_block import EventBlock
 from storage.log import Recorded
 
 VERSION = 2
@@ -95,12 +95,12 @@ class Moment:
         self.context.apply_all(recorded.position, (recorded.envelope,))
         self.last = recorded
 
-    def apply_all(self, stretch: Stretch) -> Sequence[Told]:
+    def apply_all(self, block: EventBlock) -> Sequence[Told]:
         """Fold many events in, and return them. `last` is not known afterwards."""
-        events = list(itertools.chain.from_iterable(read_short(stretch.arrays, stretch.first, decisions=True)))
-        apply_all(self.state, [events], stretch.chain.hex())
-        self.context.apply_all(stretch.first, events)
-        self.before, self.last = stretch.before.hex(), None
+        events = list(itertools.chain.from_iterable(read_short(block.arrays, block.first, decisions=True)))
+        apply_all(self.state, [events], block.chain.hex())
+        self.context.apply_all(block.first, events)
+        self.before, self.last = block.before.hex(), None
         return events
 
 

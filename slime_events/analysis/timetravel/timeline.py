@@ -22,7 +22,7 @@ from slime_events.analysis.timetravel.log_position import (
 from slime_events.analysis.timetravel.moment import Moment
 from slime_events.analysis.timetravel.seek_index import EVERY, Mark, SeekIndex
 from slime_events.core.state.run import RunState
-from storage.event_block import Stretched
+from storage.event_block import HasEventBlocks
 from storage.log import Readable, Recorded
 
 Stop = Callable[[Recorded], bool]
@@ -58,17 +58,17 @@ class Timeline:
 
     async def _index(self, moment: Moment) -> None:
         """One pass over what came since the last point."""
-        if isinstance(self._log, Stretched):
-            await self._index_stretches(self._log, moment)
+        if isinstance(self._log, HasEventBlocks):
+            await self._index_blocks(self._log, moment)
         else:
             await self._index_log(moment)
         self._seek.save()
 
-    async def _index_stretches(self, log: Stretched, moment: Moment) -> None:
+    async def _index_blocks(self, log: HasEventBlocks, moment: Moment) -> None:
         chain = bytes.fromhex(moment.state.chain)
-        async with contextlib.aclosing(log.stretches(moment.position + 1, chain, self._every)) as read:
-            async for stretch in read:
-                for position, event in enumerate(moment.apply_all(stretch), stretch.first):
+        async with contextlib.aclosing(log.event_blocks(moment.position + 1, chain, self._every)) as read:
+            async for block in read:
+                for position, event in enumerate(moment.apply_all(block), block.first):
                     self._note_commit(event.event, position)
                 self._mark(moment)
 

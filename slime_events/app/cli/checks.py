@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from storage.reaches import missing, reaches
+
 GIB = 2**30
 OLDEST_NATS = (2, 12)
 # A demo run's folder stays below 1 GiB and its processes below 3 GiB; a run of one's own needs more.
@@ -106,6 +108,15 @@ def check_sglang(limit: float = 120.0) -> Check:
         path = os.pathsep.join(filter(None, (str(shims), os.environ.get("PYTHONPATH", ""))))
         extra = {"PYTHONPATH": path, "SGLANG_USE_CPU_ENGINE": "1"}
     return check_import("sglang", program, ENGINES_MEND, limit=limit, extra=extra)
+
+
+def check_reaches() -> Check:
+    """Whether the pinned packages still have what we use of their inside (docs/vendored.md)."""
+    if absent := missing():
+        only_nats = all(target.startswith("nats.") for target in absent)
+        mend = "install the pinned versions (`make install`)" + only_nats * "; until then the log is read more slowly"
+        return Check("package internals", Outcome.WARN if only_nats else Outcome.FAIL, f"no {', '.join(absent)}", mend)
+    return Check("package internals", Outcome.OK, f"{sum(len(reach.targets) for reach in reaches())} are there")
 
 
 def check_shims() -> Check:
@@ -221,7 +232,7 @@ _STORE_PROGRAM = """
 import sys, time, fsspec
 url = sys.argv[1].rstrip("/") + f"/doctor-{time.time_ns()}"
 store, path = fsspec.core.url_to_fs(url)
-store.makedirs(store._parent(path), exist_ok=True)
+store.makedirs(path.rpartition("/")[0], exist_ok=True)
 start = time.perf_counter()
 store.pipe_file(path, b"slime-events doctor")
 assert store.cat_file(path) == b"slime-events doctor", "other bytes were read than written"

@@ -30,7 +30,7 @@ def live_url(folder: RunFolder) -> str | None:
     if noted.is_file():
         return noted.read_text().strip()
     server = NatsServer.attach(folder.nats)
-    return None if server is None or server.facts.temporary else server.url
+    return None if server is None or server.record.temporary else server.url
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from schemas.checkpoints import CheckpointSaved
 from schemas.evals import EvalCompleted
 from schemas.event import Event, Purpose
 from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
-from schemas.ids import group_of
+from schemas.ids import TRAIN, evaluation_id, group_of
 from schemas.prompts import PromptRejected, PromptSubmitted
 from schemas.rewards import RewardFailed
 from schemas.rollouts import RolloutFailed, RolloutProgressed, RolloutSuspended
@@ -75,14 +75,14 @@ def _prompt_submitted(state: RunState, event: PromptSubmitted, at: int, position
         return
     version = event.version if event.version is not None else state.published
     group.version = version
-    key = f"{event.dataset}-v{version}"
+    key = evaluation_id(event.dataset, version)
     state.evals_begun[event.dataset] = max(version, state.evals_begun.get(event.dataset, -1))
     state.evals.setdefault(key, EvalState(dataset=event.dataset, version=version)).groups.append(event.group)
 
 
 def _prompt_rejected(state: RunState, event: PromptRejected, at: int, position: int) -> None:
     state.counts.prompts_rejected += 1
-    if event.dataset == "train":  # an evaluation may read the file that training reads, and has no cursor
+    if event.dataset == TRAIN:  # an evaluation may read the file that training reads, and has no cursor
         _advance(state, event.source.path, event.source.offset)
 
 
@@ -176,7 +176,7 @@ def _weights_activated(state: RunState, event: WeightsActivated, at: int, positi
 
 
 def _eval_completed(state: RunState, event: EvalCompleted, at: int, position: int) -> None:
-    done = state.evals.pop(f"{event.dataset}-v{event.version}", None)
+    done = state.evals.pop(event.entity(), None)
     for group in done.groups if done else ():
         state.groups.pop(group, None)
     state.eval_means[event.dataset] = event.mean

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 
 from schemas.event import Purpose
-from schemas.ids import INBOX, TRAIN
+from schemas.ids import INBOX, TRAIN, evaluation_group_id, group_id, inbox_group_id
 from schemas.inbox import InboxPrompt
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
 from slime_events.core.config.data import DataSettings
@@ -101,7 +100,7 @@ class PromptFeed:
             return []
         cursor = self._source.cursor_after(cursors.get(self._source.url, 0) - 1)
         rows, _ = self._source.take(cursor, count)
-        return [_event(row, self._source.url, TRAIN, f"{TRAIN}-{row.epoch}") for row in rows]
+        return [_event(row, self._source.url, TRAIN) for row in rows]
 
     def evaluation(self, name: str, version: int) -> list[Prompted]:
         """All prompts of one evaluation set, for one weight version."""
@@ -110,10 +109,7 @@ class PromptFeed:
             first = source.cursor_after(-1)
             rows, _ = source.take(first, len(source)) if len(source) else ([], first)
             self._evaluation_rows[name] = [row for row in rows if row.epoch == 0]
-        return [
-            _event(row, source.url, name, f"eval-{name}-v{version}", purpose=Purpose.EVAL, version=version)
-            for row in self._evaluation_rows[name]
-        ]
+        return [_event(row, source.url, name, version) for row in self._evaluation_rows[name]]
 
     def from_inbox(self, prompt: InboxPrompt) -> PromptSubmitted | Problem:
         """An outside producer's prompt; its group id depends on the sender's key alone."""
@@ -125,10 +121,9 @@ class PromptFeed:
         made = make_prompt(fields, self._inbox_settings(template), self._tokenizer, self._max_prompt_len)
         if isinstance(made, Problem):
             return made
-        digest = hashlib.blake2b(prompt.key.encode(), digest_size=8).hexdigest()
         return submitted(
             made,
-            group=f"{INBOX}-{digest}",
+            group=inbox_group_id(prompt.key),
             source=Source(path=INBOX, key=prompt.key),
             dataset=INBOX,
             label=prompt.label,
@@ -149,19 +144,18 @@ def _event(
     row: PromptRow | BadRow,
     url: str,
     dataset: str,
-    prefix: str,
-    *,
-    purpose: Purpose = Purpose.TRAIN,
     version: int | None = None,
 ) -> Prompted:
+    """version: of an evaluation."""
     if isinstance(row, BadRow):
         return _rejected(row, dataset)
+    of_file = group_id(dataset, row.epoch, row.row)
     return submitted(
         row,
-        group=f"{prefix}-{row.row:06d}",
+        group=of_file if version is None else evaluation_group_id(dataset, version, row.row),
         source=Source(path=url, row=row.row, line=row.line, epoch=row.epoch, offset=row.position),
         dataset=dataset,
-        purpose=purpose,
+        purpose=Purpose.TRAIN if version is None else Purpose.EVAL,
         version=version,
     )
 

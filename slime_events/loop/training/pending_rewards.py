@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from schemas.evals import EvalCompleted
 from schemas.event import Event, Purpose
 from schemas.groups import GroupAccepted, GroupRejected
+from schemas.ids import is_of_evaluation
 from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned, RewardFailed
 from schemas.rollouts import RolloutCompleted, RolloutRequested
@@ -60,8 +61,7 @@ class Ungraded:
         elif isinstance(event, GroupAccepted | GroupRejected):
             self._forget(event.group)
         elif isinstance(event, EvalCompleted):
-            prefix = f"eval-{event.dataset}-v{event.version}-"
-            for group in [g for g in self._prompts if g.startswith(prefix)]:
+            for group in [g for g in self._prompts if is_of_evaluation(g, event.dataset, event.version)]:
                 self._forget(group)
 
     def _forget(self, group: str) -> None:

@@ -1,4 +1,7 @@
-"""All back-ends; one NATS server and one cluster of three for the whole session, a new run for each test."""
+"""All back-ends, and JetStream with either client.
+
+One NATS server and one cluster of three for the whole session, a new run for each test.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from storage.jetstream.client import PLAIN, PlainClient
+from storage.jetstream.fast_client import FastClient
 from storage.jetstream.log import JetStreamLog
 from storage.log import EventLog
 from storage.memory_log import MemoryLog
@@ -23,15 +28,19 @@ class Backend:
 
     url: str | None = None
     replicas: int = 1
+    client: type = FastClient
 
 
-@pytest.fixture(params=["memory", "jetstream", "cluster"])
-def backend(request: pytest.FixtureRequest) -> Backend:
+@pytest.fixture(params=["memory", "jetstream", "plain", "cluster"])
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Backend:
     match request.param:
         case "memory":
             return Backend()
         case "jetstream":
             return Backend(request.getfixturevalue("server").url)
+        case "plain":
+            monkeypatch.setenv(PLAIN, "1")
+            return Backend(request.getfixturevalue("server").url, client=PlainClient)
         case _:
             return Backend(request.getfixturevalue("cluster").url, replicas=3)
 
@@ -44,7 +53,9 @@ async def opened(backend: Backend) -> AsyncIterator[Open]:
 
     async def open_log() -> EventLog:
         if backend.url is not None:
-            logs.append(await JetStreamLog.open(backend.url, run, replicas=backend.replicas))
+            log = await JetStreamLog.open(backend.url, run, replicas=backend.replicas)
+            assert type(log.connection.client) is backend.client
+            logs.append(log)
         elif not logs:
             logs.append(MemoryLog(run))
         return logs[-1]

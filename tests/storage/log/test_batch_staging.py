@@ -11,7 +11,7 @@ import pytest
 from storage.jetstream.log import JetStreamLog
 from storage.nats import batch_staging
 from storage.nats.server import NatsServer
-from tests.storage.log.said import everything, reward
+from tests.storage.log.appends import everything, reward
 
 STREAM = Path(batch_staging.STREAMS)
 

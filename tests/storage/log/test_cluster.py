@@ -16,7 +16,7 @@ from storage.jetstream.log import JetStreamLog
 from storage.jetstream.stream import Stream
 from storage.log import Fence
 from storage.nats.server import NatsServer
-from tests.storage.log.said import chunk, everything, reward
+from tests.storage.log.appends import chunk, everything, reward
 from tests.storage.nats_cluster import NatsCluster
 from tests.storage.waiting import until
 
@@ -43,7 +43,7 @@ class Traffic:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def begin(self) -> None:
-        self._logs = [await JetStreamLog.open(self.url, "r", replicas=3, patience_s=WITHIN_S) for _ in range(4)]
+        self._logs = [await JetStreamLog.open(self.url, "r", replicas=3, retry_s=WITHIN_S) for _ in range(4)]
         jobs = (self._write(0), self._write(1), self._follow(), self._take())
         self._tasks = [asyncio.create_task(job) for job in jobs]
 
@@ -119,7 +119,7 @@ async def test_nothing_acked_is_lost_and_everything_goes_on_while_nodes_are_kill
 
 async def test_without_a_majority_it_waits_and_says_so(own: NatsCluster) -> None:
     said: list[str] = []
-    log = await JetStreamLog.open(own.url, "r", replicas=3, patience_s=WITHIN_S, on_wait=said.append)
+    log = await JetStreamLog.open(own.url, "r", replicas=3, retry_s=WITHIN_S, on_wait=said.append)
     await log.append([reward(log, "a")])
     for node in (0, 1, 2):
         await own.kill(node)

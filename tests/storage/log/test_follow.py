@@ -12,7 +12,7 @@ from schemas.subjects import of_type
 from storage.follow import Follower
 from storage.log import EventLog, Subjects
 from storage.memory_log import MemoryLog
-from tests.storage.log.said import chunk, reward
+from tests.storage.log.appends import chunk, reward
 
 
 @pytest.mark.parametrize("every_s", [None, 0.01], ids=["at once", "now and then"])

@@ -12,7 +12,7 @@ from schemas.subjects import about, every_event
 from storage.group_commit import GroupCommit
 from storage.log import Append, EventLog, Fence, once
 from storage.memory_log import MemoryLog
-from tests.storage.log.said import chunk, everything, failure, reward
+from tests.storage.log.appends import chunk, everything, failure, reward
 from tests.storage.waiting import until
 
 

@@ -9,21 +9,21 @@ import pytest
 from schemas.errors import LogUnavailable
 from slime_events.core.state.apply import apply
 from slime_events.core.state.run import RunState
-from storage.jetstream import bulk_read, read
-from storage.jetstream.bulk_read import read_bulk
+from storage.jetstream import pull, read
 from storage.jetstream.log import JetStreamLog
+from storage.jetstream.pull import read_bulk
 from storage.jetstream.retry import Away
 from storage.log import Recorded, append_all
 from tests.state.whole_log import fold
-from tests.storage.log.said import everything, reward
+from tests.storage.log.appends import everything, reward
 
 COUNT = 60
 
 
 @pytest.fixture
 async def filled(stream: JetStreamLog, monkeypatch: pytest.MonkeyPatch) -> JetStreamLog:
-    monkeypatch.setattr(read, "FROM", 10)
-    monkeypatch.setattr(bulk_read, "BATCH", 7)
+    monkeypatch.setattr(read, "BULK_FROM", 10)
+    monkeypatch.setattr(pull, "BULK", 7)
     await append_all(stream, [reward(stream, f"s{number}") for number in range(COUNT)])
     return stream
 
@@ -34,45 +34,45 @@ async def _bulk(log: JetStreamLog, start: int, end: int) -> list[int]:
 
 async def _pages(log: JetStreamLog, monkeypatch: pytest.MonkeyPatch) -> list[Recorded]:
     with monkeypatch.context() as patched:
-        patched.setattr(read, "FROM", 1000)
+        patched.setattr(read, "BULK_FROM", 1000)
         return await everything(log)
 
 
 @pytest.mark.parametrize("page_bytes", [1 << 20, 1500], ids=["by number", "by bytes"])
 async def test_all_of_it(filled: JetStreamLog, monkeypatch: pytest.MonkeyPatch, page_bytes: int) -> None:
-    monkeypatch.setattr(bulk_read, "PAGE_BYTES", page_bytes)
+    monkeypatch.setattr(pull, "PAGE_BYTES", page_bytes)
     for start, end in ((1, COUNT), (1, 1), (8, 8), (30, 41)):
         assert await _bulk(filled, start, end) == list(range(start, end + 1))
     assert await everything(filled) == await _pages(filled, monkeypatch)
 
 
 @pytest.mark.parametrize("bulk_from", [10, 1000], ids=["in bulk", "in pages"])
-async def test_its_stretches_fold_to_the_same_state(
+async def test_its_blocks_fold_to_the_same_state(
     filled: JetStreamLog, monkeypatch: pytest.MonkeyPatch, bulk_from: int
 ) -> None:
-    monkeypatch.setattr(read, "FROM", bulk_from)
+    monkeypatch.setattr(read, "BULK_FROM", bulk_from)
     state = RunState(run=filled.run)
     for recorded in await everything(filled):
         apply(state, recorded)
-    found = [stretch async for stretch in filled.stretches(1, b"", 25)]
-    assert [(stretch.first, stretch.last) for stretch in found] == [(1, 25), (26, 50), (51, COUNT)]
+    found = [block async for block in filled.event_blocks(1, b"", 25)]
+    assert [(block.first, block.last) for block in found] == [(1, 25), (26, 50), (51, COUNT)]
     assert await fold(filled) == state
-    rest = [stretch async for stretch in filled.stretches(26, found[0].chain, 25)]
-    assert [(stretch.first, stretch.chain) for stretch in rest] == [(s.first, s.chain) for s in found[1:]]
+    rest = [block async for block in filled.event_blocks(26, found[0].chain, 25)]
+    assert [(block.first, block.chain) for block in rest] == [(s.first, s.chain) for s in found[1:]]
 
 
 async def test_what_breaks_in_the_middle_goes_on_in_pages(
     filled: JetStreamLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted, receive, came = await _pages(filled, monkeypatch), bulk_read._Bulk._receive, 0
+    wanted, receive, came = await _pages(filled, monkeypatch), pull._Bulk._receive, 0
 
-    def loses_one(self: bulk_read._Bulk, *message: object) -> None:
+    def loses_one(self: pull._Bulk, *message: object) -> None:
         nonlocal came
         came += 1
         if came != 20:
             receive(self, *message)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(bulk_read._Bulk, "_receive", loses_one)
+    monkeypatch.setattr(pull._Bulk, "_receive", loses_one)
     with pytest.raises(Away, match="came where"):
         await _bulk(filled, 1, COUNT)
     came = 0

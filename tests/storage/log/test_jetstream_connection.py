@@ -44,7 +44,7 @@ async def connection(deaf: Deaf, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         server = await asyncio.start_server(deaf.greet, sock=listening)
         url = f"nats://127.0.0.1:{listening.getsockname()[1]}"
-        connection = await Connection.open(url, deadline_s=30.0, patience_s=30.0, on_wait=log_wait)
+        connection = await Connection.open(url, deadline_s=30.0, retry_s=30.0, on_wait=log_wait)
         connection.client._transport.write(MORE_THAN_IS_TAKEN)
         yield connection
         server.close()

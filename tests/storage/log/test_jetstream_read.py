@@ -12,7 +12,7 @@ from schemas.subjects import stream_name
 from storage.jetstream.log import JetStreamLog
 from storage.jetstream.pull import Pulled
 from storage.jetstream.read import deliveries
-from tests.storage.log.said import reward
+from tests.storage.log.appends import reward
 from tests.storage.waiting import until
 
 

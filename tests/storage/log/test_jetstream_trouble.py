@@ -23,13 +23,13 @@ from schemas.errors import (
 )
 from schemas.subjects import about, every_event, stream_name
 from storage.jetstream import connection, consumer, pull
-from storage.jetstream import stream_config as stream_config_module
+from storage.jetstream import stream as stream_module
 from storage.jetstream.log import JetStreamLog
 from storage.jetstream.retry import Away
-from storage.jetstream.stream_config import stream_config
+from storage.jetstream.stream import stream_config
 from storage.log import EventLog, Fence
 from storage.nats.server import NatsServer
-from tests.storage.log.said import chunk, everything, reward
+from tests.storage.log.appends import chunk, everything, reward
 from tests.storage.waiting import done_up_to, taken, until
 
 
@@ -165,8 +165,8 @@ async def test_a_taker_goes_on_over_a_broken_connection(stream: JetStreamLog, mo
     await taker.close()
 
 
-async def test_patience_ends(own: NatsServer) -> None:
-    log = await JetStreamLog.open(own.url, "r", patience_s=0.3)
+async def test_retries_end(own: NatsServer) -> None:
+    log = await JetStreamLog.open(own.url, "r", retry_s=0.3)
     await log.append([reward(log, "a")])
     await own.stop()
     with pytest.raises(LogUnavailable, match=r"did not do it within 0 s"):
@@ -203,7 +203,7 @@ async def test_a_lost_ack_is_no_second_event(stream: JetStreamLog, monkeypatch: 
 async def test_an_event_is_known_again_after_the_duplicate_window(
     server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream_config_module, "DUPLICATE_WINDOW_S", 0.1)
+    monkeypatch.setattr(stream_module, "DUPLICATE_WINDOW_S", 0.1)
     log = await JetStreamLog.open(server.url, "window")
     await log.append([chunk(log, "a", 0), chunk(log, "a", 4), reward(log, "a")])
     await asyncio.sleep(0.5)
@@ -284,7 +284,7 @@ async def test_a_run_that_is_not_there(server: NatsServer) -> None:
 
 async def test_a_full_disk_is_named(tmp_path: Path) -> None:
     async with await NatsServer.start(tmp_path / "nats", max_store_bytes=2 << 20) as server:
-        log = await JetStreamLog.open(server.url, "r", patience_s=60)
+        log = await JetStreamLog.open(server.url, "r", retry_s=60)
         with pytest.raises(NoSpace, match="no room"):
             await _fill(log)
         stored = len(await everything(log))

@@ -6,18 +6,19 @@ import random
 
 import pytest
 
-from storage.jetstream.client import Answer, WireClient, parse_header_lines
+from storage.jetstream.client import Answer, parse_header_lines
+from storage.jetstream.fast_client import FastClient
 
 INBOX = "_INBOX.abc"
 
 
-class Seen(WireClient):
+class Seen(FastClient):
     """A client without a connection, which notes what it was given."""
 
     def __init__(self) -> None:
         super().__init__()
         self.seen: list[object] = []
-        self.hand_over(INBOX, 1, lambda subject, reply, answer: self.seen.append((subject, reply, answer)))
+        self.register(INBOX, 1, lambda subject, reply, answer: self.seen.append((subject, reply, answer)))
 
     async def _process_ping(self) -> None:
         self.seen.append("ping")

@@ -12,8 +12,8 @@ from schemas.rewards import RewardFailed, RewardFailureKind
 from schemas.subjects import about, every_event, everything_about, of_type
 from storage.log import MAX_BATCH, Append, Consumer, Delivery, EventLog, Fence, append_all, once
 from storage.memory_log import MemoryLog
+from tests.storage.log.appends import chunk, everything, failure, reward, said
 from tests.storage.log.conftest import Open
-from tests.storage.log.said import chunk, everything, failure, reward, said
 from tests.storage.waiting import done_up_to, taken
 
 

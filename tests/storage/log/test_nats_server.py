@@ -15,10 +15,9 @@ import pytest
 from schemas.errors import FolderInUse, LogUnavailable, MissingPart, NoSpace, RunNotFound
 from storage.jetstream.log import JetStreamLog
 from storage.nats import folder, server
-from storage.nats.binary import find_binary
-from storage.nats.server import NatsServer
+from storage.nats.server import NatsServer, find_binary
 from storage.open_log import open_run_log, record_url
-from tests.storage.log.said import reward
+from tests.storage.log.appends import reward
 
 
 async def _run_with_one_event(folder: Path) -> None:
@@ -107,7 +106,7 @@ async def test_a_stale_pid_is_nobody(tmp_path: Path) -> None:
     stale = (tmp_path / "server.json").read_text().replace(str(server.pid), str(os.getpid()))
     (tmp_path / "server.json").write_text(stale)
     assert NatsServer.attach(tmp_path) is None
-    NatsServer(tmp_path, folder.facts_of(tmp_path) or server.facts).signal(signal.SIGKILL)  # does not hit us
+    NatsServer(tmp_path, folder.read_record(tmp_path) or server.record).signal(signal.SIGKILL)  # does not hit us
 
 
 async def test_a_server_that_has_ended_is_seen_to_have_however_late_one_looks(tmp_path: Path) -> None:

@@ -28,8 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def _archive(folder: RunFolder, url: str, *, repair: bool, own: bool) -> None:
     from slime_events.app.launch.run_lock import is_held
-    from storage.archive.copy import archive_log
-    from storage.archive.repair import repair_archive
+    from storage.archive.transfer import archive_log, repair_archive
     from storage.archive.writer import ArchiveWriter, blobs_to_archive
     from storage.open_log import open_run_log
 

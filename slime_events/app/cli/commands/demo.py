@@ -17,6 +17,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from schemas.errors import ConfigError, InvalidValue, SlimeEventsError
+from schemas.ids import TRAIN, group_id, sample_id
 from slime_events.algorithms.train_arguments import parse_train
 from slime_events.app.cli.commands.train import INTERRUPTED, is_interrupted, resolve, resolve_epochs, run_to_end, say
 from slime_events.core.config.flags import ParsedTrain
@@ -169,7 +170,7 @@ def _check_unused(folder: RunFolder, other: str, *, force: bool) -> None:
         raise ConfigError(f"run {folder.run} is on: wait for its end, or {other}")
     if server is None:
         return
-    if server.facts.temporary:
+    if server.record.temporary:
         raise ConfigError(f"run {folder.run} is being read (NATS server {server.pid}): wait, or {other}")
     if not force:
         raise ConfigError(
@@ -216,4 +217,4 @@ def last_sample(steps: int, settings: TrainSettings) -> str | None:
     others = (data.rollout_shuffle, data.archive_prompts, data.data_source_path, settings.debug.load_debug_rollout_data)
     if any(others) or data.prompt_sampler != "file" or not steps:
         return None
-    return f"train-0-{steps * settings.rollout.rollout_batch_size - 1:06d}-s0"
+    return sample_id(group_id(TRAIN, 0, steps * settings.rollout.rollout_batch_size - 1), 0)

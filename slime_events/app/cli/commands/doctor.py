@@ -24,6 +24,7 @@ from slime_events.app.cli.checks import (
     check_port,
     check_python,
     check_ray,
+    check_reaches,
     check_sglang,
     check_shims,
     check_torch,
@@ -49,7 +50,7 @@ def _checks(arguments: argparse.Namespace) -> list[Callable[[], Check]]:
     else:
         megatron = partial(check_files, "megatron-core", MEGATRON_IMPORTS, ENGINES_MEND)
         checks += [check_torch, megatron, check_ray, partial(check_files, "sglang", SGLANG_IMPORTS, ENGINES_MEND)]
-    checks += [check_shims, partial(check_package, "psutil", _PSUTIL)]
+    checks += [check_reaches, check_shims, partial(check_package, "psutil", _PSUTIL)]
     nodes = arguments.nats_url.split(",") if arguments.nats_url else []
     checks += [partial(check_nats_url, node) for node in nodes] or [check_nats]
     checks += [partial(check_port, port) for port in arguments.port or (0,)]

@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
 async def _restore(arguments: argparse.Namespace) -> None:
     from slime_events.app.launch.run_lock import holding
     from storage.archive.reader import ArchiveReader
-    from storage.archive.restore import restore_log
+    from storage.archive.transfer import restore_log
     from storage.blobs import BlobStore
 
     reader = await asyncio.to_thread(ArchiveReader, arguments.archive_url, arguments.run)

@@ -71,7 +71,7 @@ async def _tidy(folder: RunFolder) -> None:
     from storage.nats.server import NatsServer
 
     server = NatsServer.attach(folder.nats)
-    if server is not None and not server.facts.temporary:
+    if server is not None and not server.record.temporary:
         with holding(folder) as before:
             async with LogServer(folder, None, say).running(before):
                 pass

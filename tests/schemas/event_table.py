@@ -1,4 +1,4 @@
-"""docs/events.md, made from the structs and their docstrings: `python -m schemas.event_table > docs/events.md`."""
+"""docs/events.md, made from the structs and their docstrings: `python -m tests.schemas.event_table`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from schemas.registry import EVENT_CLASSES, NOUNS
 
 _HEAD = """# Events
 
-This page is made from the structs in `schemas/`: `python -m schemas.event_table > docs/events.md`.
+This page is made from the structs in `schemas/`: `python -m tests.schemas.event_table > docs/events.md`.
 
 An event is a MessagePack map in an envelope: `id`, `run`, `schema`, `at` (UTC nanoseconds), `producer`, `event`, and
 where there are any `cause` (the id of the event that led to it) and `traceparent`. It is stored under the subject

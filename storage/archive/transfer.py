@@ -1,0 +1,147 @@
+"""Between a log and its archive: `archive_log`, `restore_log`, and `repair_archive` for damaged segments."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from schemas.arrays import BlobRef
+from schemas.errors import ArchiveDamaged, BlobMissing, Conflict, LogDamaged, StorageError
+from schemas.runs import RunFinished
+from schemas.subjects import about
+from storage.archive.manifest import SegmentManifest, digest_of
+from storage.archive.reader import ArchiveReader
+from storage.archive.segment import SegmentRecord, pack
+from storage.archive.writer import SEGMENT_BYTES, ArchiveWriter
+from storage.blobs import BlobStore
+from storage.log import MAX_BATCH, MAX_BATCH_BYTES, EventLog, Recorded, Restorable
+from storage.object_store import ObjectFolder
+from storage.payloads import blob_refs
+
+OnProgress = Callable[[int, int], None]
+"""Called with the position that is restored and the last one, after each batch."""
+
+
+async def archive_log(log: EventLog, writer: ArchiveWriter) -> int:
+    """Seal everything from the archive's end to the log's, and close the archive where the run has finished.
+
+    For a run without an archivist; appends nothing to the log. Returns the number of events archived. Raises as
+    `ArchiveWriter.seal` and `EventLog.read`.
+    """
+    begin = writer.next_position
+    async for recorded in log.read(begin):
+        writer.add(recorded)
+        if writer.pending_bytes >= SEGMENT_BYTES:
+            await asyncio.to_thread(writer.seal)
+    last = await log.last(about(log.run, "run", "run"))
+    if last is not None and isinstance(last.envelope.event, RunFinished):
+        await asyncio.to_thread(writer.close)
+    else:
+        await asyncio.to_thread(writer.seal)
+    return writer.next_position - begin
+
+
+async def repair_archive(
+    log: Restorable, url: str, run: str, options: Mapping[str, Any] | None = None
+) -> list[SegmentManifest]:
+    """Make every damaged or missing segment again; returns those. The same events give the same bytes.
+
+    Manifests are not made again: segments are checked against them. Raises ArchiveDamaged where a manifest is
+    damaged, or where the log does not give the segment of the manifest; LogDamaged, LogUnavailable, StoreUnavailable.
+    """
+    reader = await asyncio.to_thread(ArchiveReader, url, run, options)
+    objects = ObjectFolder(reader.url, options)
+    damaged = await asyncio.to_thread(reader.damaged)
+    for manifest in damaged:
+        data = await _from_log(log, manifest)
+        if digest_of(data) != manifest.sha256:
+            raise ArchiveDamaged(
+                f"positions {manifest.first} to {manifest.last} of the log do not give segment {manifest.segment} of "
+                f"{reader.url} again: it is the archive of another log, or was packed by another version of zstd. "
+                "Archive the log anew into an empty folder"
+            )
+        await asyncio.to_thread(objects.replace, manifest.name, data)
+    return damaged
+
+
+async def _from_log(log: Restorable, manifest: SegmentManifest) -> bytes:
+    records: list[SegmentRecord] = []
+    async for recorded in log.read(manifest.first):
+        if recorded.position > manifest.last:
+            break
+        records.append(SegmentRecord(recorded.position, recorded.subject, recorded.data))
+    return await asyncio.to_thread(pack, manifest, records)
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """A restored log. position: its last. before: the last of an interrupted restore. blobs: copied now."""
+
+    position: int
+    before: int
+    blobs: int
+
+
+async def restore_log(
+    reader: ArchiveReader, log: Restorable, blobs: BlobStore, on_progress: OnProgress = lambda *_: None
+) -> Restored:
+    """Fill `log` from the archive, and `blobs` with those that the events name and the archive has.
+
+    A log that holds the beginning of the archive (an interrupted restore) is filled from there on. Raises Conflict
+    where it holds anything else, BlobMissing for a blob that neither the archive nor `blobs` has, ArchiveDamaged,
+    LogUnavailable, StoreUnavailable.
+    """
+    if not reader.last:
+        raise StorageError(f"the archive {reader.url} has no events: there is nothing to restore. Is it the right URL?")
+    before = await log.position()
+    if before > reader.last:
+        raise Conflict(
+            f"the log goes to position {before}, the archive {reader.url} to {reader.last}: restore elsewhere",
+            subject=reader.url,
+            expected=reader.last,
+            actual=before,
+        )
+    copied = 0
+    # The last event that is there goes first: storing it again does nothing, if it is the archive's.
+    batches = _batches(reader, max(1, before))
+    while batch := await asyncio.to_thread(next, batches, None):
+        copied += await asyncio.to_thread(_copy_blobs, batch, reader.blobs, blobs)
+        await log.restore(batch)
+        on_progress(batch[-1].position, reader.last)
+    end = await log.position()
+    if end != reader.last:
+        raise LogDamaged(f"the restored log ends at position {end}, the archive {reader.url} at {reader.last}")
+    return Restored(end, before, copied)
+
+
+def _batches(reader: ArchiveReader, start: int) -> Iterator[list[Recorded]]:
+    """What one atomic call can hold; the event at `start` alone, as it may be there already."""
+    batch: list[Recorded] = []
+    size = 0
+    for recorded in reader.read(start):
+        alone = bool(batch) and batch[0].position == start
+        if alone or len(batch) == MAX_BATCH or (batch and size + len(recorded.data) > MAX_BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(recorded)
+        size += len(recorded.data)
+    if batch:
+        yield batch
+
+
+def _copy_blobs(batch: Sequence[Recorded], archived: BlobStore, blobs: BlobStore) -> int:
+    refs: dict[BlobRef, None] = {}
+    for recorded in batch:
+        refs |= dict.fromkeys(blob_refs(recorded.envelope.event))
+    missing = [ref for ref in refs if not blobs.has(ref)]
+    for ref in missing:
+        try:
+            blobs.put(archived.get(ref))
+        except BlobMissing as error:
+            raise BlobMissing(
+                f"blob {ref.sha256} ({ref.size} bytes) is neither at {blobs.url} nor in the archive at {archived.url}: "
+                "bring the run's blob store there, then restore again"
+            ) from error
+    return len(missing)
