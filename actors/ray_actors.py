@@ -44,14 +44,14 @@ from storage.weights.store import WeightStore
 
 
 class ConductorActor:
-    """Decides. Also takes outside prompts in, since it has the tokenizer."""
+    """The conductor. It also takes in prompts from outside, since it has the tokenizer."""
 
     def __init__(self) -> None:
         self._conductor: Conductor | None = None
         self._stop_asked = False
 
     async def run(self, address: RunAddress, settings: TrainSettings) -> str:
-        """Conduct to the end; how the run ended."""
+        """Run to the end; the reason why the run ended."""
         begun = time.perf_counter()
         data = settings.data
         async with join_run(address, "conductor") as worker, contextlib.AsyncExitStack() as stack:
@@ -165,7 +165,7 @@ class TrainerActor:
 
 
 class RankActor:
-    """A further Megatron rank: does what rank 0's process tells it, in the same order."""
+    """A further Megatron rank: makes the same calls as rank 0, in the same order."""
 
     def __init__(self, folder: str, rank: int) -> None:
         setup_logging(f"trainer-rank{rank}", Path(folder) / "logs")

@@ -1,4 +1,7 @@
-"""The Ray actors of slime's debug flags: rollouts out of dumps, no trainer, dumps of what is made."""
+"""The roles of slime's debug flags: rollouts out of dumps, no trainer, dumps of what is made.
+
+next step's dump -> prompt.submitted -> (the conductor) -> rollout.requested -> rollout.completed + reward.assigned
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,10 @@ Load = Callable[[int], LoadedStep]
 
 
 class Loader:
-    """steps: of the run. It holds one dump, and what of it was asked for and not answered."""
+    """Plays recorded rollouts into a run that has no engines, under its own name as producer and engine.
+
+    steps: of the run. It holds one dump, and its requests that are not answered.
+    """
 
     def __init__(
         self, worker: Participant, load: Load, offload: Callable[[Event], Awaitable[Event]], *, steps: int
@@ -100,14 +106,14 @@ class Loader:
         for position, request in asked.values():
             step, place = self._groups[request.group]
             answers = (await self._step(step)).answers(request, place, self._worker.id)
-            said = [Append(await self._enclosed(one), self._fence(one, request, position)) for one in answers]
+            appends = [Append(await self._enclosed(one), self._fence(one, request, position)) for one in answers]
             try:
-                await self._worker.log.append(said)
+                await self._worker.log.append(appends)
             except Conflict:
                 log.info("%s was answered by another loader", request.sample)
 
     def _fence(self, event: RolloutCompleted | RewardAssigned, request: RolloutRequested, position: int) -> Fence:
-        """Nothing is said of a sample after its request, and of a further one of its rollout nothing at all."""
+        """A sample has no event after its request; a further sample of its rollout has none at all."""
         noun = "rollout" if isinstance(event, RolloutCompleted) else "reward"
         asked = noun == "rollout" and event.sample == request.sample
         return Fence(about(self._worker.log.run, noun, event.sample), position if asked else 0)
@@ -117,7 +123,11 @@ class Loader:
 
 
 class Dumper:
-    """template: of the files' paths, with {rollout_id}."""
+    """Writes a rollout dump for each sealed batch and each evaluation while a run is on.
+
+    It reads the log from its beginning whenever it starts and writes the same files again, so a lost one loses nothing.
+    template: of the files' paths, with {rollout_id}.
+    """
 
     def __init__(self, worker: Participant, fetch: Fetch, template: str) -> None:
         self._worker, self._writer = worker, DumpWriter(template)
@@ -140,13 +150,13 @@ DIGEST = hashlib.sha256(b"no optimizer").hexdigest()
 
 
 class UntrainedRanks:
-    """hf_checkpoint: the folder of the weights."""
+    """In place of Megatron's ranks: the weights stay those of the folder `hf_checkpoint`."""
 
     def __init__(self, hf_checkpoint: str) -> None:
         self._folder = hf_checkpoint
 
     async def train(self, batch: TrainBatch) -> StepResult:
-        """Nothing; how many samples there were, for whoever looks at the steps."""
+        """Trains nothing; counts the samples and their mean reward."""
         rewards = [sample.raw_reward for sample in batch.samples]
         metrics = {"samples": float(len(rewards))}
         if rewards:

@@ -1,4 +1,4 @@
-"""`FollowedBatches`: what a learner has yet to train: named by its own log, made of its parent's rollouts."""
+"""`FollowedBatches`: a learner's pending batches: named by its own log, made of its parent's rollouts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from slime_events.loop.training.batch_builder import make_batch
 from slime_events.loop.training.pending_batches import OpenBatches
 
 AHEAD = 4
-"""Batches whose rollouts are held at a time: what the parent has made beyond them stays in its log."""
+"""Batches whose rollouts are held at a time; later ones stay in the parent's log."""
 
 
 class FollowedBatches(OpenBatches):
@@ -42,7 +42,7 @@ class FollowedBatches(OpenBatches):
             self._trajectories.apply(event, position)
 
     def take(self, taken: Taken) -> None:
-        """What that event came to: rollouts of no use are let go of, those of a batch are whole now."""
+        """Drop rollouts that no batch needs; a batch that is taken has all its rollouts now."""
         self._trajectories.forget(taken.unused)
         if taken.batch is None:
             return
@@ -53,11 +53,11 @@ class FollowedBatches(OpenBatches):
             self._changed.set()
 
     async def room(self) -> None:
-        """Wait until the rollouts of another batch may be held. Only the trainer makes room, whose end is seen."""
+        """Wait until the rollouts of another batch may be held: until the trainer has trained one."""
         await self._until(lambda: len(self._whole) < AHEAD)
 
     async def made(self, step: int) -> TrainBatch:
-        """`make`, once the parent's log was read as far as that. Its reader has a deadline, and its end is seen."""
+        """`make`, once the parent's log was read that far. Its reader has a deadline."""
         await self._until(lambda: step in self._whole)
         return self.make(step)
 
@@ -73,7 +73,7 @@ class FollowedBatches(OpenBatches):
         return make_batch(sealed, shared, self._fetch, temperature=self._temperature)
 
     def forget(self, step: int) -> None:
-        """Let go of what a trained step was made of, or will have been once the parent's log is read that far."""
+        """Drop the rollouts of a trained step, also those that the parent's log is yet to give."""
         super().forget(step)
         self._done.add(step)
         if (whole := self._whole.pop(step, None)) is not None:
@@ -82,8 +82,6 @@ class FollowedBatches(OpenBatches):
 
 
 def _as_seen(trajectory: Trajectory, shared: int) -> Trajectory:
-    """A parent's rollout as a learner has it: what versions after the shared one made, none of its own did, so it
-    counts as made by that one.
-    """
+    """A parent's rollout with spans newer than the shared version clamped to it."""
     spans = tuple(WeightSpan(span.start, span.end, min(span.version, shared)) for span in trajectory.spans)
     return replace(trajectory, spans=spans)

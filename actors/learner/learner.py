@@ -4,8 +4,8 @@
                                                       ├─ own log -> run.finished
     parent's rollouts -> `FollowedBatches` -> Trainer ┘  step.committed + weights.published, checkpoint.saved
 
-A learner that takes over from one that was killed reads the parent's log again and comes to the same batches: those
-that its own log has are compared, not said again. Steps are trained and committed as in any run.
+A learner that replaces a killed one reads the parent's log again and gets the same batches: those in its own log are
+compared, not appended again. Steps are trained and committed as in any run.
 """
 
 from __future__ import annotations
@@ -42,10 +42,11 @@ OpenParent = Callable[[str], AbstractAsyncContextManager[OpenedRun]]
 async def parent_records(
     where: str, *, deadline_s: float, open_parent: OpenParent = open_run
 ) -> AsyncGenerator[Recorded, None]:
-    """All of it, from its first event on: an archive to its end, a run until it has ended.
+    """The parent's whole log: an archive to its end, a run until it has ended.
 
-    Raises DeadlineExceeded where nothing new is said for `deadline_s` by a run that has not ended, or its log does not
-    answer for that long.
+    A run stops its server when it ends, and a learner may still be behind: the log is then opened again, as that of a
+    run that has finished. Raises DeadlineExceeded where an unfinished run appends nothing for `deadline_s`, or its log
+    does not answer for that long.
     """
     reader = _Reader(deadline_s)
     while True:
@@ -72,8 +73,8 @@ class _Reader:
         """Raises DeadlineExceeded where there has been none for too long."""
         if time.monotonic() - self._news > self._deadline_s:
             raise DeadlineExceeded(
-                f"the run at {where} has said nothing for {self._deadline_s:.0f} s and has not ended: see whether it "
-                "is on; the same command goes on from here"
+                f"the run at {where} has appended nothing for {self._deadline_s:.0f} s and has not ended: see whether "
+                "it is on; the same command goes on from here"
             )
 
     async def read(self, parent: OpenedRun) -> AsyncGenerator[Recorded, None]:
@@ -86,7 +87,7 @@ class _Reader:
             while not (self._over and follower.caught_up):
                 for recorded in await follower.next(wait_s=LOOK_S):
                     yield self._take(recorded)
-                    self._news = time.monotonic()  # after whoever takes it has taken its time
+                    self._news = time.monotonic()  # after the consumer has taken its time
                 self.check_news(parent.where)
 
     def _take(self, recorded: Recorded) -> Recorded:
@@ -138,8 +139,8 @@ class Learner:
         return self._end.result()
 
     async def _seal(self) -> None:
-        """Say the batches that the parent's log gives, at the trainer's pace."""
-        said = {
+        """Append the batches that the parent's log gives, at the trainer's pace."""
+        recorded_digests = {
             recorded.envelope.event.step: recorded.envelope.event.digest
             async for recorded in self._worker.log.read(1, of_type(self._worker.log.run, "batch.sealed"))
             if isinstance(recorded.envelope.event, BatchSealed)
@@ -150,21 +151,21 @@ class Learner:
                 self._rollouts.read(recorded.envelope.event, recorded.position)
                 taken = self._batches.apply(recorded)
                 if taken.batch is not None:
-                    await self._say(taken.batch, said)
+                    await self._append(taken.batch, recorded_digests)
                     end = taken.batch.step + 1
                 self._rollouts.take(taken)
                 if end >= self._plan.steps:
                     break
                 await self._rollouts.room()
-        if lost := [step for step in said if step >= end]:
+        if lost := [step for step in recorded_digests if step >= end]:
             raise StorageError(
                 f"the parent's log ends before its batch of step {lost[0]}, which {self._worker.log.run} "
                 "has trained on or is to: open the whole of it"
             )
         self._end.set_result(end)
 
-    async def _say(self, batch: BatchSealed, said: dict[int, str]) -> None:
-        before = said.get(batch.step)
+    async def _append(self, batch: BatchSealed, recorded_digests: dict[int, str]) -> None:
+        before = recorded_digests.get(batch.step)
         if before is None:
             await self._worker.append([batch])
         elif before != batch.digest:
@@ -174,7 +175,7 @@ class Learner:
             )
 
     async def _finish(self) -> None:
-        """Fold the own log; once all there is to train is in it, say that the run is over."""
+        """Fold the own log; once all steps are in it, append that the run is over."""
         own = self._worker.log
         state, saved = RunState(run=own.run), 0
         async with Follower(own) as follower:
@@ -191,7 +192,7 @@ class Learner:
                         )
                         return
                     except Conflict:
-                        continue  # the archivist has said something meanwhile
+                        continue  # the archivist has appended something meanwhile
 
     def _is_complete(self, state: RunState, saved: int) -> bool:
         if not self._end.done() or state.version < self._end.result():

@@ -2,7 +2,7 @@
 
 import warnings
 
-# Megatron says at each import what it would rather have; `slime-events doctor` says it once.
+# Megatron warns at each import of optional packages; `slime-events doctor` reports them once.
 warnings.filterwarnings(
     "ignore", message=".*(Transformer Engine and Apex are|Apex is) not installed", module="megatron"
 )

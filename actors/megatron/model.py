@@ -29,6 +29,12 @@ from slime_events.core.config.trainer import TrainerSettings
 
 logger = logging.getLogger(__name__)
 
+SAME_NAMES = (
+    "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups", "kv_channels",
+    "qk_layernorm", "add_qkv_bias",
+)  # fmt: skip
+"""What Megatron's config calls as `Architecture` does."""
+
 
 class PolicyModel(GPTModel):  # type: ignore[misc]  # Megatron's class is not typed
     """GPTModel that computes logits only for the rows that `PackedSequences.rows` names."""
@@ -65,15 +71,8 @@ def transformer_config(
         "gradient_accumulation_fusion": False,
     }
     fixed = {
-        "num_layers": architecture.num_layers,
-        "hidden_size": architecture.hidden_size,
-        "ffn_hidden_size": architecture.ffn_hidden_size,
-        "num_attention_heads": architecture.num_attention_heads,
-        "num_query_groups": architecture.num_query_groups,
-        "kv_channels": architecture.kv_channels,
+        **{name: getattr(architecture, name) for name in SAME_NAMES},
         "layernorm_epsilon": architecture.norm_epsilon,
-        "qk_layernorm": architecture.qk_layernorm,
-        "add_qkv_bias": architecture.add_qkv_bias,
         "normalization": "RMSNorm",
         "gated_linear_unit": True,
         "activation_func": F.silu,

@@ -59,7 +59,7 @@ class TrainerRank:
             raise
 
     def reset(self) -> None:
-        """Begin anew with the weights, optimizer and schedule that the settings name."""
+        """Start again with the weights, optimizer and schedule that the settings name."""
         del self.trainee  # before the new one takes as much memory
         self._begin()
 

@@ -60,7 +60,7 @@ def join(settings: TrainerSettings, rank: int, world_size: int, master: str) -> 
         torch.cuda.set_device(device)
         os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
     timeout = timedelta(minutes=settings.distributed_timeout_minutes)
-    # A rank alone meets nobody, so it opens no port; torch's own store listens on every address of the machine.
+    # A single rank needs no port. torch's own store would listen on every address of the machine.
     meeting: dict[str, Any] = (
         {"store": torch._C._distributed_c10d.HashStore()} if world_size == 1 else {"init_method": f"tcp://{master}"}
     )

@@ -173,9 +173,9 @@ def _check_tensors(tensors: Mapping[str, Any], rules: Mapping[str, Rule], arch: 
     unexpected = sorted(name for name in tensors.keys() - expected.keys() if not _redundant(name, arch))
     problems = [f"{name}: missing" for name in missing] + [f"{name}: unexpected" for name in unexpected]
     for name in sorted(expected.keys() & tensors.keys()):
-        found = tuple(tensors[name].get_slice(name).get_shape())
-        if found != expected[name]:
-            problems.append(f"{name}: shape {list(found)}, the model has {list(expected[name])}")
+        shape = tuple(tensors[name].get_slice(name).get_shape())
+        if shape != expected[name]:
+            problems.append(f"{name}: shape {list(shape)}, the model has {list(expected[name])}")
     if problems:
         shown = "; ".join(problems[:8]) + (f"; and {len(problems) - 8} more" if len(problems) > 8 else "")
         raise CheckpointMismatch(f"{where} does not fit its config.json: {shown}")

@@ -1,4 +1,4 @@
-"""`ranks_at`: ranks brought to a weight version of a run, from its nearest checkpoint or from its beginning."""
+"""`ranks_at`: ranks at a weight version of a run, from its nearest checkpoint or from its beginning."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ async def ranks_at(
 
     They begin with the nearest usable checkpoint at or before it, or with the run's beginning, and train the steps
     since once more from the log. Raises RunNotFound for a version that was not made, TrainerError at the first step
-    that comes out otherwise than it was committed, StorageError where the log does not hold what was sealed.
+    that differs from what was committed, StorageError where the log does not hold what was sealed.
     """
     chain = await read_chain(opened.log)
     chain.check(version)
     begun = await begin(opened, chain, ranks, newest=version, from_base=from_base)
     if wrong := await Retrainer(ranks, SameDigests(), on_step).run(run_steps(opened, chain, range(begun, version))):
         raise TrainerError(
-            f"step {wrong.step} of run {opened.run} comes out otherwise than it was committed: "
+            f"step {wrong.step} of run {opened.run} differs from what was committed: "
             f"{', '.join(map(str, wrong.differences))}: see `slime-events retrain {opened.where}`"
         )
     if version > begun:
@@ -62,16 +62,16 @@ async def begin(
     trained = replace(trained, saved={}) if from_base else trained
     version = await restore(ranks, trained, _folders(opened, trained), newest=newest)
     first = chain.trained.published.get(version)
-    if version == 0 and first is not None and (found := digest_of(await ranks.export_weights())) != first.digest:
+    if version == 0 and first is not None and (weights := digest_of(await ranks.export_weights())) != first.digest:
         raise TrainerError(
-            f"the run began with weights {first.digest}, but the base checkpoint has {found}: give the one that it "
+            f"the run began with weights {first.digest}, but the base checkpoint has {weights}: give the one that it "
             "began with (--hf-checkpoint FOLDER)"
         )
     return version
 
 
 def _by_weights(trained: Trained) -> Trained:
-    """On another topology the optimizer's digest is another one: there the weights alone vouch for a checkpoint."""
+    """Checkpoints that their weights alone vouch for: on another topology the optimizer's digest differs."""
     committed = {version: Digests(digests.weights, "") for version, digests in trained.committed.items()}
     saved = {
         version: structs.replace(one, optimizer_digest="")
@@ -82,10 +82,9 @@ def _by_weights(trained: Trained) -> Trained:
 
 
 def _folders(opened: OpenedRun, trained: Trained) -> CheckpointFolders:
-    """Where the run's checkpoints lie: as it was told, in its folder, or where the log last said so."""
-    told = opened.settings.trainer.save
-    if told:
-        return CheckpointFolders(told)
+    """Where the run's checkpoints are: as its settings say, in its folder, or where the log last named one."""
+    if opened.settings.trainer.save:
+        return CheckpointFolders(opened.settings.trainer.save)
     if opened.folder is not None:
         return CheckpointFolders(str(opened.folder.checkpoints))
     newest = trained.saved.get(max(trained.saved, default=-1))

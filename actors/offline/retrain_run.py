@@ -1,4 +1,4 @@
-"""`retrain`: steps of a run trained again from its log, and what that comes to.
+"""`retrain`: steps of a run trained again from its log, and compared.
 
 same topology     every digest as it was committed, bit for bit
 another topology  how far the weights are from the recorded ones: from their files, or, where those are gone, from
@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -66,8 +66,8 @@ async def retrain(
 ) -> Report:
     """Train them, from the nearest checkpoint or the run's beginning. environment: versions of the parts here.
 
-    begun: `time.perf_counter` when the work began, by default now. It ends at the first step that comes out otherwise,
-    which is in the report. Raises RunNotFound, InvalidValue for steps that there are not, TrainerError where the run's
+    begun: `time.perf_counter` when the work began, by default now. It ends at the first step that differs, which is
+    in the report. Raises RunNotFound, InvalidValue for steps that there are not, TrainerError where the run's
     beginning is another one, StorageError.
     """
     begun = time.perf_counter() if begun is None else begun
@@ -78,8 +78,13 @@ async def retrain(
         first = await work.begin(ranks)
         saver = _Saver(ranks, work.settings, wanted.save)
         await saver.visit(first)
-        steps = _Told(on_step)
-        retrainer = Retrainer(ranks, judge, steps, visit=saver.visit, visits=saver.visits)
+        steps: list[Retrained] = []
+
+        def judged(step: Retrained) -> None:
+            steps.append(step)
+            on_step(step)
+
+        retrainer = Retrainer(ranks, judge, judged, visit=saver.visit, visits=saver.visits)
         await retrainer.run(work.stream(first))
     report = Report(
         run=opened.run,
@@ -87,7 +92,7 @@ async def retrain(
         compared=compared,
         topology=topology_text(work.settings),
         exact=work.exact,
-        steps=tuple(steps.told),
+        steps=tuple(steps),
         seconds=time.perf_counter() - begun,
         building=building,
         run_seconds=chain.seconds(range(first, work.steps.stop)),
@@ -130,12 +135,12 @@ class _Work:
             with tempfile.TemporaryDirectory(prefix="slime-events-retrain-") as folder:
                 store = WeightStore(folder, durable=False)
                 await self._train_exactly(store)
-                told = topology_text(self._opened.settings)
+                topology = topology_text(self._opened.settings)
                 yield (
                     FarFrom(partial(_stored, store)),
                     (
-                        f"the weights after each step with those of a training on the run's own topology ({told}) just "
-                        "before, whose digests were all those of the log: the run's own files are gone"
+                        f"the weights after each step with those of a training on the run's own topology ({topology}) "
+                        "just before, whose digests were all those of the log: the run's own files are gone"
                     ),
                 )
 
@@ -144,7 +149,7 @@ class _Work:
             first = await self.begin(ranks, exact=True)
             if wrong := await Retrainer(ranks, SameDigests(store)).run(self.stream(first)):
                 raise TrainerError(
-                    f"step {wrong.step} comes out otherwise than it was committed on the run's own topology already: "
+                    f"step {wrong.step} differs from what was committed on the run's own topology already: "
                     f"{', '.join(map(str, wrong.differences))}"
                 )
 
@@ -160,20 +165,8 @@ class _Work:
             return published.url
         if self._opened.folder is None:
             return None
-        found = sorted(self._opened.folder.weights.glob(f"v{version:06d}-{digest[:12]}*"))
-        return str(found[-1]) if found else None
-
-
-@dataclass(slots=True)
-class _Told:
-    """What was judged, in order; each step is passed on."""
-
-    on_step: Callable[[Retrained], None]
-    told: list[Retrained] = field(default_factory=list)
-
-    def __call__(self, step: Retrained) -> None:
-        self.told.append(step)
-        self.on_step(step)
+        folders = sorted(self._opened.folder.weights.glob(f"v{version:06d}-{digest[:12]}*"))
+        return str(folders[-1]) if folders else None
 
 
 class _Saver:
@@ -185,7 +178,7 @@ class _Saver:
         self.folders: list[str] = []
 
     async def visit(self, version: int) -> None:
-        """The ranks are at a version; what of it is wanted is written."""
+        """Write the version that the ranks are at, if it is the one to save."""
         save = self._save
         if save is None or version != save.version:
             return

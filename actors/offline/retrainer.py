@@ -86,12 +86,12 @@ async def followed_steps(
 
 
 async def _committed(own: Readable, steps: range) -> dict[int, StepCommitted]:
-    found: dict[int, StepCommitted] = {}
+    steps_committed: dict[int, StepCommitted] = {}
     async for recorded in own.read(1, of_type(own.run, "step.committed")):
         event = recorded.envelope.event
         if isinstance(event, StepCommitted) and event.step in steps:
-            found[event.step] = event
-    return found
+            steps_committed[event.step] = event
+    return steps_committed
 
 
 Weights = Callable[[int], Mapping[str, TensorView] | None]
@@ -126,8 +126,8 @@ class FarFrom:
 
 
 class Retrainer:
-    """on_step: told of every step that was judged, in order. visit: called at the versions of `visits`, when the ranks
-    are there and no digest was otherwise.
+    """on_step: called with every judged step, in order. visit: called at the versions of `visits`, when the ranks are
+    there and every digest was equal.
     """
 
     def __init__(
@@ -143,8 +143,8 @@ class Retrainer:
         self._visit, self._visits = visit, visits
 
     async def run(self, steps: AsyncGenerator[RecordedStep, None]) -> Retrained | None:
-        """Train them; the first that came out otherwise, at which it ends, or None. The ranks are at the step before
-        it then, or have trained it. Raises what the ranks and the log raise.
+        """Train them; the first that differs, at which it ends, or None. The ranks are at the step before it then, or
+        have trained it. Raises what the ranks and the log raise.
         """
         building = asyncio.ensure_future(anext(steps, None))
         training: asyncio.Future[StepResult] | None = None
@@ -152,22 +152,22 @@ class Retrainer:
         try:
             while (step := await building) is not None:
                 if step.batch is None:
-                    return await self._heard(judging) or self._tell(_untrained(step))
+                    return await self._report(judging) or self._tell(_untrained(step))
                 building = asyncio.ensure_future(anext(steps, None))
                 begun = time.perf_counter()
                 training = asyncio.ensure_future(train(self._ranks, step.batch))
-                wrong = await self._heard(judging)
+                wrong = await self._report(judging)
                 result = await training
                 if wrong:
                     return wrong
                 tensors = _copied(await self._ranks.export_weights())
                 judging = asyncio.ensure_future(self._judged(step, result, tensors, time.perf_counter() - begun))
                 if step.committed.version in self._visits and self._visit is not None:
-                    if wrong := await self._heard(judging):
+                    if wrong := await self._report(judging):
                         return wrong
                     judging = None
                     await self._visit(step.committed.version)
-            return await self._heard(judging)
+            return await self._report(judging)
         finally:
             await end_all(*(task for task in (building, training, judging) if task is not None))
             await steps.aclose()
@@ -179,8 +179,8 @@ class Retrainer:
         committed = step.committed
         return Retrained(committed.step, committed.version, committed.tokens, seconds, differences, apart)
 
-    async def _heard(self, judged: asyncio.Future[Retrained] | None) -> Retrained | None:
-        """Tell of a judged step; it, where it came out otherwise."""
+    async def _report(self, judged: asyncio.Future[Retrained] | None) -> Retrained | None:
+        """Report a judged step; returns it if it differs."""
         return None if judged is None else self._tell(await judged)
 
     def _tell(self, step: Retrained) -> Retrained | None:

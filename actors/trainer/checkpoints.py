@@ -1,4 +1,4 @@
-"""A run's trainer checkpoints: where they lie (`CheckpointFolders`), and which of them is gone on from (`restore`)."""
+"""A run's trainer checkpoints: where they are (`CheckpointFolders`), and which one is loaded (`restore`)."""
 
 from __future__ import annotations
 
@@ -28,13 +28,11 @@ class CheckpointFolders:
         return f"{self.root}/v{version:06d}"
 
     def find(self, saved: CheckpointSaved) -> str:
-        """Where a checkpoint is that the log tells of: at its url, or here if the run's folder was moved."""
+        """Where a checkpoint of the log is: at its url, or here if the run's folder was moved."""
         return saved.url if Path(saved.url).exists() else self.of(saved.version)
 
     def make_way(self, version: int) -> None:
-        """Set aside what has the name of a checkpoint that is about to be saved: one that was refused, or that nobody
-        was told of. It is kept until the next one is set aside, so that a look at it is possible.
-        """
+        """Move away an older folder of that name: a checkpoint that was refused or never committed. One is kept."""
         folder = Path(self.of(version))
         if folder.exists():
             aside = folder.with_name(f".{folder.name}.aside")
@@ -85,11 +83,12 @@ async def _load(ranks: Ranks, saved: CheckpointSaved, folder: str) -> str | None
         await ranks.load_checkpoint(folder)
     except CheckpointMismatch as error:
         return str(error)
-    found = await asyncio.to_thread(digest_of, await ranks.export_weights()), await ranks.optimizer_digest()
-    # A branch whose optimizer begins anew does not say the digest of a state that nobody has had before.
-    if found == (saved.weights_digest, saved.optimizer_digest or found[1]):
+    weights = await asyncio.to_thread(digest_of, await ranks.export_weights())
+    optimizer = await ranks.optimizer_digest()
+    # A branch with a new optimizer records no digest of its state: no run has had it before.
+    if weights == saved.weights_digest and optimizer == (saved.optimizer_digest or optimizer):
         return None
     return (
-        f"{folder} holds weights {found[0]} and optimizer state {found[1]}, saved were {saved.weights_digest} and "
+        f"{folder} holds weights {weights} and optimizer state {optimizer}, saved were {saved.weights_digest} and "
         f"{saved.optimizer_digest}"
     )

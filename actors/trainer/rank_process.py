@@ -1,7 +1,6 @@
 """`RankProcess`: one Megatron rank in a process of its own: `python -m actors.trainer.rank_process <pipe's fd>`.
 
-The process does what it is told through the pipe, call by call, and ends when the pipe is closed: nothing is left of
-it when whoever started it is gone.
+The process answers calls from the pipe in order and ends when the pipe closes, so it never outlives its parent.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class RankProcess:
         self._thread.shutdown()
 
     def kill(self) -> None:
-        """End it at once; whoever waits for an answer gets RankLost."""
+        """End it at once; calls that wait for an answer get RankLost."""
         self._process.kill()
 
     def _call(self, method: str, arguments: tuple[Any, ...]) -> Any:
@@ -82,7 +81,7 @@ class RankProcess:
         self._output.seek(0, os.SEEK_END)
         self._output.seek(max(0, self._output.tell() - QUOTED_BYTES))
         last = self._output.read().decode(errors="replace").strip()
-        return f"rank {self._rank} {how}" + (f"; the last that it said: {last}" if last else "")
+        return f"rank {self._rank} {how}" + (f"; its last output: {last}" if last else "")
 
     def _end(self) -> None:
         self._pipe.close()
@@ -95,7 +94,7 @@ class RankProcess:
 
 
 class _Served:
-    """What can be asked for, by name."""
+    """The methods that a call may name: those of the rank, and the ones below."""
 
     def __init__(self) -> None:
         self._rank: Any = None
@@ -131,7 +130,7 @@ def main() -> None:
 
 
 def _import_megatron() -> None:
-    """Seconds, while whoever started this process reads the log."""
+    """Takes seconds, in which the parent reads the log."""
     gc.disable()  # nothing that an import makes is garbage: looking through it costs a tenth of the time
     import actors.megatron.rank  # noqa: F401
 

@@ -56,7 +56,7 @@ class CollectiveRanks:
     """Keeps `Ranks` by one method: `everywhere`."""
 
     async def everywhere(self, method: str, *args: Any) -> Any:
-        """Rank 0's answer once all have theirs. A lost rank is named, not the one that waited for it in vain."""
+        """Rank 0's answer once all have theirs. A lost rank is named, not the ranks that waited for it."""
         raise NotImplementedError
 
     async def train(self, batch: TrainBatch) -> StepResult:
@@ -82,7 +82,7 @@ class CollectiveRanks:
         await self.everywhere("load_checkpoint", folder)
 
     async def reset(self) -> None:
-        """Build all ranks anew, as they were at the start."""
+        """Build all ranks again, as they were at the start."""
         await self.everywhere("reset")
 
 
@@ -96,8 +96,8 @@ async def train(ranks: Ranks, batch: TrainBatch) -> StepResult:
 async def collective(parts: Sequence[Awaitable[T]], give_up: Callable[[], None]) -> T:
     """Rank 0's answer once all have theirs, `parts` in the order of ranks.
 
-    Raises the error of who failed first, but before all others that of a lost rank, which those who waited for it may
-    have noticed sooner. give_up: called where some still wait then; they wait for one that will not come.
+    Raises the error of a lost rank if there is one, else the first error. give_up: called when some still wait after an
+    error; they wait for a rank that will not come.
     """
     tasks = [asyncio.ensure_future(part) for part in parts]
     try:

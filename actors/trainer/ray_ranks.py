@@ -57,7 +57,7 @@ class RayRanks(CollectiveRanks):
         return await self._together(lambda: own(*args), [peer.call.remote(method, *args) for peer in self._peers])
 
     async def close(self) -> None:
-        """Leave the process group, unless rank 0 is still in a call that waits for a rank in vain."""
+        """Leave the process group, unless rank 0 is still in a call that waits for a lost rank."""
         if self._rank is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CLOSE_S):

@@ -3,9 +3,9 @@
     batch.sealed -> the batch from the log -> every rank trains -> weights written
                  -> [step.committed + weights.published]
 
-A trainer that takes over begins at the newest checkpoint that can be trusted and trains the steps since once more from
-the log; every digest must come out as it was committed, so checkpoints may be rare. Of those steps it says nothing.
-Before its first own step a trainer says step.claimed, which moves the fence that any trainer before it commits by: a
+A trainer that takes over loads the newest checkpoint whose digests match the log and trains the later steps again from
+the log. Every digest must equal the committed one, so checkpoints may be rare. It appends nothing about those steps.
+Before its first own step a trainer appends step.claimed. That moves the fence that an earlier trainer commits by: a
 late one gets `Conflict` and ends.
 """
 
@@ -38,7 +38,7 @@ from storage.weights.store import Retention, WeightManifest, WeightStore, digest
 log = logging.getLogger(__name__)
 
 STEPS = (StepCommitted, StepClaimed)
-"""What a trainer folds beside what batches are made of, and all that it is brought beside that."""
+"""Read by every trainer, beside the events that its batches are made of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class Trainer:
         return self._version
 
     async def _begin(self) -> None:
-        """From the newest checkpoint, or from the first version, which is said if it never was."""
+        """Start from the newest checkpoint, or from the first version, which is published if it never was."""
         trained = self._trained
         self._published = trained.newest_published
         if self._published >= 0 and not await asyncio.to_thread(self._is_stored, trained.published[self._published]):
@@ -121,14 +121,14 @@ class Trainer:
         elif first is None:
             self._published = trained.first
             await self._worker.append([self._as_published(await self._write(self._published))])
-        elif (found := await self._digest(self._version)) != first.digest:
+        elif (weights := await self._digest(self._version)) != first.digest:
             raise TrainerError(
-                f"the run began with weights {first.digest}, but the base checkpoint has {found} now: give back the "
+                f"the run began with weights {first.digest}, but the base checkpoint has {weights} now: give the "
                 "one that it began with"
             )
 
     def _is_stored(self, published: WeightsPublished) -> bool:
-        """Whether engines can load the version. What is there and damaged is taken away, to be written anew."""
+        """Whether engines can load the version. Damaged files are removed, to be written again."""
         try:
             verify(self._store.folder(published.version, published.digest), published.digest)
         except WeightsDamaged as error:
@@ -149,7 +149,7 @@ class Trainer:
             self._batches.apply(event, recorded.position)
 
     async def _take_step(self, committed: StepCommitted, producer: str) -> None:
-        """A step in the log: of this trainer, or of one before it, whose steps since the checkpoint are made again."""
+        """A committed step: this trainer's, or an earlier trainer's, trained again where the ranks lack it."""
         if committed.version > self._version:
             if committed.version not in self._trained.committed:
                 raise TrainerError(
@@ -179,15 +179,15 @@ class Trainer:
         if committed.step not in self._batches.sealed or committed.step != self._version:
             raise TrainerError(f"step {committed.step} was committed, but the log holds no batch or no step before it")
         result = await train(self._ranks, await self._batches.made(committed.step))
-        found = Digests(await self._digest(committed.version), result.optimizer_digest)
-        if different := training_differences(committed, found):
+        digests = Digests(await self._digest(committed.version), result.optimizer_digest)
+        if different := training_differences(committed, digests):
             raise TrainerError(
-                f"step {committed.step} comes out otherwise than it was committed: {', '.join(map(str, different))}: "
+                f"step {committed.step} differs from what was committed: {', '.join(map(str, different))}: "
                 "train on the same hardware, versions and number of threads"
             )
         log.info("step %d was trained again, to the same digests", committed.step)
         self._version = committed.version
-        await self._checkpoint(found)
+        await self._checkpoint(digests)
 
     async def _digest(self, version: int) -> str:
         """Of the ranks' weights, which are written if version is one that was lost."""
@@ -256,7 +256,7 @@ class Trainer:
             self._published = version
 
     async def _checkpoint(self, digests: Digests) -> None:
-        """Save the version that the ranks are at, if it is due. One that was said before is the same event."""
+        """Save the version that the ranks are at, if it is due. Saved again, it is the same event."""
         version = self._version
         if not self.plan.checkpoint_every or version % self.plan.checkpoint_every:
             return

@@ -67,7 +67,7 @@ def policy_objective(
 def _policy_term(
     new: Tensor, old: Tensor, advantage: Tensor, segments: Segments, settings: AlgorithmSettings
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The estimator's loss per token [tokens] and what there is to say about it."""
+    """The estimator's loss per token [tokens] and its metrics."""
     log_ratio = old - new
     pg_loss, clipped, ppo_kl = estimator_of(settings).loss(log_ratio, new, advantage, segments, settings)
     metrics = {"pg_clipfrac": clipped, "ppo_kl": ppo_kl}

@@ -262,7 +262,7 @@ async def test_a_parent_whose_server_goes_away_is_opened_again(parent: MemoryLog
     found = [recorded async for recorded in parent_records("there", deadline_s=60.0, open_parent=open_parent)]
     assert found == parent.records
     assert opened == ["there"] * 3
-    with pytest.raises(DeadlineExceeded, match="the run at there has said nothing for -1 s and has not ended"):
+    with pytest.raises(DeadlineExceeded, match="the run at there has appended nothing for -1 s and has not ended"):
         await anext(parent_records("there", deadline_s=-1.0, open_parent=lambda where: _gone()))
 
 

@@ -86,7 +86,7 @@ async def test_a_checkpoint_that_is_gone_is_passed_over(recorded: Recorded) -> N
 async def test_ranks_stop_at_the_step_that_is_otherwise(recorded: Recorded) -> None:
     log = recorded.doctored()
     flip_reward(log, 1, Care.COMMITTED)
-    with pytest.raises(TrainerError, match="step 1 of run sim comes out otherwise than it was committed: weights"):
+    with pytest.raises(TrainerError, match="step 1 of run sim differs from what was committed: weights"):
         await ranks_at(recorded.opened(await as_log(log)), 3, ScriptedRanks())
 
 
