@@ -13,10 +13,10 @@ from slime_events.analysis.model.lookup import Lookup
 from storage.archive.log import ArchivedLog
 from storage.archive.reader import ArchiveReader
 from storage.log import Readable
-from tests.cli.small_run import RUN, small_run
+from tests.cli.small_run import BATCHES, RUN, small_run
 from tests.generate.scene import a_run
-from tests.lineage.long import Counting, long_run
-from tests.lineage.opened import archived_parent
+from tests.lineage.long import Counting, batch_events, long_run
+from tests.lineage.opened import archived_parent, branch, opened
 
 
 async def _compare(log: Readable) -> Run:
@@ -72,6 +72,16 @@ async def test_a_long_log_is_not_read_for_it() -> None:
         assert (sample.value, lookup.run.version_of_step(lookup.run.groups[sample.group].step)) == (1.0, step + 1)
         assert counting.looks < 25
         assert sum(isinstance(record.sealed.event, BatchSealed) for record in lookup.run.steps.values()) == 1
+
+
+async def test_a_group_of_another_run_has_the_step_that_trained_it(tmp_path: Path) -> None:
+    where = await archived_parent(tmp_path)
+    group = BATCHES[1][0]
+    learner = await opened([*branch(where, version=1, position=9, follows=True), *batch_events(1, group)], "learner")
+    lookup = Lookup(learner.log)
+    record = await lookup.group(group[:-1])
+    assert (record.group, record.prompt, record.members, record.step) == (group, None, [], 1)
+    assert lookup.run.version_of_step(record.step) == 2
 
 
 @pytest.mark.parametrize("name", ["train-0-000000-s*", "no id", "", "train-0-000000-s>"])

@@ -152,11 +152,8 @@ class Lookup:
         """A sample with all its events, its group, and the step that trained it. name: an id, or a beginning of one
         that no other has.
         """
-        sample = (
-            name
-            if await self._is_sample(name)
-            else await self._find(name, (RolloutRequested, RolloutCompleted), "sample")
-        )
+        is_id = await self._has(RolloutRequested, name) or await self._has(RolloutCompleted, name)
+        sample = name if is_id else await self._find(name, (RolloutRequested, RolloutCompleted), "sample")
         await self._group_events(group_of(sample))
         self.events = await self._part.about(ALL_SAMPLE_EVENTS, (requested_sample(sample), sample))
         self._fold(self.events)
@@ -197,7 +194,8 @@ class Lookup:
 
     async def group_id(self, name: str) -> str:
         """The id of a group, of which `name` may be a beginning."""
-        return name if await self._has(PromptSubmitted, name) else await self._find(name, (PromptSubmitted,), "group")
+        is_id = await self._has(PromptSubmitted, name)
+        return name if is_id else await self._find(name, (PromptSubmitted, BatchSealed), "group")
 
     def _fold(self, events: Iterable[Recorded]) -> None:
         for recorded in events:
@@ -209,20 +207,15 @@ class Lookup:
         """The group's own events, and the step whose batch it is in."""
         self._fold(await self._part.about(GROUP_EVENTS, [name]))
         group = self.run.group(name)
-        if group.verdict is not None and isinstance(group.verdict.event, GroupAccepted):
-            last = await self._log.last(of_type(self.run.run, type_of(BatchSealed)))
-            first = await self._first_step() if last is not None else None
-            if last is not None and first is not None:
-                newest = last.envelope.event.step  # type: ignore[attr-defined]
-                first = await self._part.batch_after(group.verdict.position, first, newest)
-                step = await self._part.step_of(name, first, newest)
-                if step is not None:
-                    self._fold(await self._part.last_events(steps=[step]))
+        last = await self._log.last(of_type(self.run.run, type_of(BatchSealed)))
+        decided = group.verdict.position if group.verdict is not None else 0
+        # A run that is trained on another's rollouts has neither their prompts nor verdicts on them.
+        if last is not None and (decided or group.prompt is None):
+            await self.lifetime()
+            first, newest = self.run.branched.version if self.run.branched else 0, int(last.envelope.event.entity())
+            step = await self._part.step_of(name, await self._part.batch_after(decided, first, newest), newest)
+            self._fold(await self._part.last_events(steps=[step] if step is not None else []))
         return group
-
-    async def _first_step(self) -> int:
-        await self.lifetime()
-        return self.run.branched.version if self.run.branched else 0
 
     async def _members(self, group: str) -> list[str]:
         """Ids of all samples of a group, in no order."""
@@ -250,15 +243,13 @@ class Lookup:
             return False
         return bool(await self._those_of(cls, [entity]))
 
-    async def _is_sample(self, name: str) -> bool:
-        return await self._has(RolloutRequested, name) or await self._has(RolloutCompleted, name)
-
     async def _find(self, name: str, classes: tuple[type[Event], ...], what: str) -> str:
-        """The only id of the run that begins so. Reads all events of these types."""
+        """The only id of the run that begins so: the entities of all events of these types, or groups of batches."""
         from slime_events.core.config.nearest import nearest  # only for what is not there
 
-        ids = dict.fromkeys([one.envelope.event.entity() for cls in classes async for one in self._part.of_type(cls)])
-        begun = [one for one in ids if one.startswith(name)]
+        events = [recorded.envelope.event for cls in classes async for recorded in self._part.of_type(cls)]
+        ids = dict.fromkeys(id_ for event in events for id_ in getattr(event, "groups", (event.entity(),)))
+        begun = [name] if name in ids else [id_ for id_ in ids if id_.startswith(name)]
         if len(begun) == 1:
             return begun[0]
         what = f"{what} of run {self.run.run}"
