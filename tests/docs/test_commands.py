@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from schemas.errors import RunNotFound
-from slime_events.app.cli.arguments import COMMANDS, RETRAIN_BRANCH, command_of
+from slime_events.app.cli.arguments import COMMANDS, RETRAIN_BRANCH
 from slime_events.app.cli.commands.resume import with_flags
 from slime_events.app.cli.main import parse, run_command
 from slime_events.app.demo.settings import demo_settings
@@ -46,12 +46,12 @@ def _settings(flags: Sequence[str]) -> None:
 
 def _understand(command: Command) -> None:
     if len(command.words) == 1:
-        command_of(command.words[0])
+        assert command.words[0] in COMMANDS
         return
     parsed = parse(command.words)
     if parsed is None:
         return  # it asks for the help
-    if command_of(parsed.command).takes_flags:
+    if parsed.command == RETRAIN_BRANCH or COMMANDS[parsed.command].takes_flags:
         _settings(parsed.flags)
     for file in (word for word in command.words if word.endswith(".sql")):
         Path(file).write_text("SELECT 1")

@@ -17,11 +17,8 @@ Options = argparse.ArgumentParser | argparse._ArgumentGroup
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """module: under `commands`, imported once the command is chosen; its `run` takes the arguments and gives the exit
-    code. takes_flags: flags of a run's settings stand among its own.
-    """
+    """takes_flags: flags of a run's settings stand among its own."""
 
-    module: str
     summary: str
     declare: Callable[[CommandParser], None]
     takes_flags: bool = False
@@ -54,9 +51,10 @@ def tree(chosen: str | None = None) -> argparse.ArgumentParser:
     return root
 
 
-def command_of(name: str) -> Command:
-    """Raises KeyError."""
-    return COMMANDS["learn" if name == RETRAIN_BRANCH else name]
+def module_of(name: str) -> str:
+    """The module of a command, imported once it is chosen: its `run` takes the arguments and gives the exit code."""
+    command = "learn" if name == RETRAIN_BRANCH else name
+    return f"slime_events.app.cli.commands.{command.replace('-', '_')}"
 
 
 class _Wide(argparse.HelpFormatter):
@@ -357,31 +355,25 @@ def _doctor(parser: CommandParser) -> None:
 
 
 COMMANDS: dict[str, Command] = {
-    "demo": Command("demo", "a real run on a tiny model that learns visibly, in minutes", _demo, True),
-    "train": Command("train", "train with slime's flags, or the same as TOML", _train, True),
-    "resume": Command("resume", "continue a run that was interrupted, has failed or was killed", _resume, True),
-    "branch": Command(
-        "branch", "a new run that continues from a weight version of another, settings changed", _branch, True
-    ),
-    "learn": Command(
-        "learn", "a second trainer on the rollouts of a run, with its own settings and changes", _learn, True
-    ),
-    "tail": Command("tail", "follow the events of a run, with filters", _tail),
-    "show": Command("show", "a run, step, group, sample, weight version or trace, from the log", _show),
-    "lineage": Command("lineage", "what a weight version was made of, and what became of a sample", _lineage),
-    "query": Command("query", "SQL over a run: tables of samples, groups, steps, versions and more", _query),
-    "retrain": Command("retrain", "train steps again from the log, and compare the digests", _retrain),
-    "replay": Command("replay", "make the conductor's decisions again, and show the first difference", _replay, True),
-    "replay-rollout": Command(
-        "replay_rollout", "one rollout once more, from an engine with its weights", _replay_rollout
-    ),
-    "audit": Command("audit", "check a run's whole history: every check and its counts", _audit),
-    "rescore": Command("rescore", "what another reward, filter or advantage would have made of a run", _rescore, True),
-    "export": Command("export", "a run's samples as slime's dumps, JSON lines, Parquet or a data set", _export),
-    "archive": Command("archive", "bring a run's archive up to the end of its log, verify it, repair it", _archive),
-    "restore": Command("restore", "a run's folder and log again, from the archive alone", _restore),
-    "produce": Command("produce", "send prompts from a file to a run that is on", _produce),
-    "doctor": Command("doctor", "check that everything a run needs is here, and how to fix what is not", _doctor),
+    "demo": Command("a real run on a tiny model that learns visibly, in minutes", _demo, True),
+    "train": Command("train with slime's flags, or the same as TOML", _train, True),
+    "resume": Command("continue a run that was interrupted, has failed or was killed", _resume, True),
+    "branch": Command("a new run that continues from a weight version of another, settings changed", _branch, True),
+    "learn": Command("a second trainer on the rollouts of a run, with its own settings and changes", _learn, True),
+    "tail": Command("follow the events of a run, with filters", _tail),
+    "show": Command("a run, step, group, sample, weight version or trace, from the log", _show),
+    "lineage": Command("what a weight version was made of, and what became of a sample", _lineage),
+    "query": Command("SQL over a run: tables of samples, groups, steps, versions and more", _query),
+    "retrain": Command("train steps again from the log, and compare the digests", _retrain),
+    "replay": Command("make the conductor's decisions again, and show the first difference", _replay, True),
+    "replay-rollout": Command("one rollout once more, from an engine with its weights", _replay_rollout),
+    "audit": Command("check a run's whole history: every check and its counts", _audit),
+    "rescore": Command("what another reward, filter or advantage would have made of a run", _rescore, True),
+    "export": Command("a run's samples as slime's dumps, JSON lines, Parquet or a data set", _export),
+    "archive": Command("bring a run's archive up to the end of its log, verify it, repair it", _archive),
+    "restore": Command("a run's folder and log again, from the archive alone", _restore),
+    "produce": Command("send prompts from a file to a run that is on", _produce),
+    "doctor": Command("check that everything a run needs is here, and how to fix what is not", _doctor),
 }
 RETRAIN_BRANCH = "retrain --branch"
 """`retrain` into a new run: it takes what `learn` takes. Not listed as a command of its own."""

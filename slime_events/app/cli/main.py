@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from schemas.errors import ConfigError, InvalidValue, PlugPointError, RunNotFound, SlimeEventsError
-from slime_events.app.cli.arguments import COMMANDS, RETRAIN_BRANCH, command_of, tree
+from slime_events.app.cli.arguments import COMMANDS, RETRAIN_BRANCH, module_of, tree
 
 LAUNCHERS = ("demo", "train", "resume", "branch")
 """Those that have Ray in their process, which may end it."""
@@ -31,10 +31,9 @@ def run_command(argv: Sequence[str], *, watch: bool = False) -> int:
     arguments = parse(argv)
     if arguments is None:
         return 0
-    command = command_of(arguments.command)
 
     def run() -> int:
-        return int(importlib.import_module(f"slime_events.app.cli.commands.{command.module}").run(arguments))
+        return int(importlib.import_module(module_of(arguments.command)).run(arguments))
 
     if watch and arguments.command in LAUNCHERS:
         from slime_events.app.cli.watched import watched

@@ -17,6 +17,7 @@ from slime_events.analysis.lineage.picture import html, svg
 from slime_events.analysis.lineage.resolve import NEWEST, lineage, to_json
 from slime_events.app.cli.files import new_file
 from slime_events.app.cli.render.lineage_text import lineage_text
+from slime_events.app.cli.render.text import plain_tables
 from slime_events.core.run.run_reader import open_run
 
 FORMATS: dict[str, Callable[[Lineage], str]] = {
@@ -31,7 +32,8 @@ def run(said: argparse.Namespace) -> int:
     """Print the answer, or write it to --out. Errors are raised."""
     shape = said.format or _shape_of(said.out)
     answer = asyncio.run(_answer(said))
-    shown = FORMATS[shape](answer)
+    with plain_tables(said.out is not None or shape != "text"):
+        shown = FORMATS[shape](answer)
     if said.out is None:
         sys.stdout.write(shown if shown.endswith("\n") else shown + "\n")
     else:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import itertools
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -24,9 +25,23 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]], indent: str = "
     return columns_text(head, cells, right, indent, width=terminal_width())
 
 
+_is_plain = False
+
+
+@contextlib.contextmanager
+def plain_tables(plain: bool = True) -> Iterator[None]:
+    """Tables inside are as for a file, even where standard output is a terminal."""
+    global _is_plain
+    before, _is_plain = _is_plain, plain
+    try:
+        yield
+    finally:
+        _is_plain = before
+
+
 def terminal_width() -> int | None:
-    """Columns of the terminal that standard output is; None where it is none."""
-    return Console().width if sys.stdout.isatty() else None
+    """Columns of the terminal that tables go to; None where it is none."""
+    return Console().width if sys.stdout.isatty() and not _is_plain else None
 
 
 def columns_text(
