@@ -1,1 +1,1 @@
-"""Who serves it: Ray Serve deployments, the rollout engines."""
+"""The Ray Serve deployment of rollout engines, and the worker of each."""

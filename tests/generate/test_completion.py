@@ -12,7 +12,7 @@ from schemas.arrays import pack_tokens, unpack
 from schemas.errors import EngineError, PlugPointError
 from schemas.rollouts import RolloutCompleted, RolloutRequested, Sampling, StopReason, Timings, WeightSpan
 from schemas.turns import TurnRecorded, TurnRole
-from serve_apps.generate.completion import Made, completions
+from serve_apps.generate.custom import Made, completions
 from serve_apps.generate.journal import Ended
 from slime_events.plugins.sample import Sample, Status
 from tests.simulation.parts import Letters

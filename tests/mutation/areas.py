@@ -49,7 +49,7 @@ AREAS = {
         ),
         Area(
             "conductor",
-            files=("slime_events/conductor", "slime_events/filters", "actors/conductor.py"),
+            files=("slime_events/conductor", "slime_events/plugins/filters", "actors/conductor.py"),
             tests=(*_ROUND, "tests/filters", "tests/plug_points", "tests/actors/test_conductor.py"),
         ),
         Area("storage", files=("storage",), tests=("tests/storage", "tests/storage/log")),
@@ -66,7 +66,7 @@ AREAS = {
         ),
         Area(
             "graders",
-            files=("slime_events/rewards", "actors/grader.py"),
+            files=("slime_events/plugins/rewards", "actors/grader.py"),
             tests=(
                 *("tests/rewards", "tests/conformance", "tests/plug_points"),
                 *("tests/actors/test_grader.py", "tests/simulation/test_grading.py"),

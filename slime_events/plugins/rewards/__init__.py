@@ -1,1 +1,1 @@
-"""Graders: one a file, a literal registry, and the process pool they run in under a time limit."""
+"""Graders: one per file, a literal registry, and the process pool that runs them under a time limit."""
