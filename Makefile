@@ -49,7 +49,7 @@ docs-serve: $(INSTALLED)
 
 # Real runs mostly wait for what they start, and everything else leaves cores idle too: side by side they take the time
 # of the longer one. What each of them says is shown when it is done.
-test: lint
+test: lint docs
 	@echo "real runs and everything else side by side, some thirteen minutes on two slow cores; each reports at its end"
 	$(MAKE) -j 2 --output-sync=target test-real test-rest
 

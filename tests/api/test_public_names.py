@@ -69,3 +69,17 @@ def test_the_package_is_typed_and_has_its_version_once() -> None:
     assert project["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "slime_events.__version__"}
     assert f"## {slime_events.__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert all((ROOT / name / "py.typed").is_file() for name in ("schemas", "storage", "slime_events"))
+
+
+def test_every_dependency_is_written_once_and_has_its_exact_version() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    extras, groups = project["project"]["optional-dependencies"], project["dependency-groups"]
+    lists = [project["project"]["dependencies"], *extras.values(), *groups.values()]
+    wanted = [item for one in lists for item in one if isinstance(item, str) and not item.startswith("slime-events[")]
+    names = [re.match(r"[\w.-]+", item)[0] for item in wanted]  # type: ignore[index]
+    assert {name for name in names if names.count(name) > 1} <= {"accelerate"}, "TRL needs it, and a test does"
+    constraints = (ROOT / "requirements" / "constraints.txt").read_text(encoding="utf-8")
+    pinned = {line.partition("==")[0].lower().replace("_", "-") for line in constraints.splitlines()}
+    exact = {name for name, item in zip(names, wanted, strict=True) if "==" in item}
+    loose = {name for name in names if name.lower().replace("_", "-") not in pinned} - exact
+    assert loose == {"triton"}, "torch brings the one that fits it"

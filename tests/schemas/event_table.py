@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import enum
+import inspect
 import re
 import sys
-import textwrap
 from typing import Any, get_args, get_type_hints
 
 import msgspec
@@ -39,7 +39,7 @@ def event_table() -> str:
 
 
 def _described(cls: type[Any]) -> list[str]:
-    lines = [textwrap.dedent("    " + (cls.__doc__ or "").strip()), ""]
+    lines = [inspect.cleandoc(cls.__doc__ or ""), ""]
     if issubclass(cls, enum.Enum):
         return [*lines, "One of " + ", ".join(f"`{member.value}`" for member in cls) + ".", ""]
     hints = get_type_hints(cls)

@@ -24,7 +24,7 @@ OLDEST_NATS = (2, 12)
 DISK_LOW, DISK_ENOUGH = 1 * GIB, 10 * GIB
 MEMORY_LOW, MEMORY_ENOUGH = 4 * GIB, 10 * GIB
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 13)
-TRAIN_MEND = "a run that trains needs it: `make install`, or pip install 'slime-events[train]'"
+TRAIN_MEND = "a run that trains needs it: `make install`, or, in a clone, pip install '.[train]'"
 ENGINES_MEND = "a run that trains needs it: `make install`, or, in a clone, pip install --no-deps --group engines"
 
 

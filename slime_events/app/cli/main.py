@@ -82,7 +82,8 @@ def _reported(run: Callable[[], int]) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in OUR_PACKAGES:
             raise
-        return _error(f"the package {error.name} is not installed: pip install 'slime-events[train]'", 1)
+        mend = "`make install`, or, in a clone, pip install '.[train]'"
+        return _error(f"the package {error.name} is not installed: {mend}", 1)
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError as error:

@@ -9,12 +9,11 @@ around it are.
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from slime_events.app.demo.digits4 import EVAL_FILE, TRAIN_FILE
+from slime_events.app.demo.digits4 import EVAL_FILE, TRAIN_FILE, write_rows
 
 GENERATOR = "basic_arithmetic"
 OPTIONS = {
@@ -69,10 +68,6 @@ def write_data(folder: Path, seed: int = 0) -> tuple[Path, Path]:
     folder.mkdir(parents=True, exist_ok=True)
     drawn = list(entries(seed))
     train_path, eval_path = folder / TRAIN_FILE, folder / EVAL_FILE
-    _write(train_path, [entry for entry in drawn if not held_out(entry)])
-    _write(eval_path, [entry for entry in drawn if held_out(entry)])
+    write_rows(train_path, (row(entry) for entry in drawn if not held_out(entry)))
+    write_rows(eval_path, (row(entry) for entry in drawn if held_out(entry)))
     return train_path, eval_path
-
-
-def _write(path: Path, drawn: Sequence[Entry]) -> None:
-    path.write_text("".join(json.dumps(row(entry)) + "\n" for entry in drawn), encoding="utf-8")

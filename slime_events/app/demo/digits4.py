@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 TERMS = 4
 QUESTIONS = 9**TERMS * 2 ** (TERMS - 1)
@@ -95,11 +96,15 @@ def write_data(folder: Path, seed: int = 0, train: int = 4096, held_out: int = 1
     """
     folder.mkdir(parents=True, exist_ok=True)
     train_path, eval_path = folder / TRAIN_FILE, folder / EVAL_FILE
-    _write(train_path, take(train, seed, held_out=False))
-    _write(eval_path, take(held_out, seed, held_out=True))
+    write_rows(train_path, map(_row, take(train, seed, held_out=False)))
+    write_rows(eval_path, map(_row, take(held_out, seed, held_out=True)))
     return train_path, eval_path
 
 
-def _write(path: Path, questions: Sequence[Question]) -> None:
-    rows = ({"messages": [{"role": "user", "content": q.text}], "label": q.answer} for q in questions)
+def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """Write a prompt file: one JSON object a line."""
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def _row(question: Question) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": question.text}], "label": question.answer}

@@ -23,6 +23,9 @@ from slime_events.core.config.settings import TrainSettings
 from slime_events.plugins.loader import check_call, load_function
 
 Check = Callable[[], None]
+KNOCK_S = 2.0
+"""Seconds in which a server has to take a connection, all its addresses together."""
+PORTS = {"nats": 4222, "tls": 4222, "ray": 10001, "http": 80, "https": 443}
 
 
 def check_start(settings: TrainSettings, *, new: bool = True) -> None:
@@ -177,11 +180,6 @@ def _check_archive(settings: TrainSettings) -> None:
     steps = settings.rollout.num_rollout or 1  # --num-epoch is not counted yet, and of no consequence here
     plan = make_plan(replace(settings.rollout, num_rollout=steps), settings.evaluation, settings.trainer)
     asyncio.run(archived_prompts(settings.data, samples_where, samples=plan.samples, ahead=plan.ahead))
-
-
-KNOCK_S = 2.0
-"""Seconds in which a server has to take a connection, all its addresses together."""
-PORTS = {"nats": 4222, "tls": 4222, "ray": 10001, "http": 80, "https": 443}
 
 
 def check_folders(settings: TrainSettings) -> Iterator[tuple[str, Check]]:

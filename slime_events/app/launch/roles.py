@@ -20,6 +20,7 @@ from slime_events.core.run.run_address import RunAddress
 ENGINES, TRAINER, CONDUCTOR, GRADER, ARCHIVIST = "engines", "trainer", "conductor", "grader", "archivist"
 LOADER, DUMPER = "loader", "dumper"
 NICE = {TRAINER: TRAINS, ARCHIVIST: IN_NO_HURRY, DUMPER: IN_NO_HURRY}
+GONE = "its process is gone (killed, out of memory, or crashed)"
 
 
 class Roles:
@@ -109,9 +110,6 @@ class Roles:
     @property
     def _gpus(self) -> float:
         return 1.0 if self._cluster.has_gpus and self._settings.engine.device != "cpu" else 0.0
-
-
-GONE = "its process is gone (killed, out of memory, or crashed)"
 
 
 def is_lost(error: BaseException | None) -> bool:

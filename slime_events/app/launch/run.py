@@ -54,6 +54,9 @@ from storage.object_store import ObjectFolder
 STOPS = (signal.SIGINT, signal.SIGTERM)
 OPEN_DEADLINE_S = 30.0
 STOP_DEADLINE_S = 120.0
+FAILED = ".failed"
+"""Folder beside the runs: for each name of an empty run, the process logs of the last one."""
+MADE = ("rollout.completed", "group.rejected", "step.committed")
 
 
 class Launch:
@@ -250,11 +253,6 @@ def launch(
         return asyncio.run(run())
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
-
-
-FAILED = ".failed"
-"""Folder beside the runs: for each name of an empty run, the process logs of the last one."""
-MADE = ("rollout.completed", "group.rejected", "step.committed")
 
 
 async def is_empty_run(log: JetStreamLog) -> bool:

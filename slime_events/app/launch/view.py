@@ -17,6 +17,14 @@ from slime_events.analysis.model.progress import Progress, StepLine
 from slime_events.app.cli.render.text import sparkline
 from slime_events.core.state.run import RunState
 
+REFRESH_S = 0.25
+"""Seconds between two drawings at least: four a second cost well under one per cent of a core."""
+CURVE = 40
+"""Steps, or means of neighbouring steps, in the reward curve."""
+EVALS = 4
+
+WaitsFor = Callable[[RunState], str]
+
 
 class View(Protocol):
     """Receives everything that a person may want to see, and decides what to show."""
@@ -48,26 +56,22 @@ def step_text(line: StepLine, progress: Progress, steps: int) -> str:
 
 
 class PlainView:
-    """Writes lines to a stream."""
+    """Writes a line for each note, step and evaluation to a stream."""
 
     def __init__(self, out: TextIO = sys.stderr) -> None:
         self._out = out
         self._evals = 0
 
     def note(self, text: str) -> None:
-        """A sentence."""
         print(text, file=self._out, flush=True)
 
     def begin(self, progress: Progress) -> None:
-        """Skip the evaluations of before."""
         self._evals = len(progress.evals)
 
     def step(self, line: StepLine, progress: Progress, steps: int) -> None:
-        """A line per step."""
         self.note(step_text(line, progress, steps))
 
     def tick(self, progress: Progress, steps: int) -> None:
-        """A line per evaluation."""
         for done in progress.evals[self._evals :]:
             made_by = f" (answers by {done.other_versions})" if done.other_versions else ""
             failed = f", {done.failed} failed" if done.failed else ""
@@ -77,15 +81,6 @@ class PlainView:
 
     def close(self) -> None:
         """Nothing is held open."""
-
-
-REFRESH_S = 0.25
-"""Seconds between two drawings at least: four a second cost well under one per cent of a core."""
-CURVE = 40
-"""Steps, or means of neighbouring steps, in the reward curve."""
-EVALS = 4
-
-WaitsFor = Callable[[RunState], str]
 
 
 class LiveView:
@@ -102,24 +97,21 @@ class LiveView:
         self._live.start()
 
     def note(self, text: str) -> None:
-        """A sentence, above the figures."""
         self._console.print(Text(text))
 
     def begin(self, progress: Progress) -> None:
         """The picture is of the whole run anyway."""
 
     def step(self, line: StepLine, progress: Progress, steps: int) -> None:
-        """A step was committed."""
         self.tick(progress, steps)
 
     def tick(self, progress: Progress, steps: int) -> None:
-        """Something happened; it is drawn when it is time to."""
         self._last = (progress, steps)
         if time.monotonic() - self._drawn >= REFRESH_S:
             self._draw()
 
     def close(self) -> None:
-        """Draw the last state and leave it record."""
+        """Draw the last state and leave it on the screen."""
         if self._closed:
             return
         self._closed = True
