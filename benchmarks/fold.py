@@ -17,13 +17,13 @@ from benchmarks.long_log import PER_STEP
 from slime_events.analysis.timetravel.log_position import AtPosition
 from slime_events.analysis.timetravel.seek_index import EVERY
 from slime_events.analysis.timetravel.timeline import Timeline
-from slime_events.core.state.fold import fold
 from slime_events.core.state.run import state_digest
 from storage.archive.log import ArchivedLog
 from storage.archive.reader import ArchiveReader
 from storage.jetstream.log import JetStreamLog
 from storage.log import Readable
 from storage.nats.server import NatsServer
+from tests.state.fold_log import fold
 
 EVENTS = 1_000_000
 SEEKS = 100

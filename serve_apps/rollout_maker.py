@@ -30,8 +30,8 @@ from serve_apps.pausing_engine import PausingEngine
 from serve_apps.rollout import ChunkRule, Rollout
 from serve_apps.step_boundary import StepBoundary
 from serve_apps.stream import stream
-from slime_events.core.run.incarnation import Incarnation
 from slime_events.core.run.participant import Participant
+from slime_events.core.run.run_address import Incarnation
 from slime_events.core.trajectory import Fetch, Trajectories
 from storage.group_commit import GroupCommit
 from storage.log import Append, Delivery, Fence

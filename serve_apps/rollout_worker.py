@@ -24,8 +24,8 @@ from serve_apps.inline_rewards import OwnRewards
 from serve_apps.rollout import ChunkRule, Rollout
 from serve_apps.rollout_maker import Offload, RolloutMaker, rid_of
 from serve_apps.step_boundary import StepBoundary
-from slime_events.core.run.incarnation import Incarnation
 from slime_events.core.run.participant import Participant
+from slime_events.core.run.run_address import Incarnation
 from slime_events.core.trajectory import Fetch
 from storage.cancellation import end_all
 from storage.follow import Follower

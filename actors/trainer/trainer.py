@@ -29,8 +29,8 @@ from slime_events.analysis.retrain.difference import trained_otherwise
 from slime_events.core.run.participant import Participant, subjects_of
 from slime_events.core.train_batch import TrainBatch
 from slime_events.core.trajectory import Fetch
-from slime_events.loop.training.pending_batches import OpenBatches
-from slime_events.loop.training.training_state import Digests, Trained, read_trained
+from slime_events.loop.training.pending_batches import PendingBatches
+from slime_events.loop.training.training_state import Digests, TrainingState, read_training_state
 from storage.follow import Follower
 from storage.log import Append, Fence, Recorded, once
 from storage.weights.retention import Retention
@@ -62,14 +62,14 @@ class Trainer:
         steps: int,
         retention: Retention | None = None,
         start_of: Callable[[int], int] = lambda version: 1,
-        open_batches: OpenBatches | None = None,
+        open_batches: PendingBatches | None = None,
     ) -> None:
         self._worker, self._ranks, self._store, self._steps = worker, ranks, store, steps
         self._publish_every, self._checkpoint_every = publish_every, checkpoint_every
         self._folders = CheckpointFolders(checkpoints)
         self._retention, self._start_of = retention, start_of
-        self._open = open_batches or OpenBatches(fetch, temperature=temperature)
-        self._trained = Trained()
+        self._open = open_batches or PendingBatches(fetch, temperature=temperature)
+        self._trained = TrainingState()
         self._to_write = -1
         self._version = self._published = -1
         self._claim: tuple[int, int] | None = None
@@ -77,7 +77,7 @@ class Trainer:
 
     async def run(self) -> int:
         """Train until the run is over; the version reached."""
-        self._trained = await read_trained(self._worker)
+        self._trained = await read_training_state(self._worker)
         if self._trained.over:
             return self._trained.version
         await self._begin()

@@ -17,8 +17,7 @@ from slime_events.app.cli.commands.archive import main as archive
 from slime_events.app.cli.commands.restore import MARK
 from slime_events.app.cli.commands.restore import main as restore
 from slime_events.app.launch.run_lock import holding
-from slime_events.core.config.run import RunSettings
-from slime_events.core.config.settings import TrainSettings
+from slime_events.core.config.settings import RunSettings, TrainSettings
 from slime_events.core.config.toml import to_toml
 from slime_events.core.run.run_folder import RunFolder
 from storage.blobs import BlobStore

@@ -27,7 +27,7 @@ from slime_events.app.cli.commands.export import main
 from slime_events.core.config.data import DataSettings
 from slime_events.core.config.toml import settings_from
 from slime_events.core.run.run_reader import OpenedRun, open_run
-from slime_events.loop.prompts.row import PromptRow
+from slime_events.loop.prompts.prompt import PromptRow
 from slime_events.loop.prompts.source import START, PromptSource
 from slime_events.plugins.sample import Status
 from storage.archive.writer import ArchiveWriter

@@ -26,7 +26,6 @@ from schemas.event import Event
 from schemas.prompts import PromptSubmitted, Source
 from schemas.runs import FinishReason, RunFinished, RunResumed, RunStarted
 from schemas.subjects import of_type
-from slime_events.core.state.fold import fold
 from storage.archive.log import ArchivedLog
 from storage.archive.manifest import LAYOUT, SegmentManifest, manifest_name, to_json
 from storage.archive.reader import ArchiveReader, ArchiveSummary
@@ -35,6 +34,7 @@ from storage.hash_chain import link_all
 from storage.log import Append, Recorded
 from storage.memory_log import MemoryLog
 from storage.object_store import ObjectFolder
+from tests.state.fold_log import fold
 from tests.storage.stores import StoreUrl
 from tests.storage.waiting import until
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from schemas.codec import decode
 from schemas.errors import ArchiveDamaged
-from slime_events.core.state.fold import fold
 from storage.archive import layout_v1, segment
 from storage.archive.log import ArchivedLog
 from storage.archive.reader import ArchiveReader
@@ -23,6 +22,7 @@ from storage.event_block import arrays_of
 from storage.log import Recorded
 from storage.memory_log import MemoryLog
 from tests.golden.log_file import FOLDER, read_records
+from tests.state.fold_log import fold
 
 RUN = "golden"
 LAYOUTS = [layout_v1, segment]

@@ -10,7 +10,7 @@ from slime_events.algorithms.reward_norm import normalize_rewards
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.toml import settings_from
 from slime_events.core.state.group import GroupState
-from slime_events.loop.conductor.accept import Judge
+from slime_events.loop.conductor.accept import GroupFilter
 from slime_events.loop.conductor.plan import Plan, make_plan
 from slime_events.loop.conductor.seal import Normalise
 from slime_events.plugins.args_view import ArgsView
@@ -25,10 +25,10 @@ KNOWN = 4096
 
 @dataclass(frozen=True, slots=True)
 class Decider:
-    """plan, judge, normalise: as `slime_events.loop.conductor.cycle.turn` takes them."""
+    """plan, judge, normalise: as `slime_events.loop.conductor.cycle.run_cycle` takes them."""
 
     plan: Plan
-    judge: Judge
+    judge: GroupFilter
     normalise: Normalise
 
     @classmethod
@@ -42,7 +42,7 @@ class Decider:
         )
 
 
-def _once_each(judge: Judge) -> Judge:
+def _once_each(judge: GroupFilter) -> GroupFilter:
     """The same judge, asked once about a group that has ended: a replay comes by at many positions."""
     last: dict[str, tuple[tuple[Any, ...], FilterDecision]] = {}
 

@@ -10,8 +10,9 @@ from schemas.prompts import PromptRejected
 from schemas.subjects import about
 from slime_events.analysis.replay.recorded_feed import RecordedFeed
 from slime_events.core.config.settings import TrainSettings
-from slime_events.loop.conductor.cycle import Feed, Prompted
+from slime_events.loop.conductor.cycle import Feed
 from slime_events.loop.conductor.prompts import PromptFeed
+from slime_events.loop.prompts.prompt import Prompted
 from storage.log import Readable, Recorded
 
 
@@ -26,9 +27,9 @@ class Remembering:
         self._asked: tuple[dict[str, int], int] | None = None
         self._taken: list[Prompted] = []
 
-    def hear(self, recorded: Recorded) -> None:
+    def observe(self, recorded: Recorded) -> None:
         """As the feed's."""
-        self._feed.hear(recorded)
+        self._feed.observe(recorded)
         if self._follows_log:
             self._asked = None
 

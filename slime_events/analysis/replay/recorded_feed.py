@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from schemas.event import Event, Purpose
 from schemas.prompts import PromptRejected, PromptSubmitted
 from slime_events.analysis.replay.equality import is_decision
-from slime_events.loop.conductor.cycle import Prompted
+from slime_events.loop.prompts.prompt import Prompted
 from storage.log import Recorded
 
 
@@ -36,7 +36,7 @@ class RecordedFeed:
         else:
             self._rows.append(event)
 
-    def hear(self, recorded: Recorded) -> None:
+    def observe(self, recorded: Recorded) -> None:
         """Nothing: it knows them all."""
 
     def malformed(self) -> list[PromptRejected]:

@@ -28,10 +28,9 @@ from slime_events.analysis.replay.report import ReplayReport
 from slime_events.core.state.group import GroupPhase
 from slime_events.core.state.run import RunState
 from slime_events.loop.conductor.accept import has_ended
-from slime_events.loop.conductor.boundary import at_boundary
-from slime_events.loop.conductor.cycle import Feed, recovery_events, turn
-from slime_events.loop.conductor.decide import is_broken, is_complete
-from slime_events.loop.conductor.evaluate import evals_completed
+from slime_events.loop.conductor.cycle import Feed, recovery_events, run_cycle
+from slime_events.loop.conductor.decide import evals_completed, is_broken, is_complete
+from slime_events.loop.conductor.plan import at_boundary
 from storage.log import Recorded
 
 CONDUCTOR = "conductor"
@@ -82,7 +81,7 @@ class Replay:
         elif isinstance(event, RunFinished | RunFailed):
             self._compare_end(recorded, event)
         fold(self._state, recorded)
-        self._feed.hear(recorded)
+        self._feed.observe(recorded)
         if isinstance(event, RunStarted | RunResumed) or (isinstance(event, WorkerJoined) and event.role == CONDUCTOR):
             self._begins = True
         if not self._changes_nothing(event):
@@ -130,7 +129,7 @@ class Replay:
         if is_broken(state, decider.plan) or is_complete(state, decider.plan):
             return []
         try:
-            events = turn(state, decider.plan, decider.judge, decider.normalise, self._feed)
+            events = run_cycle(state, decider.plan, decider.judge, decider.normalise, self._feed)
         except DataError as error:
             self._why = str(error)
             return []

@@ -39,7 +39,7 @@ from slime_events.analysis.rescore.report import (
 from slime_events.analysis.rescore.verdict import BEYOND, Verdict, recorded_verdict, verdict_on
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.trajectory import Fetch
-from slime_events.loop.conductor.accept import Judge
+from slime_events.loop.conductor.accept import GroupFilter
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Comparison:
     """
 
     change: Change
-    judge: Judge | None
+    judge: GroupFilter | None
     fetch: Fetch
     changes: ChangesFile
     most: int = 5

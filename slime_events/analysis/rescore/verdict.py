@@ -13,7 +13,7 @@ from schemas.groups import GroupAccepted, RejectionCause
 from slime_events.analysis.rescore.bulk_grading import Given, Missing
 from slime_events.analysis.rescore.collect import Group
 from slime_events.core.state.group import GroupState, SampleState
-from slime_events.loop.conductor.accept import Judge
+from slime_events.loop.conductor.accept import GroupFilter
 
 BEYOND = (RejectionCause.ROLLOUT_FAILED, RejectionCause.STALE)
 """Rejections that no reward and no filter has a part in."""
@@ -37,7 +37,7 @@ def recorded_verdict(group: Group) -> Verdict:
     return Verdict(False, said.cause, said.reason)
 
 
-def verdict_on(group: Group, given: Sequence[Given], judge: Judge | None) -> Verdict:
+def verdict_on(group: Group, given: Sequence[Given], judge: GroupFilter | None) -> Verdict:
     """The verdict that these rewards call for. given: one per rollout, in the group's order. judge: the filter.
 
     Whether a group that the filter would drop fills a step all the same (slime's fallback) hangs on how many others
@@ -71,7 +71,7 @@ def _state(group: Group, rewards: Sequence[float]) -> GroupState:
         done = rollout.completed
         state = SampleState(sample=name, length=done.length, stop=done.stop, text=done.text, reward=reward)
         state.prompt_text = done.prompt_text or msgspec.UNSET
-        state.saw(done.spans)
+        state.add_spans(done.spans)
         samples[name] = state
     return GroupState(
         group=prompt.group,

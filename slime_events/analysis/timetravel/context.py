@@ -16,7 +16,7 @@ from schemas.runs import RunFailed, RunFinished, RunResumed, RunStarted
 from schemas.steps import StepCommitted
 from schemas.turns import TurnBegun
 from schemas.workers import WorkerJoined, WorkerLost
-from slime_events.core.state.partial_events import SHORT, Told
+from slime_events.core.state.partial_events import PARTIAL_EVENTS, FoldedEvent
 
 VERSION = 1
 """Raised with every change of this struct or of what is folded into it."""
@@ -51,12 +51,12 @@ class Around(msgspec.Struct, kw_only=True):
     workers: dict[str, str] = {}
     decisions: list[Decision] = []
 
-    def apply(self, position: int, told: Told) -> None:
+    def apply(self, position: int, told: FoldedEvent) -> None:
         """Fold one event in, or its short form."""
         self._time([told.at], position)
         self._look(position, told)
 
-    def apply_all(self, first: int, events: Sequence[Told]) -> None:
+    def apply_all(self, first: int, events: Sequence[FoldedEvent]) -> None:
         """Fold in many that stand one after the other, from position `first` on."""
         self._time([told.at for told in events], first)
         for position, told in enumerate(events, first):
@@ -68,7 +68,7 @@ class Around(msgspec.Struct, kw_only=True):
         if first == 1:
             self.first_at = times[0]
 
-    def _look(self, position: int, told: Told) -> None:
+    def _look(self, position: int, told: FoldedEvent) -> None:
         handler = _HANDLERS.get(type(told.event))
         if handler is not None and (found := handler(self, told.event)) is not None:
             about, reason, figures = found
@@ -180,4 +180,4 @@ _HANDLERS: dict[type, Callable[[Around, Any], Found | None]] = {
     WorkerJoined: _joined,
     WorkerLost: _lost,
 }
-_HANDLERS |= {short: _HANDLERS[kind] for kind, short in SHORT.items() if kind in _HANDLERS}
+_HANDLERS |= {short: _HANDLERS[kind] for kind, short in PARTIAL_EVENTS.items() if kind in _HANDLERS}

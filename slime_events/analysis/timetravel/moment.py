@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from slime_events.analysis.timetravel.context import Around
 from slime_events.core.state.apply import apply, apply_all
-from slime_events.core.state.partial_events import Told, read_short
+from slime_events.core.state.partial_events import FoldedEvent, read_partial_events
 from slime_events.core.state.run import RunState
 from storage.event_block import Stretch
 from storage.log import Recorded
@@ -37,9 +37,9 @@ class Moment:
         self.around.apply(recorded.position, recorded.envelope)
         self.last = recorded
 
-    def apply_all(self, stretch: Stretch) -> Sequence[Told]:
+    def apply_all(self, stretch: Stretch) -> Sequence[FoldedEvent]:
         """Fold many events in, and give them back. `last` is not known afterwards."""
-        events = list(itertools.chain.from_iterable(read_short(stretch.arrays, stretch.first, decisions=True)))
+        events = list(itertools.chain.from_iterable(read_partial_events(stretch.arrays, stretch.first, decisions=True)))
         apply_all(self.state, [events], stretch.chain.hex())
         self.around.apply_all(stretch.first, events)
         self.before, self.last = stretch.before.hex(), None

@@ -30,14 +30,14 @@ from slime_events.app.launch.run_announcement import announce_resume, announce_s
 from slime_events.app.launch.run_lock import holding
 from slime_events.app.launch.run_record import Standing, read_standing
 from slime_events.core.config.settings import TrainSettings
-from slime_events.core.run.incarnation import Incarnation
 from slime_events.core.run.participant import Participant
+from slime_events.core.run.run_address import Incarnation
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.core.telemetry.process_log import setup_logging
 from slime_events.loop.learner.batches import Batches
-from slime_events.loop.learner.overrides import Changes, read_changes
-from slime_events.loop.learner.settings import least_rollouts, own_judge, own_normalise
+from slime_events.loop.learner.overrides import Overrides, read_overrides
+from slime_events.loop.learner.settings import learner_normalise, least_rollouts, own_filter
 from storage.archive.writer import ArchiveWriter, blobs_to_archive
 from storage.blobs import BlobStore
 from storage.cancellation import check_cancelled, end_all
@@ -176,11 +176,11 @@ class Learn:
                 see=self.see,
             ).run()
 
-    def _changes(self, own: _Own) -> Changes:
+    def _changes(self, own: _Own) -> Overrides:
         if own.branched.changes is None:
-            return Changes()
+            return Overrides()
         blobs = BlobStore(own.settings.run.blob_url or str(self._folder.blobs))
-        return read_changes(blobs.get(own.branched.changes), f"the changes of run {own.settings.run.run}")
+        return read_overrides(blobs.get(own.branched.changes), f"the changes of run {own.settings.run.run}")
 
     @contextlib.asynccontextmanager
     async def _archiving(self, worker: Participant, own: _Own) -> AsyncIterator[asyncio.Task[Any]]:
@@ -206,13 +206,13 @@ class Learn:
             await end_all(archiving)
 
 
-def make_batches(parent: OpenedRun, own: TrainSettings, branched: Branched, changes: Changes) -> Batches:
+def make_batches(parent: OpenedRun, own: TrainSettings, branched: Branched, changes: Overrides) -> Batches:
     """The decisions of a learner with these settings."""
     return Batches(
         parent.run,
-        own_normalise(own),
-        changes=changes,
-        judge=own_judge(parent.settings, own),
+        learner_normalise(own),
+        overrides=changes,
+        group_filter=own_filter(parent.settings, own),
         first=branched.version,
         least=least_rollouts(own),
     )

@@ -18,9 +18,9 @@ from slime_events.app.launch.learn import Beginning, make_batches
 from slime_events.core.config.flags import ParsedTrain
 from slime_events.core.run.run_folder import RUNS_DIR, RunFolder
 from slime_events.core.run.run_reader import OpenedRun, branched_of
-from slime_events.loop.learner.overrides import Changes, read_changes, write_changes
-from slime_events.loop.learner.preview import Outlook, look_ahead
-from slime_events.loop.learner.settings import learner_settings, trains_otherwise
+from slime_events.loop.learner.batches import Preview, preview
+from slime_events.loop.learner.overrides import Overrides, read_overrides, write_overrides
+from slime_events.loop.learner.settings import learner_settings, makes_other_weights
 from storage.blobs import BlobStore
 
 
@@ -48,8 +48,8 @@ class Prospect:
     """
 
     parsed: ParsedTrain
-    changes: Changes
-    outlook: Outlook
+    changes: Overrides
+    outlook: Preview
     version: int | None
 
 
@@ -66,10 +66,10 @@ async def look(parent: OpenedRun, asked: Asked) -> Prospect:
     before = await branched_of(parent.log)
     first = before.version if before else 0
     point = await read_point(parent.log, first, parent.where)
-    outlook = await look_ahead(parent.log.read(), make_batches(parent, own, point, changes))
+    outlook = await preview(parent.log.read(), make_batches(parent, own, point, changes))
     version = asked.version
     if version is None:
-        version = first if trains_otherwise(parent.settings, own) else outlook.first
+        version = first if makes_other_weights(parent.settings, own) else outlook.first
     elif outlook.first is not None and outlook.first < version:
         raise InvalidValue(
             f"--from {version}: the batch of step {outlook.first} changes, and version {version} was trained on it as "
@@ -86,7 +86,7 @@ async def begin(parent: OpenedRun, prospect: Prospect, folder: RunFolder) -> Beg
         raise ValueError("nothing is trained otherwise")
     settings = prospect.parsed.settings
     blobs = BlobStore(settings.run.blob_url or str(folder.blobs))
-    kept = await blobs.put_async(write_changes(prospect.changes)) if prospect.changes else None
+    kept = await blobs.put_async(write_overrides(prospect.changes)) if prospect.changes else None
     point = await read_point(parent.log, prospect.version, parent.where)
     branched = structs.replace(point, cursors={}, passed={}, follows=True, changes=kept)
     return Beginning(settings, branched)
@@ -114,11 +114,11 @@ async def _steps(parent: OpenedRun, most: int, *, follow: bool) -> int:
     return min(most, last.envelope.event.step + 1)
 
 
-async def _changes(parent: OpenedRun, asked: Asked) -> Changes:
+async def _changes(parent: OpenedRun, asked: Asked) -> Overrides:
     """The file's, and what the query drops. Raises InvalidValue for what the run has not made, BadQuery."""
-    changes = Changes()
+    changes = Overrides()
     if asked.changes is not None:
-        changes = read_changes(_bytes(asked.changes), asked.changes)
+        changes = read_overrides(_bytes(asked.changes), asked.changes)
         await _check_known(parent, changes)
     if asked.drop is not None:
         from slime_events.analysis.query import samples_where
@@ -137,7 +137,7 @@ def _bytes(path: str) -> bytes:
         raise InvalidValue(f"--changes {path} cannot be read: {error}") from error
 
 
-async def _check_known(parent: OpenedRun, changes: Changes) -> None:
+async def _check_known(parent: OpenedRun, changes: Overrides) -> None:
     samples = set(changes.dropped) | changes.rewards.keys()
     groups = set(changes.dropped_groups) | changes.verdicts.keys()
     async for recorded in parent.log.read(1, of_type(parent.run, "rollout.completed")):

@@ -1,9 +1,9 @@
 """One gloo device for all process groups of a process, instead of one each.
 
-Each device has a thread that wakes up a hundred times a second, whether or not anything is sent. Megatron and SGLang
-form up to twenty groups, most of them of the same ranks: their threads would take two percent of a core and interrupt
-whatever computes there two thousand times a second. gloo lets any number of groups use a device; torch's options have
-it too, but `torch.distributed.new_group` does not pass them on.
+Each device has a thread that wakes up a hundred times a second, idle or not. Megatron and SGLang form up to twenty
+groups, mostly of the same ranks: their threads would take two percent of a core and interrupt computation two thousand
+times a second. gloo lets any number of groups share a device, and so do torch's options, but
+`torch.distributed.new_group` does not pass them on.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.distributed import ProcessGroupGloo, distributed_c10d
 
 
 class OneDeviceGloo(ProcessGroupGloo):
-    """torch's backend on the device of this process, made as `torch.distributed` makes it."""
+    """torch's backend on this process's one device, with the constructor that `torch.distributed` calls."""
 
     def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:
         options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
@@ -31,5 +31,5 @@ def _device() -> ProcessGroupGloo.Device:
 
 
 def share_gloo_device() -> None:
-    """Let `torch.distributed` form its groups so, from now on. Any number of calls."""
+    """Make `torch.distributed` use it for all later groups. Idempotent."""
     distributed_c10d.ProcessGroupGloo = OneDeviceGloo  # type: ignore[misc]

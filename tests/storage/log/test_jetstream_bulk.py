@@ -8,13 +8,13 @@ import pytest
 
 from schemas.errors import LogUnavailable
 from slime_events.core.state.apply import apply
-from slime_events.core.state.fold import fold
 from slime_events.core.state.run import RunState
 from storage.jetstream import bulk_read, read
 from storage.jetstream.bulk_read import read_bulk
 from storage.jetstream.log import JetStreamLog
 from storage.jetstream.retry import Away
 from storage.log import Recorded, append_all
+from tests.state.fold_log import fold
 from tests.storage.log.said import everything, reward
 
 COUNT = 60

@@ -25,7 +25,7 @@ INTERRUPTED = 130
 def main(argv: Sequence[str] = ()) -> int:
     """Train. 130 where it was stopped before its last step; errors are raised."""
     if "--help" in argv or "-h" in argv:
-        from slime_events.core.config.help import help_text
+        from slime_events.core.config.document import help_text
 
         sys.stdout.write(help_text(max(60, min(120, shutil.get_terminal_size().columns))))
         return 0
