@@ -1,7 +1,7 @@
-"""The archivist: follows the log, seals segments of it in object storage, says so in the log.
+"""The archivist: follows the log, seals segments of it in object storage, and appends archive.sealed for each.
 
-`should_seal` decides; `archive_run` reads, seals, appends, until the run is finished or it is told to stop. It holds
-nothing that the archive and the log do not hold: another one goes on where it died.
+`should_seal` decides; `archive_run` reads, seals and appends until the run is finished or it has to stop. All its state
+is in the archive and the log: after a crash another one continues.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ResultT = TypeVar("ResultT")
 class SealPolicy:
     """A segment is written at `max_bytes` (of records, uncompressed) or `max_age_s` after its first event.
 
-    look_s: between looks at the log; nobody waits for a segment.
+    look_s: pause between reads of the log; nobody waits for a segment.
     """
 
     max_bytes: int = SEGMENT_BYTES
@@ -47,7 +47,7 @@ class SealPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """A log or store that is away is asked again after `first_s`, doubling up to `most_s`, for `deadline_s` in all."""
+    """Retries of an unavailable log or store: after `first_s`, doubling up to `most_s`, for `deadline_s` in all."""
 
     first_s: float = 0.2
     most_s: float = 10.0
@@ -55,16 +55,16 @@ class Backoff:
 
 
 class ArchiveOutcome(enum.StrEnum):
-    """How an archivist ended: with the whole run closed, or told to stop with what there was until then."""
+    """How an archivist ended: the whole run is archived and closed, or it was stopped with all events so far."""
 
     FINISHED = "finished"
     STOPPED = "stopped"
 
 
 def should_seal(policy: SealPolicy, pending_bytes: int, pending_events: int, age_s: float) -> bool:
-    """Whether what is pending becomes a segment now.
+    """Whether the pending events become a segment now.
 
-    pending_events leaves out `archive.sealed`: on a silent log each segment would otherwise be the reason for the next.
+    pending_events does not count `archive.sealed`: else on an idle log each segment would cause the next.
     """
     return pending_bytes >= policy.max_bytes or (pending_events > 0 and age_s >= policy.max_age_s)
 
@@ -79,11 +79,11 @@ async def archive_run(
     policy: SealPolicy | None = None,
     backoff: Backoff | None = None,
 ) -> ArchiveOutcome:
-    """Archive `log` until its `run.finished` is sealed and the archive closed, or until `stop` and all before it is.
+    """Archive `log` until `run.finished` is sealed and the archive closed, or all events before `stop` are.
 
-    The last segment, with `run.finished` in it, has no `archive.sealed`: nothing is said after a run's last word. On a
-    resumed run start this after `run.resumed` was appended. Raises DeadlineExceeded where the log or the store stays
-    away for longer than `backoff`, Conflict where another archivist writes the same archive, ArchiveDamaged.
+    The last segment, with `run.finished` in it, has no `archive.sealed`: no event follows a run's last. On a resumed
+    run start this after `run.resumed` was appended. Raises DeadlineExceeded where the log or the store is unavailable
+    for longer than `backoff`, Conflict where another archivist writes the same archive, ArchiveDamaged.
     """
     archivist = _Archivist(log, writer, producer, clock, policy or SealPolicy(), backoff or Backoff())
     return await archivist.run(stop or asyncio.Event())
@@ -91,13 +91,7 @@ async def archive_run(
 
 class _Archivist:
     def __init__(
-        self,
-        log: EventLog,
-        writer: ArchiveWriter,
-        producer: str,
-        clock: Clock,
-        policy: SealPolicy,
-        backoff: Backoff,
+        self, log: EventLog, writer: ArchiveWriter, producer: str, clock: Clock, policy: SealPolicy, backoff: Backoff
     ) -> None:
         self._log, self._writer, self._producer, self._clock = log, writer, producer, clock
         self._policy, self._backoff = policy, backoff
@@ -108,21 +102,21 @@ class _Archivist:
 
     async def run(self, stop: asyncio.Event) -> ArchiveOutcome:
         if self._writer.segments:
-            # A predecessor may have died between sealing its last segment and saying so.
-            await self._say(self._writer.segments[-1])
+            # A predecessor may have died between sealing its last segment and its archive.sealed.
+            await self._announce(self._writer.segments[-1])
         if await self._is_over(self._writer.next_position - 1):
             return await self._close()
         try:
             return await self._follow(stop)
         finally:
-            await self._let_go()
+            await self._stop_following()
 
     async def _follow(self, stop: asyncio.Event) -> ArchiveOutcome:
         target: int | None = None
         while True:
             if target is None and stop.is_set():
-                target = await self._patiently("the log", self._log.position)
-            for recorded in await self._patiently("the log", self._next):
+                target = await self._retry("the log", self._log.position)
+            for recorded in await self._retry("the log", self._next):
                 await self._take(recorded)
                 if isinstance(recorded.envelope.event, RunFinished) and await self._is_over(recorded.position):
                     return await self._close()
@@ -133,7 +127,7 @@ class _Archivist:
                 return ArchiveOutcome.STOPPED
 
     async def _next(self) -> list[Recorded]:
-        """What came since, or an empty list soon; after a failure the next call reads anew from where this got to."""
+        """The next events, or an empty list soon; after a failure the next call reads on from the same position."""
         try:
             if self._follower is None:
                 follower = Follower(self._log, self._writer.next_position, read_ahead=1000, every_s=self._policy.look_s)
@@ -141,10 +135,10 @@ class _Archivist:
             wait_s = min(self._policy.look_s, max(0.01, self._policy.max_age_s - self._age_s()))
             return await self._follower.next(wait_s)
         except LogUnavailable:
-            await self._let_go()
+            await self._stop_following()
             raise
 
-    async def _let_go(self) -> None:
+    async def _stop_following(self) -> None:
         follower, self._follower = self._follower, None
         if follower is not None:
             await follower.__aexit__(None, None, None)
@@ -164,23 +158,23 @@ class _Archivist:
         return should_seal(self._policy, self._writer.pending_bytes, self._counted, self._age_s())
 
     async def _is_over(self, position: int) -> bool:
-        """Whether the event at or before `position` that ended the run was its last: it was not resumed since."""
-        last = await self._patiently("the log", lambda: self._log.last(self._run_events))
+        """Whether the run ended at or before `position` and was not resumed since."""
+        last = await self._retry("the log", lambda: self._log.last(self._run_events))
         return last is not None and isinstance(last.envelope.event, RunFinished) and last.position <= position
 
     async def _seal(self) -> None:
-        manifest = await self._patiently("the archive's store", lambda: asyncio.to_thread(self._writer.seal))
+        manifest = await self._retry("the archive's store", lambda: asyncio.to_thread(self._writer.seal))
         self._counted = self._since = 0
         if manifest is not None:
             logger.info("sealed segment %d: positions %d to %d", manifest.segment, manifest.first, manifest.last)
-            await self._say(manifest)
+            await self._announce(manifest)
 
     async def _close(self) -> ArchiveOutcome:
-        await self._patiently("the archive's store", lambda: asyncio.to_thread(self._writer.close))
+        await self._retry("the archive's store", lambda: asyncio.to_thread(self._writer.close))
         logger.info("archive closed at position %d: %s", self._writer.next_position - 1, self._writer.url)
         return ArchiveOutcome.FINISHED
 
-    async def _say(self, manifest: SegmentManifest) -> None:
+    async def _announce(self, manifest: SegmentManifest) -> None:
         event = ArchiveSealed(
             segment=manifest.segment,
             first=manifest.first,
@@ -191,18 +185,18 @@ class _Archivist:
         )
         envelope = enclose(self._log.run, event, at=self._clock(), producer=self._producer)
         while True:
-            last = await self._patiently("the log", lambda: self._log.last(self._run_events))
+            last = await self._retry("the log", lambda: self._log.last(self._run_events))
             if last is not None and isinstance(last.envelope.event, RunFinished):
                 return
             # Fenced on the run's own events: if run.finished gets in between, this is refused.
             append = Append(envelope, Fence(self._run_events, last.position if last else 0))
             try:
-                await self._patiently("the log", functools.partial(self._log.append, [append]))
+                await self._retry("the log", functools.partial(self._log.append, [append]))
             except Conflict:
                 continue
             return
 
-    async def _patiently(self, what: str, call: Callable[[], Awaitable[ResultT]]) -> ResultT:
+    async def _retry(self, what: str, call: Callable[[], Awaitable[ResultT]]) -> ResultT:
         loop = asyncio.get_running_loop()
         began, pause = loop.time(), self._backoff.first_s
         while True:
@@ -212,7 +206,7 @@ class _Archivist:
                 waited = loop.time() - began
                 if waited + pause > self._backoff.deadline_s:
                     raise DeadlineExceeded(f"the archivist waited {waited:.0f} s for {what}: {error}") from error
-                logger.warning("%s is away for %.1f s, trying again in %.1f s: %s", what, waited, pause, error)
+                logger.warning("%s is unavailable for %.1f s, trying again in %.1f s: %s", what, waited, pause, error)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, self._backoff.most_s)
             else:

@@ -1,23 +1,23 @@
 """`Conductor`: reads the log, decides, appends. It holds a fold and nothing else.
 
-    turn:  events since the last look -> fold -> decide (pure) -> one atomic append -> ... read back -> next turn
+    cycle:  new events -> fold -> decide (pure) -> one atomic append -> ... read back -> next cycle
 
-It never acts on what it has said before it has read it back, so its state is at all times a fold of the log, and a
-conductor that is killed at any point is replaced by one that reads the same log.
+It acts on its own events only after reading them back, so its state is always a fold of the log, and a conductor that
+was killed at any point is replaced by one that reads the same log.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 
-from actors.recorded_rollout_reader import Recaller
-from actors.state_keeper import StateKeeper
+from actors.recorded_rollout_reader import RecordedRolloutReader
 from schemas.archives import ArchiveSealed
-from schemas.errors import Conflict, SlimeEventsError
+from schemas.errors import Conflict, NoSpace, SlimeEventsError, StoreUnavailable
 from schemas.event import Event
 from schemas.groups import GroupRejected
 from schemas.rollouts import RolloutProgressed
@@ -28,68 +28,120 @@ from slime_events.analysis.model.rejections import Rejections
 from slime_events.core.run.participant import Participant, run_events_before
 from slime_events.core.state.apply import apply
 from slime_events.core.state.run import FOLD, RunPhase, RunState, state_digest
-from slime_events.loop.conductor.accept import Judge
-from slime_events.loop.conductor.cycle import recovery_events, turn
-from slime_events.loop.conductor.decide import is_broken, is_complete, waits_for
-from slime_events.loop.conductor.plan import Plan
+from slime_events.core.state.snapshot import Snapshots, encode_snapshot
+from slime_events.loop.conductor.cycle import Policy, recovery_events, run_cycle
+from slime_events.loop.conductor.decide import Stall, is_broken, is_complete, waits_for
+from slime_events.loop.conductor.draw import reused_rollouts_due
 from slime_events.loop.conductor.prompts import PromptFeed
-from slime_events.loop.conductor.recall import recalls_due
-from slime_events.loop.conductor.seal import Normalise
-from slime_events.loop.conductor.stall import Stall
 from storage.follow import Follower
-from storage.log import Append, Fence, Recorded, append_all, once
+from storage.log import Append, EventLog, Fence, Recorded, append_all, once
+
+log = logging.getLogger(__name__)
+
+EVERY = 2_000
+"""Events between two snapshots: a starting conductor folds so many in a fraction of a second. The state has a few
+percent of their bytes.
+"""
+
+
+class StateKeeper:
+    """Stores snapshots of the conductor's state. snapshots: None stores nothing. every: events between two of them.
+
+    The state is encoded by the caller (a few ms), compressed and written in a thread. A failed write costs only time at
+    the next start, so it is a warning.
+    """
+
+    def __init__(self, snapshots: Snapshots | None, *, every: int = EVERY) -> None:
+        self._snapshots, self._every = snapshots, every
+        self._kept = 0
+        self._writing: asyncio.Task[None] | None = None
+
+    async def load(self, events: EventLog) -> RunState:
+        """The newest state of this log, or an empty one."""
+        newest = await self._snapshots.newest(events) if self._snapshots else None
+        if newest is None:
+            return RunState(run=events.run)
+        log.info("starts from the snapshot of position %d", newest.position)
+        self._kept = newest.position
+        return newest.state
+
+    def observe(self, state: RunState, before: str) -> None:
+        """Store the state, if it is time. before: the chain up to its last event but one."""
+        if state.events - self._kept >= self._every and (self._writing is None or self._writing.done()):
+            self._keep(state, before)
+
+    async def close(self, state: RunState, before: str) -> None:
+        """Store the last state and wait until it is written."""
+        if self._writing is not None:
+            await self._writing
+        if state.events > self._kept:
+            self._keep(state, before)
+        if self._writing is not None:
+            await self._writing
+
+    def _keep(self, state: RunState, before: str) -> None:
+        if self._snapshots is not None:
+            self._kept = state.events
+            self._writing = asyncio.create_task(
+                self._write(self._snapshots, state.events, encode_snapshot(state, before))
+            )
+
+    async def _write(self, snapshots: Snapshots, position: int, encoded: bytes) -> None:
+        try:
+            await asyncio.to_thread(snapshots.write, position, encoded)
+        except (NoSpace, StoreUnavailable, OSError) as error:
+            log.warning("no snapshot of position %d: %s", position, error)
+
 
 log = logging.getLogger(__name__)
 
 Offload = Callable[[Event], Awaitable[Event]]
-"""Puts an event's large arrays into the blob store."""
+"""Moves an event's large arrays to the blob store."""
 
 NOTHING_TO_DECIDE = (RolloutProgressed, ArchiveSealed, WorkerJoined)
-"""Most events of a run are these; they change no decision that the end of their rollout will not change too."""
+"""Most events of a run. They change no decision before the end of their rollout does."""
 TICK_S = 0.5
 AT_MOST = 64
-"""Events that are always stored in one append."""
+"""Up to so many events are one append."""
 FIRST = 16
-"""Events in the first append of a longer turn: engines begin on the first requests of a step while the others are made
-ready and stored.
+"""Events in the first append of a longer cycle: engines start on the first requests of a step while the others are
+prepared and stored.
 """
 
 
 class Conductor:
-    """The shell around `slime_events.loop.conductor.decide`.
+    """The shell around `run_cycle`.
 
-    deadline_s: seconds without progress after which the run is failed with what it waited for. keeper: where the state
-    of a conductor before this one may be found. recaller: reads the recorded rollouts that were drawn.
+    deadline_s: seconds without progress after which the run fails with what it waited for. keeper: loads and stores
+    snapshots of the state. recorded: reads the recorded rollouts that are reused.
     """
 
     def __init__(
         self,
         worker: Participant,
-        plan: Plan,
+        policy: Policy,
         feed: PromptFeed,
-        judge: Judge,
-        normalise: Normalise,
         offload: Offload,
         *,
         deadline_s: float,
         keeper: StateKeeper | None = None,
-        recaller: Recaller | None = None,
+        recorded: RecordedRolloutReader | None = None,
     ) -> None:
-        self._worker, self._plan, self._feed = worker, plan, feed
-        self._judge, self._normalise, self._offload = judge, normalise, offload
+        self._worker, self._policy, self._feed, self._offload = worker, policy, feed, offload
+        self._plan = policy.plan
         self._stall = Stall(deadline_s, 2 * TICK_S, time.monotonic())
         self._keeper = keeper or StateKeeper(None)
-        self._recaller = recaller or Recaller(worker.id, None)
+        self._recorded = recorded or RecordedRolloutReader(worker.id, None)
         self._chain_before = ""
-        self._said = 0
+        self._appended = 0
         self._stop_asked = False
         self._begun = self._over = False
         self._run_at = 0
-        self._looked_at = time.monotonic()
+        self._last_cycle = time.monotonic()
         self.state = RunState(run=worker.log.run)
 
     def stop(self) -> None:
-        """End the run cleanly at the next look at the log: everything acked stays, `resume` goes on from it."""
+        """End the run cleanly at the next cycle: everything acked stays, and `resume` continues from it."""
         self._stop_asked = True
 
     async def run(self) -> RunPhase:
@@ -103,35 +155,35 @@ class Conductor:
         return self.state.phase
 
     async def _load(self) -> None:
-        """Begin with the state that was put away last, and with what the run had said of itself by then."""
+        """Start from the newest snapshot and the run's own events before it."""
         self.state = await self._keeper.load(self._worker.log)
-        await self._feed.recall(self._worker.log, self.state.events)
+        await self._feed.restore(self._worker.log, self.state.events)
         for recorded in await run_events_before(self.state.events + 1, self._worker.log):
             self._take_run_event(recorded)
 
     async def _conduct(self, follower: Follower) -> None:
         while not (self._over and follower.caught_up):
             due = self._fold(await follower.next(wait_s=TICK_S))
-            self._keeper.look(self.state, self._chain_before)
-            if not follower.caught_up or self.state.events < self._said or not (due or self._tick()):
+            self._keeper.observe(self.state, self._chain_before)
+            if not follower.caught_up or self.state.events < self._appended or not (due or self._tick()):
                 continue
             try:
-                await self._turn()
+                await self._cycle()
             except Conflict as conflict:
-                log.warning("lost a race and looks again: %s", conflict)
-                self._begun, self._looked_at = False, 0.0  # a part may have been said; whatever comes next
+                log.warning("lost a race, reads the log and decides again: %s", conflict)
+                self._begun, self._last_cycle = False, 0.0  # a part may have been appended
             except SlimeEventsError as error:
-                with contextlib.suppress(Conflict):  # the run was resumed without this one, or has ended
+                with contextlib.suppress(Conflict):  # the run was resumed without this conductor, or has ended
                     await self._fail(str(error), waited_for=None)
                 raise
 
     def _fold(self, events: list[Recorded]) -> bool:
-        """Whether there may be something to decide now."""
+        """Whether a decision may be due."""
         due = False
         for recorded in events:
             self._chain_before = self.state.chain
             apply(self.state, recorded)
-            self._feed.hear(recorded)
+            self._feed.observe(recorded)
             self._take_run_event(recorded)
             due = due or not isinstance(recorded.envelope.event, NOTHING_TO_DECIDE)
         return due
@@ -142,11 +194,11 @@ class Conductor:
             self._run_at = recorded.position
 
     def _tick(self) -> bool:
-        return self._stop_asked or time.monotonic() - self._looked_at >= TICK_S
+        return self._stop_asked or time.monotonic() - self._last_cycle >= TICK_S
 
-    async def _turn(self) -> None:
+    async def _cycle(self) -> None:
         state, plan = self.state, self._plan
-        self._looked_at = time.monotonic()
+        self._last_cycle = time.monotonic()
         if self._over or state.phase is not RunPhase.RUNNING:
             return
         if is_complete(state, plan) or self._stop_asked:
@@ -160,17 +212,17 @@ class Conductor:
             await self._fail(reason, waited_for=waits_for(state, plan))
             return
         if not self._begun:
-            self._said = await self._append(recovery_events(state, plan, self._feed))
+            self._appended = await self._append(recovery_events(state, plan, self._feed))
             self._begun = True
-            if self._said > state.events:
-                return  # nothing is decided on what was said in part
-        self._said = await self._append(turn(state, plan, self._judge, self._normalise, self._feed))
-        self._said = await self._append(await self._recaller.answers(recalls_due(state)))
+            if self._appended > state.events:
+                return  # nothing is decided before they are read back
+        self._appended = await self._append(run_cycle(state, *self._policy, self._feed))
+        self._appended = await self._append(await self._recorded.answers(reused_rollouts_due(state)))
 
     async def _append(self, events: list[Event]) -> int:
-        """In order; the position of the last. What follows the first few is made ready only once those are stored."""
+        """Append in order; the position of the last. The later events are prepared once the first few are stored."""
         first = FIRST if len(events) > AT_MOST else len(events)
-        positions = [self._said]
+        positions = [self._appended]
         for part in (events[:first], events[first:]):
             appends = []
             for event in part:
@@ -180,13 +232,13 @@ class Conductor:
         return max(positions)
 
     async def _commonest(self, newest: int) -> str:
-        """What most of so many newest rejections say. From the log: the state counts causes, and keeps no reasons."""
-        said: deque[GroupRejected] = deque(maxlen=newest)
+        """The commonest reasons of so many newest rejections, from the log: the state has no reasons."""
+        newest_rejections: deque[GroupRejected] = deque(maxlen=newest)
         async for recorded in self._worker.log.read(1, of_type(self.state.run, "group.rejected")):
             if isinstance(recorded.envelope.event, GroupRejected):
-                said.append(recorded.envelope.event)
+                newest_rejections.append(recorded.envelope.event)
         rejections = Rejections()
-        for event in said:
+        for event in newest_rejections:
             rejections.apply(event)
         return f"; most often: {rejections.commonest()}"
 
@@ -197,7 +249,7 @@ class Conductor:
         return f"no progress for {idle:.0f} s while waiting for {waits_for(self.state, self._plan)}"
 
     async def _finish(self) -> None:
-        """Say that the run is over, fenced on the whole log so that the digest is of all that came before."""
+        """Append run.finished, fenced on the whole log so that its digest covers all events before."""
         state = self.state
         event = RunFinished(
             reason=FinishReason.INTERRUPTED if self._stop_asked else FinishReason.ALL_STEPS,
@@ -211,4 +263,6 @@ class Conductor:
     async def _fail(self, reason: str, waited_for: str | None) -> None:
         log.error("the run failed: %s", reason)
         event = RunFailed(role="conductor", reason=reason, waited_for=waited_for, at_events=self.state.events)
-        self._said = await self._worker.append_fenced(event, Fence(about(self.state.run, "run", "run"), self._run_at))
+        self._appended = await self._worker.append_fenced(
+            event, Fence(about(self.state.run, "run", "run"), self._run_at)
+        )

@@ -1,8 +1,8 @@
-"""`Grader`: gives every completed sample that has no reward yet one, or the reason why there is none.
+"""`Grader`: gives every completed sample a reward, or the reason why it has none.
 
     rollout.completed -> process pool with a time limit -> reward.assigned | reward.failed
 
-A slow sample holds nobody but its own group: each group's new samples are graded and appended on their own.
+A slow sample delays only its own group: the samples of each group are graded and appended separately.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from schemas.errors import Conflict
 from schemas.event import Event
 from schemas.subjects import about
 from slime_events.core.run.participant import Participant, run_events_before, subjects_of
-from slime_events.loop.training.pending_rewards import Ungraded
+from slime_events.loop.training.pending_rewards import PendingRewards
 from slime_events.plugins.rewards.graders import Graders
 from slime_events.plugins.rewards.outcome import outcome_event
 from storage.cancellation import end_all
@@ -26,27 +26,27 @@ log = logging.getLogger(__name__)
 
 
 class Grader:
-    """The shell around the pool. start: a position before which the log holds nothing that is still to be graded."""
+    """The shell around the pool. start: position before which all samples are graded."""
 
     def __init__(
         self, worker: Participant, pool: Graders, commit: GroupCommit, *, whole_groups: bool, start: int = 1
     ) -> None:
         self._worker, self._pool, self._commit, self._start_at = worker, pool, commit, start
         self._whole_groups = whole_groups
-        self._ungraded = Ungraded(whole_groups=whole_groups)
+        self._pending = PendingRewards(whole_groups=whole_groups)
         self._tasks: set[asyncio.Task[None]] = set()
         self._over = False
 
     async def run(self) -> None:
-        """Grade until the run is over. Raises what ended a grading: the pool turns all that a grader does into data."""
+        """Grade until the run is over. Raises errors of the pool itself; a grader's errors are outcomes."""
         for recorded in await run_events_before(self._start_at, self._worker.log):
             self._over = self._worker.is_over(self._over, recorded.envelope.event)
         try:
-            followed = subjects_of(self._worker.log.run, self._ungraded.folded)
+            followed = subjects_of(self._worker.log.run, self._pending.folded)
             async with Follower(self._worker.log, self._start_at, followed) as follower:
                 while not (self._over and follower.caught_up):
                     for recorded in await follower.next(wait_s=0.25):
-                        self._ungraded.apply(recorded)
+                        self._pending.apply(recorded)
                         self._over = self._worker.is_over(self._over, recorded.envelope.event)
                     if follower.caught_up:
                         self._start()
@@ -55,7 +55,7 @@ class Grader:
             await end_all(*self._tasks)
 
     def _start(self) -> None:
-        for group, completed in self._ungraded.take():
+        for group, completed in self._pending.take():
             task = asyncio.create_task(self._grade(group, completed), name=f"grade-{group}")
             self._tasks.add(task)
 
@@ -65,23 +65,23 @@ class Grader:
             task.result()
 
     async def _grade(self, group: str, completed: dict[str, Recorded]) -> None:
-        samples = self._ungraded.samples(group, completed)
+        samples = self._pending.samples(group, completed)
         grade = self._pool.grade_group if len(completed) > 1 else self._pool.grade
-        outcomes = await grade(samples, evaluation=self._ungraded.is_evaluation(group))
-        said = [
+        outcomes = await grade(samples, evaluation=self._pending.is_evaluation(group))
+        appends = [
             self._append_of(outcome_event(sample, group, outcome), recorded)
             for (sample, recorded), outcome in zip(completed.items(), outcomes, strict=True)
         ]
-        # All of a whole group or none: one that is graded in part would never be due again.
-        calls = [said] if self._whole_groups else [[append] for append in said]
-        verdicts = await asyncio.gather(*map(self._commit.submit, calls), return_exceptions=True)
-        for call, verdict in zip(calls, verdicts, strict=True):
-            if isinstance(verdict, Conflict):
+        # A whole group at once: graded in part it would never be due again.
+        calls = [appends] if self._whole_groups else [[append] for append in appends]
+        results = await asyncio.gather(*map(self._commit.submit, calls), return_exceptions=True)
+        for call, result in zip(calls, results, strict=True):
+            if isinstance(result, Conflict):
                 log.info("%s was graded by another grader", ", ".join(a.envelope.event.entity() for a in call))
-            elif isinstance(verdict, BaseException):
-                raise verdict
+            elif isinstance(result, BaseException):
+                raise result
 
     def _append_of(self, event: Event, completed: Recorded) -> Append:
-        """An outcome, fenced on both kinds: a sample has a reward or a failure, never both."""
+        """An outcome, fenced on rewards and failures: a sample has one of them."""
         envelope = self._worker.enclose(event, cause=completed.envelope.id)
         return Append(envelope, Fence(about(envelope.run, "reward", event.entity()), 0))

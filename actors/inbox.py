@@ -1,7 +1,7 @@
 """`Inbox`: takes prompts from outside producers and answers each message.
 
-JSON on `slime.<run>.inbox.prompts`, one prompt or a list of them; the reply names the groups, or every field that is
-wrong. A message is taken whole or not at all. The sender's key makes it idempotent: a repeated key is the same group.
+JSON on `slime.<run>.inbox.prompts`, one prompt or a list; the reply names the groups, or every invalid field. A
+message is accepted whole or not at all. The sender's key makes it idempotent: a repeated key is the same group.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from schemas.prompts import PromptSubmitted
 from schemas.subjects import inbox
 from slime_events.core.run.participant import Participant
 from slime_events.loop.conductor.prompts import PromptFeed
-from slime_events.loop.prompts.row import Problem
+from slime_events.loop.prompts.prompt import Problem
 from storage.log import Append, once
 
 log = logging.getLogger(__name__)
 
 Offload = Callable[[Event], Awaitable[Event]]
 
-_PLACE = re.compile(r"(?P<message>.*?)(?: - at `\$(?P<path>[^`]*)`)?$", re.DOTALL)
+_ERROR = re.compile(r"(?P<message>.*?)(?: - at `\$(?P<path>[^`]*)`)?$", re.DOTALL)
 
 
 class Inbox:
@@ -49,7 +49,7 @@ class Inbox:
     async def __aexit__(self, *_: object) -> None:
         try:
             await self._client.drain()
-        except nats.errors.Error:  # no connection just now: there is nobody to answer
+        except nats.errors.Error:  # not connected now, so nobody waits for a reply
             await self._client.close()
 
     async def _receive(self, message: Any) -> None:
@@ -64,10 +64,10 @@ class Inbox:
             await message.respond(msgspec.json.encode(reply))
 
     async def accept(self, data: bytes, traceparent: str | None = None) -> InboxReply:
-        """Append what a message says, or tell what is wrong with it. traceparent: the sender's span, linked to ours."""
+        """Append the prompts of a message, or reply with its errors. traceparent: the sender's span, linked to ours."""
         prompts, errors = read_message(data)
         groups: list[str] = []
-        events: dict[str, PromptSubmitted] = {}  # by group: a key that comes twice in one message is one prompt
+        events: dict[str, PromptSubmitted] = {}  # by group: a key that is twice in one message is one prompt
         for index, prompt in prompts:
             made = self._feed.from_inbox(prompt)
             if isinstance(made, Problem):
@@ -86,7 +86,7 @@ class Inbox:
 
 
 def read_message(data: bytes) -> tuple[list[tuple[int, InboxPrompt]], list[FieldError]]:
-    """The prompts of a message by index, and everything that is wrong with it by index and field."""
+    """The prompts of a message by index, and its errors by index and field."""
     try:
         many = data.lstrip()[:1] == b"["
         raw = msgspec.json.decode(data, type=list[msgspec.Raw]) if many else [msgspec.Raw(data)]
@@ -98,7 +98,7 @@ def read_message(data: bytes) -> tuple[list[tuple[int, InboxPrompt]], list[Field
         try:
             prompts.append((index, msgspec.json.decode(item, type=InboxPrompt)))
         except msgspec.DecodeError as error:
-            match = _PLACE.match(str(error))
+            match = _ERROR.match(str(error))
             path = (match["path"] or "").lstrip(".") if match else ""
             errors.append(FieldError(index, path, match["message"] if match else str(error)))
     return prompts, errors

@@ -11,13 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from actors.archivist import SealPolicy, archive_run
-from actors.conductor import Conductor
+from actors.conductor import Conductor, StateKeeper
 from actors.grader import Grader
 from actors.inbox import Inbox
-from actors.recorded_rollout_reader import Recaller
-from actors.state_keeper import StateKeeper
+from actors.recorded_rollout_reader import RecordedRolloutReader
 from actors.trainer.ranks import rendezvous_address
-from slime_events.algorithms.reward_norm import normalize_rewards
 from slime_events.analysis.query import samples_where
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.settings import TrainSettings
@@ -25,15 +23,13 @@ from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.run.join import join_run
 from slime_events.core.run.run_address import RunAddress
 from slime_events.core.run.run_reader import open_run
-from slime_events.core.state.snapshot import low_water, training_start
-from slime_events.core.state.snapshots import Snapshots
+from slime_events.core.state.snapshot import Snapshots, low_water, training_start
 from slime_events.core.telemetry.process_log import setup_logging
-from slime_events.loop.conductor.plan import make_plan
+from slime_events.loop.conductor.cycle import Policy
 from slime_events.loop.conductor.prompts import PromptFeed
 from slime_events.loop.prompts.archived_prompts import archived_prompts
-from slime_events.loop.training.pending_batches import OpenBatches
+from slime_events.loop.training.pending_batches import PendingBatches
 from slime_events.plugins.args_view import ArgsView
-from slime_events.plugins.filters.decide import make_group_filter
 from slime_events.plugins.rewards.graders import Graders
 from storage.archive.writer import ArchiveWriter, blobs_to_archive
 from storage.blobs import BlobStore
@@ -55,9 +51,12 @@ class ConductorActor:
         begun = time.perf_counter()
         data = settings.data
         async with join_run(address, "conductor") as worker, contextlib.AsyncExitStack() as stack:
-            plan = make_plan(settings.rollout, settings.evaluation, settings.trainer)
+            policy = Policy.of(settings)
+            plan = policy.plan
             archive = await archived_prompts(data, samples_where, samples=plan.samples, ahead=plan.ahead)
-            recorded = await stack.enter_async_context(open_run(archive.path)) if archive and data.recalls else None
+            recorded = (
+                await stack.enter_async_context(open_run(archive.path)) if archive and data.reuses_rollouts else None
+            )
             shown = ArgsView.of(settings.rollout, settings.reward, settings.algorithm)
             feed = PromptFeed.open(
                 settings.data,
@@ -68,17 +67,14 @@ class ConductorActor:
                 ArgsView({**ArgsView.of(settings.data).as_dict(), **shown.as_dict()}),
             )
             offload = partial(offload_async, blobs=BlobStore(address.blob_url))
-            judge = make_group_filter(settings.rollout, shown)
             self._conductor = Conductor(
                 worker,
-                plan,
+                policy,
                 feed,
-                judge,
-                lambda rewards, sizes: normalize_rewards(rewards, sizes, settings.algorithm),
                 offload,
                 deadline_s=settings.rollout.rollout_deadline,
                 keeper=StateKeeper(_snapshots(address)),
-                recaller=Recaller(worker.id, recorded),
+                recorded=RecordedRolloutReader(worker.id, recorded),
             )
             if self._stop_asked:
                 self._conductor.stop()
@@ -149,7 +145,7 @@ class TrainerActor:
                     worker,
                     ranks,
                     WeightStore(address.weights_url, base=trainer.hf_checkpoint),
-                    OpenBatches(
+                    PendingBatches(
                         partial(fetch, blobs=BlobStore(address.blob_url)),
                         temperature=settings.rollout.rollout_temperature,
                     ),

@@ -1,4 +1,4 @@
-"""`Recaller`: recorded rollouts of another run, read as the completions of this run's samples."""
+"""`RecordedRolloutReader`: reads recorded rollouts of another run as completions of this run's samples."""
 
 from __future__ import annotations
 
@@ -15,69 +15,69 @@ from schemas.rollouts import FailureKind, Origin, RolloutCompleted, RolloutFaile
 from schemas.subjects import about
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.core.trajectory import Trajectories, Trajectory, merge_spans
-from slime_events.loop.conductor.recall import Recall
+from slime_events.loop.conductor.draw import ReusedRollout
 from storage.log import Recorded
 
 AWAY = (StoreUnavailable, LogUnavailable)
-"""What is recorded may be there another time."""
+"""Recorded rollouts may be readable later."""
 
 
-class Recaller:
-    """worker: who says it. archive: what recorded rollouts are drawn from now; None: nothing is.
+class RecordedRolloutReader:
+    """worker: named as the engine. archive: the run that rollouts are drawn from now; None: there is none.
 
-    It holds nothing: what is due follows from the state, and a completion that is said twice is one event.
+    It has no state: the due samples follow from the run's state, and a repeated completion is the same event.
     """
 
     def __init__(self, worker: str, archive: OpenedRun | None) -> None:
         self._worker, self._archive = worker, archive
 
-    async def answers(self, due: Iterable[Recall]) -> list[Event]:
-        """The completion of each, or why there is none. Raises StoreUnavailable, LogUnavailable."""
-        return [event for recall in due for event in await self._answer(recall)]
+    async def answers(self, due: Iterable[ReusedRollout]) -> list[Event]:
+        """The completion of each, or its failure. Raises StoreUnavailable, LogUnavailable."""
+        return [event for one in due for event in await self._answer(one)]
 
-    async def _answer(self, recall: Recall) -> list[Event]:
+    async def _answer(self, due: ReusedRollout) -> list[Event]:
         try:
-            return [*await self._completed(self._opened(recall), recall)]
+            return [*await self._completed(self._opened(due), due)]
         except AWAY:
             raise
         except SlimeEventsError as error:
             failed = RolloutFailed(
-                sample=recall.sample.sample,
-                group=recall.group.group,
-                attempt=recall.sample.attempt,
+                sample=due.sample.sample,
+                group=due.group.group,
+                attempt=due.sample.attempt,
                 kind=FailureKind.INVALID,
                 message=str(error),
                 engine=self._worker,
             )
             return [failed]
 
-    def _opened(self, recall: Recall) -> OpenedRun:
-        path = recall.group.source_path
+    def _opened(self, due: ReusedRollout) -> OpenedRun:
+        path = due.group.source_path
         if self._archive is None or self._archive.where != path:
             now = "nothing" if self._archive is None else self._archive.where
-            raise RunNotFound(f"it is {recall.recorded} of {path}, and since it was drawn {now} is set to recall from")
+            raise RunNotFound(f"it is {due.recorded} of {path}, and since it was drawn {now} is set to recall from")
         return self._archive
 
-    async def _completed(self, opened: OpenedRun, recall: Recall) -> list[RolloutCompleted]:
-        """Of all samples of the rollout: the further ones first, as an engine says them."""
+    async def _completed(self, opened: OpenedRun, due: ReusedRollout) -> list[RolloutCompleted]:
+        """Completions of all samples of the rollout: the further ones first, in an engine's order."""
         trajectories, ends = Trajectories(opened.fetch), list[Recorded]()
         for number in itertools.count():
-            subject = about(opened.run, "rollout", sibling_id(recall.recorded, number))
-            said = [one async for one in opened.log.read(1, subject)]
-            for one in said:
+            subject = about(opened.run, "rollout", sibling_id(due.recorded, number))
+            events = [one async for one in opened.log.read(1, subject)]
+            for one in events:
                 trajectories.apply(one.envelope.event, one.position)
-            if not said or not isinstance(said[-1].envelope.event, RolloutCompleted):
+            if not events or not isinstance(events[-1].envelope.event, RolloutCompleted):
                 break
-            ends.insert(0, said[-1])
+            ends.insert(0, events[-1])
         if not ends:
-            raise StorageError(f"the log of {opened.where} holds no completed rollout {recall.recorded}")
-        return [self._as_ours(opened, recall, end, trajectories.by_sample[end.envelope.event.entity()]) for end in ends]
+            raise StorageError(f"the log of {opened.where} holds no completed rollout {due.recorded}")
+        return [self._as_ours(opened, due, end, trajectories.by_sample[end.envelope.event.entity()]) for end in ends]
 
-    def _as_ours(self, opened: OpenedRun, recall: Recall, end: Recorded, whole: Trajectory) -> RolloutCompleted:
-        """The recorded completion with all its tokens in it, and its weight versions as they count here."""
-        event, sample = end.envelope.event, recall.sample.sample
+    def _as_ours(self, opened: OpenedRun, due: ReusedRollout, end: Recorded, whole: Trajectory) -> RolloutCompleted:
+        """The recorded completion with all its tokens inline, and its weight versions as this run counts them."""
+        event, sample = end.envelope.event, due.sample.sample
         assert isinstance(event, RolloutCompleted)
-        common = recall.recalled.common
+        common = due.recalled.common
         spans = tuple(WeightSpan(span.start, span.end, common.number(span.version)) for span in event.spans)
 
         def inline(array: Array | None) -> Array | None:
@@ -85,9 +85,9 @@ class Recaller:
 
         return replace(
             event,
-            sample=sample + event.sample.removeprefix(recall.recorded),
-            group=recall.group.group,
-            attempt=recall.sample.attempt,
+            sample=sample + event.sample.removeprefix(due.recorded),
+            group=due.group.group,
+            attempt=due.sample.attempt,
             start=0,
             spans=merge_spans((), spans),
             engine=self._worker,

@@ -10,7 +10,7 @@ from schemas.rollouts import Sampling
 from serve_apps.engine.engine import GenerateRequest
 from slime_events.app.demo.settings import prepare_demo
 from slime_events.core.config.settings import TrainSettings
-from slime_events.loop.prompts.row import PromptRow
+from slime_events.loop.prompts.prompt import PromptRow
 from slime_events.loop.prompts.source import START, PromptSource
 from slime_events.plugins.tokenizer import load_tokenizer
 

@@ -11,8 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from actors.conductor import Conductor
-from actors.state_keeper import EVERY, StateKeeper
+from actors.conductor import EVERY, Conductor, StateKeeper
 from benchmarks.figure import Better, Figure
 from benchmarks.long_log import PER_STEP, long_log, long_plan, sealed, trained, undecided
 from schemas.arrays import unpack
@@ -26,8 +25,8 @@ from slime_events.core.config.data import DataSettings
 from slime_events.core.run.participant import Participant
 from slime_events.core.state.apply import apply
 from slime_events.core.state.run import RunState
-from slime_events.core.state.snapshot import take
-from slime_events.core.state.snapshots import Snapshots
+from slime_events.core.state.snapshot import Snapshots, encode_snapshot
+from slime_events.loop.conductor.cycle import Policy
 from slime_events.loop.conductor.prompts import PromptFeed
 from slime_events.plugins.filters.decide import run_filter
 from slime_events.plugins.sample_view import group_samples
@@ -120,7 +119,7 @@ async def _fold(log: JetStreamLog, snapshots: Snapshots, *, snapshot_at: int) ->
         apply(state, recorded)
         if recorded.position == snapshot_at:
             begins = time.perf_counter()
-            snapshots.write(snapshot_at, take(state, before))
+            snapshots.write(snapshot_at, encode_snapshot(state, before))
             paused = time.perf_counter() - begins
     return time.perf_counter() - begun - paused
 
@@ -130,10 +129,12 @@ async def _first_decision(log: JetStreamLog, steps: int, snapshots: Snapshots | 
     end = await log.position()
     conductor = Conductor(
         Participant(log, "conductor"),
-        long_plan(steps + 10),
+        Policy(
+            long_plan(steps + 10),
+            lambda group: run_filter(None, None, group_samples(group)),
+            lambda rewards, sizes: normalize_rewards(rewards, sizes, AlgorithmSettings()),
+        ),
         PromptFeed(None, {}, DataSettings(), _NoTokenizer(), None),
-        lambda group: run_filter(None, None, group_samples(group)),
-        lambda rewards, sizes: normalize_rewards(rewards, sizes, AlgorithmSettings()),
         _as_it_is,
         deadline_s=DEADLINE_S,
         keeper=StateKeeper(snapshots),

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from benchmarks.figure import Better, Figure
-from slime_events.core.telemetry.ids import trace_id
+from slime_events.core.telemetry.span import Span, trace_id
 from slime_events.core.telemetry.telemetry import Telemetry
 
 FLUSH_S = 60.0
@@ -23,13 +23,15 @@ def measure(spans: int = 20_000) -> list[Figure]:
         for number in range(spans):
             begun = time.perf_counter()
             telemetry.record(
-                "generate",
-                trace=trace,
-                span_id=number + 1,
-                parent=1,
-                start_ns=number,
-                end_ns=number + 1,
-                attributes={"sample": "g-s0", "tokens": 64},
+                Span(
+                    name="generate",
+                    trace=trace,
+                    span=number + 1,
+                    parent=1,
+                    start_ns=number,
+                    end_ns=number + 1,
+                    attributes={"sample": "g-s0", "tokens": 64},
+                )
             )
             times.append(time.perf_counter() - begun)
         telemetry.shutdown(FLUSH_S)

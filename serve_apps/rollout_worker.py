@@ -44,8 +44,8 @@ from serve_apps.engine_weights import Claim, EngineWeights, PausingEngine
 from serve_apps.generate.custom import CustomGenerate
 from serve_apps.rollout import ChunkRule, Prompts, Rollout, RolloutContext, stream
 from slime_events.core.config.reward import RewardSettings
-from slime_events.core.run.incarnation import Incarnation
 from slime_events.core.run.participant import Participant
+from slime_events.core.run.run_address import Incarnation
 from slime_events.core.trajectory import Fetch, Trajectories
 from slime_events.plugins.rewards.outcome import outcome_event
 from slime_events.plugins.rewards.worker import InlineGrader

@@ -32,7 +32,7 @@ from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import RunAddress
 from slime_events.core.train_batch import TrainBatch
 from slime_events.core.trajectory import Fetch
-from slime_events.loop.training.pending_batches import OpenBatches
+from slime_events.loop.training.pending_batches import PendingBatches
 from storage.blobs import BlobStore
 from storage.follow import Follower
 from storage.log import Append, Fence, append_all, once
@@ -214,7 +214,7 @@ class UntrainedActor:
                 worker,
                 UntrainedRanks(checkpoint),
                 WeightStore(address.weights_url, base=checkpoint),
-                OpenBatches(
+                PendingBatches(
                     partial(fetch, blobs=BlobStore(address.blob_url)),
                     temperature=settings.rollout.rollout_temperature,
                 ),

@@ -11,15 +11,14 @@ from schemas.event import Event, Purpose
 from schemas.rollouts import RolloutRequested, WeightSpan
 from slime_events.core.train_batch import TrainBatch
 from slime_events.core.trajectory import Fetch, Trajectory
-from slime_events.loop.learner.batches import Taken
-from slime_events.loop.training.batch_builder import make_batch
-from slime_events.loop.training.pending_batches import OpenBatches
+from slime_events.loop.learner.batches import DerivedBatch
+from slime_events.loop.training.pending_batches import PendingBatches, build_batch
 
 AHEAD = 4
 """Batches whose rollouts are held at a time; later ones stay in the parent's log."""
 
 
-class FollowedBatches(OpenBatches):
+class FollowedBatches(PendingBatches):
     """shared: the newest version that both runs have."""
 
     folded = (BatchSealed,)
@@ -41,7 +40,7 @@ class FollowedBatches(OpenBatches):
         if not (isinstance(event, RolloutRequested) and event.purpose is Purpose.EVAL):
             self._trajectories.apply(event, position)
 
-    def take(self, taken: Taken) -> None:
+    def take(self, taken: DerivedBatch) -> None:
         """Drop rollouts that no batch needs; a batch that is taken has all its rollouts now."""
         self._trajectories.forget(taken.unused)
         if taken.batch is None:
@@ -70,7 +69,7 @@ class FollowedBatches(OpenBatches):
         """The batch of a step. Raises StorageError where the parent's log does not hold exactly what was sealed."""
         sealed, known = self.sealed[step], self._trajectories.by_sample
         shared = {name: _as_seen(known[name], self._shared) for name in sealed.samples if name in known}
-        return make_batch(sealed, shared, self._fetch, temperature=self._temperature)
+        return build_batch(sealed, shared, self._fetch, temperature=self._temperature)
 
     def forget(self, step: int) -> None:
         """Drop the rollouts of a trained step, also those that the parent's log is yet to give."""

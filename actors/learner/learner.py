@@ -28,7 +28,7 @@ from slime_events.core.run.run_reader import OpenedRun, open_run
 from slime_events.core.state.apply import apply
 from slime_events.core.state.run import FOLD, RunState, state_digest
 from slime_events.loop.learner.batches import Batches
-from slime_events.loop.training.training_state import read_trained
+from slime_events.loop.training.training_state import read_training_state
 from storage.cancellation import check_cancelled, end_all
 from storage.follow import Follower
 from storage.log import Fence, Recorded
@@ -119,7 +119,7 @@ class Learner:
 
     async def run(self) -> int:
         """Train to the parent's end; the version reached. Raises what the trainer and the parent's log raise."""
-        before = await read_trained(self._worker)
+        before = await read_training_state(self._worker)
         if before.over:
             return before.version
         tasks = [

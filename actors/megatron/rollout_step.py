@@ -56,7 +56,7 @@ class RolloutStep:
         self.masks = [torch.tensor(sample.loss_mask, device=device) for sample in batch.samples]
         self.rollout = [torch.tensor(sample.rollout_log_probs, device=device) for sample in batch.samples]
         self.fresh = [sample.oldest_version == sample.newest_version == batch.step for sample in batch.samples]
-        self.off_policy = OffPolicyMetrics(device) if any(sample.recalled for sample in batch.samples) else None
+        self.off_policy = OffPolicyMetrics(device) if any(sample.reused for sample in batch.samples) else None
         self.trained_tokens = [int(sample.loss_mask.sum()) for sample in batch.samples]
         self.denominators = rollout_denominators(batch.samples)
         self.reference: dict[int, Tensor] = {}
@@ -87,7 +87,7 @@ class RolloutStep:
             "trained_tokens": sum(self.trained_tokens[index] for index in self.kept),
         }
         if self.off_policy is not None:
-            metrics["recalled_share"] = sum(self.samples[index].recalled for index in self.kept) / len(self.kept)
+            metrics["recalled_share"] = sum(self.samples[index].reused for index in self.kept) / len(self.kept)
             metrics |= self.off_policy.figures(self.trainee.place.data)
         return metrics
 
@@ -230,7 +230,7 @@ class RolloutStep:
 
     def _weigh(self, off_policy: OffPolicyMetrics, members: list[int], old: Tensor, rollout: Tensor) -> None:
         algorithm = self.trainee.algorithm
-        recalled = [(self.masks[index] != 0) & self.samples[index].recalled for index in members]
+        recalled = [(self.masks[index] != 0) & self.samples[index].reused for index in members]
         off_policy.add(truncated(old, rollout, algorithm.tis_clip_low, algorithm.tis_clip), torch.cat(recalled))
 
     def _weight(self, index: int) -> float:

@@ -17,7 +17,7 @@ from slime_events.analysis.retrain.difference import Retrained
 from slime_events.analysis.retrain.version_chain import Chain, read_chain
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_reader import OpenedRun
-from slime_events.loop.training.training_state import Digests, Trained
+from slime_events.loop.training.training_state import Digests, TrainingState
 from storage.weights.store import digest_of
 
 MakeRanks = Callable[[TrainSettings], AbstractAsyncContextManager[Ranks]]
@@ -70,18 +70,18 @@ async def begin(
     return version
 
 
-def _by_weights(trained: Trained) -> Trained:
+def _by_weights(trained: TrainingState) -> TrainingState:
     """Checkpoints that their weights alone vouch for: on another topology the optimizer's digest differs."""
     committed = {version: Digests(digests.weights, "") for version, digests in trained.committed.items()}
     saved = {
         version: structs.replace(one, optimizer_digest="")
         for version, one in trained.saved.items()
-        if trained.vouches_for(one)
+        if trained.matches(one)
     }
     return replace(trained, committed=committed, saved=saved)
 
 
-def _folders(opened: OpenedRun, trained: Trained) -> CheckpointFolders:
+def _folders(opened: OpenedRun, trained: TrainingState) -> CheckpointFolders:
     """Where the run's checkpoints are: as its settings say, in its folder, or where the log last named one."""
     if opened.settings.trainer.save:
         return CheckpointFolders(opened.settings.trainer.save)

@@ -26,7 +26,7 @@ from slime_events.analysis.retrain.difference import Difference, Distance, Retra
 from slime_events.analysis.retrain.recorded_steps import RecordedStep, recorded_step, recorded_steps
 from slime_events.analysis.retrain.version_chain import Chain
 from slime_events.core.run.run_reader import OpenedRun, open_run
-from slime_events.loop.learner.batches import Taken
+from slime_events.loop.learner.batches import DerivedBatch
 from slime_events.loop.training.training_state import Digests
 from storage.cancellation import end_all
 from storage.log import Readable
@@ -75,7 +75,7 @@ async def followed_steps(
             step = left.pop(0)
             yield await asyncio.to_thread(recorded_step, batches, committed[step], {})
             batches.forget(step)
-            batches.take(Taken(unused=tuple(seen.pop(step))))
+            batches.take(DerivedBatch(unused=tuple(seen.pop(step))))
         if not left:
             return
     if left:

@@ -11,7 +11,7 @@ from pathlib import Path
 from actors.trainer.ranks import Ranks
 from schemas.checkpoints import CheckpointSaved
 from schemas.errors import CheckpointMismatch, TrainerError
-from slime_events.loop.training.training_state import Trained
+from slime_events.loop.training.training_state import TrainingState
 from storage.weights.store import digest_of
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class CheckpointFolders:
             folder.rename(aside)
 
 
-async def restore(ranks: Ranks, trained: Trained, folders: CheckpointFolders, *, newest: int) -> int:
+async def restore(ranks: Ranks, trained: TrainingState, folders: CheckpointFolders, *, newest: int) -> int:
     """Load a checkpoint of version `newest` or before, or go back to the beginning; the version of the ranks then.
 
     The beginning is the base checkpoint; a branch's is a checkpoint of the version that it branched off from, which was
@@ -51,7 +51,7 @@ async def restore(ranks: Ranks, trained: Trained, folders: CheckpointFolders, *,
     touched = False
     for version in sorted((v for v in trained.saved if v <= newest), reverse=True):
         saved = trained.saved[version]
-        reason = "it is not what was committed" if not trained.vouches_for(saved) else None
+        reason = "it is not what was committed" if not trained.matches(saved) else None
         if reason is None:
             touched = True
             reason = await _load(ranks, saved, folders.find(saved))
@@ -66,7 +66,7 @@ async def restore(ranks: Ranks, trained: Trained, folders: CheckpointFolders, *,
     return trained.first
 
 
-async def _load_beginning(ranks: Ranks, trained: Trained, folders: CheckpointFolders) -> None:
+async def _load_beginning(ranks: Ranks, trained: TrainingState, folders: CheckpointFolders) -> None:
     weights, optimizer = trained.committed[trained.first]
     folder = folders.of(trained.first)
     saved = CheckpointSaved(version=trained.first, url=folder, weights_digest=weights, optimizer_digest=optimizer)

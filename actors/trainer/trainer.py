@@ -29,8 +29,8 @@ from slime_events.analysis.retrain.difference import training_differences
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.participant import Participant, subjects_of
 from slime_events.core.train_batch import TrainBatch
-from slime_events.loop.training.pending_batches import OpenBatches
-from slime_events.loop.training.training_state import Digests, Trained, read_trained
+from slime_events.loop.training.pending_batches import PendingBatches
+from slime_events.loop.training.training_state import Digests, TrainingState, read_training_state
 from storage.follow import Follower
 from storage.log import Append, Fence, Recorded, once
 from storage.weights.store import Retention, WeightManifest, WeightStore, digest_of, verify
@@ -76,7 +76,7 @@ class Trainer:
         worker: Participant,
         ranks: Ranks,
         store: WeightStore,
-        batches: OpenBatches,
+        batches: PendingBatches,
         plan: TrainerPlan,
         *,
         start_of: Callable[[int], int] = lambda version: 1,
@@ -84,7 +84,7 @@ class Trainer:
         self._worker, self._ranks, self._store, self._batches = worker, ranks, store, batches
         self.plan, self._start_of = plan, start_of
         self._folders = CheckpointFolders(plan.checkpoints)
-        self._trained = Trained()
+        self._trained = TrainingState()
         self._to_write = -1
         self._version = self._published = -1
         self._claim: tuple[int, int] | None = None
@@ -92,7 +92,7 @@ class Trainer:
 
     async def run(self) -> int:
         """Train until the run is over; the version reached."""
-        self._trained = await read_trained(self._worker)
+        self._trained = await read_training_state(self._worker)
         if self._trained.over:
             return self._trained.version
         await self._begin()

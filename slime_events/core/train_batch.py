@@ -1,6 +1,6 @@
-"""`TrainBatch`: the samples of one step as the trainer takes them, in the order that `batch.sealed` gave.
+"""`TrainBatch`: the samples of one step for the trainer, in the order of `batch.sealed`.
 
-Built from the log alone, so that the same log gives the same batch.
+It is built from the log alone, so the same log gives the same batch.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ class TrainSample:
 
     tokens: int32 [prompt + response]. loss_mask: int8 [response], 1 = trained on. rollout_log_probs: float32
     [response], natural log, of logits / temperature as the engine sampled them. reward: after normalisation over its
-    group (slime's post-process); raw_reward: as graded. rollout: fan-out siblings share it, a step counts rollouts.
-    oldest_version / newest_version: over the weight versions that made its tokens. recalled: it was recorded by another
-    run.
+    group (slime's post-process); raw_reward: as graded. rollout: shared by fan-out siblings; a step counts rollouts.
+    oldest_version, newest_version: of the weights that made its tokens. reused: recorded by another run.
     """
 
     sample: str
@@ -34,7 +33,7 @@ class TrainSample:
     oldest_version: int
     newest_version: int
     truncated: bool = False
-    recalled: bool = False
+    reused: bool = False
 
     @property
     def total_length(self) -> int:
@@ -44,9 +43,9 @@ class TrainSample:
 
 @dataclass(frozen=True, slots=True)
 class TrainBatch:
-    """What one `batch.sealed` names: `step` makes version `step + 1` from version `step`.
+    """The batch of one `batch.sealed`: `step` makes version `step + 1` from version `step`.
 
-    `temperature` is the rollout's: both sides take log-probs of logits / temperature.
+    temperature: of the rollouts; engine and trainer take log-probs of logits / temperature.
     """
 
     step: int

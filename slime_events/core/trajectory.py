@@ -26,16 +26,16 @@ from schemas.subjects import about
 from storage.log import Readable
 
 Fetch = Callable[[Array], npt.NDArray[Any]]
-"""An array's numbers, from inline bytes or the blob store."""
+"""Gives an array's numbers, from inline bytes or the blob store."""
 
 
 @dataclass(slots=True)
 class Trajectory:
     """One rollout so far. prompt: int32 [prompt]; tokens: int32 [response]; log_probs: float32 [response].
 
-    position: of the newest event folded in, the fence of the next. attempt: of the newest request. rollout: the sample
-    that was asked for, where this is a further one of its rollout. recalled: another run has recorded it. asked: the
-    request's prompt, where the rollout ended with another; prompt_text: the text of that other.
+    position: of the newest event folded in, the fence of the next. attempt: of the newest request. rollout: the
+    requested sample, where this is a further one of its rollout. reused: recorded by another run. requested_prompt: of
+    the request, where the rollout ended with another prompt; prompt_text: the text of that other.
     """
 
     sample: str
@@ -50,13 +50,13 @@ class Trajectory:
     text: str = ""
     digest: str = ""
     rollout: str = ""
-    recalled: bool = False
-    asked: Array | None = None
+    reused: bool = False
+    requested_prompt: Array | None = None
     prompt_text: str = ""
 
     @property
     def length(self) -> int:
-        """Response tokens there are."""
+        """Response tokens so far."""
         return len(self.tokens)
 
     @property
@@ -70,21 +70,21 @@ class Trajectory:
         return max((span.version for span in self.spans), default=0)
 
     def progress(self, event: RolloutProgressed, fetch: Fetch) -> None:
-        """Join a chunk on. A chunk that starts elsewhere than at the end is a torn history."""
+        """Append a chunk. Raises StorageError where it does not start at the end."""
         self._join(event.start, event.tokens, event.log_probs, fetch)
         self.spans = merge_spans(self.spans, event.spans)
 
     def complete(self, event: RolloutCompleted, fetch: Fetch) -> None:
-        """Join the rest on and close."""
+        """Append the rest and complete the rollout."""
         self._join(event.start, event.tokens, event.log_probs, fetch)
         if self.length != event.length:
             raise StorageError(f"rollout {self.sample} says {event.length} tokens, the log holds {self.length}")
         self.spans, self.stop, self.text, self.digest = event.spans, event.stop, event.text, event.digest
-        self.recalled = event.origin is not None
+        self.reused = event.origin is not None
         if event.loss_mask is not None:
             self.loss_mask = fetch(event.loss_mask)
         if event.prompt is not None:
-            self.asked, self.prompt, self.prompt_text = self.prompt, event.prompt, event.prompt_text
+            self.requested_prompt, self.prompt, self.prompt_text = self.prompt, event.prompt, event.prompt_text
 
     def _join(self, start: int, tokens: Array, log_probs: Array, fetch: Fetch) -> None:
         if start != self.length or tokens.n != log_probs.n:
@@ -98,44 +98,44 @@ class Trajectory:
 
 
 FOLDED = (RolloutRequested, RolloutProgressed, RolloutCompleted, RolloutFailed, RolloutSuspended)
-"""The types of events that trajectories are made of."""
+"""The event types that trajectories are made of."""
 
 
 class Trajectories:
-    """The rollouts of the samples that one is told of, by sample id."""
+    """The rollouts of the requested samples, by sample id."""
 
     def __init__(self, fetch: Fetch) -> None:
         self._fetch = fetch
         self.by_sample: dict[str, Trajectory] = {}
 
     def apply(self, event: object, position: int) -> None:
-        """Fold one event in; events that are not `FOLDED` are passed over."""
+        """Fold one event in; types that are not `FOLDED` are ignored."""
         if isinstance(event, RolloutRequested):
-            found = self.by_sample.setdefault(event.sample, Trajectory(event.sample, event.prompt))
-            found.attempt, found.position = event.attempt, position
+            requested = self.by_sample.setdefault(event.sample, Trajectory(event.sample, event.prompt))
+            requested.attempt, requested.position = event.attempt, position
         elif isinstance(event, FOLDED):
             known = self.by_sample.get(event.sample) or self._sibling(event)
             if known is None:
                 return
             if isinstance(event, RolloutProgressed):
-                if event.turn is None:  # a rollout that has turns stands whole in its end
+                if event.turn is None:  # a rollout with turns is whole in its completion
                     known.progress(event, self._fetch)
             elif isinstance(event, RolloutCompleted):
                 known.complete(event, self._fetch)
             known.position = position
 
     def _sibling(self, event: object) -> Trajectory | None:
-        """A further sample of a rollout that one is told of."""
-        asked_for = self.by_sample.get(event.rollout) if isinstance(event, RolloutCompleted) else None
-        if asked_for is None or not isinstance(event, RolloutCompleted):
+        """A further sample of a requested rollout."""
+        requested = self.by_sample.get(event.rollout) if isinstance(event, RolloutCompleted) else None
+        if requested is None or not isinstance(event, RolloutCompleted):
             return None
-        prompt = asked_for.asked or asked_for.prompt  # whose end may have been read before, with a prompt of its own
+        prompt = requested.requested_prompt or requested.prompt  # its completion may replace the prompt
         sibling = Trajectory(event.sample, prompt, attempt=event.attempt, rollout=event.rollout)
         self.by_sample[event.sample] = sibling
         return sibling
 
     def forget(self, samples: tuple[str, ...]) -> None:
-        """Let go of samples that nobody will ask for again."""
+        """Release samples that are not needed any more."""
         for sample in samples:
             self.by_sample.pop(sample, None)
 

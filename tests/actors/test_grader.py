@@ -16,7 +16,7 @@ from schemas.rewards import RewardAssigned, RewardFailed, RewardFailureKind
 from schemas.rollouts import RolloutCompleted, RolloutRequested, Sampling, StopReason
 from schemas.runs import FinishReason, RunFinished
 from slime_events.core.run.participant import Participant
-from slime_events.loop.training.pending_rewards import Ungraded
+from slime_events.loop.training.pending_rewards import PendingRewards
 from slime_events.plugins.rewards.outcome import Outcome, RewardFailure
 from slime_events.plugins.sample import Sample
 from storage.follow import Follower
@@ -53,17 +53,17 @@ def completed(sample: str) -> RolloutCompleted:
     )
 
 
-async def folded(events: list[Event], *, whole_groups: bool = False) -> tuple[Ungraded, MemoryLog]:
+async def folded(events: list[Event], *, whole_groups: bool = False) -> tuple[PendingRewards, MemoryLog]:
     log = MemoryLog("g")
     worker = Participant(log, "test")
-    ungraded = Ungraded(whole_groups=whole_groups)
+    ungraded = PendingRewards(whole_groups=whole_groups)
     for event in events:
         await log.append([once(worker.enclose(event))])
         ungraded.apply(log.records[-1])
     return ungraded, log
 
 
-def due(ungraded: Ungraded) -> list[tuple[str, list[str]]]:
+def due(ungraded: PendingRewards) -> list[tuple[str, list[str]]]:
     return [(group, list(samples)) for group, samples in ungraded.take()]
 
 

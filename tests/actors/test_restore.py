@@ -9,7 +9,7 @@ import pytest
 from actors.trainer.checkpoints import CheckpointFolders, restore
 from schemas.checkpoints import CheckpointSaved
 from schemas.weights import WeightsPublished
-from slime_events.loop.training.training_state import Digests, Trained
+from slime_events.loop.training.training_state import Digests, TrainingState
 from storage.weights.store import digest_of
 from tests.simulation.parts import ScriptedRanks
 
@@ -33,7 +33,7 @@ async def test_only_what_was_committed_and_is_there_is_gone_on_from(
     folders = CheckpointFolders(str(tmp_path))
     ranks = ScriptedRanks(disk={folders.of(1): WEIGHTS})
     told = CheckpointSaved(version=1, url=folders.of(1), weights_digest=saved.weights, optimizer_digest=saved.optimizer)
-    trained = Trained(committed={1: committed}, saved={1: told})
+    trained = TrainingState(committed={1: committed}, saved={1: told})
     assert await restore(ranks, trained, folders, newest=1) == version
     assert ranks.weights == (WEIGHTS if version else b"\0" * 32), "ranks that were touched are as they began"
     assert await restore(ranks, trained, folders, newest=0) == 0
@@ -51,7 +51,7 @@ def test_the_version_reached_is_the_newest_that_was_committed_or_said() -> None:
     published = {
         version: WeightsPublished(version=version, parent=None, url="", digest="", bytes=0) for version in (0, 2)
     }
-    assert Trained(committed={1: SAID, 2: SAID, 3: SAID}, published=published).version == 3
-    assert Trained(committed={1: SAID, 2: SAID, 3: SAID}, published=published).newest_published == 2
-    assert Trained(published=published).version == 2
-    assert (Trained().version, Trained().newest_published) == (-1, -1)
+    assert TrainingState(committed={1: SAID, 2: SAID, 3: SAID}, published=published).version == 3
+    assert TrainingState(committed={1: SAID, 2: SAID, 3: SAID}, published=published).newest_published == 2
+    assert TrainingState(published=published).version == 2
+    assert (TrainingState().version, TrainingState().newest_published) == (-1, -1)

@@ -16,8 +16,7 @@ from schemas.runs import RunStarted
 from slime_events.app.cli.commands.archive import check_blobs as blobs_of
 from slime_events.app.cli.commands.restore import MARK
 from slime_events.app.launch.run_lock import holding
-from slime_events.core.config.run import RunSettings
-from slime_events.core.config.settings import TrainSettings
+from slime_events.core.config.settings import RunSettings, TrainSettings
 from slime_events.core.config.toml import to_toml
 from slime_events.core.run.run_folder import RunFolder
 from storage.archive.reader import ArchiveReader

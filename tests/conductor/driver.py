@@ -33,10 +33,9 @@ from schemas.weights import WeightsPublished
 from slime_events.core.state.apply import apply
 from slime_events.core.state.group import GroupState
 from slime_events.core.state.run import RunState
-from slime_events.loop.conductor.accept import Judge
-from slime_events.loop.conductor.decide import decide, is_broken, is_complete, prompts_to_draw, with_requests
+from slime_events.loop.conductor.accept import GroupFilter
+from slime_events.loop.conductor.decide import decide, evals_due, is_broken, is_complete, prompts_to_draw, with_requests
 from slime_events.loop.conductor.draw import requests_for
-from slime_events.loop.conductor.evaluate import evals_due
 from slime_events.loop.conductor.plan import Plan
 from slime_events.plugins.filters.base_types import DynamicFilterOutput
 from slime_events.plugins.filters.decide import run_filter
@@ -57,7 +56,7 @@ def keep_all(group: GroupState):
     return run_filter(None, None, group_samples(group))
 
 
-def dropping(share: float) -> Judge:
+def dropping(share: float) -> GroupFilter:
     """A judge that drops a share of the groups, each by its own name."""
 
     def judge(group: GroupState):
@@ -72,7 +71,7 @@ class Driver:
     where in the log. `begun`: versions of the tokens in chunks. `boundary`: where a batch that suspends was sealed.
     """
 
-    def __init__(self, plan: Plan, judge: Judge = keep_all, eval_prompts: int = 2) -> None:
+    def __init__(self, plan: Plan, judge: GroupFilter = keep_all, eval_prompts: int = 2) -> None:
         self.plan, self.judge, self.eval_prompts = plan, judge, eval_prompts
         self.state = RunState(run="drive")
         self.log: list[Recorded] = []
@@ -133,15 +132,7 @@ class Driver:
                 )
                 events += [
                     prompt,
-                    *requests_for(
-                        prompt.group,
-                        prompt.tokens,
-                        samples=self.plan.eval_samples,
-                        sampling=SAMPLING,
-                        seed=0,
-                        min_version=version,
-                        purpose=Purpose.EVAL,
-                    ),
+                    *requests_for(prompt.group, prompt.tokens, self.plan, purpose=Purpose.EVAL, version=version),
                 ]
         return events
 

@@ -14,11 +14,9 @@ from schemas.weights import WeightsActivated
 from slime_events.core.state.group import GroupState, SamplePhase, SampleState
 from slime_events.core.state.run import Counts, RunPhase, RunState, SealedState
 from slime_events.loop.conductor.accept import has_ended, verdicts
-from slime_events.loop.conductor.decide import is_broken, is_complete, waits_for
-from slime_events.loop.conductor.evaluate import evals_due
+from slime_events.loop.conductor.decide import Stall, evals_due, is_broken, is_complete, waits_for
+from slime_events.loop.conductor.plan import in_time, stale
 from slime_events.loop.conductor.seal import batch_digest
-from slime_events.loop.conductor.staleness import in_time, stale
-from slime_events.loop.conductor.stall import Stall
 from tests.conductor.driver import Driver, keep_all, make_plan
 
 

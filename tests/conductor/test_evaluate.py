@@ -9,8 +9,7 @@ import pytest
 from schemas.evals import EvalCompleted
 from schemas.rollouts import FailureKind
 from schemas.weights import WeightsPublished
-from slime_events.loop.conductor.decide import is_complete, waits_for
-from slime_events.loop.conductor.evaluate import evals_completed
+from slime_events.loop.conductor.decide import evals_completed, is_complete, waits_for
 from tests.conductor.driver import Driver, make_plan
 
 

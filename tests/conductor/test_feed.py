@@ -13,7 +13,8 @@ from schemas.prompts import PromptRejected, PromptSubmitted, Source
 from schemas.rollouts import RolloutRequested, Sampling
 from schemas.runs import Branched
 from slime_events.core.state.run import EvalState, RunPhase, RunState
-from slime_events.loop.conductor.cycle import Prompted, draw, evaluation, recovery_events, turn
+from slime_events.loop.conductor.cycle import draw, evaluation, recovery_events, run_cycle
+from slime_events.loop.prompts.prompt import Prompted
 from storage.log import Recorded
 from tests.conductor.driver import Driver, keep_all, make_plan
 
@@ -33,7 +34,7 @@ class Rows:
     def __init__(self, bad: Sequence[int] = ()) -> None:
         self.bad = bad
 
-    def hear(self, recorded: Recorded) -> None:
+    def observe(self, recorded: Recorded) -> None:
         return
 
     def malformed(self) -> list[PromptRejected]:
@@ -128,7 +129,7 @@ def test_the_recovery_events_of_a_new_conductor() -> None:
 def test_a_turn_is_decisions_then_prompts_then_evaluations() -> None:
     plan = make_plan(groups=2, samples=1, eval_every=1, eval_names=("held",))
     state = RunState(run="r", phase=RunPhase.RUNNING, version=0, published=0)
-    said = turn(state, plan, keep_all, lambda raw, _: list(raw), Rows(bad=(0,)))
+    said = run_cycle(state, plan, keep_all, lambda raw, _: list(raw), Rows(bad=(0,)))
     assert [type(event) for event in said[:5]] == [
         PromptRejected, PromptSubmitted, RolloutRequested, PromptSubmitted, RolloutRequested,
     ]  # fmt: skip

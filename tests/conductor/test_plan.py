@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from schemas.rollouts import Sampling
-from slime_events.core.config.evaluation import EvalSettings
-from slime_events.core.config.rollout import RolloutSettings
+from slime_events.core.config.rollout import EvalSettings, RolloutSettings
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.loop.conductor.plan import make_plan
 from tests.conductor.driver import make_plan as plan_of

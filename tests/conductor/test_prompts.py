@@ -10,15 +10,13 @@ import pytest
 from schemas.arrays import pack_tokens
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
 from slime_events.core.config.data import DataSettings
-from slime_events.core.config.evaluation import EvalSettings
-from slime_events.core.config.rollout import RolloutSettings
+from slime_events.core.config.rollout import EvalSettings, RolloutSettings
 from slime_events.loop.conductor import prompts, user_data_source
-from slime_events.loop.conductor.prompt_sampler import SampledPrompts, sampled_prompts
+from slime_events.loop.conductor.prompt_sampler import PromptSampler, make_prompt_sampler
 from slime_events.loop.conductor.prompts import PromptFeed
-from slime_events.loop.conductor.user_data_source import OwnSource
+from slime_events.loop.conductor.user_data_source import UserDataSource
 from slime_events.loop.prompts.archived_prompts import ArchivedPrompt, ArchivedPrompts
-from slime_events.loop.prompts.curriculum import uniform
-from slime_events.loop.prompts.draw_stats import Drawn, Draws
+from slime_events.loop.prompts.draw_stats import DrawStats, PromptStats, uniform
 from slime_events.loop.prompts.source import PromptSource
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.sample import Sample
@@ -73,12 +71,12 @@ class Mine:
 
 
 @pytest.fixture
-def mine(monkeypatch: pytest.MonkeyPatch) -> OwnSource:
+def mine(monkeypatch: pytest.MonkeyPatch) -> UserDataSource:
     monkeypatch.setattr(user_data_source, "load_function", lambda path: Mine)
-    return OwnSource(DataSettings(data_source_path="m:Mine"), ArgsView({}), Letters(), 5)
+    return UserDataSource(DataSettings(data_source_path="m:Mine"), ArgsView({}), Letters(), 5)
 
 
-def test_a_user_s_source_is_drawn_from_in_its_order(mine: OwnSource) -> None:
+def test_a_user_s_source_is_drawn_from_in_its_order(mine: UserDataSource) -> None:
     """Refused prompts do not count; what it gave at once and was not drawn is kept."""
     first = mine.take({}, 1)
     assert [(type(one), one.source.offset) for one in first] == [(PromptRejected, 0), (PromptSubmitted, 1)]
@@ -89,10 +87,10 @@ def test_a_user_s_source_is_drawn_from_in_its_order(mine: OwnSource) -> None:
     assert [one.source.offset for one in mine.take({"m:Mine": 5}, 9)] == [5], "it has no more"
 
 
-def test_a_feed_tells_the_source_how_far_the_log_was_read(tmp_path: Path, mine: OwnSource) -> None:
-    feed = PromptFeed(None, {}, DataSettings(), Letters(), 5, None, mine)
+def test_a_feed_tells_the_source_how_far_the_log_was_read(tmp_path: Path, mine: UserDataSource) -> None:
+    feed = PromptFeed(None, {}, DataSettings(), Letters(), 5, mine)
     last = Driver(make_plan()).log[-1]
-    feed.hear(last)
+    feed.observe(last)
     assert {one.source.seen for one in feed.take({}, 1)} == {last.position}
 
 
@@ -112,8 +110,8 @@ def archive_of(*rates: tuple[int, int], **prompt: Any) -> ArchivedPrompts:
     return ArchivedPrompts("arch", 9, rows, list(range(len(rows))))
 
 
-def sampler(source: PromptSource | None, archive: ArchivedPrompts | None, seed: int = 1, **data: Any) -> SampledPrompts:
-    return SampledPrompts(DataSettings(**data), seed, source, archive, Letters(), None, Draws())
+def sampler(source: PromptSource | None, archive: ArchivedPrompts | None, seed: int = 1, **data: Any) -> PromptSampler:
+    return PromptSampler(DataSettings(**data), seed, source, archive, Letters(), None, DrawStats())
 
 
 def test_new_rows_are_those_that_were_never_drawn(tmp_path: Path) -> None:
@@ -127,17 +125,17 @@ def test_new_rows_are_those_that_were_never_drawn(tmp_path: Path) -> None:
 def test_what_was_drawn_here_and_not_answered_yet_keeps_its_rate_of_there() -> None:
     seed = next(seed for seed in range(99) if 0.3 < uniform(seed, "again", 0) < 0.45)
     drawn = sampler(None, archive_of((8, 8), (1, 2)), seed)
-    drawn.draws.by_path["arch"] = {0: Drawn(times=1, version=-9)}
+    drawn.draws.by_path["arch"] = {0: PromptStats(times=1, version=-9)}
     assert drawn.take({}, 1)[0].source.row == 1, "the other is hardly worth a draw"
 
 
 def test_what_rests_is_not_drawn_until_nothing_else_is_left() -> None:
     drawn = sampler(None, archive_of((1, 2), (1, 2)), prompt_rest=3)
     drawn.draws.version = 5
-    drawn.draws.by_path["arch"] = {0: Drawn(times=1, version=4, passed=1, answers=2)}
+    drawn.draws.by_path["arch"] = {0: PromptStats(times=1, version=4, passed=1, answers=2)}
     for offset in range(20):
         assert drawn.take({"arch": offset}, 1)[0].source.row == 1
-    drawn.draws.by_path["arch"][1] = Drawn(times=1, version=5, is_open=True)
+    drawn.draws.by_path["arch"][1] = PromptStats(times=1, version=5, is_open=True)
     assert drawn.take({}, 1)[0].source.row == 0, "which was drawn longest ago"
 
 
@@ -155,5 +153,5 @@ def test_a_file_in_its_order_needs_no_sampler(tmp_path: Path) -> None:
         ("file", archive_of(), True),
     ):
         data = DataSettings(prompt_sampler=sampler_name)  # type: ignore[arg-type]
-        assert (sampled_prompts(data, 1, source, archive, Letters(), None) is not None) is there
-    assert sampled_prompts(DataSettings(), 1, None, None, Letters(), None) is None
+        assert (make_prompt_sampler(data, 1, source, archive, Letters(), None) is not None) is there
+    assert make_prompt_sampler(DataSettings(), 1, None, None, Letters(), None) is None

@@ -11,8 +11,8 @@ from schemas.rollouts import RolloutRequested
 from schemas.steps import StepCommitted
 from slime_events.core.state.apply import apply
 from slime_events.core.state.run import RunPhase, RunState
-from slime_events.loop.conductor.boundary import at_boundary, may_decide, rests
 from slime_events.loop.conductor.decide import decide, prompts_to_draw
+from slime_events.loop.conductor.plan import at_boundary, is_suspended, may_decide
 from tests.conductor.driver import Driver, keep_all, make_plan
 
 
@@ -134,7 +134,7 @@ def test_a_step_that_waits_for_a_commit(partial: bool, next_step: int, waits: bo
     plan = make_plan(steps=9, max_staleness=1, partial_rollout=partial)
     state = RunState(run="drive", phase=RunPhase.RUNNING, version=2, published=2)
     assert at_boundary(next_step, state, plan) is waits
-    assert rests(next_step, state, plan) is (waits and partial)
+    assert is_suspended(next_step, state, plan) is (waits and partial)
 
 
 def as_they_are(rewards: Sequence[float], sizes: Sequence[int]) -> list[float]:

@@ -39,7 +39,6 @@ LEAST = "--hf-checkpoint model --num-rollout 2 --rm-type math"
         ("--advantage-estimator reinforce_plus_plus_baseline", "normalize_advantages"),
         ("--num-epoch 2 --prompt-data x.jsonl", "num_rollout 2|num_epoch 2"),
         ("--eps-clip-c 1", "eps_clip_c"),
-        ("--sequence-parallel", "sequence_parallel|tensor_model_parallel_size"),
         ("--eval-interval 5", "eval_interval 5|eval_prompt_data"),
         ("--eval-interval 5 --eval-prompt-data a x.jsonl b", "eval_prompt_data|'b'"),
         ("--eval-interval 5 --eval-prompt-data a x.jsonl a y.jsonl", "'a' twice"),
@@ -207,6 +206,14 @@ def test_engine_and_trainer_may_begin_with_different_folders() -> None:
     assert checkpoints("e", "t") == ("e", "t")
     assert checkpoints("", "t") == ("t", "t")
     assert checkpoints("e", "") == ("e", "e")
+
+
+@pytest.mark.parametrize(("size", "on"), [(1, False), (2, True)])
+def test_sequence_parallelism_needs_tensor_parallelism(size: int, on: bool) -> None:
+    words = f"--sequence-parallel --actor-num-gpus-per-node 2 --tensor-model-parallel-size {size}"
+    parsed = parse_train(shlex.split(f"{LEAST} {words}"))
+    assert parsed.settings.trainer.sequence_parallel is on
+    assert any(note.startswith("sequence_parallel is off") for note in parsed.notes) is not on
 
 
 def test_an_evaluation_is_as_training_where_it_was_not_told_otherwise() -> None:

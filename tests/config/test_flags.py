@@ -11,10 +11,10 @@ import pytest
 
 from schemas.errors import ConfigError, ImpossibleCombination, InvalidValue, UnknownFlag
 from slime_events.algorithms.train_arguments import parse_train
-from slime_events.core.config import megatron, tables
+from slime_events.core.config import tables
+from slime_events.core.config.document import help_text
 from slime_events.core.config.fields import honoured, settings_fields
 from slime_events.core.config.flags import OLDER_FLAGS, ParsedTrain
-from slime_events.core.config.help import help_text
 from slime_events.core.config.installed import megatron_fields, sglang_fields
 from slime_events.core.config.nearest import nearest
 
@@ -117,7 +117,7 @@ def test_every_flag_of_slime_is_in_exactly_one_table() -> None:
     for one in range(len(places)):
         for other in range(one):
             assert not places[one] & places[other]
-    assert not set(megatron.CLASSIC) & set.union(*places)
+    assert not set(tables.CLASSIC) & set.union(*places)
 
 
 def test_installed_names_that_the_tables_rely_on() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from slime_events.core.config.data import DataSettings
-from slime_events.loop.prompts.path import parse_path
+from slime_events.loop.prompts.reader import parse_path
 from slime_events.loop.prompts.source import START, Cursor, PromptSource
 from tests.conformance.miniature import Miniature
 

@@ -17,7 +17,7 @@ from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.train_batch import TrainBatch
 from slime_events.core.trajectory import Trajectories
 from slime_events.loop.conductor.seal import batch_digest
-from slime_events.loop.training.batch_builder import make_batch
+from slime_events.loop.training.pending_batches import make_batch
 from slime_events.plugins.sample import Sample, Status
 
 Input = dict[str, Any]

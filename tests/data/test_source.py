@@ -18,12 +18,10 @@ from hypothesis import strategies as st
 
 from schemas.errors import DataError, ImpossibleCombination, InvalidValue, TooManyBadLines
 from slime_events.core.config.data import DataSettings
-from slime_events.core.config.evaluation import EvalSettings
-from slime_events.loop.prompts.path import parse_path
-from slime_events.loop.prompts.prompt import make_prompt
-from slime_events.loop.prompts.row import BadReason, BadRow, Problem, PromptRow
-from slime_events.loop.prompts.shuffle import epoch_order
-from slime_events.loop.prompts.source import START, Cursor, PromptSource, eval_sources
+from slime_events.core.config.rollout import EvalSettings
+from slime_events.loop.prompts.prompt import BadReason, BadRow, Problem, PromptRow, make_prompt
+from slime_events.loop.prompts.reader import parse_path
+from slime_events.loop.prompts.source import START, Cursor, PromptSource, epoch_order, eval_sources
 
 
 class CharTokenizer:
@@ -121,8 +119,7 @@ def test_what_a_row_carries(tmp_path: Path) -> None:
     assert row.tokens.dtype == np.int32
     assert row.tokens.tolist() == [ord(letter) for letter in row.text]
     assert (row.label, row.metadata, row.tools) == ("4.5", {}, [{"name": "t"}])
-    assert row.source == f"{tmp_path}/a.jsonl:2"
-    assert len(source.identity.digest) == 64
+    assert (source.url, row.line) == (f"{tmp_path}/a.jsonl", 2)
 
 
 BAD: list[tuple[dict[str, Any], BadReason, str]] = [

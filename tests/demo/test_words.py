@@ -12,8 +12,7 @@ from msgspec.structs import replace
 from slime_events.app.cli.commands.demo import SMOLLM2, TINY, is_stock, last_sample
 from slime_events.app.demo.settings import demo_settings, smollm2_settings
 from slime_events.app.demo.words import HONEST, TOO_LITTLE, closing_words
-from slime_events.core.config.run import RunSettings
-from slime_events.core.config.settings import TrainSettings
+from slime_events.core.config.settings import RunSettings, TrainSettings
 
 REWARDS = [0.35] * 5 + [0.961] * 5
 REQUIRED = {

@@ -16,7 +16,7 @@ from schemas.prompts import PromptSubmitted
 from slime_events.analysis.rescore.change import make_change
 from slime_events.analysis.rescore.rescore import rescore
 from slime_events.core.config.data import DataSettings
-from slime_events.loop.conductor.user_data_source import OwnSource
+from slime_events.loop.conductor.user_data_source import UserDataSource
 from slime_events.loop.prompts.archived_prompts import read_rows
 from slime_events.loop.prompts.buffer_filter import BufferFilter
 from slime_events.plugins.args_view import ArgsView
@@ -97,11 +97,11 @@ async def test_a_buffer_filter_chooses_the_hard_ones(folder: Path) -> None:
 
 def test_a_data_source_gives_prompts(folder: Path) -> None:
     data = DataSettings(data_source_path=f"{folder}/my_source.py:MySource")
-    source = OwnSource(data, ArgsView({"n_samples_per_prompt": 2}), Letters(), 200)
+    source = UserDataSource(data, ArgsView({"n_samples_per_prompt": 2}), Letters(), 200)
     taken = source.take({}, 3)
     prompts = [event for event in taken if isinstance(event, PromptSubmitted)]
     assert [(event.text, event.label) for event in prompts] == [(f"<user>{n}+{n}", str(2 * n)) for n in range(3)]
-    again = OwnSource(data, ArgsView({"n_samples_per_prompt": 2}), Letters(), 200)
+    again = UserDataSource(data, ArgsView({"n_samples_per_prompt": 2}), Letters(), 200)
     assert again.take({data.data_source_path or "": 2}, 1) == taken[2:], "after a restart it goes on"
 
 

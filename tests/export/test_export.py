@@ -25,7 +25,7 @@ from slime_events.analysis.export.writers import table_of
 from slime_events.core.config.data import DataSettings
 from slime_events.core.config.toml import settings_from
 from slime_events.core.run.run_reader import OpenedRun, open_run
-from slime_events.loop.prompts.row import PromptRow
+from slime_events.loop.prompts.prompt import PromptRow
 from slime_events.loop.prompts.source import START, PromptSource
 from slime_events.plugins.sample import Status
 from storage.archive.writer import ArchiveWriter

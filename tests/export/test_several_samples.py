@@ -19,7 +19,7 @@ from slime_events.analysis.export.loaded import LoadedStep
 from slime_events.analysis.export.samples import Samples
 from slime_events.core.train_batch import TrainBatch
 from slime_events.core.trajectory import Trajectories
-from slime_events.loop.training.batch_builder import make_batch
+from slime_events.loop.training.pending_batches import build_batch
 from storage.memory_log import MemoryLog
 from tests.export.test_debug_roles import loaded
 from tests.generate.scene import a_run, check_log
@@ -54,7 +54,7 @@ def batches(log: MemoryLog) -> list[TrainBatch]:
     for one in log.records:
         trajectories.apply(one.envelope.event, one.position)
     sealed = [one.envelope.event for one in log.records if isinstance(one.envelope.event, BatchSealed)]
-    return [make_batch(batch, trajectories.by_sample, unpack, temperature=1.0) for batch in sealed]
+    return [build_batch(batch, trajectories.by_sample, unpack, temperature=1.0) for batch in sealed]
 
 
 def content(batch: TrainBatch) -> list[Any]:

@@ -17,7 +17,7 @@ from schemas.steps import StepCommitted
 from schemas.turns import TurnRecorded
 from slime_events.core.state.group import GroupState
 from slime_events.core.trajectory import Trajectories
-from slime_events.loop.training.batch_builder import make_batch
+from slime_events.loop.training.pending_batches import build_batch
 from tests.generate.scene import a_run, check_log, events
 from tests.simulation.crash import Crash, Crashed, Fate, Half, Scope
 from tests.simulation.roles import keep_all
@@ -56,7 +56,7 @@ async def test_samples_of_one_rollout_weigh_as_one(tmp_path: Path) -> None:
     trajectories = Trajectories(unpack)
     for recorded in run.log.records:
         trajectories.apply(recorded.envelope.event, recorded.position)
-    batch = make_batch(events(run, BatchSealed)[0], trajectories.by_sample, unpack, temperature=1.0)
+    batch = build_batch(events(run, BatchSealed)[0], trajectories.by_sample, unpack, temperature=1.0)
     assert [ids((sample.rollout,)) for sample in batch.samples] == [("s0",)] * 3 + [("s1",)] * 3
     solver, other, judge = batch.samples[:3]
     assert solver.tokens[: -solver.response_length].tolist() == [ord(letter) for letter in "prompt 0"]

@@ -28,7 +28,7 @@ from slime_events.core.state.group import GroupState
 from slime_events.core.trajectory import read_trajectory
 from slime_events.loop.conductor.prompts import PromptFeed
 from slime_events.loop.prompts.source import PromptSource
-from slime_events.loop.training.pending_rewards import Ungraded
+from slime_events.loop.training.pending_rewards import PendingRewards
 from slime_events.plugins.sample import Sample
 from slime_events.plugins.sample_view import completed_sample, group_samples
 from storage.log import Append, append_all
@@ -82,7 +82,7 @@ def letters(prompt: Array) -> str:
 
 def graded(log: MemoryLog) -> list[Sample]:
     """What a grader is shown, each sample when it is due."""
-    ungraded, shown = Ungraded(whole_groups=False), list[Sample]()
+    ungraded, shown = PendingRewards(whole_groups=False), list[Sample]()
     for recorded in log.records:
         ungraded.apply(recorded)
         for group, completed in ungraded.take():

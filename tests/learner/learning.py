@@ -26,7 +26,7 @@ from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.loop.learner.batches import Batches
-from slime_events.loop.learner.overrides import Changes
+from slime_events.loop.learner.overrides import Overrides
 from storage.memory_log import MemoryLog
 from storage.weights.store import WeightStore
 from tests.simulation.parts import ScriptedRanks
@@ -45,7 +45,7 @@ class Learning:
 
     parent: MemoryLog
     folder: Path
-    changes: Changes = field(default_factory=Changes)
+    changes: Overrides = field(default_factory=Overrides)
     judge: Any = None
     least: int = 1
     version: int = 0
@@ -60,8 +60,8 @@ class Learning:
         return Batches(
             self.parent.run,
             normalise,
-            changes=self.changes,
-            judge=self.judge,
+            overrides=self.changes,
+            group_filter=self.judge,
             first=self.version,
             least=self.least,
         )

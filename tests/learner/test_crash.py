@@ -13,7 +13,7 @@ from schemas.runs import RunFinished
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsPublished
 from serve_apps.engine.scripted_engine import Script
-from slime_events.loop.learner.overrides import Changes
+from slime_events.loop.learner.overrides import Overrides
 from storage.memory_log import MemoryLog
 from tests.history.checker import check
 from tests.learner.learning import DEADLINE_S, Learning
@@ -40,7 +40,7 @@ async def live(learning: Learning, fate: Fate) -> bool:
 
 async def learn(parent: MemoryLog, folder: Path, crash: Crash | None) -> tuple[Learning, Fate]:
     dropped = next(r.envelope.event.samples[0] for r in parent.records if isinstance(r.envelope.event, BatchSealed))
-    learning = Learning(parent, folder, Changes(dropped=frozenset([dropped])), steps=STEPS, checkpoint_every=2)
+    learning = Learning(parent, folder, Overrides(dropped=frozenset([dropped])), steps=STEPS, checkpoint_every=2)
     await learning.begin()
     fate = Fate([] if crash is None else [crash])
     while not await live(learning, fate):

@@ -27,8 +27,8 @@ from slime_events.analysis.audit.ledger import read_ledger
 from slime_events.core.config.toml import settings_from
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.run.run_reader import OpenedRun
-from slime_events.loop.learner.overrides import Changes
-from slime_events.loop.learner.preview import look_ahead
+from slime_events.loop.learner.batches import preview
+from slime_events.loop.learner.overrides import Overrides
 from storage.log import Recorded, Subjects
 from storage.memory_log import MemoryLog
 from tests.history.checker import check
@@ -94,8 +94,8 @@ async def test_a_dropped_sample_is_in_no_batch_and_its_group_is_normalised_witho
 ) -> None:
     was = batches(parent)[2]
     dropped = was.samples[1]
-    learning = Learning(parent, tmp_path, Changes(dropped=frozenset([dropped])))
-    assert (await look_ahead(parent.read(), learning.batches())).differing == [2]
+    learning = Learning(parent, tmp_path, Overrides(dropped=frozenset([dropped])))
+    assert (await preview(parent.read(), learning.batches())).differing == [2]
     await learning.begin()
     await learning.run()
     batch = learning.events(BatchSealed)[2]
@@ -113,8 +113,8 @@ async def test_a_group_of_one_is_dropped_and_a_batch_without_groups_is_a_step_th
     parent: MemoryLog, tmp_path: Path
 ) -> None:
     first, second = batches(parent)[1], batches(parent)[3]
-    changes = Changes(frozenset(first.samples[:2]), frozenset(second.groups))
-    outlook = await look_ahead(parent.read(), Learning(parent, tmp_path, changes).batches())
+    changes = Overrides(frozenset(first.samples[:2]), frozenset(second.groups))
+    outlook = await preview(parent.read(), Learning(parent, tmp_path, changes).batches())
     assert outlook.gone == {*first.samples[:3], *second.samples}
     assert (outlook.differing, outlook.empty) == ([1, 3], [3])
     learning = Learning(parent, tmp_path, changes)
@@ -132,7 +132,7 @@ async def test_a_group_of_one_is_dropped_and_a_batch_without_groups_is_a_step_th
 
 async def test_a_changed_reward_is_trained_on(parent: MemoryLog, tmp_path: Path) -> None:
     sample = batches(parent)[0].samples[0]
-    learning = Learning(parent, tmp_path, Changes(rewards={sample: 100.0}))
+    learning = Learning(parent, tmp_path, Overrides(rewards={sample: 100.0}))
     await learning.begin()
     await learning.run()
     batch = learning.events(BatchSealed)[0]
@@ -143,8 +143,8 @@ async def test_a_changed_reward_is_trained_on(parent: MemoryLog, tmp_path: Path)
 
 
 async def test_too_few_rollouts_for_a_step_are_none(parent: MemoryLog, tmp_path: Path) -> None:
-    changes = Changes(dropped_groups=frozenset(batches(parent)[0].groups[:1]))
-    outlook = await look_ahead(parent.read(), Learning(parent, tmp_path, changes, least=4).batches())
+    changes = Overrides(dropped_groups=frozenset(batches(parent)[0].groups[:1]))
+    outlook = await preview(parent.read(), Learning(parent, tmp_path, changes, least=4).batches())
     assert outlook.empty == [0]
     assert outlook.gone == set(batches(parent)[0].samples)
 
@@ -174,8 +174,8 @@ async def test_groups_that_the_parent_refused_join_the_batch_of_their_time(tmp_p
     first, second = other.events(BatchSealed)
     assert first.groups == tuple(before)
     assert set(first.groups + second.groups) == {event.group for event in refused}
-    told = Changes(verdicts={refused[0].group: True, batches(sim.log)[1].groups[0]: False})
-    outlook = await look_ahead(sim.log.read(), Learning(sim.log, tmp_path, told).batches())
+    told = Overrides(verdicts={refused[0].group: True, batches(sim.log)[1].groups[0]: False})
+    outlook = await preview(sim.log.read(), Learning(sim.log, tmp_path, told).batches())
     assert outlook.joined == set(refused[0].samples)
     assert len(outlook.gone) == 3
 
@@ -186,7 +186,7 @@ def position(log: MemoryLog, event: object) -> int:
 
 @pytest.mark.parametrize("every", [None, 2])
 async def test_a_killed_learner_goes_on_exactly_once(parent: MemoryLog, tmp_path: Path, every: int | None) -> None:
-    learning = Learning(parent, tmp_path, Changes(dropped=frozenset(batches(parent)[0].samples[:1])))
+    learning = Learning(parent, tmp_path, Overrides(dropped=frozenset(batches(parent)[0].samples[:1])))
     learning.checkpoint_every = every
     whole = Learning(parent, tmp_path / "whole", learning.changes, checkpoint_every=every)
     await whole.begin()

@@ -13,8 +13,8 @@ from slime_events.analysis.lineage.resolve import samples_in_lineage
 from slime_events.analysis.query import samples_where
 from slime_events.core.config.toml import settings_from
 from slime_events.core.run.run_reader import OpenedRun, open_run
-from slime_events.loop.learner.overrides import Changes
-from slime_events.loop.learner.preview import look_ahead
+from slime_events.loop.learner.batches import preview
+from slime_events.loop.learner.overrides import Overrides
 from slime_events.plugins.sample import Sample
 from storage.archive.writer import ArchiveWriter
 from storage.memory_log import MemoryLog
@@ -61,8 +61,8 @@ async def test_a_poisoned_source_is_found_dropped_and_gone_from_the_lineage(tmp_
     log, truth = await poisoned(tmp_path)
     found = set(await samples_where(OpenedRun(log, settings_from({}), unpack, None, "memory"), BY_SOURCE))
     assert found == truth, "precision and recall of the query"
-    learning = Learning(log, tmp_path / "second", Changes(dropped=frozenset(found)), steps=STEPS)
-    outlook = await look_ahead(log.read(), learning.batches())
+    learning = Learning(log, tmp_path / "second", Overrides(dropped=frozenset(found)), steps=STEPS)
+    outlook = await preview(log.read(), learning.batches())
     assert outlook.first is not None
     assert outlook.first > 0, "nothing before it is trained again"
     learning.version, learning.where = outlook.first, await archived(log, tmp_path / "archive")

@@ -81,7 +81,7 @@ def test_samples_of_one_rollout_weigh_as_much_as_one(tiny: Path, trainer: Traine
 
 def test_recorded_rollouts_are_weighed_by_the_trainer_over_the_engine(tiny: Path, trainer: Trainer) -> None:
     samples = list(make_batch().samples)
-    samples[:3] = (dataclasses.replace(one, recalled=True) for one in samples[:3])
+    samples[:3] = (dataclasses.replace(one, reused=True) for one in samples[:3])
     model = AutoModelForCausalLM.from_pretrained(tiny)
     ratio = torch.cat([to_engine(model, sample).exp() for sample in samples[:3]])
     middle = ratio.median().item()

@@ -9,7 +9,7 @@ from slime_events.analysis.replay.feeds import RecordedFeed
 from slime_events.analysis.replay.replay import Changes, Decider, Replay
 from slime_events.analysis.replay.report import ReplayReport
 from slime_events.core.config.algorithm import AlgorithmSettings
-from slime_events.loop.conductor.accept import Judge
+from slime_events.loop.conductor.accept import GroupFilter
 from slime_events.loop.conductor.plan import Plan
 from slime_events.loop.conductor.seal import Normalise
 from storage.log import Recorded
@@ -21,7 +21,7 @@ def normalise(rewards: Sequence[float], sizes: Sequence[int]) -> list[float]:
     return normalize_rewards(rewards, sizes, AlgorithmSettings())
 
 
-def decider(plan: Plan, judge: Judge | None = None, normalised: Normalise = normalise) -> Decider:
+def decider(plan: Plan, judge: GroupFilter | None = None, normalised: Normalise = normalise) -> Decider:
     """What such a conductor decides by."""
     return Decider(plan, judge or keep_all, normalised)
 

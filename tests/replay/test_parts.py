@@ -153,7 +153,7 @@ def test_rows_are_remembered_until_something_may_change_them(follows_log: bool) 
     assert len(feed.take({"f": 9}, 3)) == 1
     assert counted.asked == 3
     feed.take({"f": 9}, 3).clear()
-    feed.hear(None)  # type: ignore[arg-type]
+    feed.observe(None)  # type: ignore[arg-type]
     assert len(feed.take({"f": 9}, 3)) == 1
     assert counted.asked == (4 if follows_log else 3)
 

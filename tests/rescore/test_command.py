@@ -14,7 +14,7 @@ from schemas.event import Event
 from schemas.runs import RunStarted
 from slime_events.app.cli.main import main
 from slime_events.core.config.settings import TrainSettings
-from slime_events.loop.learner.overrides import read_changes
+from slime_events.loop.learner.overrides import read_overrides
 from storage.archive.writer import ArchiveWriter
 from storage.log import Append, append_all
 from storage.memory_log import MemoryLog
@@ -48,7 +48,7 @@ def test_text_json_and_changes(archive: str, tmp_path: Path, capsys: pytest.Capt
     assert main(["rescore", archive, "--json", "--dynamic-sampling-filter-path", NONZERO_STD, "--out", str(out)]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["same"] is False
-    assert len(read_changes(out.read_bytes(), "out").verdicts) == report["groups"]["rejected_now"] > 0
+    assert len(read_overrides(out.read_bytes(), "out").verdicts) == report["groups"]["rejected_now"] > 0
     assert report["first_difference"] == min(step["step"] for step in report["steps"] if step["lost"])
 
 

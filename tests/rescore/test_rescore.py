@@ -15,7 +15,7 @@ from slime_events.algorithms.reward_norm import normalize_rewards
 from slime_events.analysis.rescore.change import make_change
 from slime_events.analysis.rescore.report import report_text
 from slime_events.analysis.rescore.rescore import rescore
-from slime_events.loop.learner.overrides import read_changes
+from slime_events.loop.learner.overrides import read_overrides
 from tests.rescore.recorded import NONZERO_STD, SAMPLES, coin_without, opened, record, settings, with_filter
 from tests.simulation.simulation import Simulation
 
@@ -52,7 +52,7 @@ async def test_a_filter_where_there_was_none(plain: Simulation) -> None:
     assert report.groups.rejected_now == len(flat)
     assert report.groups.accepted_now == 0
     assert report.groups.rejected_examples[0].reason.startswith("zero_std_")
-    assert read_changes(out.getvalue(), "changes").verdicts == dict.fromkeys(flat, False)
+    assert read_overrides(out.getvalue(), "changes").verdicts == dict.fromkeys(flat, False)
     for step, sealed in zip(report.steps, plain.events(BatchSealed), strict=True):
         assert step.lost == len(flat & set(sealed.groups))
         assert step.samples_after == SAMPLES * (len(sealed.groups) - step.lost)
@@ -96,7 +96,7 @@ async def test_another_reward(plain: Simulation, tmp_path: Path) -> None:
     assert report.samples.changed == SAMPLES + sum(
         expected[e.sample] != e.value for e in graded if e.sample in expected
     )
-    changes = read_changes(out.getvalue(), "changes")
+    changes = read_overrides(out.getvalue(), "changes")
     assert changes.rewards == {
         e.sample: expected[e.sample] for e in graded if expected.get(e.sample, e.value) != e.value
     }

@@ -13,7 +13,7 @@ from schemas.arrays import unpack
 from schemas.batches import BatchSealed
 from schemas.errors import StorageError
 from slime_events.analysis.retrain.version_chain import read_chain
-from slime_events.loop.learner.overrides import Changes
+from slime_events.loop.learner.overrides import Overrides
 from storage.memory_log import MemoryLog
 from tests.learner.learning import Learning
 from tests.retrain.conftest import STEPS, Recorded
@@ -25,7 +25,7 @@ BEGINS = 1
 async def learned(recorded: Recorded, folder: Path) -> Learning:
     """From version 1 on, without a sample of step 2 and all groups of step 3."""
     batches = [r.envelope.event for r in recorded.log.records if isinstance(r.envelope.event, BatchSealed)]
-    changes = Changes(frozenset(batches[2].samples[:1]), frozenset(batches[3].groups))
+    changes = Overrides(frozenset(batches[2].samples[:1]), frozenset(batches[3].groups))
     learning = Learning(recorded.log, folder, changes, version=BEGINS, where="sim")
     await learning.begin()
     await learning.run()

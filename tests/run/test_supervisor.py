@@ -19,8 +19,8 @@ from slime_events.app.launch.roles import ARCHIVIST
 from slime_events.app.launch.supervisor import Supervisor
 from slime_events.core.config.rollout import RolloutSettings
 from slime_events.core.config.settings import TrainSettings
-from slime_events.core.run.incarnation import Incarnation
 from slime_events.core.run.participant import Participant
+from slime_events.core.run.run_address import Incarnation
 from slime_events.core.state.run import RunPhase
 from storage.memory_log import MemoryLog
 

@@ -17,21 +17,20 @@ from pathlib import Path
 from typing import Any
 
 from actors.archivist import SealPolicy
+from actors.conductor import StateKeeper
 from actors.inbox import Inbox
-from actors.recorded_rollout_reader import Recaller
-from actors.state_keeper import StateKeeper
+from actors.recorded_rollout_reader import RecordedRolloutReader
 from schemas.runs import Branched, RunFinished, RunResumed, RunStarted
 from schemas.subjects import about
 from serve_apps.engine.scripted_engine import Script, ScriptedEngine
 from serve_apps.generate.function import GenerateSetup
 from serve_apps.rollout import ChunkRule
 from slime_events.core.config.reward import RewardSettings
-from slime_events.core.run.incarnation import Incarnation
 from slime_events.core.run.participant import Participant
+from slime_events.core.run.run_address import Incarnation
 from slime_events.core.run.run_reader import OpenedRun
-from slime_events.core.state.snapshot import low_water, training_start
-from slime_events.core.state.snapshots import Snapshots
-from slime_events.loop.conductor.accept import Judge
+from slime_events.core.state.snapshot import Snapshots, low_water, training_start
+from slime_events.loop.conductor.accept import GroupFilter
 from slime_events.loop.conductor.plan import Plan
 from slime_events.loop.conductor.prompts import PromptFeed
 from storage.log import Append, Delivery, Fence
@@ -151,7 +150,7 @@ class Scene:
     prompts: Sequence[Any] = tuple(f"prompt {n}" for n in range(12))
     evaluations: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     inbox: Sequence[Mapping[str, Any]] = ()
-    judge: Judge | None = None
+    judge: GroupFilter | None = None
     whole_groups: bool = False
     snapshots: int | None = None
     generate: GenerateSetup | None = None
@@ -271,10 +270,8 @@ class Crashed:
         await worker.join({})
         every = self.scene.snapshots
         keeper = StateKeeper(self.snapshots, every=every) if every else None
-        recaller = Recaller(worker.id, self.scene.recorded)
-        await make_conductor(
-            worker, self.scene.plan, self.feed, self.scene.judge, keeper=keeper, recaller=recaller
-        ).run()
+        reader = RecordedRolloutReader(worker.id, self.scene.recorded)
+        await make_conductor(worker, self.scene.plan, self.feed, self.scene.judge, keeper=keeper, recorded=reader).run()
 
     async def _grade(self, line: MortalLine) -> None:
         known = await self.snapshots.newest(line)

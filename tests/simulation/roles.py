@@ -23,7 +23,8 @@ from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.data import DataSettings
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.run.participant import Participant
-from slime_events.loop.conductor.accept import Judge
+from slime_events.loop.conductor.accept import GroupFilter
+from slime_events.loop.conductor.cycle import Policy
 from slime_events.loop.conductor.plan import Plan
 from slime_events.loop.conductor.prompts import PromptFeed
 from slime_events.loop.prompts.source import PromptSource
@@ -66,7 +67,7 @@ def make_conductor(
     worker: Participant,
     plan: Plan,
     feed: PromptFeed,
-    judge: Judge | None = None,
+    judge: GroupFilter | None = None,
     *,
     offload: Any = inline,
     deadline_s: float = 10.0,
@@ -75,10 +76,8 @@ def make_conductor(
     """A conductor that has read nothing yet. more: of its arguments."""
     return Conductor(
         worker,
-        plan,
+        Policy(plan, judge or keep_all, lambda raw, sizes: normalize_rewards(raw, sizes, AlgorithmSettings())),
         feed,
-        judge or keep_all,
-        lambda rewards, sizes: normalize_rewards(rewards, sizes, AlgorithmSettings()),
         offload,
         deadline_s=deadline_s,
         **more,

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from actors.inbox import Inbox
-from actors.recorded_rollout_reader import Recaller
+from actors.recorded_rollout_reader import RecordedRolloutReader
 from actors.trainer.trainer import Trainer
 from schemas.codec import decode
 from schemas.event import Event
@@ -19,12 +19,12 @@ from serve_apps.engine.engine import Engine
 from serve_apps.engine.scripted_engine import Script, ScriptedEngine
 from serve_apps.engine_weights import HOLD_S
 from serve_apps.rollout import ChunkRule
-from slime_events.core.run.incarnation import Incarnation
 from slime_events.core.run.participant import Participant
+from slime_events.core.run.run_address import Incarnation
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.core.state.apply import apply
 from slime_events.core.state.run import RunPhase, RunState
-from slime_events.loop.conductor.accept import Judge
+from slime_events.loop.conductor.accept import GroupFilter
 from slime_events.loop.conductor.plan import Plan
 from slime_events.loop.conductor.prompts import PromptFeed
 from storage.follow import Follower
@@ -54,7 +54,7 @@ class Simulation:
         plan: Plan | None = None,
         *,
         pool: Any = None,
-        judge: Judge | None = None,
+        judge: GroupFilter | None = None,
         whole_groups: bool = False,
         deadline_s: float = 10.0,
         train_s: float = 0.0,
@@ -77,8 +77,8 @@ class Simulation:
         rows = [f"prompt {n}" for n in range(40)] if prompts is None else prompts
         self.feed = feed or make_feed(folder, rows, evaluations or {})
         worker = self._worker("conductor")
-        recaller = Recaller(worker.id, recorded)
-        self.conductor = make_conductor(worker, self.plan, self.feed, judge, deadline_s=deadline_s, recaller=recaller)
+        reader = RecordedRolloutReader(worker.id, recorded)
+        self.conductor = make_conductor(worker, self.plan, self.feed, judge, deadline_s=deadline_s, recorded=reader)
         self.inbox = Inbox(worker, self.feed, "")
         self.trainer = self._new_trainer()
         self._whole_groups = whole_groups

@@ -26,7 +26,7 @@ from slime_events.analysis.model.progress import Progress
 from slime_events.app.cli.commands.show_run import run_facts, run_text
 from slime_events.app.cli.commands.show_step import version_facts, version_text
 from slime_events.core.state.run import RunPhase
-from slime_events.loop.conductor.accept import Judge
+from slime_events.loop.conductor.accept import GroupFilter
 from slime_events.loop.conductor.plan import Plan
 from tests.conductor.driver import dropping
 from tests.history.checker import check
@@ -41,7 +41,9 @@ PROMPTS = [f"p{n}" for n in range(7)]
 UNEVEN = (Script(chunk=4, eos=0, stop_chance=0.2), Script(chunk=1, seconds_per_chunk=0.001))
 
 
-async def run(folder: Path, plan: Plan, *, judge: Judge | None = None, uneven: bool = False, **more: Any) -> Simulation:
+async def run(
+    folder: Path, plan: Plan, *, judge: GroupFilter | None = None, uneven: bool = False, **more: Any
+) -> Simulation:
     """A finished run over seven prompts, epoch after epoch."""
     folder.mkdir(exist_ok=True)
     async with Simulation(folder, plan, judge=judge, prompts=PROMPTS, **more) as sim:
@@ -87,7 +89,7 @@ async def is_clean(sim: Simulation) -> None:
 @pytest.mark.parametrize("version", [0, 2, 4])
 @pytest.mark.parametrize("judge", [None, dropping(0.3)], ids=["no filter", "filter"])
 async def test_with_nothing_changed_it_makes_the_weights_of_its_parent(
-    tmp_path: Path, version: int, judge: Judge | None
+    tmp_path: Path, version: int, judge: GroupFilter | None
 ) -> None:
     plan = make_plan(checkpoint_every=2, eval_every=2, eval_names=("held",))
     parent = await run(tmp_path, plan, judge=judge, evaluations={"held": ["one"]})

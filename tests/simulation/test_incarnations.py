@@ -15,8 +15,8 @@ from schemas.runs import RunFailed, RunFinished, RunResumed, RunStarted
 from schemas.steps import StepCommitted
 from schemas.subjects import about
 from serve_apps.engine.scripted_engine import Script
-from slime_events.core.run.incarnation import Incarnation
 from slime_events.core.run.participant import Participant
+from slime_events.core.run.run_address import Incarnation
 from slime_events.core.state.run import RunPhase
 from storage.cancellation import end_all
 from storage.log import Append, Fence, Recorded, Subjects

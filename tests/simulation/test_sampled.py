@@ -21,9 +21,9 @@ from slime_events.core.config.data import DataSettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.core.state.run import RunPhase
-from slime_events.loop.conductor.prompt_sampler import sampled_prompts
+from slime_events.loop.conductor.prompt_sampler import make_prompt_sampler
 from slime_events.loop.conductor.prompts import PromptFeed
-from slime_events.loop.conductor.user_data_source import OwnSource
+from slime_events.loop.conductor.user_data_source import UserDataSource
 from slime_events.loop.prompts.archived_prompts import ArchivedPrompts, read_rows
 from slime_events.loop.prompts.buffer_filter import BufferFilter
 from slime_events.loop.prompts.source import PromptSource
@@ -57,7 +57,7 @@ def sampled_feed(
         file = folder / "train.jsonl"
         file.write_text("".join(f'{{"input": "prompt {n}", "label": "1"}}\n' for n in range(rows)))
         source = PromptSource(DataSettings(prompt_data=str(file), label_key="label"), SEED, Letters(), longest)
-    sampled = sampled_prompts(data, SEED, source, archive, Letters(), longest)
+    sampled = make_prompt_sampler(data, SEED, source, archive, Letters(), longest)
     assert sampled is not None
     return PromptFeed(source, {}, data, Letters(), longest, sampled)
 
@@ -80,7 +80,7 @@ def check_draws(log: MemoryLog, again: PromptFeed, cursors: dict[str, int] | Non
     heard = 0
     for event in drawn:
         for recorded in log.records[heard : event.source.seen]:
-            again.hear(recorded)
+            again.observe(recorded)
         heard = event.source.seen
         batch = [one for one in drawn if one.source.seen == heard]
         if event is batch[0]:
@@ -146,7 +146,7 @@ async def test_another_conductor_calls_the_same_draw_by_the_same_name(tmp_path: 
     early, late = sampled_feed(tmp_path, CURRICULUM), sampled_feed(tmp_path, CURRICULUM)
     (first, *_) = [recorded for recorded in sim.log.records if isinstance(recorded.envelope.event, PromptSubmitted)]
     for recorded in sim.log.records[: first.position]:
-        late.hear(recorded)
+        late.observe(recorded)
     source = first.envelope.event.source
     one, other = early.take({source.path: 5}, 1)[0], late.take({source.path: 5}, 1)[0]
     assert one.source.row == source.row != other.source.row
@@ -233,11 +233,11 @@ async def test_slimes_buffer_filter_chooses_of_the_archive(tmp_path: Path) -> No
     args = ArgsView({"n_samples_per_prompt": 3})
     data = DataSettings(archive_prompts="archive/first")
     own = [BufferFilter.load(f"{tmp_path}/newest.py:{name}", args) for name in ("choose", "broken")]
-    draw = sampled_prompts(data, SEED, None, archive, Letters(), None, own[0])
+    draw = make_prompt_sampler(data, SEED, None, archive, Letters(), None, own[0])
     assert draw is not None
     passed = [row for row, one in enumerate(archive.rows) if one.passed]
     assert [event.source.row for event in draw.take({}, 4)] == passed[:-5:-1]
-    broken = sampled_prompts(data, SEED, None, archive, Letters(), None, own[1])
+    broken = make_prompt_sampler(data, SEED, None, archive, Letters(), None, own[1])
     assert broken is not None
     with pytest.raises(PlugPointError, match="has to return a list with one group"):
         broken.take({}, 1)
@@ -268,8 +268,8 @@ async def test_slimes_data_source_gives_the_prompts(tmp_path: Path) -> None:
     data = DataSettings(data_source_path=f"{tmp_path}/squares.py:Squares")
 
     def feed() -> PromptFeed:
-        source = OwnSource(data, ArgsView({"n_samples_per_prompt": 3}), Letters(), 200)
-        return PromptFeed(None, {}, data, Letters(), 200, own=source)
+        source = UserDataSource(data, ArgsView({"n_samples_per_prompt": 3}), Letters(), 200)
+        return PromptFeed(None, {}, data, Letters(), 200, source)
 
     sim = await simulate(tmp_path, feed(), steps=6)
     drawn = check_draws(sim.log, feed())

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from actors.conductor import Conductor
+from actors.conductor import Conductor, StateKeeper
 from actors.grader import Grader
-from actors.state_keeper import StateKeeper
 from schemas.batches import BatchSealed
 from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned
@@ -21,8 +20,7 @@ from schemas.steps import StepCommitted
 from serve_apps.engine.scripted_engine import Script
 from slime_events.core.run.participant import Participant
 from slime_events.core.state.run import state_digest
-from slime_events.core.state.snapshot import low_water, training_start
-from slime_events.core.state.snapshots import Snapshots
+from slime_events.core.state.snapshot import Snapshots, low_water, training_start
 from storage.group_commit import GroupCommit
 from storage.log import Subjects
 from tests.simulation.parts import InstantPool, ScriptedRanks

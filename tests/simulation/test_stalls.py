@@ -17,7 +17,7 @@ from schemas.steps import StepCommitted
 from serve_apps.engine.scripted_engine import Script
 from slime_events.core.run.participant import Participant
 from slime_events.core.state.run import RunPhase
-from slime_events.loop.conductor.stall import Stall
+from slime_events.loop.conductor.decide import Stall
 from slime_events.plugins.rewards.outcome import Outcome
 from slime_events.plugins.sample import Sample
 from storage.memory_log import MemoryLog

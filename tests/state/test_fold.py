@@ -16,7 +16,7 @@ from schemas.envelope import enclose
 from schemas.errors import ArchiveDamaged, DamagedEvent, SchemaError, UnknownEventType
 from schemas.rewards import RewardAssigned
 from slime_events.core.state.apply import apply, apply_all
-from slime_events.core.state.partial_events import SHORT, SHORT_DECISIONS, read_short
+from slime_events.core.state.partial_events import PARTIAL_DECISIONS, PARTIAL_EVENTS, read_partial_events
 from slime_events.core.state.run import RunState, state_digest
 from storage.archive.log import ArchivedLog, event_blocks
 from storage.archive.reader import ArchiveReader
@@ -134,7 +134,7 @@ def test_any_log_in_any_lists_folds_as_one_by_one(said: list[Recorded], data: st
     for begin, end in itertools.pairwise(ends):
         datas = [record.data for record in log[begin:end]]
         _, chain = link_all(chain, datas)
-        told = read_short(arrays_of(datas), begin + 1, decisions=data.draw(st.booleans()))
+        told = read_partial_events(arrays_of(datas), begin + 1, decisions=data.draw(st.booleans()))
         apply_all(at_once, told, chain.hex())
     assert state_digest(at_once) == state_digest(one_by_one)
 
@@ -144,10 +144,10 @@ def said() -> list[Recorded]:
     return _driven()
 
 
-@pytest.mark.parametrize("kind", SHORT | SHORT_DECISIONS)
+@pytest.mark.parametrize("kind", PARTIAL_EVENTS | PARTIAL_DECISIONS)
 def test_a_short_form_has_the_fields_of_its_event(kind: type[msgspec.Struct]) -> None:
     whole = {field.name: field for field in msgspec.structs.fields(kind)}
-    for field in msgspec.structs.fields((SHORT | SHORT_DECISIONS)[kind]):
+    for field in msgspec.structs.fields((PARTIAL_EVENTS | PARTIAL_DECISIONS)[kind]):
         assert field.name in whole
         assert field.default in (msgspec.NODEFAULT, whole[field.name].default)
 
@@ -157,14 +157,14 @@ def test_what_cannot_be_read_is_named() -> None:
     data = encode(enclose("r", reward, at=1, producer="p"))
     array = b"\xdd" + (2).to_bytes(4, "big")
     good = array + data * 2
-    assert [told.event.value for events in read_short([good, good], 7) for told in events] == [1.0] * 4
+    assert [told.event.value for events in read_partial_events([good, good], 7) for told in events] == [1.0] * 4
     with pytest.raises(UnknownEventType, match=r"position 10: event .* has type 'reward.assigneX'"):
-        list(read_short([good, array + data + data.replace(b"assigned", b"assigneX")], 7))
+        list(read_partial_events([good, array + data + data.replace(b"assigned", b"assigneX")], 7))
     older = data.replace(b"\xa6schema\x01", b"\xa6schema\x00")
     with pytest.raises(SchemaError, match="position 7: "):
-        list(read_short([array + older + data], 7))
+        list(read_partial_events([array + older + data], 7))
     with pytest.raises(DamagedEvent, match="from position 9 on"):
-        list(read_short([good, good[:-1]], 7))
+        list(read_partial_events([good, good[:-1]], 7))
 
 
 async def test_a_changed_byte_in_a_segment_is_found(tmp_path: Path) -> None:

@@ -28,8 +28,8 @@ from schemas.steps import StepCommitted
 from schemas.weights import WeightsPublished
 from slime_events.core.trajectory import Trajectories, Trajectory, content_digest, mask_older_versions, merge_spans
 from slime_events.loop.conductor.seal import batch_digest
-from slime_events.loop.training.pending_batches import OpenBatches
-from slime_events.loop.training.training_state import Digests, Trained
+from slime_events.loop.training.pending_batches import PendingBatches
+from slime_events.loop.training.training_state import Digests, TrainingState
 
 TOKENS, LOG_PROBS = np.arange(6, dtype=np.int32), np.linspace(-1, 0, 6, dtype=np.float32)
 SPANS = (WeightSpan(0, 2, 5), WeightSpan(2, 4, 3), WeightSpan(4, 6, 4))
@@ -102,7 +102,7 @@ def test_a_trajectory_is_its_chunks_and_its_end() -> None:
     np.testing.assert_array_equal(one.tokens, TOKENS)
     np.testing.assert_array_equal(one.log_probs, LOG_PROBS)
     assert (one.oldest, one.newest, one.position) == (3, 5, 4)
-    assert (one.stop, one.text, one.spans, one.recalled) == (StopReason.LENGTH, "text", SPANS, False)
+    assert (one.stop, one.text, one.spans, one.reused) == (StopReason.LENGTH, "text", SPANS, False)
     assert folded(chunk(0, 2), ended("g-s1")) == {}, "of nobody that one was told of"
 
 
@@ -179,8 +179,8 @@ def sealed(step: int, *samples: str, rewards: tuple[float, ...] = (0.5,), digest
     )
 
 
-def open_batches(*events: Any) -> OpenBatches:
-    batches = OpenBatches(unpack, temperature=0.7)
+def open_batches(*events: Any) -> PendingBatches:
+    batches = PendingBatches(unpack, temperature=0.7)
     for position, event in enumerate(events, 1):
         batches.apply(event, position)
     return batches
@@ -198,7 +198,7 @@ def test_a_batch_holds_what_was_sealed_in_its_order() -> None:
         ("g-s0", "g", "g-s0", 0.5, 1.5),
     ]
     assert (second.oldest_version, second.newest_version, second.response_length, second.total_length) == (3, 5, 6, 8)
-    assert (first.truncated, second.truncated, second.recalled) == (False, True, False)
+    assert (first.truncated, second.truncated, second.reused) == (False, True, False)
     assert (first.loss_mask.tolist(), second.loss_mask.tolist()) == ([1, 0, 1, 0, 1, 1], [1] * 6)
     assert (second.tokens.tolist(), second.tokens.dtype) == ([7, 8, 0, 1, 2, 3, 4, 5], np.int32)
     assert (second.loss_mask.dtype, second.rollout_log_probs.tolist()) == (np.int8, LOG_PROBS.tolist())
@@ -250,7 +250,7 @@ def saved(version: int, weights: str, optimizer: str) -> CheckpointSaved:
 
 
 def test_where_training_stands() -> None:
-    trained = Trained()
+    trained = TrainingState()
     assert (trained.version, trained.newest_published, trained.is_branch) == (-1, -1, False)
     trained.apply(WeightsPublished(version=0, digest="w0", url="u", parent=None, bytes=1))
     assert (trained.version, trained.newest_published, trained.is_branch) == (0, 0, False)
@@ -258,14 +258,14 @@ def test_where_training_stands() -> None:
         trained.apply(committed(version))
     assert (trained.version, trained.newest_published, trained.is_branch) == (2, 0, False)
     trained.apply(saved(2, "w2", "o2"))
-    assert [version for version in trained.saved if trained.vouches_for(trained.saved[version])] == [2]
-    assert not trained.vouches_for(saved(2, "w2", "another"))
-    assert not trained.vouches_for(saved(2, "another", "o2"))
-    assert not trained.vouches_for(saved(3, "w2", "o2"))
+    assert [version for version in trained.saved if trained.matches(trained.saved[version])] == [2]
+    assert not trained.matches(saved(2, "w2", "another"))
+    assert not trained.matches(saved(2, "another", "o2"))
+    assert not trained.matches(saved(3, "w2", "o2"))
 
 
 def test_a_branch_begins_with_what_its_parent_committed() -> None:
-    trained = Trained()
+    trained = TrainingState()
     trained.apply(RunStarted(settings={}, code_version=""))
     assert (trained.first, trained.is_branch) == (0, False)
     branched = Branched(

@@ -22,7 +22,7 @@ from schemas.workers import WorkerLost
 from slime_events.core.state.apply import apply
 from slime_events.core.state.group import GroupState, SampleState
 from slime_events.core.state.run import RunPhase, RunState, SealedState
-from slime_events.loop.prompts.draw_stats import Draws
+from slime_events.loop.prompts.draw_stats import DrawStats
 from storage.log import Recorded
 from tests.conductor.driver import Driver, make_plan
 
@@ -86,9 +86,9 @@ def test_what_is_asked_for_again_is_asked_for_newer_weights() -> None:
 
 def test_a_sample_without_tokens_may_still_get_the_oldest_weights(told: Told) -> None:
     told.first.min_version = told.group.samples["g0000-s1"].min_version = 1
-    told.first.saw([WeightSpan(0, 1, 3)])
+    told.first.add_spans([WeightSpan(0, 1, 3)])
     assert told.group.oldest == 1
-    told.group.samples["g0000-s1"].saw([WeightSpan(0, 1, 2)])
+    told.group.samples["g0000-s1"].add_spans([WeightSpan(0, 1, 2)])
     assert told.group.oldest == 2
 
 
@@ -132,7 +132,7 @@ BRANCHED = Branched(
 
 
 def test_a_branch_begins_where_its_parent_was() -> None:
-    state, known = RunState(run="drive"), Draws()
+    state, known = RunState(run="drive"), DrawStats()
     known.of("f", 1).times = 2
     drawn = msgspec.structs.replace(BRANCHED, draws=known.known())
     envelope = enclose("drive", RunStarted(settings={}, code_version="", branched=drawn), at=1, producer="t")

@@ -15,8 +15,17 @@ from slime_events.core.state import snapshot as snapshot_module
 from slime_events.core.state.apply import apply
 from slime_events.core.state.group import GroupPhase, GroupState
 from slime_events.core.state.run import RunState, SealedState, state_digest
-from slime_events.core.state.snapshot import Snapshot, Unusable, low_water, pack, take, training_start, unpack
-from slime_events.core.state.snapshots import KEPT, Snapshots
+from slime_events.core.state.snapshot import (
+    KEPT,
+    Snapshot,
+    Snapshots,
+    Unusable,
+    encode_snapshot,
+    low_water,
+    pack,
+    training_start,
+    unpack,
+)
 from storage.log import Recorded
 from storage.memory_log import MemoryLog
 from tests.conductor.driver import Driver, dropping, make_plan
@@ -58,7 +67,7 @@ def kept(folder: Path, driver: Driver, *positions: int) -> Snapshots:
     snapshots = Snapshots(folder)
     for position in positions:
         state, before = folded(driver.log[:position])
-        snapshots.write(position, take(state, before))
+        snapshots.write(position, encode_snapshot(state, before))
     return snapshots
 
 
@@ -82,7 +91,7 @@ async def test_the_newest_two_are_kept(driver: Driver, tmp_path: Path) -> None:
 
 def test_what_is_taken_does_not_change_with_the_state(driver: Driver) -> None:
     state, before = folded(driver.log[:50])
-    taken = take(state, before)
+    taken = encode_snapshot(state, before)
     for recorded in driver.log[50:60]:
         apply(state, recorded)
     found = unpack(pack(taken))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from schemas.arrays import pack_tokens
@@ -21,9 +22,8 @@ from schemas.steps import StepCommitted
 from schemas.weights import WeightsActivated, WeightsPublished
 from slime_events.core.telemetry import names
 from slime_events.core.telemetry.event_spans import span_of, spans_of_log, traceparent_of
-from slime_events.core.telemetry.ids import parse_traceparent, sampled, trace_id
 from slime_events.core.telemetry.read import SpanTree, read_spans, render, trace_of
-from slime_events.core.telemetry.span import to_otlp_json
+from slime_events.core.telemetry.span import parse_traceparent, sampled, to_otlp_json, trace_id
 from slime_events.core.telemetry.telemetry import Telemetry, span_file
 
 RUN = "demo"
@@ -165,7 +165,7 @@ def test_what_was_written_live_is_what_the_log_gives(tmp_path: Path) -> None:
     for role in ("conductor", "trainer"):
         telemetry = Telemetry.start(role, RUN, None, span_file(tmp_path, role, os.getpid()), share)
         for envelope in story()[role == "trainer" :: 2]:
-            telemetry.said(envelope)
+            telemetry.record_event(envelope)
         assert telemetry.shutdown()
     files = read_spans(tmp_path / "traces")
     assert files.dropped == 0
@@ -177,7 +177,7 @@ def test_rendering() -> None:
     text = render(trace_of(spans_of_log(story()), trace_id(RUN, "g0")))
     lines = text.splitlines()
     assert next(line.split()[0] for line in lines) == "submit"
-    assert "reward=1" in text
+    assert "reward.value=1" in text
     assert any("⇢ batch" in line and "trace" in line for line in lines)
     assert sum("activate" in line for line in lines) == 2
     assert render(()) == "no spans"
@@ -187,6 +187,17 @@ def test_a_dropped_parent_makes_more_trees_and_hides_nothing() -> None:
     spans = [span for span in spans_of_log(story()) if span.name != "submit"]
     trees = trace_of(spans, trace_id(RUN, "g0"))
     assert sorted(tree.span.name for tree in trees) == ["decide", "generate", "generate"]
+
+
+def test_span_files_of_earlier_releases_have_todays_names(tmp_path: Path) -> None:
+    line = to_otlp_json(next(spans_of_log(story())))
+    old = {new: old for old, new in names.RENAMED.items()}
+    line["attributes"] = [{**one, "key": old.get(one["key"], one["key"])} for one in line["attributes"]]
+    assert "rl.run" in [one["key"] for one in line["attributes"]]
+    (tmp_path / "x.jsonl").write_bytes(msgspec.json.encode(line) + b"\n")
+    (span,) = read_spans(tmp_path).spans
+    assert span.attributes[names.RL_RUN] == RUN
+    assert not span.attributes.keys() & names.RENAMED.keys()
 
 
 def test_a_line_that_is_no_span_is_named_and_an_unfinished_one_is_not_there_yet(tmp_path: Path) -> None:

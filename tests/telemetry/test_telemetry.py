@@ -13,18 +13,17 @@ from pathlib import Path
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from slime_events.core.telemetry.ids import SpanContext, trace_id
 from slime_events.core.telemetry.process_log import setup_logging
 from slime_events.core.telemetry.read import read_spans
-from slime_events.core.telemetry.span import Span, SpanKind
+from slime_events.core.telemetry.span import Span, SpanContext, SpanKind, trace_id
 from slime_events.core.telemetry.telemetry import Telemetry
 
 
 def record(telemetry: Telemetry, i: int = 1, trace: int = 7) -> bool:
-    return telemetry.record(
-        "work",
+    span = Span(
+        name="work",
         trace=trace,
-        span_id=i,
+        span=i,
         parent=3,
         start_ns=10,
         end_ns=20,
@@ -33,6 +32,7 @@ def record(telemetry: Telemetry, i: int = 1, trace: int = 7) -> bool:
         kind=SpanKind.CLIENT,
         error="broke",
     )
+    return telemetry.record(span)
 
 
 class Stuck:

@@ -28,7 +28,7 @@ from slime_events.analysis.model.lookup import LogPart
 from slime_events.analysis.model.records import folded
 from slime_events.core.config.data import DataSettings
 from slime_events.core.run.run_reader import branched_of, open_run
-from slime_events.loop.prompts.draw_stats import Draws
+from slime_events.loop.prompts.draw_stats import DrawStats
 from storage.log import Readable
 
 
@@ -80,13 +80,13 @@ async def with_draws(point: Branched, log: Readable, data: DataSettings) -> Bran
     return replace(point, draws=(await _draws(log, point, data.pass_reward)).known())
 
 
-async def _draws(log: Readable, point: Branched, pass_reward: float) -> Draws:
+async def _draws(log: Readable, point: Branched, pass_reward: float) -> DrawStats:
     before = await branched_of(log)
     if before and before.follows:
         async with open_run(before.where) as followed:
             there = await read_point(followed.log, point.version, before.where)
             return await _draws(followed.log, there, pass_reward)
-    draws = Draws(pass_reward, only=await _finished(LogPart(log, point.position), point.version))
+    draws = DrawStats(pass_reward, only=await _finished(LogPart(log, point.position), point.version))
     await draws.read(log, point.position)
     return draws
 

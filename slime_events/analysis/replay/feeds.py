@@ -12,8 +12,9 @@ from schemas.prompts import PromptRejected, PromptSubmitted
 from schemas.subjects import about
 from slime_events.analysis.replay.equality import is_decision
 from slime_events.core.config.settings import TrainSettings
-from slime_events.loop.conductor.cycle import Feed, Prompted
+from slime_events.loop.conductor.cycle import Feed
 from slime_events.loop.conductor.prompts import PromptFeed
+from slime_events.loop.prompts.prompt import Prompted
 from storage.log import Readable, Recorded
 
 
@@ -39,7 +40,7 @@ class RecordedFeed:
         else:
             self._rows.append(event)
 
-    def hear(self, recorded: Recorded) -> None:
+    def observe(self, recorded: Recorded) -> None:
         """Nothing: the whole log is taken in before."""
 
     def malformed(self) -> list[PromptRejected]:
@@ -79,9 +80,9 @@ class CachedFeed:
         self._asked: tuple[dict[str, int], int] | None = None
         self._taken: list[Prompted] = []
 
-    def hear(self, recorded: Recorded) -> None:
+    def observe(self, recorded: Recorded) -> None:
         """As the feed's."""
-        self._feed.hear(recorded)
+        self._feed.observe(recorded)
         if self._follows_log:
             self._asked = None
 

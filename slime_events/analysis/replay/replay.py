@@ -29,12 +29,10 @@ from slime_events.core.config.toml import settings_from
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.core.state.group import GroupPhase, GroupState
 from slime_events.core.state.run import RunState
-from slime_events.loop.conductor.accept import Judge, has_ended
-from slime_events.loop.conductor.boundary import at_boundary
-from slime_events.loop.conductor.cycle import Feed, recovery_events, turn
-from slime_events.loop.conductor.decide import is_broken, is_complete
-from slime_events.loop.conductor.evaluate import evals_completed
-from slime_events.loop.conductor.plan import Plan, make_plan
+from slime_events.loop.conductor.accept import GroupFilter, has_ended
+from slime_events.loop.conductor.cycle import Feed, recovery_events, run_cycle
+from slime_events.loop.conductor.decide import evals_completed, is_broken, is_complete
+from slime_events.loop.conductor.plan import Plan, at_boundary, make_plan
 from slime_events.loop.conductor.seal import Normalise
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.filters.decide import FilterDecision, make_group_filter
@@ -51,31 +49,33 @@ KNOWN = 4096
 
 @dataclass(frozen=True, slots=True)
 class Decider:
-    """What the conductor decides by: the arguments of `slime_events.loop.conductor.cycle.turn`."""
+    """What the conductor decides by: the arguments of `slime_events.loop.conductor.cycle.run_cycle`."""
 
     plan: Plan
-    judge: Judge
+    group_filter: GroupFilter
     normalise: Normalise
 
     @classmethod
     def of(cls, settings: TrainSettings) -> Decider:
         """Of a run with these settings. Raises PlugPointError, ValueError."""
-        judge = make_group_filter(settings.rollout, ArgsView.of(settings.rollout, settings.reward, settings.algorithm))
+        group_filter = make_group_filter(
+            settings.rollout, ArgsView.of(settings.rollout, settings.reward, settings.algorithm)
+        )
         return cls(
             make_plan(settings.rollout, settings.evaluation, settings.trainer),
-            _once_each(judge),
+            _once_each(make_group_filter(settings.rollout, args)),
             lambda rewards, sizes: normalize_rewards(rewards, sizes, settings.algorithm),
         )
 
 
-def _once_each(judge: Judge) -> Judge:
+def _once_each(group_filter: GroupFilter) -> GroupFilter:
     """The same filter with a memory: a replay asks it about one group at many positions."""
     last: dict[str, tuple[tuple[Any, ...], FilterDecision]] = {}
 
     def judged(group: GroupState) -> FilterDecision:
         content = tuple((s.sample, s.reward, s.length, s.digest) for s in group.samples.values())
         if group.group not in last or last[group.group][0] != content:
-            last[group.group] = (content, judge(group))
+            last[group.group] = (content, group_filter(group))
             if len(last) > KNOWN:
                 last.pop(next(iter(last)))
         return last[group.group][1]
@@ -131,7 +131,7 @@ class Replay:
         elif isinstance(event, RunFinished | RunFailed):
             self._compare_end(recorded, event)
         fold(self._state, recorded)
-        self._feed.hear(recorded)
+        self._feed.observe(recorded)
         if isinstance(event, RunStarted | RunResumed) or (isinstance(event, WorkerJoined) and event.role == CONDUCTOR):
             self._begins = True
         if not self._changes_nothing(event):
@@ -179,7 +179,7 @@ class Replay:
         if is_broken(state, decider.plan) or is_complete(state, decider.plan):
             return []
         try:
-            events = turn(state, decider.plan, decider.judge, decider.normalise, self._feed)
+            events = run_cycle(state, decider.plan, decider.group_filter, decider.normalise, self._feed)
         except DataError as error:
             self._why = str(error)
             return []

@@ -13,6 +13,7 @@ from slime_events.algorithms.train_arguments import parse_train
 from slime_events.core.config.fields import settings_fields
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.toml import to_toml
+from slime_events.core.run.run_settings import differences, flag_of
 
 MAY_CHANGE = {
     "reward": frozenset(field.name for field in settings_fields() if field.component == "reward"),
@@ -42,7 +43,7 @@ class Change:
     @property
     def texts(self) -> list[str]:
         """For each changed setting `name before -> after`."""
-        return [f"{field} {_text(old)} -> {_text(new)}" for _, field, old, new in _differences(self.before, self.after)]
+        return [f"{field} {_text(old)} -> {_text(new)}" for _, field, old, new in differences(self.before, self.after)]
 
 
 def make_change(before: TrainSettings, flags: Sequence[str] = ()) -> Change:
@@ -57,25 +58,16 @@ def make_change(before: TrainSettings, flags: Sequence[str] = ()) -> Change:
         parse_train(["--config", "the run's settings", *given], read=lambda _: recorded).settings
         for given in ((), flags)
     )
-    differences = _differences(before, after)
-    wrong = [_flag(field) for component, field, _, _ in differences if field not in MAY_CHANGE.get(component, ())]
+    changed = differences(before, after)
+    wrong = [flag_of(field) for component, field, _, _ in changed if field not in MAY_CHANGE.get(component, ())]
     if wrong:
-        allowed = ", ".join(_flag(field) for fields in MAY_CHANGE.values() for field in sorted(fields))
+        allowed = ", ".join(flag_of(field) for fields in MAY_CHANGE.values() for field in sorted(fields))
         raise InvalidValue(
             f"{', '.join(wrong)}: recorded rollouts cannot say what it would have changed. Rescoring takes {allowed}; "
             "for other settings train a branch: slime-events branch"
         )
     own = {flag for f in settings_fields() if f.component == "reward" for flag in (f.flag, f.negative)}
     return Change(before, after, not flags or any(flag.partition("=")[0] in own for flag in flags))
-
-
-def _differences(before: TrainSettings, after: TrainSettings) -> list[tuple[str, str, object, object]]:
-    old, new = msgspec.to_builtins(before), msgspec.to_builtins(after)
-    return [(c, f, old[c][f], value) for c in new for f, value in new[c].items() if value != old[c][f]]
-
-
-def _flag(field: str) -> str:
-    return "--" + field.replace("_", "-")
 
 
 def _text(value: object) -> str:

@@ -37,7 +37,7 @@ from slime_events.analysis.rescore.report import (
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.state.group import GroupState, SampleState
 from slime_events.core.trajectory import Fetch
-from slime_events.loop.conductor.accept import Judge
+from slime_events.loop.conductor.accept import GroupFilter
 
 
 def advantage_weights(advantages: Floats, masks: Sequence[Mask], settings: AlgorithmSettings) -> Floats:
@@ -77,8 +77,8 @@ def recorded_verdict(group: Group) -> Verdict:
     return Verdict(isinstance(event, GroupAccepted), getattr(event, "cause", None), event.reason)
 
 
-def verdict_on(group: Group, grades: Sequence[Grade], judge: Judge | None) -> Verdict:
-    """The verdict that these rewards lead to. grades: one per sample, in the group's order. judge: the filter.
+def verdict_on(group: Group, grades: Sequence[Grade], group_filter: GroupFilter | None) -> Verdict:
+    """The verdict that these rewards lead to. grades: one per sample, in the group's order.
 
     Whether a group that the filter would drop fills a step all the same (slime's fallback) depends on how many others
     there were at that moment: a group that was accepted stays accepted, another one is rejected.
@@ -89,11 +89,11 @@ def verdict_on(group: Group, grades: Sequence[Grade], judge: Judge | None) -> Ve
     for sample, one in zip(group.samples, grades, strict=True):
         if isinstance(one, NoReward):
             return Verdict(False, RejectionCause.REWARD_FAILED, f"{sample}: {one.kind}: {one.message}")
-    if judge is None:
+    if group_filter is None:
         return Verdict(True)
     rewards = [one for one in grades if not isinstance(one, NoReward)]
     try:
-        decision = judge(_state(group, rewards))
+        decision = group_filter(_state(group, rewards))
     except PlugPointError as error:
         return Verdict(False, RejectionCause.FILTER_RAISED, str(error))
     if decision.keep:
@@ -111,7 +111,7 @@ def _state(group: Group, rewards: Sequence[float]) -> GroupState:
         done = completed_of(sample)
         state = SampleState(sample=name, length=done.length, stop=done.stop, text=done.text, reward=reward)
         state.prompt_text = done.prompt_text or msgspec.UNSET
-        state.saw(done.spans)
+        state.add_spans(done.spans)
         samples[name] = state
     return GroupState(
         group=prompt.group,
@@ -139,7 +139,7 @@ class Comparison:
     """
 
     change: Change
-    judge: Judge | None
+    judge: GroupFilter | None
     fetch: Fetch
     changes: ChangesFile
     most: int = 5

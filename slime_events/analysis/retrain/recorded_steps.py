@@ -14,7 +14,7 @@ from schemas.steps import StepCommitted
 from slime_events.analysis.retrain.difference import Compared, Difference, commit_differences, reward_differences
 from slime_events.core.train_batch import TrainBatch
 from slime_events.core.trajectory import Fetch
-from slime_events.loop.training.pending_batches import OpenBatches
+from slime_events.loop.training.pending_batches import PendingBatches
 from storage.log import Readable
 
 
@@ -49,7 +49,7 @@ async def recorded_steps(
         reader.forget(event.step)
 
 
-def recorded_step(batches: OpenBatches, committed: StepCommitted, rewards: Mapping[str, float]) -> RecordedStep:
+def recorded_step(batches: PendingBatches, committed: StepCommitted, rewards: Mapping[str, float]) -> RecordedStep:
     """A committed step with its batch. rewards: as assigned, by sample. Raises StorageError where there is no batch."""
     sealed = batches.sealed.get(committed.step)
     if sealed is None:
@@ -64,7 +64,7 @@ def recorded_step(batches: OpenBatches, committed: StepCommitted, rewards: Mappi
 
 class _Reader:
     def __init__(self, fetch: Fetch, temperature: float) -> None:
-        self._open = OpenBatches(fetch, temperature=temperature)
+        self._open = PendingBatches(fetch, temperature=temperature)
         self._rewards: dict[str, float] = {}
 
     def apply(self, event: Event, position: int) -> None:

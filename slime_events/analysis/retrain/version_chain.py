@@ -9,7 +9,7 @@ from schemas.runs import RunStarted
 from schemas.steps import StepCommitted
 from schemas.subjects import about, of_type
 from schemas.weights import WeightsPublished
-from slime_events.loop.training.training_state import TRAINING, Trained
+from slime_events.loop.training.training_state import TRAINING, TrainingState
 from storage.log import Readable, Recorded
 
 NANO = 1e-9
@@ -20,7 +20,7 @@ class Chain:
     """made_at: version to UTC nanoseconds, the run's first version included. started: None for a log without one."""
 
     run: str
-    trained: Trained = field(default_factory=Trained)
+    trained: TrainingState = field(default_factory=TrainingState)
     made_at: dict[int, int] = field(default_factory=dict)
     started: RunStarted | None = None
 

@@ -19,7 +19,7 @@ from schemas.steps import StepCommitted
 from schemas.turns import TurnBegun
 from schemas.workers import WorkerJoined, WorkerLost
 from slime_events.core.state.apply import apply, apply_all
-from slime_events.core.state.partial_events import SHORT, Told, read_short
+from slime_events.core.state.partial_events import PARTIAL_EVENTS, FoldedEvent, read_partial_events
 from slime_events.core.state.run import RunState
 from storage.event_block import EventBlock
 from storage.log import Recorded
@@ -58,7 +58,7 @@ class Context(msgspec.Struct, kw_only=True):
     workers: dict[str, str] = {}
     decisions: list[Decision] = []
 
-    def apply_all(self, first: int, events: Sequence[Told]) -> None:
+    def apply_all(self, first: int, events: Sequence[FoldedEvent]) -> None:
         """Fold in consecutive events or their short forms, from position `first` on."""
         times = [told.at for told in events]
         self.at, self.latest_at = times[-1], max(self.latest_at, *times)
@@ -95,9 +95,9 @@ class Moment:
         self.context.apply_all(recorded.position, (recorded.envelope,))
         self.last = recorded
 
-    def apply_all(self, block: EventBlock) -> Sequence[Told]:
+    def apply_all(self, block: EventBlock) -> Sequence[FoldedEvent]:
         """Fold many events in, and return them. `last` is not known afterwards."""
-        events = list(itertools.chain.from_iterable(read_short(block.arrays, block.first, decisions=True)))
+        events = list(itertools.chain.from_iterable(read_partial_events(block.arrays, block.first, decisions=True)))
         apply_all(self.state, [events], block.chain.hex())
         self.context.apply_all(block.first, events)
         self.before, self.last = block.before.hex(), None
@@ -181,4 +181,4 @@ _HANDLERS: dict[type, Callable[[Context, Any], Decided | None]] = {
     WorkerJoined: _joined,
     WorkerLost: _lost,
 }
-_HANDLERS |= {short: _HANDLERS[kind] for kind, short in SHORT.items() if kind in _HANDLERS}
+_HANDLERS |= {short: _HANDLERS[kind] for kind, short in PARTIAL_EVENTS.items() if kind in _HANDLERS}

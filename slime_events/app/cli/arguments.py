@@ -99,7 +99,7 @@ flags of slime-events train that are often given:
 
 
 def _train(parser: CommandParser) -> None:
-    from slime_events.core.config.help import help_text
+    from slime_events.core.config.document import help_text
 
     parser.whole_help = lambda: help_text(max(60, min(120, shutil.get_terminal_size().columns)))
 

@@ -11,10 +11,10 @@ from msgspec.structs import replace
 from actors.megatron.architecture import Architecture
 from schemas.errors import ImpossibleCombination, InvalidValue
 from slime_events.algorithms.train_arguments import parse_train
-from slime_events.app.launch.run_record import flag
 from slime_events.core.config.flags import ParsedTrain
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.toml import to_toml
+from slime_events.core.run.run_settings import flag_of
 
 OPTIMIZER = (
     "optimizer", "actor_num_nodes", "actor_num_gpus_per_node", "tensor_model_parallel_size",
@@ -56,7 +56,7 @@ def check_branch(parent: TrainSettings, own: TrainSettings, version: int, *, fre
     if not fresh_optimizer:
         changed = [name for name in OPTIMIZER if getattr(before, name) != getattr(after, name)]
         problems += [
-            f"{flag(name)}: the state of the parent's optimizer does not fit another one; --reset-optimizer begins "
+            f"{flag_of(name)}: the state of the parent's optimizer does not fit another one; --reset-optimizer begins "
             "with a new one"
             for name in changed
         ]

@@ -37,20 +37,19 @@ from slime_events.app.launch.run_lock import holding
 from slime_events.app.launch.run_record import RunRecord, read_run_record
 from slime_events.core.config.flags import ParsedTrain
 from slime_events.core.config.settings import TrainSettings
-from slime_events.core.run.incarnation import Incarnation
 from slime_events.core.run.participant import Participant
+from slime_events.core.run.run_address import Incarnation
 from slime_events.core.run.run_folder import RUNS_DIR, RunFolder
 from slime_events.core.run.run_reader import OpenedRun, branched_of
 from slime_events.core.telemetry.process_log import setup_logging
-from slime_events.loop.learner.batches import Batches
-from slime_events.loop.learner.overrides import Changes, read_changes, write_changes
-from slime_events.loop.learner.preview import Outlook, look_ahead
+from slime_events.loop.learner.batches import Batches, Preview, preview
+from slime_events.loop.learner.overrides import Overrides, read_overrides, write_overrides
 from slime_events.loop.learner.settings import (
+    learner_normalise,
     learner_settings,
     least_rollouts,
-    own_judge,
-    own_normalise,
-    trains_otherwise,
+    makes_other_weights,
+    own_filter,
 )
 from storage.archive.writer import ArchiveWriter, blobs_to_archive
 from storage.blobs import BlobStore
@@ -182,11 +181,11 @@ class Learn:
                 self.see,
             ).run()
 
-    def _changes(self, own: _OwnRun) -> Changes:
+    def _changes(self, own: _OwnRun) -> Overrides:
         if own.branched.changes is None:
-            return Changes()
+            return Overrides()
         blobs = BlobStore(own.settings.run.blob_url or str(self._folder.blobs))
-        return read_changes(blobs.get(own.branched.changes), f"the changes of run {own.settings.run.run}")
+        return read_overrides(blobs.get(own.branched.changes), f"the changes of run {own.settings.run.run}")
 
     @contextlib.asynccontextmanager
     async def _archiving(self, worker: Participant, own: _OwnRun) -> AsyncIterator[asyncio.Task[Any]]:
@@ -212,13 +211,13 @@ class Learn:
             await end_all(archiving)
 
 
-def make_batches(parent: OpenedRun, own: TrainSettings, branched: Branched, changes: Changes) -> Batches:
+def make_batches(parent: OpenedRun, own: TrainSettings, branched: Branched, changes: Overrides) -> Batches:
     """The decisions of a learner with these settings."""
     return Batches(
         parent.run,
-        own_normalise(own),
-        changes=changes,
-        judge=own_judge(parent.settings, own),
+        learner_normalise(own),
+        overrides=changes,
+        group_filter=own_filter(parent.settings, own),
         first=branched.version,
         least=least_rollouts(own),
     )
@@ -274,8 +273,8 @@ class LearnerPlan:
     """
 
     parsed: ParsedTrain
-    changes: Changes
-    preview: Outlook
+    changes: Overrides
+    preview: Preview
     version: int | None
 
 
@@ -292,18 +291,18 @@ async def plan_learner(parent: OpenedRun, request: LearnerRequest) -> LearnerPla
     before = await branched_of(parent.log)
     first = before.version if before else 0
     point = await read_point(parent.log, first, parent.where)
-    preview = await look_ahead(parent.log.read(), make_batches(parent, own, point, changes))
+    previewed = await preview(parent.log.read(), make_batches(parent, own, point, changes))
     version = request.version
     if version is None:
-        version = first if trains_otherwise(parent.settings, own) else preview.first
-    elif preview.first is not None and preview.first < version:
+        version = first if makes_other_weights(parent.settings, own) else previewed.first
+    elif previewed.first is not None and previewed.first < version:
         raise InvalidValue(
-            f"--from {version}: the batch of step {preview.first} changes, and version {version} was trained on it as "
-            f"it was: begin with version {preview.first} or before"
+            f"--from {version}: the batch of step {previewed.first} changes, and version {version} was trained on it as "
+            f"it was: begin with version {previewed.first} or before"
         )
     if version is not None:
         check_branch(parent.settings, own, version, fresh_optimizer=False)
-    return LearnerPlan(ParsedTrain(own, parsed.notes), changes, preview, version)
+    return LearnerPlan(ParsedTrain(own, parsed.notes), changes, previewed, version)
 
 
 async def new_learner(parent: OpenedRun, plan: LearnerPlan, folder: RunFolder) -> NewLearner:
@@ -312,7 +311,7 @@ async def new_learner(parent: OpenedRun, plan: LearnerPlan, folder: RunFolder) -
         raise ValueError("nothing is trained otherwise")
     settings = plan.parsed.settings
     blobs = BlobStore(settings.run.blob_url or str(folder.blobs))
-    kept = await blobs.put_async(write_changes(plan.changes)) if plan.changes else None
+    kept = await blobs.put_async(write_overrides(plan.changes)) if plan.changes else None
     point = await read_point(parent.log, plan.version, parent.where)
     branched = structs.replace(point, cursors={}, passed={}, follows=True, changes=kept)
     return NewLearner(settings, branched)
@@ -340,11 +339,11 @@ async def _steps(parent: OpenedRun, most: int, *, follow: bool) -> int:
     return min(most, last.envelope.event.step + 1)
 
 
-async def _changes(parent: OpenedRun, request: LearnerRequest) -> Changes:
+async def _changes(parent: OpenedRun, request: LearnerRequest) -> Overrides:
     """Those of the file, and what the query drops. Raises InvalidValue for what the run has not made, BadQuery."""
-    changes = Changes()
+    changes = Overrides()
     if request.changes is not None:
-        changes = read_changes(_bytes(request.changes), request.changes)
+        changes = read_overrides(_bytes(request.changes), request.changes)
         await _check_known(parent, changes)
     if request.drop is not None:
         from slime_events.analysis.query import samples_where
@@ -363,7 +362,7 @@ def _bytes(path: str) -> bytes:
         raise InvalidValue(f"--changes {path} cannot be read: {error}") from error
 
 
-async def _check_known(parent: OpenedRun, changes: Changes) -> None:
+async def _check_known(parent: OpenedRun, changes: Overrides) -> None:
     samples = set(changes.dropped) | changes.rewards.keys()
     groups = set(changes.dropped_groups) | changes.verdicts.keys()
     async for recorded in parent.log.read(1, of_type(parent.run, "rollout.completed")):

@@ -149,8 +149,7 @@ def _check_generate(path: str) -> None:
 
 
 def _data(settings: TrainSettings) -> Iterator[tuple[str, Check]]:
-    from slime_events.loop.prompts.first_rows import check_first_rows
-    from slime_events.loop.prompts.source import eval_data
+    from slime_events.loop.prompts.source import check_first_rows, eval_data
 
     data, evaluation = settings.data, settings.evaluation
     if data.prompt_data and not data.data_source_path:

@@ -40,9 +40,8 @@ from slime_events.app.launch.run_record import RunRecord
 from slime_events.app.launch.supervisor import LAUNCHER, Supervisor
 from slime_events.app.launch.view import View
 from slime_events.core.config.settings import TrainSettings
-from slime_events.core.run.incarnation import Incarnation
 from slime_events.core.run.participant import Participant
-from slime_events.core.run.run_address import RunAddress
+from slime_events.core.run.run_address import Incarnation, RunAddress
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.state.run import RunPhase
 from storage.archive.reader import ArchiveReader

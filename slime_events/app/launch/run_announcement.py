@@ -17,8 +17,8 @@ from schemas.subjects import about
 from slime_events.app.launch.run_record import RunRecord, changes
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.toml import to_toml
-from slime_events.core.run.incarnation import Incarnation, queue_of
 from slime_events.core.run.participant import Participant
+from slime_events.core.run.run_address import Incarnation, queue_of
 from slime_events.core.run.run_folder import RunFolder
 from storage.log import Fence
 

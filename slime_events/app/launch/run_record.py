@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from schemas.errors import InvalidValue, RunNotFound
 from schemas.runs import FinishReason, RunFinished, RunResumed, RunStarted
 from schemas.steps import StepCommitted
 from schemas.subjects import about, of_type
 from slime_events.core.config.settings import TrainSettings
-from slime_events.core.run.run_settings import settings_in_force
+from slime_events.core.run.run_settings import differences, flag_of, settings_in_force
 from storage.log import EventLog, Recorded
 
 Changes = dict[str, dict[str, Any]]
@@ -78,25 +76,21 @@ async def read_run_record(log: EventLog) -> RunRecord:
 
 def changes(before: TrainSettings, after: TrainSettings) -> Changes:
     """What differs, field by field."""
-    old, new = msgspec.to_builtins(before), msgspec.to_builtins(after)
-    changed = {c: {f: value for f, value in new[c].items() if value != old[c].get(f)} for c in new}
-    return {component: fields for component, fields in changed.items() if fields}
+    changed: Changes = {}
+    for difference in differences(before, after):
+        changed.setdefault(difference.component, {})[difference.field] = difference.after
+    return changed
 
 
 def check_changes(changed: Changes, steps: int) -> None:
     """Raises InvalidValue naming what a resumed run may not change. steps: committed so far."""
     wrong = [f for component, fields in changed.items() for f in fields if f not in MAY_CHANGE.get(component, ())]
     if wrong:
-        allowed = sorted(flag(f) for fields in MAY_CHANGE.values() for f in fields)
+        allowed = sorted(flag_of(f) for fields in MAY_CHANGE.values() for f in fields)
         raise InvalidValue(
-            f"{', '.join(map(flag, wrong))}: a run that goes on cannot change what it trains; it may change "
+            f"{', '.join(map(flag_of, wrong))}: a run that goes on cannot change what it trains; it may change "
             f"{', '.join(allowed)}. Start another run for the rest."
         )
     wanted = changed.get("rollout", {}).get("num_rollout")
     if wanted is not None and wanted < steps:
         raise InvalidValue(f"--num-rollout {wanted}: {steps} steps are committed already, and stay.")
-
-
-def flag(field: str) -> str:
-    """A field as it stands on a command line."""
-    return "--" + field.replace("_", "-")

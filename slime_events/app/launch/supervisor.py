@@ -27,9 +27,8 @@ from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.state.run import RunPhase
-from slime_events.loop.conductor.decide import waits_for
+from slime_events.loop.conductor.decide import Stall, waits_for
 from slime_events.loop.conductor.plan import make_plan
-from slime_events.loop.conductor.stall import Stall
 from storage.follow import Follower
 from storage.log import Fence, Recorded
 

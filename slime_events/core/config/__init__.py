@@ -1,4 +1,1 @@
-"""Settings: one small frozen struct per component, flags and TOML on top of them.
-
-No namespace object is handed around. A field's flag is its name with dashes; the description is its help text.
-"""
+"""Settings: a frozen struct per component, with flags and TOML for it. A field's flag is its name with dashes."""

@@ -1,4 +1,4 @@
-"""`Settings`: what every component's settings have in common."""
+"""`Settings`: the base of every component's settings."""
 
 from __future__ import annotations
 
@@ -6,4 +6,9 @@ import msgspec
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A frozen group of settings. Facts learned at run time are events, never settings."""
+    """A frozen group of settings. What is learned at run time is an event, never a setting."""
+
+
+def doc(text: str) -> msgspec.Meta:
+    """The description of a setting: its help text."""
+    return msgspec.Meta(description=text)

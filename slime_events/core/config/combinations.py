@@ -1,4 +1,4 @@
-"""Settings that exclude each other, each said in one sentence: which, and why."""
+"""Settings that are invalid or exclude each other, a sentence for each: which, and why."""
 
 from __future__ import annotations
 
@@ -6,26 +6,23 @@ import re
 from collections.abc import Iterator
 
 from slime_events.core.config.algorithm import AlgorithmSettings
-from slime_events.core.config.debugging import impossible_debug
-from slime_events.core.config.draw_combinations import impossible_draws, impossible_recalls
-from slime_events.core.config.evaluation import EvalSettings
-from slime_events.core.config.rollout import RolloutSettings
-from slime_events.core.config.run import RunSettings
-from slime_events.core.config.settings import TrainSettings
+from slime_events.core.config.data import DataSettings
+from slime_events.core.config.rollout import EvalSettings, RolloutSettings
+from slime_events.core.config.settings import RunSettings, TrainSettings
 from slime_events.core.config.trainer import TrainerSettings
 
 
 def impossible(settings: TrainSettings) -> list[str]:
-    """A sentence for each thing in derived settings (`derive`) that cannot be; none means the run can start.
+    """A sentence for each problem of derived settings (`derive`); none means that the run can start.
 
-    Settings alone are looked at, never the machine: see `missing_paths` for that.
+    It reads the settings alone, never the machine: see `missing_paths` for that.
     """
     return [
         *_run(settings.run),
         *_rollout(settings.rollout),
         *_steps(settings),
-        *impossible_draws(settings.data),
-        *impossible_recalls(settings.data, settings.algorithm),
+        *_draws(settings.data),
+        *_recorded_rollouts(settings.data, settings.algorithm),
         *_algorithm(settings.algorithm),
         *_parallelism(settings.trainer),
         *_schedule(settings.trainer),
@@ -33,7 +30,7 @@ def impossible(settings: TrainSettings) -> list[str]:
         *_evaluation(settings.evaluation),
         *_grading(settings),
         *_engines(settings),
-        *impossible_debug(settings),
+        *_debug(settings),
     ]
 
 
@@ -133,8 +130,6 @@ def _parallelism(trainer: TrainerSettings) -> Iterator[str]:
         copies := trainer.world_size // (tensor * pipeline * context)
     ):
         yield f"global_batch_size {trainer.global_batch_size} does not divide over {copies} copies of the model."
-    if trainer.sequence_parallel and tensor == 1:
-        yield "sequence_parallel needs tensor_model_parallel_size above 1: it splits what those ranks repeat."
 
 
 def _schedule(trainer: TrainerSettings) -> Iterator[str]:
@@ -218,3 +213,57 @@ def _positive(component: object, *names: str) -> Iterator[str]:
         value = getattr(component, name)
         if value is not None and value <= 0:
             yield f"{name} is {value}: it must be above 0."
+
+
+def _recorded_rollouts(data: DataSettings, algorithm: AlgorithmSettings) -> Iterator[str]:
+    if data.archive_reuse != "rollouts":
+        return
+    if data.archive_prompts is None:
+        yield "archive_reuse rollouts takes them from archive_prompts, which is not set."
+    if data.prompt_data is None:
+        yield ("archive_reuse rollouts needs prompt_data: recorded rollouts get too old, and then fresh ones are left.")
+    if not algorithm.use_tis:
+        yield (
+            "archive_reuse rollouts needs use_tis: recorded log-probs are those of another policy than the one that is "
+            "trained, and without the weights of TIS the gradient would be biased towards it."
+        )
+
+
+def _draws(data: DataSettings) -> Iterator[str]:
+    for name in ("curriculum_new", "archive_share", "archive_min_pass_rate", "archive_max_pass_rate"):
+        if not 0 <= getattr(data, name) <= 1:
+            yield f"{name} is {getattr(data, name)}: a share lies between 0 and 1."
+    if data.prompt_rest < 0:
+        yield f"prompt_rest is {data.prompt_rest}: it cannot be below 0."
+    if data.archive_min_pass_rate > data.archive_max_pass_rate:
+        yield (
+            f"archive_min_pass_rate {data.archive_min_pass_rate} is above archive_max_pass_rate "
+            f"{data.archive_max_pass_rate}: nothing lies between."
+        )
+    if data.archive_where is not None and data.archive_prompts is None:
+        yield "archive_where selects from archive_prompts, which is not set."
+    if data.buffer_filter_path is not None and data.archive_prompts is None:
+        yield (
+            "buffer_filter_path selects from archive_prompts, which is not set: groups that a step has left over are "
+            "trained first come, first served."
+        )
+    if data.data_source_path is not None and (data.archive_prompts or data.prompt_sampler != "file"):
+        yield "data_source_path excludes archive_prompts and prompt_sampler: it decides itself which prompt is next."
+    if data.prompt_sampler == "curriculum" and data.prompt_data is None:
+        yield "prompt_sampler curriculum needs prompt_data: it selects rows of that file."
+
+
+def _debug(settings: TrainSettings) -> Iterator[str]:
+    debug = settings.debug
+    if debug.debug_rollout_only and debug.debug_train_only:
+        yield "debug_rollout_only and debug_train_only exclude each other: nothing would be left to run."
+    if debug.debug_train_only and not debug.load_debug_rollout_data:
+        yield "debug_train_only needs load_debug_rollout_data: without engines rollouts come from dumps."
+    for name in ("save_debug_rollout_data", "save_debug_train_data"):
+        if (template := getattr(debug, name)) and "{rollout_id}" not in template:
+            yield f"{name} needs {{rollout_id}} in its path: each step has a file of its own."
+    part = debug.load_debug_rollout_data_subsample
+    if part is not None and not debug.load_debug_rollout_data:
+        yield "load_debug_rollout_data_subsample needs load_debug_rollout_data: it is a part of those dumps."
+    if part is not None and not 0 < part <= 1:
+        yield f"load_debug_rollout_data_subsample is {part}, and should be a part: more than 0 and at most 1."

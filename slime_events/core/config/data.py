@@ -4,65 +4,59 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, field
+from msgspec import field
 
-from slime_events.core.config.base import Settings
+from slime_events.core.config.base import Settings, doc
 
 
 class DataSettings(Settings, frozen=True, kw_only=True):
     """JSONL or Parquet on any fsspec URL, with an optional slice `path@[a:b]`."""
 
-    prompt_data: Annotated[str | None, Meta(description="JSONL or Parquet, any fsspec URL, optional @[a:b]")] = None
-    input_key: Annotated[str, Meta(description="field with the prompt: text or chat messages")] = "input"
-    label_key: Annotated[str | None, Meta(description="field with the label")] = None
-    metadata_key: Annotated[str, Meta(description="field with metadata")] = "metadata"
-    tool_key: Annotated[str, Meta(description="field with tools")] = "tools"
-    apply_chat_template: Annotated[bool, Meta(description="render messages with the tokenizer's chat template")] = False
-    apply_chat_template_kwargs: Annotated[dict[str, Any], Meta(description="JSON: extra arguments of the template")] = (
-        field(default_factory=dict)
+    prompt_data: Annotated[str | None, doc("JSONL or Parquet, any fsspec URL, optional @[a:b]")] = None
+    input_key: Annotated[str, doc("field with the prompt: text or chat messages")] = "input"
+    label_key: Annotated[str | None, doc("field with the label")] = None
+    metadata_key: Annotated[str, doc("field with metadata")] = "metadata"
+    tool_key: Annotated[str, doc("field with tools")] = "tools"
+    apply_chat_template: Annotated[bool, doc("render messages with the tokenizer's chat template")] = False
+    apply_chat_template_kwargs: Annotated[dict[str, Any], doc("JSON: extra arguments of the template")] = field(
+        default_factory=dict
     )
-    rollout_shuffle: Annotated[bool, Meta(description="shuffle at each epoch (slime's rule: seed + epoch)")] = False
+    rollout_shuffle: Annotated[bool, doc("shuffle at each epoch (slime's rule: seed + epoch)")] = False
     prompt_sampler: Annotated[
         Literal["file", "curriculum"],
-        Meta(description="order of prompts: the file's, or by the pass rates of this run so far, near one half first"),
+        doc("order of prompts: the file's, or by the pass rates of this run so far, near one half first"),
     ] = "file"
     curriculum_new: Annotated[
-        float,
-        Meta(description="share of a curriculum's draws that are prompts never drawn before, while there are any"),
+        float, doc("share of a curriculum's draws that are prompts never drawn before, while there are any")
     ] = 0.5
-    prompt_rest: Annotated[
-        int, Meta(description="versions that a prompt rests before a curriculum, or an archive, gives it again")
-    ] = 1
-    pass_reward: Annotated[float, Meta(description="reward from which on an answer counts as passed")] = 1.0
+    prompt_rest: Annotated[int, doc("versions until a curriculum, or an archive, may draw a prompt again")] = 1
+    pass_reward: Annotated[float, doc("reward from which on an answer counts as passed")] = 1.0
     archive_prompts: Annotated[
-        str | None,
-        Meta(description="draw prompts of a recorded run again: the URL of its archive, its name or its folder"),
+        str | None, doc("draw prompts of a recorded run again: the URL of its archive, its name or its folder")
     ] = None
-    archive_share: Annotated[float, Meta(description="share of the prompts drawn that are archive-prompts'")] = 0.25
+    archive_share: Annotated[float, doc("share of the prompts drawn that are archive-prompts'")] = 0.25
     archive_reuse: Annotated[
         Literal["prompts", "rollouts"],
-        Meta(description="what is taken of archive-prompts: prompts alone, or the recorded rollouts too, off policy"),
+        doc("what is taken of archive-prompts: prompts alone, or the recorded rollouts too, off policy"),
     ] = "prompts"
     archive_max_staleness: Annotated[
-        int, Meta(description="optimizer steps that recorded rollouts may be behind the weights that they train")
+        int, doc("optimizer steps that recorded rollouts may be behind the weights that they train")
     ] = 8
-    archive_min_pass_rate: Annotated[float, Meta(description="lowest pass rate there that is drawn again")] = 0.0
-    archive_max_pass_rate: Annotated[float, Meta(description="highest pass rate there that is drawn again")] = 1.0
+    archive_min_pass_rate: Annotated[float, doc("lowest pass rate there that is drawn again")] = 0.0
+    archive_max_pass_rate: Annotated[float, doc("highest pass rate there that is drawn again")] = 1.0
     buffer_filter_path: Annotated[
         str | None,
-        Meta(
-            description="own choice among archive-prompts' groups: (args, None, buffer, n) -> groups; default: by rate"
-        ),
+        doc("your selection of archive-prompts' groups: (args, None, buffer, n) -> groups; default: by rate"),
     ] = None
     data_source_path: Annotated[
-        str | None, Meta(description="own source of prompts: a class that takes (args) and has get_samples(n)")
+        str | None, doc("your own source of prompts: a class that takes (args) and has get_samples(n)")
     ] = None
     archive_where: Annotated[
-        str | None, Meta(description="SQL over that run, with a column group_id or sample: what is drawn again")
+        str | None, doc("SQL over that run, with a column group_id or sample: what is drawn again")
     ] = None
-    max_bad_lines: Annotated[int, Meta(description="malformed or too long prompt lines before the run stops")] = 100
+    max_bad_lines: Annotated[int, doc("malformed or too long prompt lines before the run stops")] = 100
 
     @property
-    def recalls(self) -> bool:
-        """Whether recorded rollouts are trained on again."""
+    def reuses_rollouts(self) -> bool:
+        """Whether recorded rollouts are reused for training."""
         return self.archive_prompts is not None and self.archive_reuse == "rollouts"

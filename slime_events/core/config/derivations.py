@@ -1,4 +1,4 @@
-"""What follows from what was set: slime's rules for the settings that are left out, plus what makes one run whole."""
+"""Settings that follow from others: slime's rules for those that are left out, and our own."""
 
 from __future__ import annotations
 
@@ -6,21 +6,67 @@ from collections.abc import Collection
 
 from msgspec.structs import replace
 
-from slime_events.core.config.debugging import derive_debug
-from slime_events.core.config.evaluation import EvalSettings
-from slime_events.core.config.rollout import RolloutSettings
+from slime_events.core.config.base import Settings
+from slime_events.core.config.data import DataSettings
+from slime_events.core.config.rollout import EvalSettings, RolloutSettings, staleness_bound
 from slime_events.core.config.settings import TrainSettings
-from slime_events.core.config.staleness_bound import staleness_bound
 from slime_events.core.config.trainer import TrainerSettings
+
+LOADED = "rollouts are loaded (load_debug_rollout_data)"
+_GENERATION = {
+    "data": "prompt_data prompt_sampler data_source_path archive_prompts archive_where archive_reuse "
+    "buffer_filter_path",
+    "evaluation": "eval_interval eval_prompt_data",
+    "rollout": "over_sampling_batch_size dynamic_sampling_filter_path partial_rollout "
+    "mask_offpolicy_in_partial_rollout custom_generate_function_path",
+}
+"""Component to settings that have no effect in a run on loaded rollouts."""
+_DEFAULTS: dict[str, Settings] = {"data": DataSettings(), "evaluation": EvalSettings(), "rollout": RolloutSettings()}
+
+
+def _debug(settings: TrainSettings) -> tuple[TrainSettings, list[str]]:
+    """The settings of the half that runs, and a sentence for each setting without effect."""
+    debug, notes = settings.debug, list[str]()
+    if debug.dump_details:
+        folder = debug.dump_details.rstrip("/")
+        debug = replace(
+            debug,
+            save_debug_rollout_data=debug.save_debug_rollout_data or f"{folder}/rollout_data/{{rollout_id}}.pt",
+            save_debug_train_data=debug.save_debug_train_data or f"{folder}/train_data/{{rollout_id}}_{{rank}}.pt",
+        )
+    if debug.debug_rollout_only and debug.save_debug_train_data:
+        notes.append("save_debug_train_data has no effect: nothing is trained (debug_rollout_only).")
+    if debug.load_debug_rollout_data:
+        debug = replace(debug, debug_train_only=True)
+        settings, unused = _without_generation(settings)
+        if unused:
+            notes.append(f"{', '.join(unused)} {'has' if len(unused) == 1 else 'have'} no effect: {LOADED}.")
+    if debug.debug_rollout_only and settings.rollout.num_rollout:
+        # The weights do not change: they are published at the start and, as in every run, at the end.
+        trainer = replace(settings.trainer, update_weights_interval=settings.rollout.num_rollout, save_interval=None)
+        settings = replace(settings, trainer=trainer)
+    return replace(settings, debug=debug), notes
+
+
+def _without_generation(settings: TrainSettings) -> tuple[TrainSettings, list[str]]:
+    """Settings that draw, generate or filter rollouts get their defaults."""
+    unused = []
+    for group, words in _GENERATION.items():
+        names = words.split()
+        given = getattr(settings, group)
+        defaults = {name: getattr(_DEFAULTS[group], name) for name in names}
+        unused += [name for name in names if getattr(given, name) != defaults[name]]
+        settings = replace(settings, **{group: replace(given, **defaults)})
+    return settings, [name for name in unused if name != "eval_prompt_data"]
 
 
 def derive(settings: TrainSettings, given: Collection[tuple[str, str]] = ()) -> tuple[TrainSettings, tuple[str, ...]]:
-    """The settings with everything filled in that follows from the rest, and a sentence for whatever was changed.
+    """The settings with all derived values, and a sentence for each change.
 
-    `given`: the (component, field) pairs that were asked for by flag; they are never changed. Nothing is checked here:
-    what cannot be derived stays None, and `impossible` says why. Applying it twice gives the same as once.
+    given: (component, field) pairs that were set by flag; they are never changed. Nothing is checked here: a value that
+    cannot be derived stays None, and `impossible` says why. Idempotent.
     """
-    settings, notes = derive_debug(settings)
+    settings, notes = _debug(settings)
     checkpoint = settings.engine.hf_checkpoint or settings.trainer.hf_checkpoint
     algorithm, rollout = settings.algorithm, settings.rollout
     if algorithm.eps_clip_high is None:
@@ -50,6 +96,9 @@ def derive(settings: TrainSettings, given: Collection[tuple[str, str]] = ()) -> 
     if algorithm.kl_loss_coef and not algorithm.use_kl_loss:
         notes.append("kl_loss_coef has no effect: use_kl_loss is not set.")
     trainer = replace(settings.trainer, hf_checkpoint=settings.trainer.hf_checkpoint or checkpoint)
+    if trainer.sequence_parallel and trainer.tensor_model_parallel_size == 1:
+        trainer = replace(trainer, sequence_parallel=False)
+        notes.append("sequence_parallel is off: tensor_model_parallel_size is 1, so there is no sequence to split.")
     reward = settings.reward
     derived = replace(
         settings,
@@ -64,7 +113,7 @@ def derive(settings: TrainSettings, given: Collection[tuple[str, str]] = ()) -> 
 
 
 def _wider_bound(settings: TrainSettings, rollout: RolloutSettings) -> str | None:
-    """Where a sample may be further behind than --max-staleness says: by how much, and what adds it."""
+    """The note that samples may be further behind than --max-staleness says: how far, and why."""
     if settings.debug.debug_rollout_only or rollout.rollout_batch_size < 1:
         return None
     draw, interval = rollout.over_sampling_batch_size, settings.trainer.update_weights_interval
@@ -97,7 +146,7 @@ def _batches(trainer: TrainerSettings, rollout: RolloutSettings) -> TrainerSetti
 
 
 def _schedule(trainer: TrainerSettings, rollout: RolloutSettings) -> TrainerSettings:
-    """A learning rate that decays does so over the whole run, where the run's length is known before it starts."""
+    """A decaying learning rate decays over the whole run, if the run's length is known before it starts."""
     decays, steps = trainer.lr_decay_style != "constant", trainer.num_steps_per_rollout
     if not decays or trainer.lr_decay_iters is not None or rollout.num_rollout is None or steps is None:
         return trainer
@@ -105,7 +154,7 @@ def _schedule(trainer: TrainerSettings, rollout: RolloutSettings) -> TrainerSett
 
 
 def _evaluation(evaluation: EvalSettings, settings: TrainSettings) -> EvalSettings:
-    """Evaluation samples as training does, and reads the same fields, where it was not told otherwise."""
+    """Evaluation uses the rollout's sampling and the training data's fields where it has no own."""
     rollout, data = settings.rollout, settings.data
     fallback = {
         "eval_temperature": rollout.rollout_temperature,

@@ -1,13 +1,79 @@
-"""`document`: the text of `docs/settings.md`, from structs and tables."""
+"""`help_text`: the help of `train`; `document`: the text of `docs/settings.md`. Both from structs and tables."""
 
 from __future__ import annotations
 
+import json
+import textwrap
 from collections.abc import Iterable
+from typing import Any
 
-from slime_events.core.config import megatron, tables
-from slime_events.core.config.fields import Registered, SettingsField, component_names, component_type, settings_fields
+import msgspec
+
+from slime_events.core.config import tables
+from slime_events.core.config.fields import (
+    NOTHING_REGISTERED,
+    Registered,
+    SettingsField,
+    component_names,
+    component_type,
+    settings_fields,
+)
 from slime_events.core.config.flags import OLDER_FLAGS
-from slime_events.core.config.help import default_words, value_words
+from slime_events.core.config.values import Kind, ValueType
+
+_KIND_WORDS = {Kind.INT: "N", Kind.FLOAT: "X", Kind.JSON: "JSON", Kind.STR: "TEXT"}
+_USAGE = """\
+usage: slime-events train [--config FILE] [--FLAG [VALUE ...]] ...
+
+--config FILE takes settings from TOML; flags go before it wherever they stand. slime's flags work by their names.
+Megatron's flags pass through by name (--recompute-granularity full), SGLang's with --sglang- before them
+(--sglang-mem-fraction-static 0.7); both are checked against the installed packages. Any switch --x has --no-x.
+"""
+
+
+def help_text(width: int = 100, registered: Registered = NOTHING_REGISTERED) -> str:
+    """The help of every flag of ours, by component, wrapped to `width` columns."""
+    groups = [_USAGE]
+    for component in component_names():
+        doc = (component_type(component).__doc__ or "").strip().splitlines()[0]
+        lines = [f"{component}: {doc}"]
+        for field in settings_fields():
+            if field.component == component:
+                lines.append(_entry(field, registered.type_of(field), width))
+        groups.append("\n".join(lines) + "\n")
+    return "\n".join(groups)
+
+
+def value_words(expected: ValueType) -> str:
+    """What follows the flag: `N`, `TEXT ...`, `a|b`, or nothing for a switch."""
+    if expected.switch:
+        return ""
+    if expected.choices:
+        return "|".join(str(choice) for choice in expected.choices)
+    word = _KIND_WORDS[expected.kinds[0]]
+    return f"{word} ..." if expected.many else word
+
+
+def default_words(default: Any) -> str:
+    """A default as one would write it; empty for unset, empty or off."""
+    if default is None or default is False or default in ("", [], {}):
+        return ""
+    if default is True:
+        return "on"
+    return str(default) if isinstance(default, str) else json.dumps(msgspec.to_builtins(default))
+
+
+def _entry(field: SettingsField, expected: ValueType, width: int) -> str:
+    head = f"  {field.usual_flag} {value_words(expected)}".rstrip()
+    default = default_words(field.default)
+    text = f"{field.description} [{default}]" if default else field.description
+    if field.usual_flag != field.flag:
+        text = f"switch off: {field.description}"
+    body = textwrap.wrap(text, max(20, width - 36)) or [""]
+    pad = " " * 36
+    first = f"{head:<36}{body[0]}" if len(head) < 36 else f"{head}\n{pad}{body[0]}"
+    return "\n".join([first, *(pad + line for line in body[1:])])
+
 
 DEFAULTS_OF_SLIME: dict[str, str] = {
     "actor_num_gpus_per_node": "8",
@@ -17,7 +83,7 @@ DEFAULTS_OF_SLIME: dict[str, str] = {
     "bf16": "on",
     "max_staleness": "0 in train.py, 1 in train_async.py",
 }
-"""Fields of slime's with another default there."""
+"""Fields whose default differs from slime's: slime's default."""
 
 _INTRO = """\
 # Settings
@@ -26,7 +92,7 @@ This page is made from the source: `python -m slime_events.app.settings_page doc
 
 Every setting is a flag of `slime-events train` and a key in TOML, under the table of its component. `--config FILE`
 takes settings from a TOML file; flags go before the file, wherever they stand. What a run resolved to is in its
-`run.started` event. A name that nobody knows is an error with the nearest names; settings that exclude each other are
+`run.started` event. An unknown name is an error with the nearest names; settings that exclude each other are
 an error with the reason.
 
 ```toml
@@ -87,13 +153,14 @@ def _derived() -> str:
         ("`eval_reward_key`", "`reward_key`"),
         ("`grpo_std_normalization`", "off for groups of one sample"),
         ("`max_staleness`", "at least `update_weights_interval` - 1"),
+        ("`sequence_parallel`", "off where `tensor_model_parallel_size` is 1, with a note"),
         ("`lr_decay_iters`", "the whole run, where the learning rate decays and `num_rollout` is set"),
     ]
-    return _section("What follows from what is set", "", ("setting", "where it is left out"), rows)
+    return _section("Derived settings", "", ("setting", "where it is not set"), rows)
 
 
 def _other_flags() -> str:
-    classic = ", ".join(f"`{flag}`" for flag in megatron.CLASSIC)
+    classic = ", ".join(f"`{flag}`" for flag in tables.CLASSIC)
     inert = [(f"`{flag}`", entry.reason) for flag, entry in tables.INERT.items()]
     inert += [(f"`{prefix}*`", reason) for prefix, reason in tables.INERT_PREFIXES.items()]
     only = [

@@ -1,4 +1,4 @@
-"""`SettingsField`: every field of every settings struct, with its flag."""
+"""`SettingsField`: a field of a settings struct, with its flag."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import msgspec
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.values import ValueType, of_annotation
 
-# These are filled by flags of other packages, by name; they have no flag of their own.
+# Filled by flags of other packages, by name; they have no flag of their own.
 PASS_THROUGH = {("trainer", "megatron"), ("engine", "sglang")}
-# slime's names for switching off what is on by default; any other such field has `--no-` before its name.
+# slime's names for switching off a default; any other switch has `--no-` before its name.
 DISABLE_NAMES = {
     "rewards_normalization": "--disable-rewards-normalization",
     "grpo_std_normalization": "--disable-grpo-std-normalization",
@@ -43,7 +43,7 @@ NOTHING_REGISTERED = Registered()
 
 @dataclass(frozen=True, slots=True)
 class SettingsField:
-    """One field: the component (a table in TOML), its name, what it holds and what it is for."""
+    """component: its table in TOML."""
 
     component: str
     name: str
@@ -65,14 +65,14 @@ class SettingsField:
 
     @property
     def usual_flag(self) -> str:
-        """The flag worth showing: the one that changes the default."""
+        """The flag to show: the one that changes the default."""
         return self.negative if self.negative and self.default is True else self.flag
 
 
 @functools.cache
 def settings_fields() -> tuple[SettingsField, ...]:
-    """All fields in the order of the structs; a field that two components share is there once for each."""
-    found = []
+    """All fields in the order of the structs; a field that two components share comes once for each."""
+    fields = []
     for component in msgspec.structs.fields(TrainSettings):
         hints = typing.get_type_hints(component.type, include_extras=True)
         for one in msgspec.structs.fields(component.type):
@@ -80,13 +80,13 @@ def settings_fields() -> tuple[SettingsField, ...]:
                 continue
             hint = hints[one.name]
             default = one.default if one.default is not msgspec.NODEFAULT else one.default_factory()  # type: ignore[operator, misc, unused-ignore]
-            found.append(SettingsField(component.name, one.name, of_annotation(hint), _description(hint), default))
-    return tuple(found)
+            fields.append(SettingsField(component.name, one.name, of_annotation(hint), _description(hint), default))
+    return tuple(fields)
 
 
 @functools.cache
 def honoured() -> dict[str, tuple[SettingsField, ...]]:
-    """Every flag of our own, positive and negative, and the fields that it sets."""
+    """Every flag of our own, positive or negative, with the fields that it sets."""
     flags: dict[str, tuple[SettingsField, ...]] = {}
     for known in settings_fields():
         for flag in filter(None, (known.flag, known.negative)):

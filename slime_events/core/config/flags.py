@@ -1,7 +1,7 @@
 """`parse_settings`: the words after `slime-events train` become `TrainSettings`.
 
-slime's flags by their names, Megatron's unprefixed, SGLang's with `--sglang-`, ours beside them. Pure: nothing but the
-file of `--config` is read (and, for a flag that only another package can know, that package's source).
+slime's flags have their names, Megatron's no prefix, SGLang's `--sglang-`. It reads the file of `--config` and, for a
+flag of another package, that package's source.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from schemas.errors import ConfigError, ImpossibleCombination, InvalidValue, MissingPart, UnknownFlag
-from slime_events.core.config import megatron, tables
+from slime_events.core.config import tables
 from slime_events.core.config.combinations import impossible
 from slime_events.core.config.derivations import derive
 from slime_events.core.config.fields import Registered, SettingsField, honoured
@@ -25,7 +25,7 @@ from slime_events.core.config.values import Kind, ValueType, parse_words
 
 @dataclass(frozen=True, slots=True)
 class ParsedTrain:
-    """Settings with everything derived and checked, and one sentence for every flag that did not do what it says."""
+    """Derived and checked settings, and a sentence for each flag that has not the usual effect."""
 
     settings: TrainSettings
     notes: tuple[str, ...]
@@ -33,20 +33,20 @@ class ParsedTrain:
 
 @dataclass(slots=True)
 class _Draft:
-    """What the flags have said so far. `said`: flags' fields, so that a repeated list is appended to."""
+    """The settings so far. given: fields set by flags, so that a repeated list is appended to."""
 
     values: Values
     registered: Registered
     notes: list[str] = field(default_factory=list)
     inert: dict[str, list[str]] = field(default_factory=dict)
-    said: set[tuple[str, str]] = field(default_factory=set)
+    given: set[tuple[str, str]] = field(default_factory=set)
 
     def put(self, component: str, name: str, value: Any) -> None:
         table = self.values.setdefault(component, {})
-        if isinstance(value, list) and (component, name) in self.said:
+        if isinstance(value, list) and (component, name) in self.given:
             value = table[name] + value
         table[name] = value
-        self.said.add((component, name))
+        self.given.add((component, name))
 
     def put_inner(self, component: str, inner: str, name: str, value: Any) -> None:
         self.values.setdefault(component, {}).setdefault(inner, {})[name] = value
@@ -54,14 +54,14 @@ class _Draft:
 
 @dataclass(frozen=True, slots=True)
 class _Occurrence:
-    """One flag as it was written: `inline` is what stood after `=`, `words` what followed it."""
+    """One flag on the command line. inline: the text after `=`. words: those that follow it."""
 
     flag: str
     inline: str | None
     words: tuple[str, ...]
 
     def take(self, arity: tables.Arity) -> tuple[str, ...]:
-        """The words that belong to the flag; InvalidValue where there are too few or too many."""
+        """The words of the flag; InvalidValue where there are too few or too many."""
         words = self.words if self.inline is None else (self.inline, *self.words)
         if arity == "none" and words:
             raise InvalidValue(f"{self.flag} takes no value, and {' '.join(words)!r} follows it.")
@@ -82,8 +82,8 @@ def parse_settings(
 ) -> ParsedTrain:
     """Settings from flags, on top of the file of `--config` where one is given; where flags stand makes no difference.
 
-    Raises UnknownFlag (with the nearest names), InvalidValue, ImpossibleCombination (one sentence for each), or
-    ConfigError for a flag of slime's whose feature is not there yet. `read` gives the text of the `--config` file.
+    Raises UnknownFlag (with the nearest names), InvalidValue, ImpossibleCombination (a sentence for each problem), or
+    ConfigError for a flag of slime's whose feature does not exist yet. read: gives the text of the `--config` file.
     """
     occurrences = _split(argv)
     files = [one.take("one")[0] for one in occurrences if one.flag == "--config"]
@@ -94,7 +94,7 @@ def parse_settings(
     for occurrence in occurrences:
         if occurrence.flag != "--config":
             _apply(draft, occurrence)
-    settings, derived = derive(settings_from(draft.values), given=draft.said)
+    settings, derived = derive(settings_from(draft.values), given=draft.given)
     if problems := [*impossible(settings), *registered.impossible(settings)]:
         raise ImpossibleCombination("\n".join(problems))
     inert = [f"{', '.join(flags)}: no effect; {reason}." for reason, flags in draft.inert.items()]
@@ -109,7 +109,7 @@ def _read(path: str) -> str:
 
 
 def _split(argv: Sequence[str]) -> list[_Occurrence]:
-    """Flags, each with the words up to the next one. A word that begins with a dash and a digit is a value."""
+    """Flags, each with the words up to the next flag. A word with one dash is a value."""
     found: list[tuple[str, str | None, list[str]]] = []
     for word in argv:
         if word.startswith("--") and len(word) > 2:
@@ -123,7 +123,7 @@ def _split(argv: Sequence[str]) -> list[_Occurrence]:
 
 
 def _apply(draft: _Draft, one: _Occurrence) -> None:
-    """Find the table that knows the flag, and do what it says."""
+    """Apply the flag by the table that has it."""
     if one.flag in _OLDER:
         _OLDER[one.flag](draft, one)
     elif one.flag in honoured():
@@ -179,7 +179,7 @@ _OLDER: dict[str, Callable[[_Draft, _Occurrence], None]] = {
     "--async-buffer-size": _async_buffer_size,
     "--true-on-policy-mode": _true_on_policy,
 }
-"""Flags of older releases of slime that have another name here."""
+"""Flags of older releases of slime, which have another name here."""
 OLDER_FLAGS: tuple[str, ...] = tuple(_OLDER)
 
 
@@ -203,8 +203,8 @@ def _apply_sglang(draft: _Draft, one: _Occurrence) -> None:
 
 
 def _apply_megatron(draft: _Draft, one: _Occurrence) -> None:
-    if one.flag in megatron.CLASSIC:
-        classic = megatron.CLASSIC[one.flag]
+    if one.flag in tables.CLASSIC:
+        classic = tables.CLASSIC[one.flag]
         if classic.type is None:
             one.take("none")
         value = one.value(classic.type) if classic.type else classic.constant
@@ -217,7 +217,7 @@ def _apply_megatron(draft: _Draft, one: _Occurrence) -> None:
 
 
 def _megatron_field(flag: str) -> tuple[InstalledField | None, bool]:
-    """The config field that a flag means, and what it says of a switch: `--no-x` and `--disable-x` say false."""
+    """The config field of a flag, and the value of a switch: false for `--no-x` and `--disable-x`."""
     try:
         fields = megatron_fields()
     except MissingPart:
@@ -244,8 +244,8 @@ def _installed_value(one: _Occurrence, known: InstalledField, switch_value: bool
 
 
 def known_flags() -> tuple[str, ...]:
-    """Every flag that `train` knows, SGLang's apart (they are many, and have their own prefix)."""
-    own = ("--config", *OLDER_FLAGS, *honoured(), *tables.INERT, *tables.ONLY_VALUE, *tables.NOT_YET, *megatron.CLASSIC)
+    """Every flag of `train` without SGLang's, which are many and have their own prefix."""
+    own = ("--config", *OLDER_FLAGS, *honoured(), *tables.INERT, *tables.ONLY_VALUE, *tables.NOT_YET, *tables.CLASSIC)
     try:
         return (*own, *(f"--{name.replace('_', '-')}" for name in megatron_fields()))
     except MissingPart:

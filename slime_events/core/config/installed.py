@@ -1,6 +1,6 @@
-"""The settings that the installed SGLang and Megatron-core take, read from their source without importing them.
+"""The settings of the installed SGLang and Megatron-core, parsed from their source.
 
-Importing either takes seconds and pulls in torch; parsing takes about 15 ms, and only happens when a flag asks for it.
+An import takes seconds and loads torch. Parsing takes about 15 ms, and only where a flag needs it.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ _MEGATRON_CONFIGS = {
 
 @dataclass(frozen=True, slots=True)
 class InstalledField:
-    """One field of another package's settings. `type` is None where no command line can give such a value.
-
-    `owner` is the class that has it; `names` are all its command line names, without the leading dashes.
+    """One field of another package's settings. owner: its class. type: None where no command line can give a value.
+    names: all its command line names, without the leading dashes.
     """
 
     name: str
@@ -54,8 +53,7 @@ def megatron_fields() -> dict[str, InstalledField]:
 def sglang_fields() -> dict[str, InstalledField]:
     """SGLang's ServerArgs fields by every command line name, with underscores.
 
-    Newer SGLang releases assemble ServerArgs from one class per topic in a folder beside it, older ones write it in one
-    file: both are read.
+    Newer SGLang releases assemble ServerArgs from one class per topic in a folder; older ones have one class.
     """
     root = _package("sglang", "pip install sglang") / "srt"
     found: dict[str, InstalledField] = {}
@@ -87,10 +85,10 @@ def _class_fields(path: Path) -> Iterator[tuple[str, InstalledField]]:
 
 
 def _parsed(path: Path) -> ast.Module:
-    """Its syntax, with no garbage collected meanwhile.
+    """Its syntax tree, with the garbage collector off.
 
-    Python before 3.11.8 counts the depth of whatever it parses in one place (python/cpython#106905): a destructor that
-    parses too, as one does that prints a traceback, makes it raise SystemError here.
+    Python before 3.11.8 has one recursion counter for all parsing (python/cpython#106905): a destructor that parses,
+    for example to print a traceback, raises SystemError here.
     """
     source = path.read_text(encoding="utf-8")
     collects = gc.isenabled()
@@ -103,14 +101,14 @@ def _parsed(path: Path) -> ast.Module:
 
 
 def _field(owner: str, name: str, annotation: ast.expr) -> InstalledField:
-    said, names = annotation, [name]
+    inner, names = annotation, [name]
     if isinstance(annotation, ast.Subscript) and isinstance(annotation.slice, ast.Tuple):
         head = ast.unparse(annotation.value)
         if head in ("A", "Annotated"):
-            said = annotation.slice.elts[0]
+            inner = annotation.slice.elts[0]
             for extra in annotation.slice.elts[1:]:
                 names += _command_line_names(extra)
-    return InstalledField(name, owner, ast.unparse(said), of_source(said), tuple(dict.fromkeys(names)))
+    return InstalledField(name, owner, ast.unparse(inner), of_source(inner), tuple(dict.fromkeys(names)))
 
 
 def _command_line_names(extra: ast.expr) -> list[str]:

@@ -1,4 +1,4 @@
-"""The nearest known names to a name that nobody knows."""
+"""The known names nearest to an unknown one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def nearest(name: str, known: Iterable[str], count: int = 3) -> tuple[str, ...]:
-    """Up to `count` names of `known`, best first, that `name` was probably meant to be."""
+    """Up to `count` names of `known` that are spelled like `name`, best first."""
     spellings: dict[str, str] = {}
     for one in known:
         spellings.setdefault(_plain(one), one)

@@ -1,4 +1,4 @@
-"""`missing_paths`: files and folders that the settings name and that are not there."""
+"""`missing_paths`: files and folders in the settings that do not exist."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from slime_events.core.config.settings import TrainSettings
 
 
 def missing_paths(settings: TrainSettings, exists: Callable[[str], bool] | None = None) -> list[str]:
-    """A sentence for each local file or folder that the settings name and that is not there, with what to do.
+    """A sentence for each local file or folder in the settings that does not exist, with what to do.
 
-    Remote URLs (`s3://...`) are left to those who open them. `exists` is the file system's answer.
+    Remote URLs (`s3://...`) are not checked. exists: asks the file system.
     """
     there = exists or (lambda path: Path(path).exists())
     trainer = settings.trainer

@@ -1,62 +1,92 @@
-"""What a step is made of: how many groups, how they are sampled, filtered and accepted."""
+"""The rollouts of a step: how many groups, how they are sampled, filtered and accepted."""
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
-from msgspec import Meta, field
+from msgspec import field
 
-from slime_events.core.config.base import Settings
+from slime_events.core.config.base import Settings, doc
 
 
 class RolloutSettings(Settings, frozen=True, kw_only=True):
     """`rollout_batch_size` groups of `n_samples_per_prompt` samples per step, `num_rollout` steps."""
 
-    num_rollout: Annotated[int | None, Meta(description="training steps in all")] = None
-    num_epoch: Annotated[int | None, Meta(description="... or passes over the prompt data")] = None
-    rollout_batch_size: Annotated[int, Meta(description="groups (prompts) per step")] = 16
-    n_samples_per_prompt: Annotated[int, Meta(description="samples per group")] = 8
+    num_rollout: Annotated[int | None, doc("training steps in all")] = None
+    num_epoch: Annotated[int | None, doc("... or passes over the prompt data")] = None
+    rollout_batch_size: Annotated[int, doc("groups (prompts) per step")] = 16
+    n_samples_per_prompt: Annotated[int, doc("samples per group")] = 8
     over_sampling_batch_size: Annotated[
-        int | None, Meta(description="groups drawn at each top-up; default: just what is missing")
+        int | None, doc("groups drawn at each top-up; default: just what is missing")
     ] = None
     dynamic_sampling_filter_path: Annotated[
-        str | None, Meta(description="keep or drop a group: module:func, a.b.func or file.py:func")
+        str | None, doc("keep or drop a group: module:func, a.b.func or file.py:func")
     ] = None
     custom_generate_function_path: Annotated[
-        str | None, Meta(description="own generate function, for several turns and tools: module:func or file.py:func")
+        str | None, doc("own generate function, for several turns and tools: module:func or file.py:func")
     ] = None
-    generate_timeout: Annotated[
-        float, Meta(description="seconds that the generate function may take for a rollout")
-    ] = 1800.0
-    max_turns: Annotated[int | None, Meta(description="turns of a rollout, for generate functions that ask")] = None
+    generate_timeout: Annotated[float, doc("seconds that the generate function may take for a rollout")] = 1800.0
+    max_turns: Annotated[int | None, doc("turns of a rollout, for generate functions that ask")] = None
     max_staleness: Annotated[
         int,
-        Meta(
-            description="versions that a step's weights may be ahead of a sample's; 0 synchronous, 1 slime's async. "
+        doc(
+            "versions that a step's weights may be ahead of a sample's; 0 synchronous, 1 slime's async. "
             "--over-sampling-batch-size and --update-weights-interval add to it: a note at the start says the bound"
         ),
     ] = 0
     accept_order: Annotated[
         Literal["auto", "prompt", "completion"],
-        Meta(description="order groups are accepted in; auto: prompt at staleness 0, else completion"),
+        doc("order groups are accepted in; auto: prompt at staleness 0, else completion"),
     ] = "auto"
     partial_rollout: Annotated[
-        bool, Meta(description="unfinished rollouts rest at step boundaries and go on under the next weights")
+        bool, doc("suspend unfinished rollouts at step boundaries and resume them under the next weights")
     ] = False
     mask_offpolicy_in_partial_rollout: Annotated[
-        bool, Meta(description="rollouts that rested are trained on the tokens of their newest version only")
+        bool, doc("train rollouts that were suspended on the tokens of their newest version only")
     ] = False
-    rollout_temperature: Annotated[float, Meta(description="sampling temperature, above 0")] = 1.0
-    rollout_top_p: Annotated[float, Meta(description="nucleus p")] = 1.0
-    rollout_top_k: Annotated[int, Meta(description="top k; -1 is off")] = -1
-    rollout_max_context_len: Annotated[int | None, Meta(description="prompt + response, tokens")] = None
-    rollout_max_prompt_len: Annotated[int | None, Meta(description="longer prompts are rejected, tokens")] = None
-    rollout_max_response_len: Annotated[int, Meta(description="new tokens at most")] = 1024
-    rollout_stop: Annotated[list[str], Meta(description="stop strings")] = field(default_factory=list)
-    rollout_stop_token_ids: Annotated[list[int], Meta(description="stop token ids")] = field(default_factory=list)
-    rollout_skip_special_tokens: Annotated[bool, Meta(description="leave special tokens out of the text")] = False
-    rollout_seed: Annotated[int, Meta(description="seed of shuffling and sampling")] = 42
-    max_attempts: Annotated[int, Meta(description="tries of one rollout before its group is rejected")] = 3
-    rollout_deadline: Annotated[
-        float, Meta(description="seconds without any progress before the run stops with a reason")
-    ] = 600.0
+    rollout_temperature: Annotated[float, doc("sampling temperature, above 0")] = 1.0
+    rollout_top_p: Annotated[float, doc("nucleus p")] = 1.0
+    rollout_top_k: Annotated[int, doc("top k; -1 is off")] = -1
+    rollout_max_context_len: Annotated[int | None, doc("prompt + response, tokens")] = None
+    rollout_max_prompt_len: Annotated[int | None, doc("longer prompts are rejected, tokens")] = None
+    rollout_max_response_len: Annotated[int, doc("new tokens at most")] = 1024
+    rollout_stop: Annotated[list[str], doc("stop strings")] = field(default_factory=list)
+    rollout_stop_token_ids: Annotated[list[int], doc("stop token ids")] = field(default_factory=list)
+    rollout_skip_special_tokens: Annotated[bool, doc("leave special tokens out of the text")] = False
+    rollout_seed: Annotated[int, doc("seed of shuffling and sampling")] = 42
+    max_attempts: Annotated[int, doc("tries of one rollout before its group is rejected")] = 3
+    rollout_deadline: Annotated[float, doc("seconds without any progress before the run stops with a reason")] = 600.0
+
+
+def staleness_bound(*, max_staleness: int, publish_every: int, draw: int | None, groups: int) -> int:
+    """Versions. draw: groups of an over-sampling draw, None without; groups: of a step.
+
+    Over-sampling keeps its surplus for later steps and so adds to `max_staleness`, and so do versions that are not
+    published.
+    """
+    bound = max_staleness + publish_every - 1
+    return bound if draw is None else bound + math.ceil((draw - 1) / groups)
+
+
+class EvalSettings(Settings, frozen=True, kw_only=True):
+    """Named data sets, every `eval_interval` versions, on the same engines as training.
+
+    eval_on `version`: all answers are made by the version that is evaluated, whatever engines train on meanwhile. Runs
+    recorded before this setting existed have none; it means `latest` there.
+    """
+
+    eval_interval: Annotated[int | None, doc("evaluate every N versions")] = None
+    eval_prompt_data: Annotated[list[str], doc("pairs: name path name path ...")] = field(default_factory=list)
+    eval_on: Annotated[
+        Literal["version", "latest"] | None,
+        doc("weights that make an evaluation's answers: those that it is of, or what engines run by then"),
+    ] = None
+    skip_eval_before_train: Annotated[bool, doc("no evaluation of the first version")] = False
+    eval_input_key: Annotated[str | None, doc("prompt field; default: input-key")] = None
+    eval_label_key: Annotated[str | None, doc("label field; default: label-key")] = None
+    n_samples_per_eval_prompt: Annotated[int, doc("samples per question")] = 1
+    eval_temperature: Annotated[float | None, doc("default: the rollout's")] = None
+    eval_top_p: Annotated[float | None, doc("default: the rollout's")] = None
+    eval_top_k: Annotated[int | None, doc("default: the rollout's")] = None
+    eval_max_response_len: Annotated[int | None, doc("default: the rollout's")] = None

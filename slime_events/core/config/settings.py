@@ -2,20 +2,74 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from slime_events.core.config.algorithm import AlgorithmSettings
-from slime_events.core.config.base import Settings
+from slime_events.core.config.base import Settings, doc
 from slime_events.core.config.data import DataSettings
-from slime_events.core.config.debug import DebugSettings
 from slime_events.core.config.engine import EngineSettings
-from slime_events.core.config.evaluation import EvalSettings
 from slime_events.core.config.reward import RewardSettings
-from slime_events.core.config.rollout import RolloutSettings
-from slime_events.core.config.run import RunSettings
+from slime_events.core.config.rollout import EvalSettings, RolloutSettings
 from slime_events.core.config.trainer import TrainerSettings
 
 
+class RunSettings(Settings, frozen=True, kw_only=True):
+    """One folder holds everything a run leaves behind."""
+
+    run: Annotated[str, doc("name of the run: letters, digits, - and _")] = "train"
+    runs_dir: Annotated[str, doc("folder of all runs")] = "slime-runs"
+    nats_url: Annotated[
+        str | None, doc("use this NATS server, or these nodes of a cluster, with commas; default: an embedded one")
+    ] = None
+    nats_replicas: Annotated[
+        int, doc("copies of the log, each on another node of the NATS cluster: 3 survive the loss of one")
+    ] = 1
+    blob_url: Annotated[str | None, doc("fsspec URL of large payloads; default: the run folder")] = None
+    archive_url: Annotated[str | None, doc("fsspec URL of the archive; default: the run folder")] = None
+    archive_seconds: Annotated[
+        float, doc("seconds that the archive may lag behind the log: what is lost with the log's disk")
+    ] = 10.0
+    ray_address: Annotated[str | None, doc("join this Ray cluster; default: a local one")] = None
+    otlp_endpoint: Annotated[str | None, doc("OTLP/HTTP endpoint for spans; default: a file in the run folder")] = None
+    trace_share: Annotated[float, doc("share of groups that are traced, 0 to 1")] = 1.0
+    max_deaths: Annotated[
+        int, doc("times that a role's process may die without the run moving on, before the run fails")
+    ] = 5
+    plain: Annotated[bool, doc("a plain line per step even on a terminal")] = False
+
+
+class DebugSettings(Settings, frozen=True, kw_only=True):
+    """slime's debug flags. Dumps are slime's: torch files of plain values, one a step."""
+
+    debug_rollout_only: Annotated[
+        bool, doc("no trainer: every step is sealed and committed with the weights as they are")
+    ] = False
+    debug_train_only: Annotated[bool, doc("no engines and no graders: rollouts come from load-debug-rollout-data")] = (
+        False
+    )
+    load_debug_rollout_data: Annotated[
+        str | None, doc("train on dumps, a path with {rollout_id}; sets debug-train-only")
+    ] = None
+    load_debug_rollout_data_subsample: Annotated[
+        float | None, doc("part of a dump's groups that is loaded, its first and its last ones; a step is what is left")
+    ] = None
+    save_debug_rollout_data: Annotated[
+        str | None, doc("a dump of each step as it is sealed, a path with {rollout_id}")
+    ] = None
+    save_debug_train_data: Annotated[
+        str | None, doc("a dump of what the trainer made of each step, a path with {rollout_id}")
+    ] = None
+    dump_details: Annotated[
+        str | None,
+        doc(
+            "folder for dumps: rollout_data/ in it is for save-debug-rollout-data, train_data/ for "
+            "save-debug-train-data"
+        ),
+    ] = None
+
+
 class TrainSettings(Settings, frozen=True, kw_only=True):
-    """Handed out piece by piece: a component sees its own struct, never this one."""
+    """Each component gets its own struct, never all of this."""
 
     run: RunSettings = RunSettings()
     data: DataSettings = DataSettings()

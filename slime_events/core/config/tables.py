@@ -1,15 +1,18 @@
-"""slime's flags that are not settings here, as literal tables: what is accepted and why, what is not and what it needs.
+"""Literal tables of the flags that are no settings here: which are accepted and why, which are not and what they need.
 
-Nothing is ignored in silence. Every flag of slime's is in exactly one place: a field of a settings struct (honoured),
-INERT (accepted; the reason is printed), ONLY_VALUE (accepted with the one value that is so here), or NOT_YET (refused).
+No flag is ignored silently. Each flag of slime's is in exactly one place: a field of a settings struct (honoured),
+INERT (accepted; the reason is printed), ONLY_VALUE (accepted with the one value that applies here), or NOT_YET
+(refused). CLASSIC has Megatron-LM's argument names that are no fields of megatron-core's config classes.
 """
 
 from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from slime_events.core.config.values import Kind, ValueType
+
 Arity = Literal["none", "one", "many"]
-"""Words that a flag takes: none, exactly one, or one and more."""
+"""Words that a flag takes: none, exactly one, or at least one."""
 
 
 class Inert(NamedTuple):
@@ -20,53 +23,50 @@ class Inert(NamedTuple):
 
 
 class OnlyValue(NamedTuple):
-    """A flag that can only say what is so anyway."""
+    """A flag that is accepted only with the value that applies anyway."""
 
     values: tuple[str, ...]
     reason: str
 
 
-_SIDE_BY_SIDE = "trainer and engines are separate processes side by side, and nothing is moved off a device"
 _NO_ROUTER = "there is no router: engines pull their work from the log when they have room"
-_RECOVERY = "recovery is always on: a lost engine's work is delivered again and goes on from its last chunk"
-_STREAMED = "prompt files are always indexed and streamed"
-_WEIGHT_FILES = "a weight version is a set of verified files, which every engine loads for itself"
 
+_INERT = {
+    "trainer and engines are separate processes side by side, and nothing is moved off a device": (
+        "--colocate! --offload! --offload-train! --no-offload-train! --offload-rollout! --no-offload-rollout!"
+    ),
+    "Ray finds the devices of each node by itself": "--num-gpus-per-node",
+    "the device decides: gloo on CPU, NCCL on CUDA": "--distributed-backend",
+    _NO_ROUTER: (
+        "--sglang-router-ip --sglang-router-port --sglang-router-request-timeout-secs --http-proxy "
+        "--use-distributed-post!"
+    ),
+    "recovery is always on: a lost engine's work is delivered again and goes on from its last chunk": (
+        "--use-fault-tolerance! --rollout-health-check-interval --rollout-health-check-timeout "
+        "--rollout-health-check-first-wait"
+    ),
+    "prompt files are always indexed and streamed": "--num-data-workers --streaming-data!",
+    "a weight version is a set of verified files, which every engine loads for itself": (
+        "--update-weight-buffer-size --update-weight-transport --update-weight-disk-dir "
+        "--update-weight-disk-keep-files!"
+    ),
+    "every engine checks the digest of every weight version": "--check-weight-update-equal!",
+    "the architecture comes from the checkpoint's config.json": "--model-name",
+    "log-prob passes use --max-tokens-per-gpu": "--log-probs-max-tokens-per-gpu",
+    "the trainer pads micro batches as its kernels need": "--data-pad-size-multiplier",
+    "trainer checkpoints have one format": "--ckpt-format",
+    "every step is an event with its metrics": "--log-interval",
+    "the models are always megatron-core's": "--use-mcore-models!",
+    "the checkpoint says which position embedding it has": "--no-position-embedding!",
+    "the tokenizer is the checkpoint's": "--tokenizer-model",
+    "--num-rollout says how long the run is": "--train-iters",
+    "an evaluation is over its whole data set": "--eval-iters",
+}
+"""Reason to flags; a flag with `!` takes no value, any other takes one."""
 INERT: dict[str, Inert] = {
-    "--colocate": Inert("none", _SIDE_BY_SIDE),
-    "--offload": Inert("none", _SIDE_BY_SIDE),
-    "--offload-train": Inert("none", _SIDE_BY_SIDE),
-    "--no-offload-train": Inert("none", _SIDE_BY_SIDE),
-    "--offload-rollout": Inert("none", _SIDE_BY_SIDE),
-    "--no-offload-rollout": Inert("none", _SIDE_BY_SIDE),
-    "--num-gpus-per-node": Inert("one", "Ray finds the devices of each node by itself"),
-    "--distributed-backend": Inert("one", "the device decides: gloo on CPU, NCCL on CUDA"),
-    "--sglang-router-ip": Inert("one", _NO_ROUTER),
-    "--sglang-router-port": Inert("one", _NO_ROUTER),
-    "--sglang-router-request-timeout-secs": Inert("one", _NO_ROUTER),
-    "--http-proxy": Inert("one", _NO_ROUTER),
-    "--use-distributed-post": Inert("none", _NO_ROUTER),
-    "--use-fault-tolerance": Inert("none", _RECOVERY),
-    "--rollout-health-check-interval": Inert("one", _RECOVERY),
-    "--rollout-health-check-timeout": Inert("one", _RECOVERY),
-    "--rollout-health-check-first-wait": Inert("one", _RECOVERY),
-    "--num-data-workers": Inert("one", _STREAMED),
-    "--streaming-data": Inert("none", _STREAMED),
-    "--update-weight-buffer-size": Inert("one", _WEIGHT_FILES),
-    "--update-weight-transport": Inert("one", _WEIGHT_FILES),
-    "--update-weight-disk-dir": Inert("one", _WEIGHT_FILES),
-    "--update-weight-disk-keep-files": Inert("none", _WEIGHT_FILES),
-    "--check-weight-update-equal": Inert("none", "every engine checks the digest of every weight version"),
-    "--model-name": Inert("one", "the architecture comes from the checkpoint's config.json"),
-    "--log-probs-max-tokens-per-gpu": Inert("one", "log-prob passes use --max-tokens-per-gpu"),
-    "--data-pad-size-multiplier": Inert("one", "the trainer pads micro batches as its kernels need"),
-    "--ckpt-format": Inert("one", "trainer checkpoints have one format"),
-    "--log-interval": Inert("one", "every step is an event with its metrics"),
-    "--use-mcore-models": Inert("none", "the models are always megatron-core's"),
-    "--no-position-embedding": Inert("none", "the checkpoint says which position embedding it has"),
-    "--tokenizer-model": Inert("one", "the tokenizer is the checkpoint's"),
-    "--train-iters": Inert("one", "--num-rollout says how long the run is"),
-    "--eval-iters": Inert("one", "an evaluation is over its whole data set"),
+    word.removesuffix("!"): Inert("none" if word.endswith("!") else "one", reason)
+    for reason, words in _INERT.items()
+    for word in words.split()
 }
 INERT_PREFIXES: dict[str, str] = {"--router-": _NO_ROUTER}
 """Families of flags that take whatever words follow."""
@@ -102,175 +102,175 @@ USUAL_VALUES: dict[str, tuple[str, ...]] = {
         "slime.rollout.data_source.pop_first",
     ),
 }
-"""slime's own defaults of honoured flags: they ask for nothing beside what is done without the flag."""
+"""slime's own defaults of honoured flags: the same as leaving the flag out."""
 
 _CRITIC = "it needs a critic model and its value loss in the trainer"
-_TRAINER_HOOK = "it needs a plug point in the trainer"
-_PLUG = "its plug point does not exist; graders (--custom-rm-path) and --dynamic-sampling-filter-path do"
-_OPD = "on-policy distillation needs a teacher model"
-_SINK = "it needs a metrics sink; every metric is in the log: `slime-events show RUN`"
-_ROUTING = "it needs the engine's expert routing in the rollout events"
-_MTP = "multi-token prediction layers are not built in the trainer"
-_PROFILE = "it needs a profiler hook in the trainer"
-_DELTA = "delta weight versions need a delta writer in the weight store"
-_DEEPGEMM = "it needs a block-FP8 forward in the trainer"
-_BUFFER_SERVICE = "prompts and trajectories of another service are published to the run: `slime-events produce`"
-_SFT = "supervised losses need their own plug point in the trainer"
-_CI = "it is an assertion of slime's own CI; log-prob agreement is a metric of every step here"
-_PARAM_LIST = "it needs partly frozen models in the trainer"
-_ENGINE_GROUPS = "it needs engines of several kinds in one run"
-_WHOLE_CHECKPOINT = "a trainer checkpoint is written and restored whole"
-_LOSS_MEMORY = "it needs recomputation of the loss in the trainer"
 
-NOT_YET: dict[str, str] = {
-    "--critic-num-nodes": _CRITIC,
-    "--critic-num-gpus-per-node": _CRITIC,
-    "--critic-load": _CRITIC,
-    "--critic-save": _CRITIC,
-    "--critic-lr": _CRITIC,
-    "--critic-lr-warmup-iters": _CRITIC,
-    "--num-critic-only-steps": _CRITIC,
-    "--value-clip": _CRITIC,
-    "--rollout-sample-hook-path": _PLUG,
-    "--custom-rollout-log-function-path": _PLUG,
-    "--custom-eval-rollout-log-function-path": _PLUG,
-    "--rollout-data-postprocess-path": _PLUG,
-    "--rollout-sample-filter-path": _PLUG,
-    "--rollout-all-samples-process-path": _PLUG,
-    "--custom-reward-post-process-path": _PLUG,
-    "--custom-convert-samples-to-train-data-path": _PLUG,
-    "--custom-update-weight-post-write-path": _PLUG,
-    "--custom-loss-function-path": _TRAINER_HOOK,
-    "--custom-advantage-function-path": _TRAINER_HOOK,
-    "--custom-tis-function-path": _TRAINER_HOOK,
-    "--custom-pg-loss-reducer-function-path": _TRAINER_HOOK,
-    "--custom-model-provider-path": _TRAINER_HOOK,
-    "--custom-megatron-init-path": _TRAINER_HOOK,
-    "--custom-megatron-before-log-prob-hook-path": _TRAINER_HOOK,
-    "--custom-megatron-before-train-step-hook-path": _TRAINER_HOOK,
-    "--custom-config-path": "settings have types here; put them into a TOML file and give it with --config",
-    "--megatron-config-path": "put Megatron's settings into [trainer.megatron] of a TOML file (--config)",
-    "--train-env-vars": "it needs a way to set the environment of trainer ranks alone",
-    "--qwen-gdn-backend": "linear attention models are not built in the trainer",
-    "--freeze-indexer": "sparse attention models are not built in the trainer",
-    "--allgather-cp": "sparse attention models are not built in the trainer",
-    "--release-train": "it needs a trainer that is stopped and made anew around each step",
-    "--update-weight-delta-encoding": _DELTA,
-    "--update-weight-delta-checksum": _DELTA,
-    "--update-weight-local-checkpoint-dir": _DELTA,
-    "--recompute-loss-function": _LOSS_MEMORY,
-    "--only-train-params-name-list": _PARAM_LIST,
-    "--freeze-params-name-list": _PARAM_LIST,
-    "--keep-old-actor": "it needs a second copy of the weights in the trainer",
-    "--ref-update-interval": "it needs a reference model that follows the actor",
-    "--rollout-external-engine-addrs": "it needs engines that this run did not start",
-    "--prefill-num-servers": _ENGINE_GROUPS,
-    "--sglang-config": _ENGINE_GROUPS,
-    "--disable-rollout-global-dataset": "leave --prompt-data out, and publish prompts: `slime-events produce`",
-    "--multimodal-keys": "models that see images are not built",
-    "--start-rollout-id": "a run goes on where its log ends",
-    "--balance-by-flops": "micro batches are balanced by tokens (--balance-data)",
-    "--eval-config": "give the data sets with --eval-prompt-data NAME PATH",
-    "--eval-tool-key": "evaluation has no tools of its own",
-    "--eval-max-prompt-len": "evaluation has no prompt limit of its own (--rollout-max-prompt-len)",
-    "--eval-min-new-tokens": "evaluation has no lower length limit",
-    "--eval-max-context-len": "evaluation has no context limit of its own (--rollout-max-context-len)",
-    "--ref-ckpt-step": "--ref-load is a Hugging Face folder, which has no steps",
-    "--async-save": _WHOLE_CHECKPOINT,
-    "--no-save-optim": _WHOLE_CHECKPOINT,
-    "--no-save-rng": _WHOLE_CHECKPOINT,
-    "--no-load-optim": _WHOLE_CHECKPOINT,
-    "--no-load-rng": _WHOLE_CHECKPOINT,
-    "--finetune": _WHOLE_CHECKPOINT,
-    "--save-hf": "every weight version is a Hugging Face folder already: see `weights/` in the run's folder",
-    "--disable-compute-advantages-and-returns": _SFT,
-    "--loss-mask-type": _SFT,
-    "--use-rollout-entropy": "entropy is measured in the training pass only",
-    "--get-mismatch-metrics": "the agreement of engine and trainer log-probs is a metric of every step",
-    "--reset-optimizer-states": "it needs an optimizer that forgets between steps",
-    "--use-stateless-adam": "it needs an optimizer without moments",
-    "--use-routing-replay": _ROUTING,
-    "--use-rollout-routing-replay": _ROUTING,
-    "--use-opd": _OPD,
-    "--opd-type": _OPD,
-    "--opd-kl-coef": _OPD,
-    "--opd-teacher-load": _OPD,
-    "--opd-teacher-ckpt-step": _OPD,
-    "--use-wandb": _SINK,
-    "--wandb-mode": _SINK,
-    "--wandb-dir": _SINK,
-    "--wandb-key": _SINK,
-    "--wandb-host": _SINK,
-    "--wandb-team": _SINK,
-    "--wandb-group": _SINK,
-    "--wandb-project": _SINK,
-    "--wandb-run-id": _SINK,
-    "--disable-wandb-random-suffix": _SINK,
-    "--wandb-always-use-train-step": _SINK,
-    "--log-multi-turn": _SINK,
-    "--log-passrate": _SINK,
-    "--log-reward-category": _SINK,
-    "--log-correct-samples": _SINK,
-    "--use-tensorboard": _SINK,
-    "--tb-project-name": _SINK,
-    "--tb-experiment-name": _SINK,
-    "--load-forge-rollout-data": "it plays dumps beside engines that make no rollouts, to measure their memory, and "
-    "engines here make whatever is asked for: --load-debug-rollout-data plays the same files without engines",
-    "--memory-snapshot-dir": _PROFILE,
-    "--memory-snapshot-num-steps": _PROFILE,
-    "--profile-target": _PROFILE,
-    "--memory-recorder": _PROFILE,
-    "--record-memory-history": _PROFILE,
-    "--rollout-buffer-url": _BUFFER_SERVICE,
-    "--fetch-trajectory-retry-times": _BUFFER_SERVICE,
-    "--min-batch-collection-ratio": _BUFFER_SERVICE,
-    "--rollout-task-type": _BUFFER_SERVICE,
-    "--megatron-deepgemm-forward-layers": _DEEPGEMM,
-    "--megatron-deepgemm-forward-modules": _DEEPGEMM,
-    "--megatron-deepgemm-moe-forward-layers": _DEEPGEMM,
-    "--megatron-deepgemm-moe-forward-modules": _DEEPGEMM,
-    "--mtp-num-layers": _MTP,
-    "--mtp-loss-scaling-factor": _MTP,
-    "--enable-mtp-training": _MTP,
-    "--ci-test": _CI,
-    "--ci-disable-kl-checker": _CI,
-    "--ci-train-rollout-logprob-abs-diff-threshold": _CI,
-    "--ci-save-grad-norm": _CI,
-    "--ci-load-grad-norm": _CI,
-    "--padded-vocab-size": "the vocabulary size is the checkpoint's",
-    "--lr-warmup-fraction": "give the warm-up in optimizer steps (--lr-warmup-iters)",
-    "--weight-decay-incr-style": "weight decay is constant",
-    "--use-checkpoint-opt-param-scheduler": _WHOLE_CHECKPOINT,
-    "--override-opt-param-scheduler": _WHOLE_CHECKPOINT,
-    "--gradient-checkpointing": "it is a flag of the FSDP backend; Megatron's is --recompute-granularity full",
+_NOT_YET = {
+    _CRITIC: (
+        "--critic-num-nodes --critic-num-gpus-per-node --critic-load --critic-save --critic-lr "
+        "--critic-lr-warmup-iters --num-critic-only-steps --value-clip"
+    ),
+    "its plug point does not exist; graders (--custom-rm-path) and --dynamic-sampling-filter-path do": (
+        "--rollout-sample-hook-path --custom-rollout-log-function-path --custom-eval-rollout-log-function-path "
+        "--rollout-data-postprocess-path --rollout-sample-filter-path --rollout-all-samples-process-path "
+        "--custom-reward-post-process-path --custom-convert-samples-to-train-data-path "
+        "--custom-update-weight-post-write-path"
+    ),
+    "it needs a plug point in the trainer": (
+        "--custom-loss-function-path --custom-advantage-function-path --custom-tis-function-path "
+        "--custom-pg-loss-reducer-function-path --custom-model-provider-path --custom-megatron-init-path "
+        "--custom-megatron-before-log-prob-hook-path --custom-megatron-before-train-step-hook-path"
+    ),
+    "settings have types here; put them into a TOML file and give it with --config": "--custom-config-path",
+    "put Megatron's settings into [trainer.megatron] of a TOML file (--config)": "--megatron-config-path",
+    "it needs a way to set the environment of trainer ranks alone": "--train-env-vars",
+    "linear attention models are not built in the trainer": "--qwen-gdn-backend",
+    "sparse attention models are not built in the trainer": "--freeze-indexer --allgather-cp",
+    "it needs a trainer that is stopped and made anew around each step": "--release-train",
+    "delta weight versions need a delta writer in the weight store": (
+        "--update-weight-delta-encoding --update-weight-delta-checksum --update-weight-local-checkpoint-dir"
+    ),
+    "it needs recomputation of the loss in the trainer": "--recompute-loss-function",
+    "it needs partly frozen models in the trainer": "--only-train-params-name-list --freeze-params-name-list",
+    "it needs a second copy of the weights in the trainer": "--keep-old-actor",
+    "it needs a reference model that follows the actor": "--ref-update-interval",
+    "it needs engines that this run did not start": "--rollout-external-engine-addrs",
+    "it needs engines of several kinds in one run": "--prefill-num-servers --sglang-config",
+    "leave --prompt-data out, and publish prompts: `slime-events produce`": "--disable-rollout-global-dataset",
+    "models that see images are not built": "--multimodal-keys",
+    "a run goes on where its log ends": "--start-rollout-id",
+    "micro batches are balanced by tokens (--balance-data)": "--balance-by-flops",
+    "give the data sets with --eval-prompt-data NAME PATH": "--eval-config",
+    "evaluation has no tools of its own": "--eval-tool-key",
+    "evaluation has no prompt limit of its own (--rollout-max-prompt-len)": "--eval-max-prompt-len",
+    "evaluation has no lower length limit": "--eval-min-new-tokens",
+    "evaluation has no context limit of its own (--rollout-max-context-len)": "--eval-max-context-len",
+    "--ref-load is a Hugging Face folder, which has no steps": "--ref-ckpt-step",
+    "a trainer checkpoint is written and restored whole": (
+        "--async-save --no-save-optim --no-save-rng --no-load-optim --no-load-rng --finetune "
+        "--use-checkpoint-opt-param-scheduler --override-opt-param-scheduler"
+    ),
+    "every weight version is a Hugging Face folder already: see `weights/` in the run's folder": "--save-hf",
+    "supervised losses need their own plug point in the trainer": (
+        "--disable-compute-advantages-and-returns --loss-mask-type"
+    ),
+    "entropy is measured in the training pass only": "--use-rollout-entropy",
+    "the agreement of engine and trainer log-probs is a metric of every step": "--get-mismatch-metrics",
+    "it needs an optimizer that forgets between steps": "--reset-optimizer-states",
+    "it needs an optimizer without moments": "--use-stateless-adam",
+    "it needs the engine's expert routing in the rollout events": "--use-routing-replay --use-rollout-routing-replay",
+    "on-policy distillation needs a teacher model": (
+        "--use-opd --opd-type --opd-kl-coef --opd-teacher-load --opd-teacher-ckpt-step"
+    ),
+    "it needs a metrics sink; every metric is in the log: `slime-events show RUN`": (
+        "--use-wandb --wandb-mode --wandb-dir --wandb-key --wandb-host --wandb-team --wandb-group "
+        "--wandb-project --wandb-run-id --disable-wandb-random-suffix --wandb-always-use-train-step "
+        "--log-multi-turn --log-passrate --log-reward-category --log-correct-samples --use-tensorboard "
+        "--tb-project-name --tb-experiment-name"
+    ),
+    "it plays dumps beside engines that make no rollouts, to measure their memory, and "
+    "engines here make whatever is asked for: --load-debug-rollout-data plays the same files without engines": (
+        "--load-forge-rollout-data"
+    ),
+    "it needs a profiler hook in the trainer": (
+        "--memory-snapshot-dir --memory-snapshot-num-steps --profile-target --memory-recorder --record-memory-history"
+    ),
+    "prompts and trajectories of another service are published to the run: `slime-events produce`": (
+        "--rollout-buffer-url --fetch-trajectory-retry-times --min-batch-collection-ratio --rollout-task-type"
+    ),
+    "it needs a block-FP8 forward in the trainer": (
+        "--megatron-deepgemm-forward-layers --megatron-deepgemm-forward-modules "
+        "--megatron-deepgemm-moe-forward-layers --megatron-deepgemm-moe-forward-modules"
+    ),
+    "multi-token prediction layers are not built in the trainer": (
+        "--mtp-num-layers --mtp-loss-scaling-factor --enable-mtp-training"
+    ),
+    "it is an assertion of slime's own CI; log-prob agreement is a metric of every step here": (
+        "--ci-test --ci-disable-kl-checker --ci-train-rollout-logprob-abs-diff-threshold --ci-save-grad-norm "
+        "--ci-load-grad-norm"
+    ),
+    "the vocabulary size is the checkpoint's": "--padded-vocab-size",
+    "give the warm-up in optimizer steps (--lr-warmup-iters)": "--lr-warmup-fraction",
+    "weight decay is constant": "--weight-decay-incr-style",
+    "it is a flag of the FSDP backend; Megatron's is --recompute-granularity full": "--gradient-checkpointing",
 }
+"""Reason to flags."""
+NOT_YET: dict[str, str] = {flag: reason for reason, flags in _NOT_YET.items() for flag in flags.split()}
 
 NOT_YET_VALUES: dict[tuple[str, str], str] = {
     ("--advantage-estimator", "ppo"): _CRITIC,
     ("--rm-type", "ifbench"): "the IFBench package is not built in; a grader of your own is (--custom-rm-path)",
 }
-"""Values of honoured flags that slime has and this does not."""
+"""Values of honoured flags that slime supports and this does not."""
 
-SGLANG_OURS: dict[str, str] = {
-    "model_path": "--hf-checkpoint",
-    "tokenizer_path": "--hf-checkpoint",
-    "tp_size": "--rollout-num-gpus-per-engine",
-    "device": "--device",
-    "enable_deterministic_inference": "--deterministic",
-    "skip_tokenizer_init": "nothing: the engine is given tokens",
-    "host": "nothing: engines take no HTTP requests",
-    "port": "nothing: engines take no HTTP requests",
-    "nccl_port": "nothing: Ray places engines",
-    "dist_init_addr": "nothing: Ray places engines",
-    "nnodes": "nothing: Ray places engines",
-    "node_rank": "nothing: Ray places engines",
-    "base_gpu_id": "nothing: Ray places engines",
-    "gpu_id_step": "nothing: Ray places engines",
+_SGLANG_OURS = {
+    "--hf-checkpoint": "model_path tokenizer_path",
+    "--rollout-num-gpus-per-engine": "tp_size",
+    "--device": "device",
+    "--deterministic": "enable_deterministic_inference",
+    "nothing: the engine is given tokens": "skip_tokenizer_init",
+    "nothing: engines take no HTTP requests": "host port",
+    "nothing: Ray places engines": "nccl_port dist_init_addr nnodes node_rank base_gpu_id gpu_id_step",
 }
+SGLANG_OURS: dict[str, str] = {name: use for use, names in _SGLANG_OURS.items() for name in names.split()}
 """ServerArgs that the engine deployment sets itself, and the flag to use instead."""
 
 SGLANG_RENAMED: dict[str, str] = {
     "cuda_graph_bs": "cuda_graph_bs_decode",
     "cuda_graph_max_bs": "cuda_graph_max_bs_decode",
 }
-"""Names of older SGLang releases, for where the installed one no longer knows them."""
+"""Names of older SGLang releases, to use where the installed one does not know them."""
+
+
+_INT = ValueType((Kind.INT,))
+_NUMBER = ValueType((Kind.INT, Kind.FLOAT))
+_FLOAT = ValueType((Kind.FLOAT,))
+_TEXT = ValueType((Kind.STR,))
+
+
+class Classic(NamedTuple):
+    """The Megatron setting that a classic flag sets, and its type; a switch has its value in `constant`."""
+
+    name: str
+    type: ValueType | None = None
+    constant: bool | str = True
+
+
+_SAME_NAME: tuple[tuple[ValueType | None, str], ...] = (
+    (
+        None,
+        "--swiglu --group-query-attention --use-rotary-position-embeddings --use-rope-scaling "
+        "--untie-embeddings-and-output-weights --accumulate-allreduce-grads-in-fp32",
+    ),
+    (_INT, "--vocab-size --make-vocab-size-divisible-by --seq-length --max-position-embeddings --lr-wsd-decay-iters"),
+    (_NUMBER, "--rotary-base"),
+    (
+        _FLOAT,
+        "--norm-epsilon --rotary-percent --rope-scaling-factor --lr-warmup-init --start-weight-decay "
+        "--end-weight-decay",
+    ),
+    (_TEXT, "--position-embedding-type --attention-backend --lr-wsd-decay-style"),
+)
+"""Type and flags, which set the Megatron setting of the same name; None: a switch."""
+CLASSIC: dict[str, Classic] = {
+    "--disable-bias-linear": Classic("add_bias_linear", constant=False),
+    "--num-experts": Classic("num_moe_experts", _INT),
+    "--no-rope-fusion": Classic("apply_rope_fusion", constant=False),
+    "--no-masked-softmax-fusion": Classic("masked_softmax_fusion", constant=False),
+    "--no-bias-swiglu-fusion": Classic("bias_activation_fusion", constant=False),
+    "--no-bias-gelu-fusion": Classic("bias_activation_fusion", constant=False),
+    "--no-persist-layer-norm": Classic("persist_layer_norm", constant=False),
+    "--no-check-for-nan-in-loss-and-grad": Classic("check_for_nan_in_grad", constant=False),
+    "--use-flash-attn": Classic("attention_backend", constant="flash"),
+    "--recompute-activations": Classic("recompute_granularity", constant="selective"),
+    "--fp8-format": Classic("fp8", _TEXT),
+    **{
+        flag: Classic(flag.removeprefix("--").replace("-", "_"), kind)
+        for kind, flags in _SAME_NAME
+        for flag in flags.split()
+    },
+}
+"""Where a megatron-core field means the same, its name is used; names that describe the architecture stay, and the
+trainer compares them with the checkpoint.
+"""

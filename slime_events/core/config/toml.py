@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from schemas.errors import ConfigError, InvalidValue, UnknownFlag
-from slime_events.core.config import megatron
+from slime_events.core.config import tables
 from slime_events.core.config.fields import (
     NOTHING_REGISTERED,
     PASS_THROUGH,
@@ -25,7 +25,7 @@ from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.values import ValueType, fits
 
 Values = dict[str, dict[str, Any]]
-"""Component to field to value: settings of which not all are said."""
+"""Component to field to value: an incomplete set of settings."""
 
 
 def to_toml(settings: TrainSettings) -> str:
@@ -49,11 +49,11 @@ def settings_from(values: Mapping[str, Mapping[str, Any]]) -> TrainSettings:
 def read_toml(text: str, source: str, registered: Registered = NOTHING_REGISTERED) -> Values:
     """The values of a TOML text, each name and type checked; errors carry file and line."""
     try:
-        found = tomllib.loads(text)
+        values: Values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InvalidValue(f"{source} is not TOML: {error}") from error
     types = {(field.component, field.name): registered.type_of(field) for field in settings_fields()}
-    for component, table in found.items():
+    for component, table in values.items():
         if component not in component_names() or not isinstance(table, dict):
             where = f"{source}, line {_line(text, None, component)}"
             raise UnknownFlag(f"{where}: there is no table [{component}].{_table_hint(component)}")
@@ -68,7 +68,7 @@ def read_toml(text: str, source: str, registered: Registered = NOTHING_REGISTERE
                 )
             elif not fits(value, types[component, name]):
                 raise InvalidValue(f"{where}: {name} is {value!r}, and should be {types[component, name]}.")
-    return found
+    return values
 
 
 def _check_inner(value: Any, name: str, where: str) -> None:
@@ -78,7 +78,7 @@ def _check_inner(value: Any, name: str, where: str) -> None:
     if name == "sglang":
         known = {field.name: field.type for field in sglang_fields().values()}
     else:
-        known = {classic.name: classic.type for classic in megatron.CLASSIC.values()}
+        known = {classic.name: classic.type for classic in tables.CLASSIC.values()}
         known |= {field.name: field.type for field in megatron_fields().values() if field.type}
     for one, inner in value.items():
         if one not in known:
@@ -101,7 +101,7 @@ def _elsewhere(name: str) -> str:
 
 
 def _line(text: str, component: str | None, name: str) -> int | str:
-    """The line where a key (or a table, where `component` is None) is written; `?` for spellings not looked for."""
+    """The line of a key (or of a table, where `component` is None); `?` for unusual spellings."""
     header = ""
     for number, line in enumerate(text.splitlines(), 1):
         if table := re.match(r"\s*\[+\s*([\w.\-\"]+)\s*\]", line):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, field
+from msgspec import field
 
-from slime_events.core.config.base import Settings
+from slime_events.core.config.base import Settings, doc
 
 
 class TrainerSettings(Settings, frozen=True, kw_only=True):
@@ -16,53 +16,47 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
     given, by its Megatron name, and must not contradict the checkpoint.
     """
 
-    hf_checkpoint: Annotated[str, Meta(description="HF folder: tokenizer, config, first weights")] = ""
-    ref_load: Annotated[str | None, Meta(description="HF folder of the reference model; default: hf-checkpoint")] = None
-    load: Annotated[str | None, Meta(description="trainer checkpoint (or HF folder) to start from")] = None
-    save: Annotated[str | None, Meta(description="folder for trainer checkpoints; default: the run folder")] = None
-    save_interval: Annotated[int | None, Meta(description="save a checkpoint every N steps")] = None
-    actor_num_nodes: Annotated[int, Meta(description="trainer nodes")] = 1
-    actor_num_gpus_per_node: Annotated[int, Meta(description="trainer ranks per node (GPUs, or CPU processes)")] = 1
-    tensor_model_parallel_size: Annotated[int, Meta(description="tensor parallel ranks")] = 1
-    pipeline_model_parallel_size: Annotated[int, Meta(description="pipeline parallel ranks")] = 1
-    context_parallel_size: Annotated[int, Meta(description="context parallel ranks (GPU only)")] = 1
-    sequence_parallel: Annotated[bool, Meta(description="sequence parallelism beside tensor parallelism")] = False
-    distributed_timeout_minutes: Annotated[int, Meta(description="process group time-out")] = 10
-    global_batch_size: Annotated[int | None, Meta(description="rollouts per optimizer step")] = None
-    num_steps_per_rollout: Annotated[int | None, Meta(description="optimizer steps per rollout step")] = None
-    micro_batch_size: Annotated[int, Meta(description="samples per forward without dynamic batching")] = 1
-    use_dynamic_batch_size: Annotated[bool, Meta(description="pack samples by tokens")] = False
-    max_tokens_per_gpu: Annotated[int | None, Meta(description="token limit of one packed micro batch")] = None
-    balance_data: Annotated[bool, Meta(description="balance tokens over data parallel ranks")] = False
+    hf_checkpoint: Annotated[str, doc("HF folder: tokenizer, config, first weights")] = ""
+    ref_load: Annotated[str | None, doc("HF folder of the reference model; default: hf-checkpoint")] = None
+    load: Annotated[str | None, doc("trainer checkpoint (or HF folder) to start from")] = None
+    save: Annotated[str | None, doc("folder for trainer checkpoints; default: the run folder")] = None
+    save_interval: Annotated[int | None, doc("save a checkpoint every N steps")] = None
+    actor_num_nodes: Annotated[int, doc("trainer nodes")] = 1
+    actor_num_gpus_per_node: Annotated[int, doc("trainer ranks per node (GPUs, or CPU processes)")] = 1
+    tensor_model_parallel_size: Annotated[int, doc("tensor parallel ranks")] = 1
+    pipeline_model_parallel_size: Annotated[int, doc("pipeline parallel ranks")] = 1
+    context_parallel_size: Annotated[int, doc("context parallel ranks (GPU only)")] = 1
+    sequence_parallel: Annotated[bool, doc("sequence parallelism beside tensor parallelism")] = False
+    distributed_timeout_minutes: Annotated[int, doc("process group time-out")] = 10
+    global_batch_size: Annotated[int | None, doc("rollouts per optimizer step")] = None
+    num_steps_per_rollout: Annotated[int | None, doc("optimizer steps per rollout step")] = None
+    micro_batch_size: Annotated[int, doc("samples per forward without dynamic batching")] = 1
+    use_dynamic_batch_size: Annotated[bool, doc("pack samples by tokens")] = False
+    max_tokens_per_gpu: Annotated[int | None, doc("token limit of one packed micro batch")] = None
+    balance_data: Annotated[bool, doc("balance tokens over data parallel ranks")] = False
     skip_zero_advantage: Annotated[
-        bool, Meta(description="no pass for samples whose advantage is exactly zero where nothing else needs one")
+        bool, doc("no pass for samples whose advantage is exactly zero where nothing else needs one")
     ] = True
-    optimizer: Annotated[Literal["adam", "sgd"], Meta(description="optimizer")] = "adam"
-    lr: Annotated[float, Meta(description="learning rate")] = 1e-6
-    min_lr: Annotated[float, Meta(description="floor of the learning rate")] = 0.0
+    optimizer: Annotated[Literal["adam", "sgd"], doc("optimizer")] = "adam"
+    lr: Annotated[float, doc("learning rate")] = 1e-6
+    min_lr: Annotated[float, doc("floor of the learning rate")] = 0.0
     lr_decay_style: Annotated[
-        Literal["constant", "linear", "cosine", "inverse-square-root", "WSD"], Meta(description="schedule")
+        Literal["constant", "linear", "cosine", "inverse-square-root", "WSD"], doc("schedule")
     ] = "constant"
-    lr_decay_iters: Annotated[int | None, Meta(description="optimizer steps to decay over; default: the whole run")] = (
-        None
-    )
-    lr_warmup_iters: Annotated[int, Meta(description="linear warm-up, optimizer steps")] = 0
-    weight_decay: Annotated[float, Meta(description="weight decay")] = 0.0
-    adam_beta1: Annotated[float, Meta(description="Adam beta 1")] = 0.9
-    adam_beta2: Annotated[float, Meta(description="Adam beta 2")] = 0.98
-    adam_eps: Annotated[float, Meta(description="Adam epsilon")] = 1e-8
-    clip_grad: Annotated[float, Meta(description="gradient norm clip; 0 is off")] = 1.0
-    bf16: Annotated[bool, Meta(description="train in bfloat16 with float32 main weights (CPU default: float32)")] = (
-        False
-    )
-    seed: Annotated[int, Meta(description="Megatron's seed")] = 1234
-    update_weights_interval: Annotated[int, Meta(description="publish weights every N steps")] = 1
+    lr_decay_iters: Annotated[int | None, doc("optimizer steps to decay over; default: the whole run")] = None
+    lr_warmup_iters: Annotated[int, doc("linear warm-up, optimizer steps")] = 0
+    weight_decay: Annotated[float, doc("weight decay")] = 0.0
+    adam_beta1: Annotated[float, doc("Adam beta 1")] = 0.9
+    adam_beta2: Annotated[float, doc("Adam beta 2")] = 0.98
+    adam_eps: Annotated[float, doc("Adam epsilon")] = 1e-8
+    clip_grad: Annotated[float, doc("gradient norm clip; 0 is off")] = 1.0
+    bf16: Annotated[bool, doc("train in bfloat16 with float32 main weights (CPU default: float32)")] = False
+    seed: Annotated[int, doc("Megatron's seed")] = 1234
+    update_weights_interval: Annotated[int, doc("publish weights every N steps")] = 1
     keep_weights: Annotated[
-        int, Meta(description="weight versions kept on disk: the newest N and those with a checkpoint; 0 keeps all")
+        int, doc("weight versions kept on disk: the newest N and those with a checkpoint; 0 keeps all")
     ] = 4
-    megatron: Annotated[dict[str, Any], Meta(description="other Megatron settings by name")] = field(
-        default_factory=dict
-    )
+    megatron: Annotated[dict[str, Any], doc("other Megatron settings by name")] = field(default_factory=dict)
 
     @property
     def world_size(self) -> int:

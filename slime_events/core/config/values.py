@@ -1,7 +1,7 @@
-"""`ValueType`: what a setting can hold, and how words of a command line become such a value.
+"""`ValueType`: the type of a setting, and the conversion of command line words to it.
 
-The same type is read from our own structs and from the annotations in other packages' source, so that a flag of
-SGLang's or Megatron's is converted and refused in the same way as one of ours.
+It is read from our own structs and from annotations in other packages' source, so that flags of SGLang and Megatron
+are converted and refused like our own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from schemas.errors import InvalidValue
 
 
 class Kind(enum.IntEnum):
-    """One plain kind of value. The order is the order in which a word is tried as each of them."""
+    """A kind of value, in the order in which a word is tried as each of them."""
 
     BOOL = 0
     INT = 1
@@ -42,7 +42,7 @@ _PLAIN_NAMES = {"bool": Kind.BOOL, "int": Kind.INT, "float": Kind.FLOAT, "str": 
 
 @dataclass(frozen=True, slots=True)
 class ValueType:
-    """`kinds` that one value may be of, `choices` where only those are allowed; `scalar`, `many`: one value, a list."""
+    """kinds: of one value. choices: the allowed values, if limited. scalar, many: one value, a list of values."""
 
     kinds: tuple[Kind, ...]
     scalar: bool = True
@@ -51,7 +51,7 @@ class ValueType:
 
     @property
     def switch(self) -> bool:
-        """A flag of this type takes no word: its presence is the value."""
+        """Whether a flag of this type takes no word: its presence is the value."""
         return self.kinds == (Kind.BOOL,) and not self.many
 
     def __str__(self) -> str:
@@ -84,7 +84,7 @@ def of_annotation(hint: Any) -> ValueType:
 
 
 def of_source(node: ast.expr) -> ValueType | None:
-    """The type that an annotation in source says; None where no command line could give such a value."""
+    """The type of an annotation in source; None where no command line can give such a value."""
     if isinstance(node, ast.Name):
         if node.id in ("dict", "Dict"):
             return ValueType((Kind.JSON,))
@@ -116,7 +116,7 @@ def _union(nodes: list[ast.expr]) -> ValueType | None:
 
 
 def parse_words(flag: str, words: Sequence[str], expected: ValueType) -> Any:
-    """The value that `words` say for `flag`; InvalidValue names the flag, the word and what it should have been."""
+    """The value of `words`; InvalidValue names the flag, the word and the expected type."""
     values = [_parse_word(flag, word, expected) for word in words]
     if expected.many and (len(values) > 1 or not expected.scalar):
         return values
@@ -165,7 +165,7 @@ _READERS: dict[Kind, typing.Callable[[str], Any]] = {
 
 
 def fits(value: Any, expected: ValueType) -> bool:
-    """Whether a value that already has a type (from TOML) is of the expected one."""
+    """Whether a typed value (from TOML) is of the expected type."""
     if isinstance(value, list):
         single = ValueType(expected.kinds, choices=expected.choices)
         return expected.many and all(fits(one, single) for one in value)

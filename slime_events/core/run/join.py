@@ -1,4 +1,4 @@
-"""`join_run`: how a process enters a run, whatever its role."""
+"""`join_run`: how a process of any role joins a run."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from pathlib import Path
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import RunAddress
 from slime_events.core.telemetry.process_log import setup_logging
-from slime_events.core.telemetry.telemetry import Telemetry, span_file
-from slime_events.core.telemetry.traced_log import TracedLog
+from slime_events.core.telemetry.telemetry import Telemetry, TracedLog, span_file
 from storage.jetstream.log import JetStreamLog
 
 
 @contextlib.asynccontextmanager
 async def join_run(address: RunAddress, role: str) -> AsyncIterator[Participant]:
-    """A worker of the run: its log is open, its spans are exported, its process logs into the run folder."""
+    """A participant of the run: its log is open, its spans are exported, its process log is in the run folder."""
     folder = Path(address.folder)
     setup_logging(role, folder / "logs")
     spans = span_file(folder, role, os.getpid())

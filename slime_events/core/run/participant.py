@@ -1,4 +1,4 @@
-"""`Participant`: who says an event, and how it gets its envelope."""
+"""`Participant`: a process that appends events to a run."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from schemas.event import Event, type_of
 from schemas.runs import RunFailed, RunFinished, RunResumed
 from schemas.subjects import about, of_type
 from schemas.workers import WorkerJoined
-from slime_events.core.run.incarnation import Incarnation
+from slime_events.core.run.run_address import Incarnation
 from slime_events.core.telemetry.event_spans import traceparent_of
 from storage.log import Append, EventLog, Fence, Recorded, once
 
 
 class Participant:
-    """One process's voice in a run. The clock is here, so that decisions need none.
+    """Appends a process's events in envelopes. It reads the clock, so that decisions need none.
 
-    incarnation: the one that the process belongs to; None where it may outlive it.
+    incarnation: the one that the process belongs to; None for a process that may outlive it.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Participant:
         self.id = name or f"{role}-{secrets.token_hex(4)}"
 
     def enclose(self, event: Event, *, cause: str | None = None, traceparent: str | None = None) -> Envelope:
-        """The event in an envelope of now and us. traceparent: a sender's; by default that of the event's own span."""
+        """The event in an envelope. traceparent: an outside sender's; by default that of the event's own span."""
         return enclose(
             self.log.run,
             event,
@@ -49,43 +49,39 @@ class Participant:
         )
 
     async def append(self, events: Sequence[Event], *, cause: str | None = None) -> list[int]:
-        """Append events that may each stand only once under their subject, all or nothing."""
+        """Append events that may exist only once under their subject, all or none."""
         return await self.log.append([once(self.enclose(event, cause=cause)) for event in events])
 
     async def append_fenced(self, event: Event, fence: Fence | None = None) -> int:
-        """Append one event whose subject may hold others already."""
+        """Append one event whose subject may already hold others."""
         return (await self.log.append([Append(self.enclose(event), fence)]))[0]
 
     async def join(self, seconds: dict[str, float]) -> None:
-        """Say that this process takes part. seconds: what its start was made of."""
+        """Append worker.joined. seconds: the parts of its start."""
         joined = WorkerJoined(
-            worker=self.id,
-            role=self.role,
-            pid=os.getpid(),
-            node=socket.gethostname(),
-            seconds=seconds,
+            worker=self.id, role=self.role, pid=os.getpid(), node=socket.gethostname(), seconds=seconds
         )
         await self.append([joined])
 
     def is_over(self, over: bool, event: Event) -> bool:
-        """The fold that tells whether the run is over for this process: ended, or resumed without it."""
+        """Fold: whether the run is over for this process, because it ended or was resumed without it."""
         if isinstance(event, RunResumed) and self.incarnation is not None:
             return event.incarnation > self.incarnation.number
         return is_over(over, event)
 
 
 def is_over(over: bool, event: Event) -> bool:
-    """The fold that tells whether a run is over: an end ends it, until it is resumed."""
+    """Fold: whether a run is over. It is from its end until it is resumed."""
     return isinstance(event, RunFinished | RunFailed) or (over and not isinstance(event, RunResumed))
 
 
 def subjects_of(run: str, folded: Iterable[type[Event]]) -> tuple[str, ...]:
-    """What a process follows that folds these types of events, and what the run says of itself."""
+    """Subjects of these event types and of the run's own events."""
     return (about(run, "run", "run"), *(of_type(run, type_of(cls)) for cls in folded))
 
 
 async def run_events_before(position: int, log: EventLog) -> list[Recorded]:
-    """What the run had said of itself before a position: a fold that begins there has to know it."""
+    """The run's own events before a position, for a fold that begins there."""
     if position <= 1:
         return []
     return [recorded async for recorded in log.read(1, about(log.run, "run", "run")) if recorded.position < position]

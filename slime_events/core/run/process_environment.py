@@ -1,5 +1,6 @@
-"""What processes that hold a model inherit, whoever starts them: the same for all, since digests depend on it. And who
-yields the processor to whom.
+"""Environment variables of processes that hold a model, and the niceness of each role.
+
+The variables are the same for all: digests depend on them.
 """
 
 from __future__ import annotations
@@ -9,21 +10,22 @@ import os
 from pathlib import Path
 
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 * 1024**2), "MALLOC_TRIM_THRESHOLD_": str(1024**3)}
-"""glibc gives tensors of 128 KB and more back at every free, and taking them anew costs a page fault for each 4 KB:
-thousands in one training step, a tenth of its time. The engine inherits this from its replica."""
+"""By default glibc returns tensors of 128 KB and more to the system at every free, and allocating them again costs a
+page fault for each 4 KB: thousands in one training step, a tenth of its time. The engine inherits it from its replica.
+"""
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
-"""How sums are split over threads decides their last bits."""
+"""The split of a sum over threads decides its last bits."""
 
 GENERATES, TRAINS, IN_NO_HURRY = 10, 15, 19
-"""Niceness. Who decides, grades or hands on an event takes a millisecond that a whole step waits for, and on few cores
-must not queue behind those that compute for long. Where training overlaps generation, generation is what lasts longer.
-Last come those that nobody waits for.
+"""Niceness. Deciding, grading or passing on an event takes a millisecond that a whole step waits for; with few cores it
+must not queue behind long computation. Where training overlaps generation, generation takes longer. Processes that
+nobody waits for come last.
 """
 
 
 def yield_to_others(nice: int) -> None:
-    """Give this process at least that niceness: on Linux all its threads, each of which has one of its own there."""
+    """Give this process at least this niceness; on Linux each of its threads, which have their own there."""
     threads = [int(path.name) for path in Path("/proc/self/task").glob("*")] or [0]
     for thread in threads:
         with contextlib.suppress(ProcessLookupError):

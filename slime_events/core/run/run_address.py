@@ -1,10 +1,31 @@
-"""`RunAddress`: all that a process must be told to take part in a run."""
+"""`RunAddress`: all that a process needs to join a run."""
 
 from __future__ import annotations
 
 import msgspec
 
-from slime_events.core.run.incarnation import Incarnation
+
+class Incarnation(msgspec.Struct, frozen=True, kw_only=True):
+    """A run from run.started or run.resumed to its end or to the crash of all its processes.
+
+    number: 0 for the first, n after the n-th `run.resumed`. since: position of the event that began it. requests_from:
+    the first position at which a rollout.requested may still be unanswered. Each incarnation has a queue of its own, so
+    requests that lost engines hold are delivered at once instead of after their leases.
+    """
+
+    number: int = 0
+    since: int = 0
+    requests_from: int = 1
+
+    @property
+    def queue(self) -> str:
+        """Name of the queue that the engines take requests from."""
+        return queue_of(self.number)
+
+
+def queue_of(number: int) -> str:
+    """The queue of an incarnation by its number."""
+    return f"engines-{number}" if number else "engines"
 
 
 class RunAddress(msgspec.Struct, frozen=True, kw_only=True):

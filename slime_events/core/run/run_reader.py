@@ -1,7 +1,7 @@
-"""`OpenedRun`: a run to look at, wherever it is: on now, finished, or only an archive in object storage.
+"""`OpenedRun`: a run opened for reading, whether it is on, finished, or only an archive in object storage.
 
-name, or path of a run's folder   its log, on the server that it has or on one that is started to read it
-URL of an archived run            `<archive URL>/<run>`, such as s3://bucket/archive/demo: nothing else is needed
+name, or path of a run's folder   its log, on its running server or on one that is started to read it
+URL of an archived run            `<archive URL>/<run>`, such as s3://bucket/archive/demo
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ NOT_STARTED = "the log of run {run} does not say that it was started: it is empt
 
 @dataclass(frozen=True, slots=True)
 class OpenedRun:
-    """log: to read only. settings: in force at its end. fetch: an array's numbers, from the event or the blob store.
-    folder: None for an archive. where: what was asked for, in a form that opens it again from any working directory.
+    """log: read-only. settings: in force at its end. fetch: gives an array's numbers, from the event or the blob store.
+    folder: None for an archive. where: opens the run again from any working directory.
     """
 
     log: Readable
@@ -44,7 +44,7 @@ class OpenedRun:
 
     @property
     def run(self) -> str:
-        """The name that it was started with."""
+        """The name that the run was started with."""
         return self.log.run
 
 
@@ -64,7 +64,7 @@ async def open_run(where: str, runs_dir: str | Path = RUNS_DIR) -> AsyncIterator
 
 
 async def branched_of(log: Readable) -> Branched | None:
-    """Where a run goes on from itself; None for one that begins with its base checkpoint. Raises RunNotFound."""
+    """The run and version that a run continues; None where it begins with a base checkpoint. Raises RunNotFound."""
     async for event in _run_events(log):
         if isinstance(event, RunStarted):
             return event.branched
@@ -73,7 +73,7 @@ async def branched_of(log: Readable) -> Branched | None:
 
 @contextlib.asynccontextmanager
 async def open_parent(branched: Branched) -> AsyncIterator[OpenedRun]:
-    """The run that one goes on from, or follows. Raises RunNotFound where it has gone, StorageError, ConfigError."""
+    """Open the run that another continues or follows. Raises RunNotFound if it is gone, StorageError, ConfigError."""
     async with contextlib.AsyncExitStack() as stack:
         try:
             parent = await stack.enter_async_context(open_run(branched.where))
@@ -88,7 +88,7 @@ def is_archive(where: str) -> bool:
 
 
 def open_archive(where: str) -> ArchiveReader:
-    """What was sealed by now. Raises RunNotFound for a place without segments, ArchiveDamaged, StorageError."""
+    """The segments sealed so far. Raises RunNotFound where there are none, ArchiveDamaged, StorageError."""
     url, _, run = where.rstrip("/").rpartition("/")
     reader = ArchiveReader(url, run)
     if not reader.last:

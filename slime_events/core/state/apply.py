@@ -3,25 +3,237 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
+from msgspec import UNSET, structs
+
+from schemas.archives import ArchiveSealed
 from schemas.batches import BatchSealed
 from schemas.checkpoints import CheckpointSaved
 from schemas.evals import EvalCompleted
-from schemas.event import Purpose
-from schemas.groups import GroupAccepted, GroupRejected
-from schemas.ids import place_of
+from schemas.event import Event, Purpose
+from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
+from schemas.ids import TRAIN, evaluation_id, group_of, place_of
+from schemas.prompts import PromptRejected, PromptSubmitted
 from schemas.registry import EVENT_CLASSES
 from schemas.rewards import RewardAssigned, RewardFailed
-from schemas.rollouts import RolloutCompleted, RolloutFailed, RolloutProgressed, RolloutRequested
+from schemas.rollouts import RolloutCompleted, RolloutFailed, RolloutProgressed, RolloutRequested, RolloutSuspended
+from schemas.runs import Branched, RunFailed, RunFinished, RunResumed, RunStarted
 from schemas.steps import StepCommitted
 from schemas.turns import TurnBegun, TurnRecorded
 from schemas.weights import WeightsActivated, WeightsPublished
+from schemas.workers import WorkerLost
 from slime_events.core.state.group import GroupPhase, GroupState, SamplePhase, SampleState
-from slime_events.core.state.partial_events import SHORT, SHORT_DECISIONS, Completed, Requested, Rewarded, Told
-from slime_events.core.state.rules import RULES, Rule, sample_of
-from slime_events.core.state.run import RunState
+from slime_events.core.state.partial_events import (
+    PARTIAL_DECISIONS,
+    PARTIAL_EVENTS,
+    Completed,
+    FoldedEvent,
+    Requested,
+    Rewarded,
+)
+from slime_events.core.state.run import EvalState, RunPhase, RunState, SealedState
 from storage.log import Recorded
+
+# Looked up once: in a loop of a million events the look-up of an enum's member takes much of the time.
+_TRAIN, _SUBMITTED = Purpose.TRAIN, GroupPhase.SUBMITTED
+_REQUESTED, _RUNNING = SamplePhase.REQUESTED, SamplePhase.RUNNING
+_COMPLETED, _GRADED = SamplePhase.COMPLETED, SamplePhase.GRADED
+
+
+def _run_started(state: RunState, event: RunStarted, at: int, position: int) -> None:
+    state.phase = RunPhase.RUNNING
+    if event.branched is not None:
+        _begin_branch(state, event.branched)
+
+
+def _begin_branch(state: RunState, branched: Branched) -> None:
+    """Start from the parent's version and cursors, without its open groups. Counts are of its own log."""
+    state.branched = structs.replace(branched, draws=UNSET)  # `DrawStats` folds them
+    state.version = state.next_step = branched.version
+    state.weights_digest, state.optimizer_digest = branched.weights_digest, branched.optimizer_digest
+    state.cursors = dict(branched.cursors)
+
+
+def _run_resumed(state: RunState, event: RunResumed, at: int, position: int) -> None:
+    state.phase, state.failure, state.activated = RunPhase.RUNNING, "", {}
+
+
+def _run_finished(state: RunState, event: RunFinished, at: int, position: int) -> None:
+    state.phase = RunPhase.FINISHED
+
+
+def _run_failed(state: RunState, event: RunFailed, at: int, position: int) -> None:
+    state.phase, state.failure = RunPhase.FAILED, event.reason
+
+
+def _prompt_submitted(state: RunState, event: PromptSubmitted, at: int, position: int) -> None:
+    group = GroupState(
+        group=event.group,
+        prompt=event.tokens,
+        position=position,
+        purpose=event.purpose,
+        dataset=event.dataset,
+        source_path=event.source.path,
+        text=event.text,
+        label=event.label,
+        metadata=event.metadata,
+        recalled=event.recalled or UNSET,
+    )
+    state.groups[event.group] = group
+    if event.purpose is _TRAIN:
+        state.waiting.append(event.group)
+        state.counts.prompts_submitted += 1
+        _advance(state, event.source.path, event.source.offset)
+        return
+    version = event.version if event.version is not None else state.published
+    group.version = version
+    key = evaluation_id(event.dataset, version)
+    state.evals_begun[event.dataset] = max(version, state.evals_begun.get(event.dataset, -1))
+    state.evals.setdefault(key, EvalState(dataset=event.dataset, version=version)).groups.append(event.group)
+
+
+def _prompt_rejected(state: RunState, event: PromptRejected, at: int, position: int) -> None:
+    state.counts.prompts_rejected += 1
+    if event.dataset == TRAIN:  # an evaluation may read the same file and has no cursor
+        _advance(state, event.source.path, event.source.offset)
+
+
+def _advance(state: RunState, path: str, offset: int) -> None:
+    state.cursors[path] = max(state.cursors.get(path, 0), offset + 1)
+
+
+def sample_of(state: RunState, sample: str) -> SampleState | None:
+    """The sample with this id, while its group is open."""
+    group = state.groups.get(group_of(sample))
+    return group.samples.get(sample) if group else None
+
+
+def _rollout_progressed(state: RunState, event: RolloutProgressed, at: int, position: int) -> None:
+    sample = sample_of(state, event.sample)
+    if sample is not None:
+        sample.phase = _RUNNING
+        sample.length = event.start + event.tokens.n
+        sample.add_spans(event.spans)
+
+
+def _rollout_suspended(state: RunState, event: RolloutSuspended, at: int, position: int) -> None:
+    sample = sample_of(state, event.sample)
+    if sample is not None:
+        sample.phase, sample.length = SamplePhase.SUSPENDED, event.length
+        sample.suspensions += 1
+        state.counts.suspensions += 1
+
+
+def _rollout_failed(state: RunState, event: RolloutFailed, at: int, position: int) -> None:
+    sample = sample_of(state, event.sample)
+    if sample is not None:
+        sample.phase, sample.failed_as, sample.failure = SamplePhase.FAILED, event.kind, event.message
+        sample.failures += 1
+        state.counts.samples_failed += 1
+
+
+def _reward_failed(state: RunState, event: RewardFailed, at: int, position: int) -> None:
+    sample = sample_of(state, event.sample)
+    if sample is not None:
+        sample.phase, sample.failure = SamplePhase.UNGRADED, f"{event.kind}: {event.message}"
+        state.counts.rewards_failed += 1
+
+
+def _group_accepted(state: RunState, event: GroupAccepted, at: int, position: int) -> None:
+    group = state.groups.get(event.group)
+    if group is not None:
+        group.phase, group.rewards = GroupPhase.ACCEPTED, event.rewards
+        state.accepted.append(event.group)
+        state.broken_in_a_row = 0
+        state.counts.groups_accepted += 1
+
+
+def _group_rejected(state: RunState, event: GroupRejected, at: int, position: int) -> None:
+    if state.groups.pop(event.group, None) is not None:
+        state.counts.groups_rejected += 1
+        state.broken_in_a_row = 0 if event.cause is RejectionCause.FILTER else state.broken_in_a_row + 1
+        state.rejections[event.cause] = state.rejections.get(event.cause, 0) + 1
+
+
+def _batch_sealed(state: RunState, event: BatchSealed, at: int, position: int) -> None:
+    state.next_step = event.step + 1
+    if state.follows:  # the groups belong to the followed run
+        state.sealed[event.step] = SealedState(groups=(), digest=event.digest)
+        return
+    taken = set(event.groups)
+    state.accepted = [group for group in state.accepted if group not in taken]
+    for group in event.groups:
+        state.groups[group].phase = GroupPhase.SEALED
+    state.sealed[event.step] = SealedState(groups=event.groups, digest=event.digest)
+    state.batch_starts[event.step] = min(state.groups[group].position for group in event.groups)
+
+
+def _step_committed(state: RunState, event: StepCommitted, at: int, position: int) -> None:
+    sealed = state.sealed.pop(event.step, None)
+    for group in sealed.groups if sealed else ():
+        state.groups.pop(group, None)
+        state.counts.groups_trained += 1
+    state.version = event.version
+    state.weights_digest, state.optimizer_digest = event.weights_digest, event.optimizer_digest
+
+
+def _weights_published(state: RunState, event: WeightsPublished, at: int, position: int) -> None:
+    state.published = event.version
+    state.version = max(state.version, event.version)
+    state.weights_digest = event.digest
+
+
+def _weights_activated(state: RunState, event: WeightsActivated, at: int, position: int) -> None:
+    state.activated[event.engine] = event.version
+
+
+def _eval_completed(state: RunState, event: EvalCompleted, at: int, position: int) -> None:
+    done = state.evals.pop(event.entity(), None)
+    for group in done.groups if done else ():
+        state.groups.pop(group, None)
+    state.eval_means[event.dataset] = event.mean
+
+
+def _checkpoint_saved(state: RunState, event: CheckpointSaved, at: int, position: int) -> None:
+    state.counts.checkpoints += 1
+    state.batch_starts = {step: start for step, start in state.batch_starts.items() if step >= event.version}
+
+
+def _archive_sealed(state: RunState, event: ArchiveSealed, at: int, position: int) -> None:
+    state.counts.segments += 1
+
+
+def _worker_lost(state: RunState, event: WorkerLost, at: int, position: int) -> None:
+    state.activated.pop(event.worker, None)
+
+
+Rule = Callable[[RunState, Any, int, int], None]
+"""(state, event, at, position): at is the writer's clock, UTC nanoseconds; position is the event's in the log."""
+RULES: dict[type[Event], Rule] = {
+    RunStarted: _run_started,
+    RunResumed: _run_resumed,
+    RunFinished: _run_finished,
+    RunFailed: _run_failed,
+    PromptSubmitted: _prompt_submitted,
+    PromptRejected: _prompt_rejected,
+    RolloutProgressed: _rollout_progressed,
+    RolloutSuspended: _rollout_suspended,
+    RolloutFailed: _rollout_failed,
+    RewardFailed: _reward_failed,
+    GroupAccepted: _group_accepted,
+    GroupRejected: _group_rejected,
+    BatchSealed: _batch_sealed,
+    StepCommitted: _step_committed,
+    WeightsPublished: _weights_published,
+    WeightsActivated: _weights_activated,
+    EvalCompleted: _eval_completed,
+    CheckpointSaved: _checkpoint_saved,
+    ArchiveSealed: _archive_sealed,
+    WorkerLost: _worker_lost,
+}
+
 
 MOVES = (
     RolloutProgressed,
@@ -38,35 +250,31 @@ MOVES = (
     EvalCompleted,
     CheckpointSaved,
 )
-"""What brings a run on, beside completions and rewards. Prompts and requests do not: they may pile up while nobody
-works on them.
+"""Events that count as progress of a run, beside completions and rewards. Prompts and requests do not: they may pile
+up while nobody works on them.
 """
-
-# Looked up once: what is done a million times would spend much of its time on finding its enums' members.
-_TRAIN, _SUBMITTED = Purpose.TRAIN, GroupPhase.SUBMITTED
-_REQUESTED, _COMPLETED, _GRADED = SamplePhase.REQUESTED, SamplePhase.COMPLETED, SamplePhase.GRADED
 
 
 def apply(state: RunState, recorded: Recorded) -> None:
-    """Fold one event in. Every event counts and chains with all its bytes, also those that change nothing else."""
+    """Fold one event in. Every event counts and enters the chain with all its bytes."""
     _fold(state, (recorded.envelope,), recorded.position)
     state.chain = hashlib.sha256(bytes.fromhex(state.chain) + recorded.data).hexdigest()
 
 
-def apply_all(state: RunState, told: Iterable[Sequence[Told]], chain: str) -> None:
-    """Fold in what follows, as events or as their short forms. chain: sha256 over all up to the last (hex)."""
-    for events in told:
+def apply_all(state: RunState, blocks: Iterable[Sequence[FoldedEvent]], chain: str) -> None:
+    """Fold in the events that follow, whole or partial. chain: sha256 over all events up to the last (hex)."""
+    for events in blocks:
         _fold(state, events, state.events + 1)
     state.chain = chain
 
 
-def _fold(state: RunState, events: Sequence[Told], first: int) -> None:
-    """In order, from position `first` on. What nine of ten events say is dealt with in the loop itself: a call for each
-    of them takes a twentieth of the time.
+def _fold(state: RunState, events: Sequence[FoldedEvent], first: int) -> None:
+    """In order, from position `first` on. The three types that are nine of ten events are handled in the loop itself: a
+    call for each would add a twentieth of the time.
     """
     position, moved, groups, completed, tokens = first - 1, state.moved, state.groups, 0, 0
-    for position, told in enumerate(events, first):
-        event = told.event
+    for position, entry in enumerate(events, first):
+        event = entry.event
         kind = type(event)
         if kind is Rewarded or kind is RewardAssigned:
             moved = position
@@ -83,7 +291,7 @@ def _fold(state: RunState, events: Sequence[Told], first: int) -> None:
             if group is not None and sample is not None:
                 sample.phase, sample.stop, sample.length = _COMPLETED, event.stop, event.length
                 sample.text, sample.digest = event.text, event.digest
-                sample.saw(event.spans)
+                sample.add_spans(event.spans)
                 if event.prompt_text:
                     sample.prompt_text = event.prompt_text
                 if group.purpose is _TRAIN:
@@ -99,15 +307,15 @@ def _fold(state: RunState, events: Sequence[Told], first: int) -> None:
                 sample = group.samples.get(event.sample)
                 if sample is None:
                     group.samples[event.sample] = SampleState(
-                        sample=event.sample, attempt=event.attempt, requested_at=told.at, min_version=event.min_version
+                        sample=event.sample, attempt=event.attempt, requested_at=entry.at, min_version=event.min_version
                     )
                 else:
-                    sample.attempt, sample.phase, sample.requested_at = event.attempt, _REQUESTED, told.at
+                    sample.attempt, sample.phase, sample.requested_at = event.attempt, _REQUESTED, entry.at
                     sample.min_version = event.min_version
         else:
             rule, moves = _RULES[kind]
             if rule is not None:
-                rule(state, event, told.at, position)
+                rule(state, event, entry.at, position)
             if moves:
                 moved = position
     state.events, state.moved = position, moved
@@ -116,7 +324,7 @@ def _fold(state: RunState, events: Sequence[Told], first: int) -> None:
 
 
 def _take_up(state: RunState, group: GroupState, version: int) -> None:
-    """The first request of a group."""
+    """First request of a group."""
     group.phase = GroupPhase.REQUESTED
     if group.purpose is _TRAIN:
         group.order, group.version = state.counts.groups_requested, version
@@ -125,16 +333,16 @@ def _take_up(state: RunState, group: GroupState, version: int) -> None:
 
 
 def _join(state: RunState, event: RolloutCompleted) -> None:
-    """A further sample of a rollout joins its group, at its place."""
-    asked_for = sample_of(state, event.rollout)
-    if asked_for is not None:
+    """Add a further sample of a rollout to its group, at its index."""
+    requested = sample_of(state, event.rollout)
+    if requested is not None:
         samples = state.groups[event.group].samples
         samples[event.sample] = SampleState(
-            sample=event.sample, attempt=event.attempt, min_version=asked_for.min_version
+            sample=event.sample, attempt=event.attempt, min_version=requested.min_version
         )
         state.groups[event.group].samples = dict(sorted(samples.items(), key=lambda item: place_of(item[0])))
 
 
 _RULES: dict[type, tuple[Rule | None, bool]] = {kind: (RULES.get(kind), kind in MOVES) for kind in EVENT_CLASSES}
-_RULES |= {short: _RULES[kind] for kind, short in (SHORT | SHORT_DECISIONS).items()}
-"""Of every other event and short form: what it does to a state, and whether it brings the run on."""
+_RULES |= {short: _RULES[kind] for kind, short in (PARTIAL_EVENTS | PARTIAL_DECISIONS).items()}
+"""For each other event and partial form: its rule, and whether it counts as progress."""

@@ -1,4 +1,4 @@
-"""`GroupState` and `SampleState`: an open group, as the log has it so far."""
+"""`GroupState` and `SampleState`: an open group, folded from the log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from schemas.rollouts import FailureKind, StopReason, WeightSpan
 
 
 class GroupPhase(enum.StrEnum):
-    """Where a group stands. Trained and rejected groups leave the state; only counts remain of them."""
+    """Stage of a group. Trained and rejected groups leave the state; only counts remain of them."""
 
     SUBMITTED = "submitted"
     REQUESTED = "requested"
@@ -25,7 +25,7 @@ class GroupPhase(enum.StrEnum):
 
 
 class SamplePhase(enum.StrEnum):
-    """Where a sample stands."""
+    """Stage of a sample."""
 
     REQUESTED = "requested"
     RUNNING = "running"
@@ -36,32 +36,14 @@ class SamplePhase(enum.StrEnum):
     UNGRADED = "ungraded"
 
 
-class SampleState(msgspec.Struct, kw_only=True, gc=False):
-    """One sample. min_version: the weights that were asked for last. length: response tokens in the log. oldest,
-    newest: weight versions over them. failures, suspensions: how often it failed, and rested. prompt_text: of one
-    with a prompt of its own; there is no such field in the state of any other, so its digest is as ever.
-    """
+class VersionRange(msgspec.Struct, kw_only=True, gc=False):
+    """oldest, newest: weight versions over some tokens; None before the first token."""
 
-    sample: str
-    attempt: int = 0
-    phase: SamplePhase = SamplePhase.REQUESTED
-    requested_at: int = 0
-    min_version: int = -1
-    length: int = 0
     oldest: int | None = None
     newest: int | None = None
-    stop: StopReason | None = None
-    text: str = ""
-    digest: str = ""
-    reward: float | None = None
-    failures: int = 0
-    failed_as: FailureKind | None = None
-    failure: str = ""
-    suspensions: int = 0
-    prompt_text: str | msgspec.UnsetType = msgspec.UNSET
 
-    def saw(self, spans: Iterable[WeightSpan]) -> None:
-        """Widen the range of weight versions over its tokens."""
+    def add_spans(self, spans: Iterable[WeightSpan]) -> None:
+        """Widen the range by the versions of these spans."""
         for span in spans:
             version = span.version
             if self.oldest is None or self.newest is None:
@@ -72,10 +54,33 @@ class SampleState(msgspec.Struct, kw_only=True, gc=False):
                 self.newest = version
 
 
+class SampleState(VersionRange, kw_only=True, gc=False):
+    """One sample. min_version: the weights of its newest request. length: response tokens in the log. failures,
+    suspensions: how often it failed and was suspended. prompt_text: only of a sample with a prompt of its own; it is
+    UNSET elsewhere, so that the digests of states without one do not change.
+    """
+
+    sample: str
+    attempt: int = 0
+    phase: SamplePhase = SamplePhase.REQUESTED
+    requested_at: int = 0
+    min_version: int = -1
+    length: int = 0
+    stop: StopReason | None = None
+    text: str = ""
+    digest: str = ""
+    reward: float | None = None
+    failures: int = 0
+    failed_as: FailureKind | None = None
+    failure: str = ""
+    suspensions: int = 0
+    prompt_text: str | msgspec.UnsetType = msgspec.UNSET
+
+
 class GroupState(msgspec.Struct, kw_only=True, gc=False):
-    """One group. position: of its prompt in the log. order: the how-manieth requested. version: the weights when it was
-    requested (an evaluation's: of). recalled: of one whose rollouts are recorded ones; there is no such field in
-    the state of any other, so its digest is as ever.
+    """One group. position: of its prompt in the log. order: index among requested training groups. version: the weights
+    when it was requested; of an evaluation, the weights that it evaluates. recalled: of a group that reuses recorded
+    rollouts; UNSET elsewhere, so that the digests of states without one do not change.
     """
 
     group: str
@@ -96,12 +101,12 @@ class GroupState(msgspec.Struct, kw_only=True, gc=False):
 
     @property
     def graded(self) -> tuple[float, ...]:
-        """The rewards there are, in index order."""
+        """Rewards assigned so far, in index order."""
         return tuple([float(sample.reward) for sample in self.samples.values() if sample.reward is not None])
 
     @property
     def rollout_rewards(self) -> list[float]:
-        """One per rollout, in index order: samples of one rollout share its reward. All must be graded."""
+        """One reward per rollout, in index order: its samples share it. All samples must be graded."""
         first: dict[int, float] = {}
         for sample in self.samples.values():
             if sample.reward is not None:
@@ -110,6 +115,6 @@ class GroupState(msgspec.Struct, kw_only=True, gc=False):
 
     @property
     def oldest(self) -> int:
-        """The oldest weight version that is or may come to be in it: a sample without tokens may get the requested."""
+        """The oldest weight version in it. A sample without tokens counts with the version that was requested."""
         versions = [s.min_version if s.oldest is None else s.oldest for s in self.samples.values()]
         return min(versions, default=self.version)

@@ -1,16 +1,18 @@
-"""Short forms of the frequent events: the fields that a fold looks at, under the same names, and no arrays.
+"""Partial forms of the frequent events: only the fields that a fold reads, under the same names, and no arrays.
 
-A rule reads an event and its short form alike, so there is one set of rules. What is rare is read whole.
+A rule reads an event and its partial form alike, so there is one set of rules. Rare events are decoded whole.
 """
 
 from __future__ import annotations
 
 import statistics
+import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol, Union
 
 import msgspec
 
+from schemas.arrays import Array
 from schemas.batches import BatchSealed
 from schemas.codec import decode
 from schemas.envelope import Envelope
@@ -19,101 +21,59 @@ from schemas.event import Event, type_of
 from schemas.groups import GroupAccepted
 from schemas.registry import EVENT_CLASSES
 from schemas.rewards import RewardAssigned
-from schemas.rollouts import RolloutCompleted, RolloutProgressed, RolloutRequested, StopReason, WeightSpan
+from schemas.rollouts import RolloutCompleted, RolloutProgressed, RolloutRequested
 from schemas.turns import TurnRecorded
 
 
-class Length(msgspec.Struct, frozen=True, gc=False):
+class ArrayLength(msgspec.Struct, frozen=True, gc=False):
     """An array without its numbers."""
 
     n: int
 
 
-class Requested(msgspec.Struct, frozen=True, gc=False, tag_field="type", tag=type_of(RolloutRequested)):
-    """Of rollout.requested."""
-
-    sample: str
-    group: str
-    min_version: int = 0
-    attempt: int = 0
-
-
-class Progressed(msgspec.Struct, frozen=True, gc=False, tag_field="type", tag=type_of(RolloutProgressed)):
-    """Of rollout.progressed."""
-
-    sample: str
-    start: int
-    tokens: Length
-    spans: tuple[WeightSpan, ...]
-    engine: str
+def _partial(kind: type[Event], *names: str) -> type[msgspec.Struct]:
+    """The event's struct with these fields alone, under the same tag."""
+    hints = typing.get_type_hints(kind)
+    types = {name: ArrayLength if hints[name] is Array else hints[name] for name in names}
+    defaults = {one.name: one.default for one in msgspec.structs.fields(kind)}
+    fields = [(n, h) if defaults[n] is msgspec.NODEFAULT else (n, h, defaults[n]) for n, h in types.items()]
+    fields.sort(key=len)  # fields with defaults come last
+    return msgspec.defstruct(
+        f"Partial{kind.__name__}", fields, frozen=True, gc=False, tag_field="type", tag=type_of(kind)
+    )
 
 
-class Completed(msgspec.Struct, frozen=True, gc=False, tag_field="type", tag=type_of(RolloutCompleted)):
-    """Of rollout.completed."""
-
-    sample: str
-    group: str
-    attempt: int
-    length: int
-    stop: StopReason
-    text: str
-    spans: tuple[WeightSpan, ...]
-    digest: str
-    rollout: str = ""
-    prompt_text: str = ""
-
-
-class Rewarded(msgspec.Struct, frozen=True, gc=False, tag_field="type", tag=type_of(RewardAssigned)):
-    """Of reward.assigned."""
-
-    sample: str
-    group: str
-    value: float
-
-
-class Turn(msgspec.Struct, frozen=True, gc=False, tag_field="type", tag=type_of(TurnRecorded)):
-    """Of turn.recorded."""
-
-    sample: str
-
-
-class Accepted(msgspec.Struct, frozen=True, gc=False, tag_field="type", tag=type_of(GroupAccepted)):
-    """Of group.accepted."""
-
-    group: str
-    rewards: tuple[float, ...]
-
-
-class Sealed(msgspec.Struct, frozen=True, gc=False, tag_field="type", tag=type_of(BatchSealed)):
-    """Of batch.sealed."""
-
-    step: int
-    groups: tuple[str, ...]
-    digest: str
-
-
-SHORT: dict[type[Event], type] = {
+Requested = _partial(RolloutRequested, "sample", "group", "min_version", "attempt")
+Completed = _partial(
+    *(RolloutCompleted, "sample", "group", "attempt", "length", "stop", "text", "spans", "digest"),
+    *("rollout", "prompt_text"),
+)
+Rewarded = _partial(RewardAssigned, "sample", "group", "value")
+PARTIAL_EVENTS: dict[type[Event], type] = {
     RolloutRequested: Requested,
-    RolloutProgressed: Progressed,
+    RolloutProgressed: _partial(RolloutProgressed, "sample", "start", "tokens", "spans", "engine"),
     RolloutCompleted: Completed,
     RewardAssigned: Rewarded,
-    TurnRecorded: Turn,
+    TurnRecorded: _partial(TurnRecorded, "sample"),
 }
-SHORT_DECISIONS: dict[type[Event], type] = {GroupAccepted: Accepted, BatchSealed: Sealed}
-"""Without what they were decided on, which no state holds, and which takes longer to read than all else of them."""
+PARTIAL_DECISIONS: dict[type[Event], type] = {
+    GroupAccepted: _partial(GroupAccepted, "group", "rewards"),
+    BatchSealed: _partial(BatchSealed, "step", "groups", "digest"),
+}
+"""Decisions without their inputs, which no state holds and which take longest to decode."""
 _SCHEMA = statistics.mode(kind.SCHEMA for kind in EVENT_CLASSES)
-"""The schema version that most have. Those of another are read one by one."""
+"""The schema version of most events. Events of another version are decoded one by one."""
 
 
-def _decoder(short: Mapping[type[Event], type]) -> msgspec.msgpack.Decoder[Any]:
-    """Of arrays of events, in these short forms where there is one."""
-    kinds = tuple(short.get(kind, kind) for kind in EVENT_CLASSES if kind.SCHEMA == _SCHEMA)
+def _decoder(partial: Mapping[type[Event], type]) -> msgspec.msgpack.Decoder[Any]:
+    """Decodes arrays of events, into these partial forms where there is one."""
+    kinds = tuple(partial.get(kind, kind) for kind in EVENT_CLASSES if kind.SCHEMA == _SCHEMA)
     fields = [("schema", Literal[_SCHEMA]), ("at", int), ("event", Union[kinds])]  # noqa: UP007
     return msgspec.msgpack.Decoder(list[msgspec.defstruct("Wire", fields, frozen=True, gc=False)])  # type: ignore[misc]
 
 
-class Told(Protocol):
-    """An event or its short form. at: UTC nanoseconds."""
+class FoldedEvent(Protocol):
+    """An event or its partial form. at: UTC nanoseconds."""
 
     @property
     def at(self) -> int: ...
@@ -122,36 +82,38 @@ class Told(Protocol):
     def event(self) -> Any: ...
 
 
-_wires, _whole_decisions = _decoder(SHORT | SHORT_DECISIONS), _decoder(SHORT)
+_all_partial, _whole_decisions = _decoder(PARTIAL_EVENTS | PARTIAL_DECISIONS), _decoder(PARTIAL_EVENTS)
 _raws = msgspec.msgpack.Decoder(list[msgspec.Raw])
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
-def read_short(arrays: Iterable[bytes], first: int, *, decisions: bool = False) -> Iterator[Sequence[Told]]:
-    """The events in MessagePack arrays of them, each array decoded when it is come to. first: position of the first.
-    decisions: those whole, for who asks what they were decided on.
+def read_partial_events(
+    arrays: Iterable[bytes], first: int, *, decisions: bool = False
+) -> Iterator[Sequence[FoldedEvent]]:
+    """The events in MessagePack arrays, decoded one array at a time. first: position of the first event. decisions:
+    decode decisions whole, with their inputs.
 
     Raises a SchemaError that names the position.
     """
-    decoder = _whole_decisions if decisions else _wires
+    decoder = _whole_decisions if decisions else _all_partial
     for array in arrays:
         try:
-            found: Sequence[Told] = decoder.decode(array)
-        except _UNREADABLE:  # of one that needs an upcaster, or an error of its own
-            found = _one_by_one(array, first)
-        yield found
-        first += len(found)
+            events: Sequence[FoldedEvent] = decoder.decode(array)
+        except _UNREADABLE:  # an event needs an upcaster, or raises an error of its own
+            events = _one_by_one(array, first)
+        yield events
+        first += len(events)
 
 
-def _one_by_one(array: bytes, first: int) -> Sequence[Told]:
+def _one_by_one(array: bytes, first: int) -> Sequence[FoldedEvent]:
     try:
         raws = _raws.decode(array)
     except _UNREADABLE as error:
         raise DamagedEvent(f"not events, from position {first} on: {error}") from error
-    return [_read(bytes(raw), position) for position, raw in enumerate(raws, first)]
+    return [_decode(bytes(raw), position) for position, raw in enumerate(raws, first)]
 
 
-def _read(data: bytes, position: int) -> Envelope:
+def _decode(data: bytes, position: int) -> Envelope:
     try:
         return decode(data)
     except SchemaError as error:

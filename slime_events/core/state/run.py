@@ -1,4 +1,4 @@
-"""`RunState`: the whole run as a fold of its log."""
+"""`RunState`: the whole run, folded from its log."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from schemas.runs import Branched
 from slime_events.core.state.group import GroupPhase, GroupState
 
 FOLD = 3
-"""Version of the state and its rules: raised with every change that gives a log another state digest."""
+"""Version of the state and its rules. Raise it with every change that gives a log another state digest."""
 
 
 class RunPhase(enum.StrEnum):
-    """Where a run stands."""
+    """Stage of a run."""
 
     NEW = "new"
     RUNNING = "running"
@@ -25,7 +25,7 @@ class RunPhase(enum.StrEnum):
 
 
 class Counts(msgspec.Struct, kw_only=True):
-    """How many, since the beginning. Groups and samples are of training; evaluation counts its own."""
+    """Totals since the beginning. Groups and samples of training; evaluation counts its own."""
 
     prompts_submitted: int = 0
     prompts_rejected: int = 0
@@ -52,22 +52,22 @@ class EvalState(msgspec.Struct, kw_only=True):
 
 
 class SealedState(msgspec.Struct, kw_only=True):
-    """A batch that waits for its step."""
+    """A sealed batch that is not trained yet."""
 
     groups: tuple[str, ...]
     digest: str
 
 
 class RunState(msgspec.Struct, kw_only=True):
-    """What the run adds up to at position `events`.
+    """The run at position `events`.
 
-    chain: sha256 over the bytes of all events in order, so that no event can be missing or changed. version: of the
-    newest committed weights (-1 before version 0), published: of the newest that engines can load. cursors: prompts
-    drawn so far by source. batch_starts: position of the oldest prompt in each batch, by step, from the newest
-    checkpoint on: how far back a trainer that starts from it has to read. next_step: the first step that is not sealed.
-    activated: version by engine. moved: position of the newest event that brought the run on. broken_in_a_row: groups
-    rejected for a failed rollout, reward or filter since the last that was not. branched: of a run that goes on from a
-    version of another; there is no such field in the state of one that does not, so its digest is as ever.
+    chain: sha256 over the bytes of all events in order: a missing or changed event changes it. version: newest
+    committed weights (-1 before version 0); published: newest weights that engines can load. cursors: prompts drawn so
+    far, by source. batch_starts: position of the oldest prompt in each batch since the newest checkpoint, by step: a
+    trainer that starts from the checkpoint reads from there. next_step: the first step that is not sealed. activated:
+    version by engine. moved: position of the newest event that counts as progress. broken_in_a_row: groups rejected in
+    a row for a failed rollout, reward or filter. branched: only of a run that continues a version of another run; UNSET
+    elsewhere, so that the digests of other states do not change.
     """
 
     run: str
@@ -98,38 +98,38 @@ class RunState(msgspec.Struct, kw_only=True):
 
     @property
     def first(self) -> int:
-        """The version that the run begins with: 0, or that of another run."""
+        """The first version: 0, or the version of another run that this one continues."""
         return 0 if self.branched is msgspec.UNSET else self.branched.version
 
     @property
     def follows(self) -> bool:
-        """Whether its batches are of another run's rollouts."""
+        """Whether its batches are made of another run's rollouts."""
         return self.branched is not msgspec.UNSET and self.branched.follows
 
     @property
     def steps(self) -> int:
-        """Steps committed, those before a branch's beginning included."""
+        """Steps committed, including those before a branch began."""
         return max(self.version, 0)
 
     def in_phase(self, phase: GroupPhase) -> list[GroupState]:
-        """Training groups in one phase, by the order they were requested in."""
-        found = [g for g in self.groups.values() if g.phase == phase and g.purpose is Purpose.TRAIN]
-        return sorted(found, key=lambda group: group.order)
+        """Training groups in one phase, in the order of their requests."""
+        groups = [g for g in self.groups.values() if g.phase == phase and g.purpose is Purpose.TRAIN]
+        return sorted(groups, key=lambda group: group.order)
 
     @property
     def unsealed_groups(self) -> int:
-        """Open groups that no batch has yet."""
+        """Open groups that are in no batch yet."""
         return self.open_groups - sum(len(sealed.groups) for sealed in self.sealed.values())
 
     @property
     def open_groups(self) -> int:
-        """requested - (trained + rejected): what backpressure bounds."""
+        """requested - (trained + rejected): backpressure limits it."""
         counts = self.counts
         return counts.groups_requested - counts.groups_trained - counts.groups_rejected
 
 
 def state_digest(state: RunState) -> str:
-    """sha256 of the state in canonical form, hex. Equal digests are equal states."""
-    # Through plain values, since the encoder that sorts keys takes no steps for keys.
+    """sha256 of the state in canonical form, hex. Equal digests mean equal states."""
+    # Through plain values: the encoder that sorts keys takes no integers as keys.
     plain = msgspec.to_builtins(state, str_keys=True, builtin_types=(bytes,), order="sorted")
     return hashlib.sha256(msgspec.msgpack.encode(plain)).hexdigest()

@@ -1,18 +1,29 @@
-"""`Snapshot`: a state put away with its place in the log, so that a fold need not begin at position 1.
+"""`Snapshot`: a state stored with its log position, and `Snapshots`: the newest of a run as files in one folder.
 
-Only a cache: whoever has none, or none that is right, folds from the beginning and comes to the same state.
+Only a cache: without a valid snapshot a process folds the log from position 1 and gets the same state.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
+import logging
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import msgspec
 import zstandard
 
 from slime_events.core.state.run import FOLD, RunState
+from storage.log import EventLog
+from storage.object_store import ObjectFolder
 
+log = logging.getLogger(__name__)
+
+KEPT = 2
+"""The newest, and one more in case the newest is damaged."""
+SUFFIX = ".snapshot"
 MAGIC = b"slime-events snapshot\n"
 LEVEL = 3
 
@@ -20,8 +31,8 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """fold: the rules that folded it. before: the chain up to the event before the last (hex), which with that event's
-    bytes gives the state's own: so one event of a log shows whether the snapshot is of its history.
+    """fold: version of the rules that folded it. before: the chain up to the last event but one (hex). With the last
+    event's bytes it gives the state's own chain, so one event of a log shows whether the snapshot is of its history.
     """
 
     fold: int
@@ -30,35 +41,33 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def position(self) -> int:
-        """Of the last event folded in."""
+        """Position of the last event folded in."""
         return self.state.events
 
     def is_followed_by(self, last: bytes) -> bool:
-        """Whether the chain is right, given the record at `position`."""
+        """Whether the record at `position` continues the chain."""
         return hashlib.sha256(bytes.fromhex(self.before) + last).hexdigest() == self.state.chain
 
 
 class Unusable(NamedTuple):
-    """Why there is no snapshot in some bytes."""
+    """Why a file holds no usable snapshot."""
 
     reason: str
 
 
-def take(state: RunState, before: str) -> bytes:
-    """The state as it is now, as MessagePack. It may change afterwards."""
+def encode_snapshot(state: RunState, before: str) -> bytes:
+    """The state as it is now, as MessagePack; later changes of the state do not matter."""
     return msgspec.msgpack.encode(Snapshot(fold=FOLD, before=before, state=state))
 
 
-def pack(taken: bytes) -> bytes:
-    """What `take` gave as a file: magic, sha256 of the rest, zstd."""
-    body = zstandard.ZstdCompressor(level=LEVEL).compress(taken)
+def pack(encoded: bytes) -> bytes:
+    """The file of an encoded snapshot: magic, sha256 of the rest, zstd."""
+    body = zstandard.ZstdCompressor(level=LEVEL).compress(encoded)
     return MAGIC + hashlib.sha256(body).digest() + body
 
 
 def unpack(data: bytes, kind: type[T] = Snapshot) -> T | Unusable:  # type: ignore[assignment]
-    """The snapshot (or what else is packed so and has a `fold`) in a file's bytes, if it is whole and of this version's
-    rules.
-    """
+    """The snapshot (or another packed struct with a `fold`) in a file's bytes, if it is intact and of these rules."""
     head = len(MAGIC) + hashlib.sha256().digest_size
     digest, body = data[len(MAGIC) : head], data[head:]
     if not data.startswith(MAGIC) or hashlib.sha256(body).digest() != digest:
@@ -74,7 +83,7 @@ def unpack(data: bytes, kind: type[T] = Snapshot) -> T | Unusable:  # type: igno
 
 
 class _Fold(msgspec.Struct, frozen=True):
-    """Readable in whatever else another version has put there."""
+    """Readable in snapshots of any version."""
 
     fold: int
 
@@ -87,12 +96,62 @@ def low_water(state: RunState) -> int:
 
 
 def training_start(state: RunState, version: int) -> int:
-    """The lowest position that a trainer needs which goes on from weights `version`: of the prompts in the batches
-    since, and in groups that no batch has yet. 1 where the state has forgotten (an older version than the newest
-    checkpoint).
+    """The lowest position that a trainer needs to continue from weights `version`: of prompts in later batches and in
+    groups that are in no batch. 1 for versions older than the newest checkpoint, which the state has forgotten.
     """
     if version < min(state.batch_starts, default=state.next_step):
         return 1
     batches = (start for step, start in state.batch_starts.items() if step >= version)
     open_ = (group.position for group in state.groups.values())
     return min((*batches, *open_), default=state.events + 1)
+
+
+class Snapshots:
+    """`<folder>/<position, 12 digits>.snapshot`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def write(self, position: int, encoded: bytes) -> None:
+        """Store an encoded snapshot of `position` atomically, and delete all but the newest.
+
+        Raises NoSpace, StoreUnavailable.
+        """
+        ObjectFolder(str(self._folder)).replace(f"{position:012d}{SUFFIX}", pack(encoded))
+        for old in self._paths()[KEPT:]:
+            old.unlink(missing_ok=True)
+
+    async def newest(self, events: EventLog) -> Snapshot | None:
+        """The newest snapshot of this log; others are skipped with a warning."""
+        for path in self._paths():
+            found = await asyncio.to_thread(_read, path)
+            if isinstance(found, Snapshot):
+                found = await _checked(found, events)
+            if isinstance(found, Snapshot):
+                return found
+            log.warning("snapshot %s is not used: %s", path, found.reason)
+        return None
+
+    def _paths(self) -> list[Path]:
+        """Newest first."""
+        return sorted(self._folder.glob(f"*{SUFFIX}"), reverse=True)
+
+
+def _read(path: Path) -> Snapshot | Unusable:
+    try:
+        return unpack(path.read_bytes())
+    except OSError as error:
+        return Unusable(f"it cannot be read: {error}")
+
+
+async def _checked(snapshot: Snapshot, events: EventLog) -> Snapshot | Unusable:
+    """The snapshot, if the log has the event at its position that it chains to."""
+    if snapshot.state.run != events.run:
+        return Unusable(f"it is of run {snapshot.state.run}")
+    async with contextlib.aclosing(events.read(snapshot.position)) as read:  # type: ignore[type-var]
+        last = await anext(read, None)
+    if last is None:
+        return Unusable(f"the log ends before its position {snapshot.position}")
+    if not snapshot.is_followed_by(last.data):
+        return Unusable(f"the log has another history up to position {snapshot.position}")
+    return snapshot

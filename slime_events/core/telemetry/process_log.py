@@ -14,10 +14,9 @@ KEPT_FILES = 2
 
 
 def setup_logging(role: str, folder: Path, level: int = logging.INFO) -> Path:
-    """Send this process's log records (warnings too) into `folder`; the file's path. Times are UTC.
+    """Send this process's log records and warnings into `folder`; returns the file's path. Times are UTC.
 
-    The file is turned over at 64 MB and two old ones are kept. A second call puts its file in the place of the first's.
-    Other handlers stay as they are.
+    The file rotates at 64 MB and two old ones are kept. A second call replaces the first's file. Other handlers stay.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{role}-{os.getpid()}.log"

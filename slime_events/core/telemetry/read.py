@@ -1,4 +1,4 @@
-"""Reading spans back: from a run's folder, as the tree of one prompt, as text."""
+"""Spans read from a run's folder, as the tree of one prompt, and as text."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SHOWN = (
 
 @dataclass(frozen=True, slots=True)
 class SpanTree:
-    """A span and what came of it. linked: it is in another trace, which names this one's parent in a link."""
+    """A span and its children. linked: it is in another trace and links to this one's parent."""
 
     span: Span
     children: tuple[SpanTree, ...]
@@ -41,16 +41,16 @@ class SpanTree:
 
 @dataclass(frozen=True, slots=True)
 class SpanFiles:
-    """All spans of a run's folder, by start, and how many their processes dropped."""
+    """All spans of a run's folder, by start time, and the number that its processes dropped."""
 
     spans: tuple[Span, ...]
     dropped: int
 
 
 def read_spans(folder: Path) -> SpanFiles:
-    """The spans in `*.jsonl` of a folder. A last line that is still being written is left out.
+    """The spans in `*.jsonl` of a folder. An unfinished last line is left out.
 
-    Raises DataError naming file and line for any other line that is not what an exporter writes.
+    Raises DataError with file and line for any other line that no exporter writes.
     """
     spans: dict[tuple[int, int], Span] = {}
     dropped = 0
@@ -71,9 +71,9 @@ def read_spans(folder: Path) -> SpanFiles:
 
 
 def trace_of(spans: Iterable[Span], trace: int) -> tuple[SpanTree, ...]:
-    """The spans of a trace as trees, with what links to it from others: a prompt with the version it helped to make.
+    """The spans of a trace as trees, with spans of other traces that link to it: a prompt with the version made of it.
 
-    Several trees where a parent is missing (it was dropped, or its process still has it).
+    Several trees where a parent is missing (dropped, or not yet exported).
     """
     of_trace, children, linking = [], defaultdict(list), defaultdict(list)
     known = set()
@@ -89,7 +89,7 @@ def trace_of(spans: Iterable[Span], trace: int) -> tuple[SpanTree, ...]:
 
     def grow(span: Span, linked: bool) -> SpanTree:
         own = [grow(child, False) for child in children[span.context]]
-        # Only what links to the trace that was asked for, or a version's tree would hold all its other groups.
+        # Only links to the requested trace: else a version's tree would hold all its other groups.
         others = [grow(other, True) for other in linking[span.context]] if span.trace == trace else []
         return SpanTree(span, tuple(own + others), linked)
 
@@ -98,7 +98,7 @@ def trace_of(spans: Iterable[Span], trace: int) -> tuple[SpanTree, ...]:
 
 
 def render(trees: Sequence[SpanTree]) -> str:
-    """The trees as text: seconds since the first span began, how long each took, what it was about."""
+    """The trees as text: seconds since the first span began, duration, main attributes."""
     if not trees:
         return "no spans"
     begin = min(tree.span.start_ns for tree in trees)
@@ -112,12 +112,12 @@ def _render(tree: SpanTree, begin: int, first: str, rest: str, lines: list[str])
     span = tree.span
     label = f"{first}{span.name}"
     took = (span.end_ns - span.start_ns) / 1e9
-    facts = " ".join(
+    shown = " ".join(
         f"{key.split('.', 1)[1]}={_plain(span.attributes[key])}" for key in _SHOWN if key in span.attributes
     )
     error = f" FAILED {span.error}" if span.error is not None else ""
     other = f" (trace {span.trace:032x})" if tree.linked else ""
-    lines.append(f"{label:<24} +{(span.start_ns - begin) / 1e9:9.3f} s {took:8.3f} s  {facts}{error}{other}".rstrip())
+    lines.append(f"{label:<24} +{(span.start_ns - begin) / 1e9:9.3f} s {took:8.3f} s  {shown}{error}{other}".rstrip())
     for i, child in enumerate(tree.children):
         last = i == len(tree.children) - 1
         branch = "⇢ " if child.linked else "─ "

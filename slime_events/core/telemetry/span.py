@@ -1,14 +1,74 @@
-"""`Span`: a stretch of time in a trace, and its OTLP JSON form (one span a line in a file)."""
+"""`Span`: an interval in a trace, and its OTLP JSON form (one span a line in a file).
+
+Trace and span ids follow from names, so every process and every reader of the log computes the same ones. A group has
+one trace, a weight version has one; a span's id follows from the run and its key (`submit/<group>`).
+"""
 
 from __future__ import annotations
 
 import enum
+import functools
+import hashlib
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from slime_events.core.telemetry.ids import SpanContext
+from slime_events.core.telemetry.names import RENAMED
+
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
+_LOW_64 = 2**64 - 1
+KEPT = 1024
+"""Cached ids: those of an event are needed again for its span, those of a group for each of its samples."""
+
+
+class SpanContext(NamedTuple):
+    """A span, in whichever process: 128-bit trace id, 64-bit span id."""
+
+    trace: int
+    span: int
+
+
+@functools.lru_cache(KEPT)
+def trace_id(run: str, group: str) -> int:
+    """The trace of a group: 128 bits."""
+    return int.from_bytes(_digest(run, group)[:16], "big")
+
+
+def version_trace_id(run: str, version: int) -> int:
+    """The trace of a weight version, from the batch that it was made of to the engines that run it."""
+    return trace_id(run, f"version/{version}")
+
+
+@functools.lru_cache(KEPT)
+def span_id(run: str, key: str) -> int:
+    """A span of the run: 64 bits."""
+    return int.from_bytes(_digest(run, "span", key)[:8], "big")
+
+
+def sampled(trace: int, share: float) -> bool:
+    """Whether a trace is among the `share` (0 to 1) that is kept. OpenTelemetry's ratio rule: all samplers agree."""
+    return trace & _LOW_64 < round(share * 2**64)
+
+
+def format_traceparent(context: SpanContext, is_sampled: bool) -> str:
+    """W3C trace context, version 00."""
+    return f"00-{context.trace:032x}-{context.span:016x}-{is_sampled:02x}"
+
+
+def parse_traceparent(text: str | None) -> SpanContext | None:
+    """The context in a traceparent, None if missing or invalid (W3C: ignore it then)."""
+    match = _TRACEPARENT.fullmatch(text or "")
+    if match is None:
+        return None
+    context = SpanContext(int(match[1], 16), int(match[2], 16))
+    return context if context.trace and context.span else None
+
+
+def _digest(*parts: str) -> bytes:
+    return hashlib.sha256("\x1f".join(parts).encode()).digest()
+
 
 Attribute: TypeAlias = str | bool | int | float | Sequence[str] | Sequence[int]
 
@@ -63,7 +123,7 @@ def to_otlp_json(span: Span) -> dict[str, Any]:
 
 
 def from_otlp_json(plain: Mapping[str, Any]) -> Span:
-    """The span again. KeyError or ValueError where it is none."""
+    """The span again, with today's names. Raises KeyError or ValueError for anything else."""
     status = plain.get("status", {})
     parent = plain.get("parentSpanId")
     return Span(
@@ -73,7 +133,7 @@ def from_otlp_json(plain: Mapping[str, Any]) -> Span:
         start_ns=int(plain["startTimeUnixNano"]),
         end_ns=int(plain["endTimeUnixNano"]),
         parent=int(parent, 16) if parent else None,
-        attributes={entry["key"]: _unwrap(entry["value"]) for entry in plain.get("attributes", ())},
+        attributes={RENAMED.get(e["key"], e["key"]): _unwrap(e["value"]) for e in plain.get("attributes", ())},
         links=tuple(SpanContext(int(e["traceId"], 16), int(e["spanId"], 16)) for e in plain.get("links", ())),
         kind=SpanKind(plain.get("kind", 1)),
         error=status.get("message", "") if status.get("code") == 2 else None,

@@ -1,23 +1,108 @@
-"""`Telemetry`: one process's spans, on their way out without holding it up."""
+"""`Telemetry`: exports the spans of one process to a file or an OTLP/HTTP endpoint, without blocking the process."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import os
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
 
 from schemas.envelope import Envelope
+from slime_events.core.telemetry import names
 from slime_events.core.telemetry.event_spans import span_of
-from slime_events.core.telemetry.exporters import FileExporter, OtlpExporter, SpanExporter, resource_of
-from slime_events.core.telemetry.ids import SpanContext, sampled
-from slime_events.core.telemetry.span import Attribute, Span, SpanKind
+from slime_events.core.telemetry.span import Span, SpanKind, sampled, to_otlp_json
+from storage.log import Append, EventLog
 
 logger = logging.getLogger(__name__)
 
+
+class SpanExporter(Protocol):
+    """Sends finished spans on. Called from one background thread."""
+
+    def export(self, spans: Sequence[Span]) -> bool:
+        """Whether they arrived. An OSError counts as no."""
+
+    def close(self, dropped: int) -> None:
+        """The last call. dropped: spans that never arrived."""
+
+
+class FileExporter:
+    """JSON lines: `{"resource": ...}`, then OTLP JSON spans, then `{"dropped": n}`."""
+
+    def __init__(self, path: Path, resource: dict[str, str | int]) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("ab", buffering=0)
+        self._write([{"resource": resource}])
+
+    def export(self, spans: Sequence[Span]) -> bool:
+        """Append them in one write, so that a reader sees whole lines."""
+        self._write([to_otlp_json(span) for span in spans])
+        return True
+
+    def close(self, dropped: int) -> None:
+        """End the file with what it lacks."""
+        self._write([{"dropped": dropped}])
+        self._file.close()
+
+    def _write(self, lines: Sequence[dict[str, Any]]) -> None:
+        self._file.write(msgspec.json.Encoder().encode_lines(lines))
+
+
+class OtlpExporter:
+    """OpenTelemetry's own OTLP/HTTP exporter, fed with spans whose ids and times are given."""
+
+    TIMEOUT_S = 10.0
+
+    def __init__(self, endpoint: str, resource: dict[str, str | int]) -> None:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+        url = endpoint if endpoint.endswith("/v1/traces") else endpoint.rstrip("/") + "/v1/traces"
+        self._exporter = OTLPSpanExporter(endpoint=url, timeout=self.TIMEOUT_S)
+        self._resource, self._scope = Resource(resource), InstrumentationScope("slime_events")
+
+    def export(self, spans: Sequence[Span]) -> bool:
+        """Send them; the exporter itself retries for up to its time limit."""
+        from opentelemetry.sdk.trace.export import SpanExportResult
+
+        return bool(self._exporter.export([self._convert(span) for span in spans]) is SpanExportResult.SUCCESS)
+
+    def close(self, dropped: int) -> None:
+        """Give up what is being retried."""
+        self._exporter.shutdown()
+
+    def _convert(self, span: Span) -> Any:
+        from opentelemetry.sdk.trace import ReadableSpan
+        from opentelemetry.trace import Link, SpanContext, Status, StatusCode, TraceFlags
+        from opentelemetry.trace import SpanKind as OtelKind
+
+        def context(trace: int, span_id: int) -> Any:
+            return SpanContext(trace, span_id, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+
+        return ReadableSpan(
+            name=str(span.name),
+            context=context(span.trace, span.span),
+            parent=context(span.trace, span.parent) if span.parent is not None else None,
+            resource=self._resource,
+            attributes=dict(span.attributes),
+            links=[Link(context(link.trace, link.span)) for link in span.links],
+            kind=OtelKind[SpanKind(span.kind).name],
+            status=Status(StatusCode.ERROR, span.error) if span.error is not None else Status(),
+            start_time=span.start_ns,
+            end_time=span.end_ns,
+            instrumentation_scope=self._scope,
+        )
+
+
 QUEUE_SPANS = 20_000
-"""Spans that may wait; more are dropped and counted. At a kilobyte each this bounds the memory to some 20 MB."""
+"""Spans that may wait; more are dropped and counted. At one kilobyte each that is 20 MB at most."""
 BATCH_SPANS = 512
 PAUSE_S = 0.5
 
@@ -25,7 +110,7 @@ PAUSE_S = 0.5
 class Telemetry:
     """Spans go into a bounded queue; a background thread exports them. Nothing here ever blocks or raises on the way.
 
-    `said` is for what is also an event, `record` for anything else. Give one to each process; `shutdown` it at the end.
+    One per process; `shutdown` it at the end.
     """
 
     def __init__(self, exporter: SpanExporter | None, share: float, *, queue_spans: int = QUEUE_SPANS) -> None:
@@ -46,11 +131,13 @@ class Telemetry:
 
         share: of group traces that are kept, 0 to 1. For the file of a run folder see `span_file`.
         """
+        resource: dict[str, str | int] = {"service.namespace": "slime-events", "service.name": role}
+        resource |= {names.RL_RUN: run, "process.pid": os.getpid()}
         exporter: SpanExporter | None = None
         if share > 0 and endpoint:
-            exporter = OtlpExporter(endpoint, resource_of(role, run))
+            exporter = OtlpExporter(endpoint, resource)
         elif share > 0 and file is not None:
-            exporter = FileExporter(file, resource_of(role, run))
+            exporter = FileExporter(file, resource)
         return cls(exporter, share)
 
     @property
@@ -63,44 +150,16 @@ class Telemetry:
         """Spans that arrived."""
         return self._exported
 
-    def said(self, envelope: Envelope) -> bool:
-        """Record the span that ends with an event that was just appended; whether there is one and it was queued."""
+    def record_event(self, envelope: Envelope) -> bool:
+        """Record the span that an appended event ends; whether there is one and it was queued."""
         if self._share <= 0:
             return False
         span = span_of(envelope, self._share)
         return span is not None and self._enqueue(span)
 
-    def record(
-        self,
-        name: str,
-        *,
-        trace: int,
-        span_id: int,
-        parent: int | None,
-        start_ns: int,
-        end_ns: int,
-        attributes: Mapping[str, Attribute],
-        links: Sequence[SpanContext] = (),
-        kind: SpanKind = SpanKind.INTERNAL,
-        error: str | None = None,
-    ) -> bool:
-        """Record a finished span with ids and times (UTC ns) as given; whether it is sampled and was queued."""
-        if self._share <= 0 or not sampled(trace, self._share):
-            return False
-        return self._enqueue(
-            Span(
-                name=name,
-                trace=trace,
-                span=span_id,
-                start_ns=start_ns,
-                end_ns=end_ns,
-                parent=parent,
-                attributes=attributes,
-                links=links,
-                kind=kind,
-                error=error,
-            )
-        )
+    def record(self, span: Span) -> bool:
+        """Record a finished span of something that is no event; whether it is sampled and was queued."""
+        return self._share > 0 and sampled(span.trace, self._share) and self._enqueue(span)
 
     def shutdown(self, deadline_s: float = 5.0) -> bool:
         """Export what is queued; whether all arrived within the deadline. What did not is counted as dropped."""
@@ -163,3 +222,23 @@ class Telemetry:
 def span_file(run_folder: Path, role: str, pid: int) -> Path:
     """Where a process's spans lie in a run's folder."""
     return run_folder / "traces" / f"{role}-{pid}.jsonl"
+
+
+class TracedLog:
+    """Everything but `append` is the log's own. The telemetry belongs to the caller: `close` leaves it open."""
+
+    def __init__(self, log: EventLog, telemetry: Telemetry) -> None:
+        self._log, self._telemetry = log, telemetry
+        self.run, self.read, self.last, self.last_of_each = log.run, log.read, log.last, log.last_of_each
+        self.position, self.consume, self.done_up_to, self.close = log.position, log.consume, log.done_up_to, log.close
+
+    async def append(self, appends: Sequence[Append]) -> list[int]:
+        """As the log's; a span is recorded only for what is in the log."""
+        positions = await self._log.append(appends)
+        # The next append goes first: spans are made while the log stores it.
+        asyncio.get_running_loop().call_soon(self._record, appends)
+        return positions
+
+    def _record(self, appends: Sequence[Append]) -> None:
+        for append in appends:
+            self._telemetry.record_event(append.envelope)

@@ -1,49 +1,69 @@
-"""`turn`: all that the conductor says at one position of the log, prompts drawn and evaluations begun included.
+"""`run_cycle`: all events of the conductor at one position of the log, drawn prompts and new evaluations included.
 
-`decide` needs the state alone; this also needs a `Feed`, which is as pure: the same rows for the same cursors, always.
+`decide` needs the state alone; this also needs a `Feed`, which is as pure: the same cursors always give the same rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from msgspec import UNSET
 
 from schemas.errors import DataError
 from schemas.event import Event, Purpose
 from schemas.prompts import PromptRejected, PromptSubmitted
+from slime_events.algorithms.reward_norm import normalize_rewards
+from slime_events.core.config.settings import TrainSettings
 from slime_events.core.state.run import RunState
-from slime_events.loop.conductor.accept import Judge
-from slime_events.loop.conductor.decide import decide, prompts_to_draw, with_requests
-from slime_events.loop.conductor.draw import exact_version, requests_for, requests_missing
-from slime_events.loop.conductor.evaluate import evals_due
-from slime_events.loop.conductor.plan import Plan
+from slime_events.loop.conductor.accept import GroupFilter
+from slime_events.loop.conductor.decide import decide, evals_due, prompts_to_draw, with_requests
+from slime_events.loop.conductor.draw import requests_for, requests_missing
+from slime_events.loop.conductor.plan import Plan, make_plan
 from slime_events.loop.conductor.seal import Normalise
+from slime_events.loop.prompts.prompt import Prompted
+from slime_events.plugins.args_view import ArgsView
+from slime_events.plugins.filters.decide import make_group_filter
 from storage.log import Recorded
 
-Prompted = PromptSubmitted | PromptRejected
+
+class Policy(NamedTuple):
+    """What the conductor decides by beside the state: its settings, and two pure functions."""
+
+    plan: Plan
+    group_filter: GroupFilter
+    normalise: Normalise
+
+    @classmethod
+    def of(cls, settings: TrainSettings) -> Policy:
+        """The policy of these settings. Raises PlugPointError, ValueError."""
+        args = ArgsView.of(settings.rollout, settings.reward, settings.algorithm)
+        return cls(
+            make_plan(settings.rollout, settings.evaluation, settings.trainer),
+            make_group_filter(settings.rollout, args),
+            lambda rewards, sizes: normalize_rewards(rewards, sizes, settings.algorithm),
+        )
 
 
 class Feed(Protocol):
     """Where prompts come from."""
 
-    def hear(self, recorded: Recorded) -> None:
-        """Every event in order, before anything is taken after it: what is drawn may follow from what the log says."""
+    def observe(self, recorded: Recorded) -> None:
+        """Fold every event in, in order, before anything is taken after it: draws may depend on the log."""
 
     def malformed(self) -> list[PromptRejected]:
-        """The lines of the prompt file that are no rows at all."""
+        """The lines of the prompt file that are no JSON objects."""
 
     def take(self, cursors: Mapping[str, int], count: int) -> list[Prompted]:
-        """The next `count` usable prompts after the cursors, with the unusable ones met on the way."""
+        """The next `count` usable prompts after the cursors, with the unusable ones between them."""
 
     def evaluation(self, name: str, version: int) -> list[Prompted]:
         """All prompts of one evaluation set, for one weight version."""
 
 
-def turn(state: RunState, plan: Plan, judge: Judge, normalise: Normalise, feed: Feed) -> list[Event]:
-    """What is decided, then the prompts that are drawn with their requests, then the evaluations that are due."""
-    events = decide(state, plan, judge, normalise)
+def run_cycle(state: RunState, plan: Plan, group_filter: GroupFilter, normalise: Normalise, feed: Feed) -> list[Event]:
+    """The decisions, then the drawn prompts with their requests, then the evaluations that are due."""
+    events = decide(state, plan, group_filter, normalise)
     count = prompts_to_draw(state, plan)
     if count:
         events += with_requests(draw(state, count, feed), state, plan)
@@ -53,21 +73,21 @@ def turn(state: RunState, plan: Plan, judge: Judge, normalise: Normalise, feed: 
 
 
 def draw(state: RunState, count: int, feed: Feed) -> list[Prompted]:
-    """The next prompts; a branch passes over those of them that its parent was done with."""
+    """The next prompts; a branch skips those that its parent had finished."""
     passed = {} if state.branched is UNSET else state.branched.passed
     if not passed:
         return feed.take(state.cursors, count)
-    cursors, found = dict(state.cursors), list[Prompted]()
+    cursors, drawn = dict(state.cursors), list[Prompted]()
     while count > 0 and (rows := feed.take(cursors, count)):
         cursors |= {row.source.path: row.source.offset + 1 for row in rows}
         kept = [row for row in rows if row.source.offset not in passed.get(row.source.path, ())]
         count -= sum(isinstance(row, PromptSubmitted) for row in kept)
-        found += kept
-    return found
+        drawn += kept
+    return drawn
 
 
 def recovery_events(state: RunState, plan: Plan, feed: Feed) -> list[Event]:
-    """What a conductor before this one may have said in part or not at all; what it did say is the same event."""
+    """Events that an earlier conductor may not have appended before it was lost. Those it did append are identical."""
     events: list[Event] = [*feed.malformed(), *requests_missing(state, plan)]
     for begun in state.evals.values():
         events += evaluation(begun.dataset, begun.version, plan, feed)
@@ -81,14 +101,5 @@ def evaluation(name: str, version: int, plan: Plan, feed: Feed) -> list[Event]:
     if not prompts:
         raise DataError(f"evaluation set {name!r} has no usable prompt: {len(events)} lines were refused")
     for prompt in prompts:
-        events += requests_for(
-            prompt.group,
-            prompt.tokens,
-            samples=plan.eval_samples,
-            sampling=plan.eval_sampling or plan.sampling,
-            seed=plan.seed,
-            min_version=version,
-            max_version=exact_version(version, plan),
-            purpose=Purpose.EVAL,
-        )
+        events += requests_for(prompt.group, prompt.tokens, plan, purpose=Purpose.EVAL, version=version)
     return events

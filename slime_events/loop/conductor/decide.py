@@ -1,36 +1,75 @@
-"""`decide`: everything the conductor says at one position of the log. Pure: same state and plan, same events."""
+"""`decide`: the conductor's events at one position of the log. Pure: same state and plan, same events.
+
+Evaluations share the engines, and the conductor does not wait for them. How long one may keep an engine from newer
+weights is decided at the engine (`serve_apps/version_choice.py`).
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 
+from schemas.evals import EvalCompleted
 from schemas.event import Event
 from schemas.prompts import PromptRejected, PromptSubmitted
 from slime_events.core.state.group import SamplePhase
-from slime_events.core.state.run import RunPhase, RunState
-from slime_events.loop.conductor.accept import Judge, verdicts
-from slime_events.loop.conductor.boundary import may_decide, rests
-from slime_events.loop.conductor.draw import (
-    groups_needed,
-    groups_to_request,
-    requests_again,
-    requests_of,
-    training_requests,
-)
-from slime_events.loop.conductor.evaluate import evals_completed, evals_due
-from slime_events.loop.conductor.plan import Plan
+from slime_events.core.state.run import EvalState, RunPhase, RunState
+from slime_events.loop.conductor.accept import GroupFilter, has_ended, verdicts
+from slime_events.loop.conductor.draw import groups_needed, groups_to_request, requests_again, requests_for, requests_of
+from slime_events.loop.conductor.plan import Plan, is_suspended, may_decide
 from slime_events.loop.conductor.seal import Normalise, seal
 
 
-def decide(state: RunState, plan: Plan, judge: Judge, normalise: Normalise) -> list[Event]:
-    """Verdicts, a sealed batch, what is asked for again, completed evaluations and requests for prompts that wait."""
+def evals_due(state: RunState, plan: Plan) -> list[tuple[str, int]]:
+    """(data set, version) to begin: the first version, every N-th and the last.
+
+    An N-th version that is not published (--update-weights-interval) has no weights to evaluate: the next published one
+    takes its place.
+    """
+    if plan.eval_every is None or state.published < 0:
+        return []
+    due = version = state.published
+    if version < plan.steps:
+        due = max(version - version % plan.eval_every, state.first)
+    if due == state.first and not plan.eval_first:
+        return []
+    if not plan.eval_exact or due == state.first or due % plan.publish_every == 0:
+        version = due
+    return [(name, version) for name in plan.eval_names if state.evals_begun.get(name, -1) < due]
+
+
+def evals_completed(state: RunState, plan: Plan) -> list[EvalCompleted]:
+    """Evaluations of which every sample has ended."""
+    return [
+        _result(state, evaluation)
+        for evaluation in state.evals.values()
+        if all(has_ended(state.groups[group], plan) for group in evaluation.groups)
+    ]
+
+
+def _result(state: RunState, evaluation: EvalState) -> EvalCompleted:
+    samples = [s for group in evaluation.groups for s in state.groups[group].samples.values()]
+    graded = [s for s in samples if s.reward is not None]
+    return EvalCompleted(
+        dataset=evaluation.dataset,
+        version=evaluation.version,
+        mean=sum(s.reward or 0.0 for s in graded) / len(samples),
+        samples=len(samples),
+        failed=len(samples) - len(graded),
+        mean_length=sum(s.length for s in samples) / len(samples),
+        oldest_version=min((s.oldest for s in samples if s.oldest is not None), default=evaluation.version),
+        newest_version=max((s.newest for s in samples if s.newest is not None), default=evaluation.version),
+    )
+
+
+def decide(state: RunState, plan: Plan, group_filter: GroupFilter, normalise: Normalise) -> list[Event]:
+    """Verdicts, a sealed batch, repeated requests, completed evaluations, and requests for waiting prompts."""
     if not may_decide(state, plan):
         return []
-    decided = verdicts(state, plan, judge)
+    decided = verdicts(state, plan, group_filter)
     sealed = seal(state, plan, decided, normalise)
     events: list[Event] = [*decided, *sealed]
-    events += requests_again(state, plan, training=not rests(state.next_step + len(sealed), state, plan))
+    events += requests_again(state, plan, training=not is_suspended(state.next_step + len(sealed), state, plan))
     events += evals_completed(state, plan)
     for group in state.waiting[: groups_to_request(state, plan)]:
         events += requests_of(state.groups[group], state, plan)
@@ -38,8 +77,8 @@ def decide(state: RunState, plan: Plan, judge: Judge, normalise: Normalise) -> l
 
 
 def prompts_to_draw(state: RunState, plan: Plan) -> int:
-    """Prompts to take from the source now: what is asked for beyond those that wait, and while the trainer works what
-    the next step will ask for, so that the requests alone have to follow its commit.
+    """Prompts to take from the source now, beyond the waiting ones: those to request, and while the trainer works those
+    that the next step will request, so that only the requests have to follow its commit.
     """
     if not may_decide(state, plan):
         return 0
@@ -50,16 +89,16 @@ def prompts_to_draw(state: RunState, plan: Plan) -> int:
 
 
 def with_requests(drawn: Sequence[PromptSubmitted | PromptRejected], state: RunState, plan: Plan) -> list[Event]:
-    """The prompts that were drawn, each with its requests as long as there is room; the others wait.
+    """The drawn prompts, each with its requests while there is room; the others wait.
 
-    What was drawn by what the log says is asked for once it stands there: another conductor may draw otherwise.
+    A prompt that a sampler drew is requested only once it is in the log: another conductor may draw another one.
     """
     room = groups_to_request(state, plan) - len(state.waiting)
     events: list[Event] = []
     for prompt in drawn:
         events.append(prompt)
         if isinstance(prompt, PromptSubmitted) and room > 0 and not prompt.source.seen:
-            events += training_requests(prompt.group, prompt.tokens, state, plan)
+            events += requests_for(prompt.group, prompt.tokens, plan, version=state.published)
             room -= 1
     return events
 
@@ -78,7 +117,7 @@ def is_complete(state: RunState, plan: Plan) -> bool:
 
 
 def is_broken(state: RunState, plan: Plan) -> str | None:
-    """Why the run cannot go on: too many groups in a row failed for other reasons than the filter."""
+    """Why the run cannot continue: too many groups in a row failed for other reasons than the filter."""
     if state.broken_in_a_row < plan.broken_limit:
         return None
     causes = ", ".join(f"{cause} {count}" for cause, count in sorted(state.rejections.items()))
@@ -89,7 +128,7 @@ def is_broken(state: RunState, plan: Plan) -> str | None:
 
 
 def waits_for(state: RunState, plan: Plan) -> str:
-    """What the run is waiting for, in words, for deadlines and the terminal."""
+    """What the run waits for, as text for deadlines and the terminal."""
     if state.published < 0:
         return f"the trainer to publish version {state.first}"
     if not state.activated:
@@ -108,3 +147,19 @@ def waits_for(state: RunState, plan: Plan) -> str:
     if state.version >= plan.steps:
         return "a checkpoint to be saved"
     return f"prompts for step {state.next_step}"
+
+
+class Stall:
+    """How long a run has made no progress, by the caller's clock. deadline_s: seconds that are too many.
+    look_s: most seconds that one call counts: a pause of the machine or of the log stops the others too.
+    """
+
+    def __init__(self, deadline_s: float, look_s: float, now: float) -> None:
+        self._deadline_s, self._look_s = deadline_s, look_s
+        self._moved, self._idle, self._looked = -1, 0.0, now
+
+    def seconds(self, moved: int, now: float) -> float | None:
+        """Seconds without progress, once they reach the deadline. moved: position of the newest progress."""
+        self._idle = self._idle + min(now - self._looked, self._look_s) if moved == self._moved else 0.0
+        self._moved, self._looked = moved, now
+        return self._idle if self._idle >= self._deadline_s else None

@@ -1,35 +1,64 @@
-"""How many prompts to draw, and what is asked of the engines for each: backpressure as a fold."""
+"""How many prompts are drawn, and the requests for each: backpressure as a fold."""
 
 from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-import msgspec
+from msgspec import UNSET
+from msgspec.structs import replace
 
 from schemas.arrays import Array
 from schemas.event import Purpose
 from schemas.ids import place_of, sample_id
-from schemas.rollouts import FailureKind, RolloutRequested, Sampling
+from schemas.recorded import Recalled
+from schemas.rollouts import FailureKind, RolloutRequested
 from slime_events.core.state.group import GroupPhase, GroupState, SamplePhase, SampleState
 from slime_events.core.state.run import RunState
-from slime_events.loop.conductor.boundary import rests
-from slime_events.loop.conductor.plan import Plan
-from slime_events.loop.conductor.recall import as_recalls
+from slime_events.loop.conductor.plan import Plan, is_suspended
+
+
+class ReusedRollout(NamedTuple):
+    """A requested sample, and `recorded`: the sample of the other run that answers it."""
+
+    group: GroupState
+    sample: SampleState
+    recalled: Recalled
+    recorded: str
+
+
+def as_reuse_requests(requests: Sequence[RolloutRequested], recalled: Recalled) -> list[RolloutRequested]:
+    """The requests of a group, each with the recorded sample that answers it."""
+    pairs = zip(requests, recalled.samples, strict=False)
+    return [replace(request, min_version=recalled.oldest, recalls=sample) for request, sample in pairs]
+
+
+def reused_rollouts_due(state: RunState) -> list[ReusedRollout]:
+    """Requested samples whose recorded rollouts are not in the log yet."""
+    return [
+        ReusedRollout(group, sample, group.recalled, group.recalled.samples[place_of(sample.sample)[0]])
+        for group in state.in_phase(GroupPhase.REQUESTED)
+        if group.recalled is not UNSET
+        for sample in group.samples.values()
+        if sample.phase is SamplePhase.REQUESTED
+    ]
+
 
 RETRYABLE = (FailureKind.ENGINE,)
 
 
 def groups_to_request(state: RunState, plan: Plan) -> int:
-    """Groups to ask for now.
+    """Groups to request now.
 
-    Nothing while `open = requested - (trained + rejected)` fills `plan.room`; otherwise what is missing, or slime's
-    rule where a draw size was given: whole draws until there is enough. Never more than the run still needs, and
-    nothing while rollouts rest.
+    None while `open = requested - (trained + rejected)` fills `plan.room`, or while rollouts are suspended. Otherwise
+    the missing ones, at most as many as the run still needs; with a draw size, slime's rule: whole draws until there
+    are enough.
     """
     missing = plan.room - state.open_groups
     needed = groups_needed(state, plan)
-    if missing <= 0 or needed <= 0 or rests(state.next_step, state, plan):
+    if missing <= 0 or needed <= 0 or is_suspended(state.next_step, state, plan):
         return 0
     if plan.draw is None:
         return min(missing, needed)
@@ -37,7 +66,7 @@ def groups_to_request(state: RunState, plan: Plan) -> int:
 
 
 def groups_needed(state: RunState, plan: Plan) -> int:
-    """Groups that the run still has to ask for, if all that are open are trained."""
+    """Groups that the run still has to request, if all open ones are trained."""
     return (plan.steps - state.next_step) * plan.groups - state.unsealed_groups
 
 
@@ -48,64 +77,54 @@ def sample_seed(seed: int, sample: str) -> int:
 
 
 def requests_for(
-    group: str,
-    prompt: Array,
-    *,
-    samples: int,
-    sampling: Sampling,
-    seed: int,
-    min_version: int,
-    purpose: Purpose,
-    max_version: int | None = None,
+    group: str, prompt: Array, plan: Plan, *, purpose: Purpose = Purpose.TRAIN, version: int
 ) -> list[RolloutRequested]:
-    """One request per sample of a group."""
+    """A request per sample of a group, for weights `version` or newer; an evaluation is of that version."""
+    samples = plan.samples if purpose is Purpose.TRAIN else plan.eval_samples
+    names = (sample_id(group, index) for index in range(samples))
     return [
-        RolloutRequested(
-            sample=sample_id(group, index),
-            group=group,
-            index=index,
-            prompt=prompt,
-            sampling=sampling,
-            seed=sample_seed(seed, sample_id(group, index)),
-            min_version=min_version,
-            purpose=purpose,
-            max_version=max_version,
-        )
-        for index in range(samples)
+        _request(group, prompt, name, plan, purpose=purpose, version=version, min_version=version) for name in names
     ]
 
 
-def training_requests(group: str, prompt: Array, state: RunState, plan: Plan) -> list[RolloutRequested]:
-    """The requests of a training group, to start on the newest published weights or later ones."""
-    return requests_for(
-        group,
-        prompt,
-        samples=plan.samples,
-        sampling=plan.sampling,
-        seed=plan.seed,
-        min_version=state.published,
-        purpose=Purpose.TRAIN,
+def _request(
+    group: str, prompt: Array, sample: str, plan: Plan, *, purpose: Purpose, version: int, min_version: int, **more: Any
+) -> RolloutRequested:
+    """version: that an evaluation is of; where evaluations are exact, no newer weights may make its answers."""
+    training = purpose is Purpose.TRAIN
+    return RolloutRequested(
+        sample=sample,
+        group=group,
+        index=place_of(sample)[0],
+        prompt=prompt,
+        sampling=plan.sampling if training else (plan.eval_sampling or plan.sampling),
+        seed=sample_seed(plan.seed, sample),
+        min_version=min_version,
+        purpose=purpose,
+        max_version=None if training or not plan.eval_exact else version,
+        **more,
     )
 
 
 def requests_of(group: GroupState, state: RunState, plan: Plan) -> list[RolloutRequested]:
-    """The requests of a training group that the log has: to engines, or for what is recorded."""
-    requests = training_requests(group.group, group.prompt, state, plan)
-    return requests if group.recalled is msgspec.UNSET else as_recalls(requests, group.recalled)
+    """The requests of a submitted training group: to engines, or for recorded rollouts."""
+    requests = requests_for(group.group, group.prompt, plan, version=state.published)
+    return requests if group.recalled is UNSET else as_reuse_requests(requests, group.recalled)
 
 
 def requests_missing(state: RunState, plan: Plan) -> list[RolloutRequested]:
-    """Of groups that a conductor had asked for in part when it was lost: the other requests, for the same weights."""
-    found: list[RolloutRequested] = []
-    for group in state.in_phase(GroupPhase.REQUESTED):
-        requests = requests_of(group, state, plan)
-        missing = [one for one in requests if one.sample not in group.samples]
-        found += [msgspec.structs.replace(one, min_version=group.version) for one in missing]
-    return found
+    """The missing requests of groups that a lost conductor had requested in part, for the same weights."""
+    return [
+        replace(request, min_version=group.version)
+        for group in state.in_phase(GroupPhase.REQUESTED)
+        for request in requests_of(group, state, plan)
+        if request.sample not in group.samples
+    ]
 
 
 def requests_again(state: RunState, plan: Plan, *, training: bool) -> list[RolloutRequested]:
-    """Rollouts that rest, and failed ones that may be tried again; what they had stays. training: not only evals."""
+    """New requests for suspended rollouts and for failed ones that may be retried; their tokens stay. training: include
+    training rollouts, not only evaluations."""
     found = []
     suspended, failed, requested = SamplePhase.SUSPENDED, SamplePhase.FAILED, GroupPhase.REQUESTED
     for group in state.groups.values():
@@ -121,27 +140,19 @@ def requests_again(state: RunState, plan: Plan, *, training: bool) -> list[Rollo
 
 
 def may_retry(sample: SampleState, plan: Plan) -> bool:
-    """Whether a failure was the engine's and tries are left. A rest is no try."""
+    """Whether a failure was the engine's and attempts are left. A suspension is no attempt."""
     return sample.failed_as in RETRYABLE and sample.failures < plan.max_attempts
 
 
-def exact_version(version: int, plan: Plan) -> int | None:
-    """The newest weights that may make an answer of an evaluation of `version`; None where any may."""
-    return version if plan.eval_exact else None
-
-
 def _again(group: GroupState, sample: SampleState, plan: Plan, *, min_version: int) -> RolloutRequested:
-    training = group.purpose is Purpose.TRAIN
-    return RolloutRequested(
-        sample=sample.sample,
-        group=group.group,
-        index=place_of(sample.sample)[0],
-        prompt=group.prompt,
-        sampling=plan.sampling if training else (plan.eval_sampling or plan.sampling),
-        seed=sample_seed(plan.seed, sample.sample),
+    return _request(
+        group.group,
+        group.prompt,
+        sample.sample,
+        plan,
+        purpose=group.purpose,
+        version=group.version,
         min_version=min_version,
         attempt=sample.attempt + 1,
-        max_version=None if training else exact_version(group.version, plan),
-        purpose=group.purpose,
         mask_older=plan.mask_offpolicy and sample.suspensions > 0,
     )

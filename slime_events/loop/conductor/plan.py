@@ -1,22 +1,26 @@
-"""`Plan`: what the conductor decides by. Settings only; whatever is learned on the way is in the state."""
+"""`Plan`: the settings that the conductor decides by. All else that it needs is in the state."""
 
 from __future__ import annotations
 
-import msgspec
+from collections.abc import Sequence
 
+import msgspec
+from msgspec import UNSET
+
+from schemas.groups import GroupRejected, RejectionCause
 from schemas.rollouts import Sampling
-from slime_events.core.config.evaluation import EvalSettings
-from slime_events.core.config.rollout import RolloutSettings
-from slime_events.core.config.staleness_bound import staleness_bound
+from slime_events.core.config.rollout import EvalSettings, RolloutSettings, staleness_bound
 from slime_events.core.config.trainer import TrainerSettings
+from slime_events.core.state.group import GroupState
+from slime_events.core.state.run import RunPhase, RunState
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """steps: training steps of the run. groups, samples: per step and per group. draw: groups drawn at each top-up
-    (None: what is missing). in_prompt_order: groups are decided in the order they were asked for.
-    verdicts_at_once: each verdict is said as soon as it stands; else, where no filter can make room, with its batch.
-    partial_rollout: unfinished rollouts rest at step boundaries. mask_offpolicy: those that rested are trained on their
-    newest version's tokens only. eval_exact: an evaluation is made by the version that it is of alone.
+    (None: the missing ones). in_prompt_order: groups are decided in the order of their requests. verdicts_at_once: each
+    verdict is appended as soon as possible; else, without a filter, with its batch. partial_rollout: unfinished
+    rollouts are suspended at step boundaries. mask_offpolicy: suspended ones are trained on the tokens of their newest
+    version only. eval_exact: only the evaluated version makes an evaluation's answers.
     """
 
     steps: int
@@ -47,16 +51,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def staleness_bound(self) -> int:
-        """Versions a sample may be behind."""
+        """Versions that a sample may be behind."""
         return staleness_bound(
             max_staleness=self.max_staleness, publish_every=self.publish_every, draw=self.draw, groups=self.groups
         )
 
     @property
     def ahead(self) -> int:
-        """Steps that may be committed from the draw of a prompt to the step that trains it: prompts are drawn one step
-        ahead of their requests.
-        """
+        """Steps that may pass from the draw of a prompt to its training; it is drawn a step before its request."""
         return self.staleness_bound + 1
 
     @property
@@ -66,9 +68,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_plan(rollout: RolloutSettings, evaluation: EvalSettings, trainer: TrainerSettings) -> Plan:
-    """The plan that settings describe. `num_rollout` must be resolved."""
+    """The plan of these settings. `num_rollout` must be set."""
     if rollout.num_rollout is None:
-        raise ValueError("num_rollout is not resolved")
+        raise ValueError("num_rollout is not set")
     sampling = Sampling(
         max_new_tokens=rollout.rollout_max_response_len,
         temperature=rollout.rollout_temperature,
@@ -104,10 +106,72 @@ def make_plan(rollout: RolloutSettings, evaluation: EvalSettings, trainer: Train
 
 
 def _eval_sampling(sampling: Sampling, evaluation: EvalSettings) -> Sampling:
-    changes = {
+    overrides = {
         "max_new_tokens": evaluation.eval_max_response_len,
         "temperature": evaluation.eval_temperature,
         "top_p": evaluation.eval_top_p,
         "top_k": evaluation.eval_top_k,
     }
-    return msgspec.structs.replace(sampling, **{k: v for k, v in changes.items() if v is not None})
+    return msgspec.structs.replace(sampling, **{k: v for k, v in overrides.items() if v is not None})
+
+
+def at_boundary(next_step: int, state: RunState, plan: Plan) -> bool:
+    """Whether `next_step`, the first that is not sealed, has to wait for a commit.
+
+    Tokens generated meanwhile would be more than `max_staleness` versions old at the step that trains them first.
+    """
+    return next_step > state.version + plan.max_staleness
+
+
+def is_suspended(next_step: int, state: RunState, plan: Plan) -> bool:
+    """Whether unfinished training rollouts are suspended now, and none is requested."""
+    return plan.partial_rollout and at_boundary(next_step, state, plan)
+
+
+def may_decide(state: RunState, plan: Plan) -> bool:
+    """Whether the run is on, and the state not between the two halves of one append.
+
+    A commit that publishes is step.committed and weights.published in one append, but a reader may get them one after
+    the other. Requests in between would be for weights that are outdated already.
+    """
+    if state.phase is not RunPhase.RUNNING or state.published < 0:
+        return False
+    published_too = state.version % plan.publish_every == 0 or state.version == plan.steps
+    return state.published == state.version or not published_too
+
+
+def bound_of(group: GroupState, plan: Plan) -> int:
+    """Versions that the weights which train a group may be past its oldest; recorded rollouts have their own bound."""
+    return plan.staleness_bound if group.recalled is UNSET else group.recalled.bound
+
+
+def last_step(group: GroupState, plan: Plan) -> int:
+    """The last step that may train a group."""
+    return group.oldest + bound_of(group, plan)
+
+
+def in_time(groups: Sequence[GroupState], step: int, plan: Plan) -> bool:
+    """Whether steps from `step` on can train all these groups within their bounds: oldest first, a batch per step."""
+    last_steps = sorted(last_step(group, plan) for group in groups)
+    return all(step + place // plan.groups <= last for place, last in enumerate(last_steps))
+
+
+def stale(group: GroupState, accepted: Sequence[GroupState], state: RunState, plan: Plan) -> GroupRejected | None:
+    """The rejection of a group that cannot be trained within its bound beside the accepted groups.
+
+    Sealing waits for groups that are still being generated, so this happens only where an engine used older weights
+    than requested, or where recorded rollouts waited too long. An accepted group stays in time.
+    """
+    step = state.next_step + len(accepted) // plan.groups
+    behind, bound = step - group.oldest, bound_of(group, plan)
+    if behind <= bound or (not plan.in_prompt_order and in_time([*accepted, group], state.next_step, plan)):
+        return None
+    return GroupRejected(
+        group=group.group,
+        cause=RejectionCause.STALE,
+        reason=f"step {step} is the first with a place for it, {behind} versions after its oldest token; {bound} is "
+        "the most",
+        samples=tuple(group.samples),
+        rewards=group.graded,
+        figures={"oldest_version": group.oldest, "step": step, "behind": behind, "bound": bound},
+    )

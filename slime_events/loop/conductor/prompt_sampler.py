@@ -1,9 +1,9 @@
-"""`SampledPrompts`: prompts that are drawn by what the log says of them: by pass rate, and from another run's archive.
+"""`PromptSampler`: draws prompts by their history in the log: by pass rate, and from another run's archive.
 
-    draw n:  from the archive or from the file, by share  ->  which prompt of it, by the fold of all draws so far
+    draw n:  from the archive or from the file, by share  ->  a prompt of it, by the fold of all draws so far
 
-Every draw is an event with its number (`source.offset`) and the position of the log that it was decided on
-(`source.seen`), so it can be made again from the log alone; the cursor is the fold, as for a file in order.
+Every draw is an event with its number (`source.offset`) and the log position that it was decided on (`source.seen`),
+so the log alone can reproduce it. The cursor is a fold, as for a file in order.
 """
 
 from __future__ import annotations
@@ -16,27 +16,22 @@ from msgspec.structs import replace
 
 from schemas.errors import DataError
 from schemas.ids import TRAIN
-from schemas.prompts import PromptRejected, PromptSubmitted, Source
+from schemas.prompts import PromptRejected, Source
 from schemas.recorded import CommonVersion
 from slime_events.core.config.data import DataSettings
-from slime_events.loop.conductor.submitted import submitted
 from slime_events.loop.prompts.archived_prompts import ArchivedPrompts
 from slime_events.loop.prompts.buffer_filter import BufferFilter
-from slime_events.loop.prompts.curriculum import Pool, uniform
-from slime_events.loop.prompts.draw_stats import Draws
-from slime_events.loop.prompts.prompt import Prompt, Tokenizer, make_prompt
-from slime_events.loop.prompts.row import BadRow, Problem
+from slime_events.loop.prompts.draw_stats import DrawStats, Pool, uniform
+from slime_events.loop.prompts.prompt import BadRow, Prompted, Tokenizer, draw_prompt, rejected, submitted
 from slime_events.loop.prompts.source import PromptSource
-from slime_events.loop.prompts.weight_ancestry import WeightLine
+from slime_events.loop.prompts.weight_ancestry import WeightAncestry
 from storage.log import Recorded
-
-Prompted = PromptSubmitted | PromptRejected
 
 
 @dataclass(slots=True)
-class SampledPrompts:
-    """source: the prompt file; archive: a recorded run's prompts; at least one. draws, line: of this run, folded as far
-    as the log was heard. buffer_filter: chooses of the archive in place of the pass rates.
+class PromptSampler:
+    """source: the prompt file; archive: a recorded run's prompts; at least one. draws, ancestry: of this run, folded as
+    far as `observe` got. buffer_filter: selects from the archive in place of the pass rates.
     """
 
     data: DataSettings
@@ -45,17 +40,17 @@ class SampledPrompts:
     archive: ArchivedPrompts | None
     tokenizer: Tokenizer
     max_prompt_len: int | None
-    draws: Draws
+    draws: DrawStats
     buffer_filter: BufferFilter | None = None
-    line: WeightLine = field(default_factory=WeightLine)
+    ancestry: WeightAncestry = field(default_factory=WeightAncestry)
 
-    def hear(self, recorded: Recorded) -> None:
-        """Every event, in order."""
+    def observe(self, recorded: Recorded) -> None:
+        """Fold every event in, in order."""
         self.draws.apply(recorded)
-        self.line.apply(recorded.envelope.event)
+        self.ancestry.apply(recorded.envelope.event)
 
     def take(self, cursors: Mapping[str, int], count: int) -> list[Prompted]:
-        """The next `count` usable prompts, with the unusable ones met on the way.
+        """The next `count` usable prompts, with the unusable ones between them.
 
         Raises DataError where none is usable, TooManyBadLines as the file does.
         """
@@ -73,21 +68,21 @@ class SampledPrompts:
     def _next(self, place: _Place) -> Prompted:
         makers = [self._from_file] if self.source else []
         makers += [self._from_archive] if self.archive else []
-        if len(makers) == 2 and self._is_archives_turn(place):
+        if len(makers) == 2 and self._is_from_archive(place):
             makers.reverse()
-        found = next((prompted for make in makers if (prompted := make(place)) is not None), None)
-        if found is None:
+        drawn = next((prompted for make in makers if (prompted := make(place)) is not None), None)
+        if drawn is None:
             raise DataError("no prompt is left that can be used: all that there were have been refused")
-        return found
+        return drawn
 
-    def _is_archives_turn(self, place: _Place) -> bool:
+    def _is_from_archive(self, place: _Place) -> bool:
         assert self.source is not None
         assert self.archive is not None
         drawn = place.cursor(self.source.url) + place.cursor(self.archive.path)
         return uniform(self.seed, "archive", drawn) < self.data.archive_share
 
     def _pool(self, path: str, place: _Place) -> Pool:
-        """The prompts of a source that may be drawn, as this call has left them."""
+        """The prompts of a source that may be drawn, without those of this call."""
         if path not in place.pools:
             known = self.draws.by_path.get(path, {})
             rates = {row: (one.passed, one.answers) for row, one in known.items()}
@@ -100,7 +95,7 @@ class SampledPrompts:
         return place.pools[path]
 
     def _file_row(self, source: PromptSource, place: _Place) -> int | None:
-        """By pass rate where that is asked for, some of them new; else in the file's order."""
+        """By pass rate with some new prompts for a curriculum, else in the file's order."""
         offset = place.cursor(source.url)
         if self.data.prompt_sampler == "file":
             return source.row_at(*divmod(offset, len(source)))
@@ -121,15 +116,13 @@ class SampledPrompts:
         path, offset = self.source.url, place.cursor(self.source.url)
         read = self.source.read_row(row, epoch=self._pool(path, place).times(row), position=offset)
         source = Source(path=path, row=row, line=read.line, epoch=read.epoch, offset=offset, seen=self._seen)
-        if isinstance(read, BadRow):
-            return PromptRejected(source=source, reason=f"{read.reason.value}: {read.message}", dataset=TRAIN)
-        return submitted(read, source.draw, source)
+        return rejected(read, source) if isinstance(read, BadRow) else submitted(read, source.draw, source)
 
     def _from_archive(self, place: _Place) -> Prompted | None:
         assert self.archive is not None
         path, offset = self.archive.path, place.cursor(self.archive.path)
         pool = self._pool(path, place)
-        row = self._again(pool, uniform(self.seed, "again", offset))
+        row = self._archive_row(pool, uniform(self.seed, "again", offset))
         if row is None and self.source is None:
             row = pool.longest_ago()
         if row is None:
@@ -139,26 +132,25 @@ class SampledPrompts:
             path=path,
             row=row,
             line=archived.position,
-            epoch=self._pool(path, place).times(row),
+            epoch=pool.times(row),
             offset=offset,
             key=archived.groups[-1],
             seen=self._seen,
         )
+        prompt = archived.prompt
         if self.archive.rollouts is not None:
-            recalled = self.archive.rollouts.recalled(row, source.key, self._common())
-            group, dataset = source.draw, TRAIN
-            return replace(archived.prompt, group=group, source=source, dataset=dataset, recalled=recalled)
-        made = self._made(archived.prompt)
-        if isinstance(made, Problem):
-            return PromptRejected(source=source, reason=f"{made.reason.value}: {made.message}", dataset=TRAIN)
-        return submitted(made, source.draw, source)
+            recalled = self.archive.rollouts.reused(row, source.key, self._common())
+            return replace(prompt, group=source.draw, source=source, dataset=TRAIN, recalled=recalled)
+        fields: dict[str, Any] = {"input": prompt.messages or prompt.text, "label": prompt.label}
+        fields |= {"metadata": prompt.metadata, "tools": prompt.tools}
+        return draw_prompt(fields, self.data, self.tokenizer, self.max_prompt_len, source)
 
     def _common(self) -> CommonVersion:
-        """Where the line of this run's weights and that of the recorded run part."""
+        """The newest version that this run's weights and the recorded run's have in common."""
         assert self.archive is not None
         assert self.archive.rollouts is not None
         rollouts = self.archive.rollouts
-        common = self.line.common(rollouts.line)
+        common = self.ancestry.common(rollouts.ancestry)
         if common is None:
             raise DataError(
                 f"no weights of run {rollouts.run} at {self.archive.path} are weights of this run: how far its "
@@ -166,8 +158,8 @@ class SampledPrompts:
             )
         return common
 
-    def _again(self, pool: Pool, at: float) -> int | None:
-        """By the user's function, or by the pass rate in the archive and, once drawn here, by that of here."""
+    def _archive_row(self, pool: Pool, at: float) -> int | None:
+        """By the user's function, else by the pass rate: in the archive, and once drawn here by that of this run."""
         assert self.archive is not None
         if self.buffer_filter is None:
             return pool.draw(at)
@@ -177,22 +169,10 @@ class SampledPrompts:
     def _seen(self) -> int:
         return max(1, self.draws.position)
 
-    def _made(self, prompt: PromptSubmitted) -> Prompt | Problem:
-        """The prompt as this run's model sees it: a chat by its template, a text as it stands."""
-        fields: dict[str, Any] = {"input": prompt.messages or prompt.text, "label": prompt.label}
-        fields |= {"metadata": prompt.metadata, "tools": prompt.tools}
-        settings = DataSettings(
-            input_key="input",
-            label_key="label",
-            apply_chat_template=prompt.messages is not None,
-            apply_chat_template_kwargs=self.data.apply_chat_template_kwargs,
-        )
-        return make_prompt(fields, settings, self.tokenizer, self.max_prompt_len)
-
 
 @dataclass(slots=True)
 class _Place:
-    """Where one call stands: the cursors, and by source the prompts that it has not drawn yet."""
+    """Progress of one call: the cursors, and by source the prompts that it has not drawn yet."""
 
     cursors: dict[str, int]
     pools: dict[str, Pool]
@@ -202,7 +182,7 @@ class _Place:
 
 
 def _new_row(source: PromptSource, pool: Pool) -> int | None:
-    """The first of the file's order that was never drawn."""
+    """The first row of the file's order that was never drawn."""
     length, drawn = len(source), pool.drawn
     if drawn >= length:
         return None
@@ -210,7 +190,7 @@ def _new_row(source: PromptSource, pool: Pool) -> int | None:
     return next((row for row in rows if not pool.has(row)), None)
 
 
-def sampled_prompts(
+def make_prompt_sampler(
     data: DataSettings,
     seed: int,
     source: PromptSource | None,
@@ -218,10 +198,10 @@ def sampled_prompts(
     tokenizer: Tokenizer,
     max_prompt_len: int | None,
     buffer_filter: BufferFilter | None = None,
-) -> SampledPrompts | None:
-    """The sampler that settings ask for; None where prompts are those of the file in its order, or there are none."""
+) -> PromptSampler | None:
+    """The sampler that settings ask for; None where prompts come from the file in its order, or there are none."""
     if archive is None and (source is None or data.prompt_sampler == "file"):
         return None
-    return SampledPrompts(
-        data, seed, source, archive, tokenizer, max_prompt_len, Draws(data.pass_reward), buffer_filter
+    return PromptSampler(
+        data, seed, source, archive, tokenizer, max_prompt_len, DrawStats(data.pass_reward), buffer_filter
     )

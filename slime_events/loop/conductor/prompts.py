@@ -1,4 +1,4 @@
-"""`PromptFeed`: prompts as events, from the prompt file, the evaluation sets and the inbox."""
+"""`PromptFeed`: prompts as events, from files, archives, a user's source, evaluation sets and the inbox."""
 
 from __future__ import annotations
 
@@ -9,27 +9,32 @@ from schemas.ids import INBOX, TRAIN, evaluation_group_id, group_id, inbox_group
 from schemas.inbox import InboxPrompt
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
 from slime_events.core.config.data import DataSettings
-from slime_events.core.config.evaluation import EvalSettings
-from slime_events.core.config.rollout import RolloutSettings
-from slime_events.loop.conductor.prompt_sampler import SampledPrompts, sampled_prompts
-from slime_events.loop.conductor.submitted import submitted
-from slime_events.loop.conductor.user_data_source import OwnSource
+from slime_events.core.config.rollout import EvalSettings, RolloutSettings
+from slime_events.loop.conductor.prompt_sampler import PromptSampler, make_prompt_sampler
+from slime_events.loop.conductor.user_data_source import UserDataSource
 from slime_events.loop.prompts.archived_prompts import ArchivedPrompts
 from slime_events.loop.prompts.buffer_filter import BufferFilter
-from slime_events.loop.prompts.draw_stats import Draws
-from slime_events.loop.prompts.prompt import Tokenizer, make_prompt
-from slime_events.loop.prompts.row import BadReason, BadRow, Problem, PromptRow
+from slime_events.loop.prompts.draw_stats import DrawStats
+from slime_events.loop.prompts.prompt import (
+    BadReason,
+    BadRow,
+    Problem,
+    Prompted,
+    PromptRow,
+    Tokenizer,
+    make_prompt,
+    rejected,
+    submitted,
+)
 from slime_events.loop.prompts.source import PromptSource, eval_sources
-from slime_events.loop.prompts.weight_ancestry import WeightLine, read_line
+from slime_events.loop.prompts.weight_ancestry import WeightAncestry, read_ancestry
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.tokenizer import load_tokenizer
 from storage.log import Readable, Recorded
 
-Prompted = PromptSubmitted | PromptRejected
-
 
 class PromptFeed:
-    """Where the conductor's prompts come from. It keeps no place: that is the state's cursor."""
+    """The conductor's prompts. Its position is the state's cursor. drawer: draws in place of the file."""
 
     def __init__(
         self,
@@ -38,12 +43,11 @@ class PromptFeed:
         data: DataSettings,
         tokenizer: Tokenizer,
         max_prompt_len: int | None,
-        sampled: SampledPrompts | None = None,
-        own: OwnSource | None = None,
+        drawer: PromptSampler | UserDataSource | None = None,
     ) -> None:
         self._source, self._evaluations, self._data = source, evaluations, data
         self._tokenizer, self._max_prompt_len = tokenizer, max_prompt_len
-        self._sampled, self._own = sampled, own
+        self._drawer = drawer
         self._evaluation_rows: dict[str, list[PromptRow | BadRow]] = {}
 
     @classmethod
@@ -56,8 +60,8 @@ class PromptFeed:
         archive: ArchivedPrompts | None = None,
         shown: ArgsView | None = None,
     ) -> PromptFeed:
-        """The feed that settings describe. Without any source only the inbox feeds the run. archive: as
-        `archived_prompts` gives it; shown: what a user's data source and buffer filter see.
+        """The feed of these settings; without a source only the inbox feeds the run. archive: from `archived_prompts`.
+        shown: the arguments that a user's data source and buffer filter see.
         """
         tokenizer = load_tokenizer(hf_checkpoint)
         longest = rollout.rollout_max_prompt_len
@@ -68,34 +72,33 @@ class PromptFeed:
         evaluations = dict(eval_sources(evaluation, data, tokenizer, longest))
         args = ArgsView({**(shown or ArgsView({})).as_dict(), "hf_checkpoint": hf_checkpoint})
         pick = BufferFilter.load(data.buffer_filter_path, args) if archive and data.buffer_filter_path else None
-        sampled = sampled_prompts(data, rollout.rollout_seed, source, archive, tokenizer, longest, pick)
-        own = OwnSource(data, args, tokenizer, longest) if data.data_source_path else None
-        return cls(source, evaluations, data, tokenizer, longest, sampled, own)
+        drawer: PromptSampler | UserDataSource | None
+        if data.data_source_path:
+            drawer = UserDataSource(data, args, tokenizer, longest)
+        else:
+            drawer = make_prompt_sampler(data, rollout.rollout_seed, source, archive, tokenizer, longest, pick)
+        return cls(source, evaluations, data, tokenizer, longest, drawer)
 
-    def hear(self, recorded: Recorded) -> None:
-        """What is drawn may follow from what the log says: every event in order, after those that `recall` read."""
-        if self._sampled is not None:
-            self._sampled.hear(recorded)
-        if self._own is not None:
-            self._own.position = recorded.position
+    def observe(self, recorded: Recorded) -> None:
+        """Fold every event in, in order, after those that `restore` read: draws may depend on the log."""
+        if self._drawer is not None:
+            self._drawer.observe(recorded)
 
-    async def recall(self, log: Readable, end: int) -> None:
-        """Read what the log says of draws up to position `end`; what was heard before is forgotten."""
-        if self._sampled is not None:
-            self._sampled.draws = Draws(self._data.pass_reward)
-            await self._sampled.draws.read(log, end)
-            self._sampled.line = await read_line(log) if end else WeightLine()
+    async def restore(self, log: Readable, end: int) -> None:
+        """Read the history of draws up to position `end`, in place of what was observed before."""
+        if isinstance(self._drawer, PromptSampler):
+            self._drawer.draws = DrawStats(self._data.pass_reward)
+            await self._drawer.draws.read(log, end)
+            self._drawer.ancestry = await read_ancestry(log) if end else WeightAncestry()
 
     def malformed(self) -> list[PromptRejected]:
-        """The lines that are no JSON objects, found when the file was indexed."""
+        """The lines that are no JSON objects, found while the file was indexed."""
         return [_rejected(bad, TRAIN) for bad in self._source.bad_lines] if self._source else []
 
     def take(self, cursors: Mapping[str, int], count: int) -> list[Prompted]:
-        """The next `count` usable prompts of the file, with the unusable ones met on the way."""
-        if self._own is not None:
-            return self._own.take(cursors, count)
-        if self._sampled is not None:
-            return self._sampled.take(cursors, count)
+        """The next `count` usable prompts, with the unusable ones between them."""
+        if self._drawer is not None:
+            return self._drawer.take(cursors, count)
         if self._source is None:
             return []
         cursor = self._source.cursor_after(cursors.get(self._source.url, 0) - 1)
@@ -116,7 +119,7 @@ class PromptFeed:
         fields = {self._data.input_key: prompt.prompt, self._data.tool_key: prompt.tools}
         chat = not isinstance(prompt.prompt, str)
         if chat and prompt.rendered:
-            return Problem(BadReason.WRONG_TYPE, "it is said to be rendered, so it has to be a text, no chat messages")
+            return Problem(BadReason.WRONG_TYPE, "a rendered prompt has to be a text, not chat messages")
         template = chat or (self._data.apply_chat_template and not prompt.rendered)
         made = make_prompt(fields, self._inbox_settings(template), self._tokenizer, self._max_prompt_len)
         if isinstance(made, Problem):
@@ -161,5 +164,4 @@ def _event(
 
 
 def _rejected(bad: BadRow, dataset: str) -> PromptRejected:
-    source = Source(path=bad.file, line=bad.line, epoch=bad.epoch, offset=bad.position)
-    return PromptRejected(source=source, reason=f"{bad.reason.value}: {bad.message}", dataset=dataset)
+    return rejected(bad, Source(path=bad.file, line=bad.line, epoch=bad.epoch, offset=bad.position), dataset)

@@ -1,8 +1,7 @@
-"""When a batch is sealed, and of what: in prompt order, or first those accepted groups that have
-the fewest steps left.
+"""When a batch is sealed, and of which groups: in prompt order, or those with the fewest steps left first.
 
-Never a sample beyond the bound: a batch is held back while sealing it would leave no step in time for a group that is
-still being made. Backpressure sees to it that there is always one as long as no younger group takes its place.
+No sample exceeds the staleness bound: a batch waits while sealing it would leave no step in time for a group that is
+still being generated. Backpressure guarantees such a step as long as no younger group takes it.
 """
 
 from __future__ import annotations
@@ -12,19 +11,17 @@ from collections.abc import Callable, Sequence
 
 from schemas.batches import BatchSealed
 from schemas.groups import GroupAccepted
-from slime_events.core.state.group import GroupPhase, GroupState, SamplePhase
+from slime_events.core.state.group import GroupPhase, GroupState, SamplePhase, SampleState
 from slime_events.core.state.run import RunState
 from slime_events.loop.conductor.accept import Verdict
-from slime_events.loop.conductor.boundary import at_boundary, rests
-from slime_events.loop.conductor.plan import Plan
-from slime_events.loop.conductor.staleness import in_time, last_step
+from slime_events.loop.conductor.plan import Plan, at_boundary, in_time, is_suspended, last_step
 
 Normalise = Callable[[Sequence[float], Sequence[int]], list[float]]
 """(raw rewards, group sizes) -> rewards normalised over their groups, the advantages' input."""
 
 
 def seal(state: RunState, plan: Plan, decided: Sequence[Verdict], normalise: Normalise) -> list[BatchSealed]:
-    """The next batch, if it is full and sealing it leaves nobody behind. `decided`: verdicts of this turn."""
+    """The next batch, if it is full and no group becomes too stale by sealing it. `decided`: verdicts of this cycle."""
     step = state.next_step
     if step >= plan.steps or at_boundary(step, state, plan):
         return []
@@ -38,7 +35,7 @@ def seal(state: RunState, plan: Plan, decided: Sequence[Verdict], normalise: Nor
     undecided = [g for g in state.in_phase(GroupPhase.REQUESTED) if g.group not in fresh]
     if undecided and not in_time([*candidates[plan.groups :], *undecided], step + 1, plan):
         return []
-    suspends = rests(step + 1, state, plan) and any(map(_is_under_way, undecided))
+    suspends = is_suspended(step + 1, state, plan) and any(map(_is_under_way, undecided))
     return [_batch(step, candidates[: plan.groups], normalise, suspends=suspends)]
 
 
@@ -47,17 +44,31 @@ def _is_under_way(group: GroupState) -> bool:
 
 
 def _batch(step: int, groups: Sequence[GroupState], normalise: Normalise, *, suspends: bool) -> BatchSealed:
-    samples = [sample for group in groups for sample in group.samples.values()]
-    raw = [reward for group in groups for reward in group.graded]
-    rewards = normalise(raw, [len(group.samples) for group in groups])
+    members = [(group.group, tuple(group.samples.values())) for group in groups]
+    oldest = min(group.oldest for group in groups)
+    return make_sealed(step, members, normalise, oldest=oldest, suspends=suspends)
+
+
+def make_sealed(
+    step: int,
+    groups: Sequence[tuple[str, Sequence[SampleState]]],
+    normalise: Normalise,
+    *,
+    oldest: int,
+    suspends: bool = False,
+) -> BatchSealed:
+    """The batch of these groups, each with its graded samples, in their order. oldest: weight version in it."""
+    samples = [sample for _, members in groups for sample in members]
+    raw = [float(sample.reward) for sample in samples if sample.reward is not None]
+    rewards = normalise(raw, [len(members) for _, members in groups])
     return BatchSealed(
         step=step,
-        groups=tuple(group.group for group in groups),
+        groups=tuple(group for group, _ in groups),
         samples=tuple(sample.sample for sample in samples),
         rewards=tuple(rewards),
         raw_rewards=tuple(raw),
         digest=batch_digest(step, [(s.sample, s.digest, r) for s, r in zip(samples, rewards, strict=True)]),
-        oldest_version=min(group.oldest for group in groups),
+        oldest_version=oldest,
         suspends=suspends,
     )
 

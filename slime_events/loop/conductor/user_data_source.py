@@ -1,4 +1,4 @@
-"""`OwnSource`: prompts of a user's own data source (slime's `--data-source-path`)."""
+"""`UserDataSource`: prompts from a user's data source (slime's `--data-source-path`)."""
 
 from __future__ import annotations
 
@@ -6,22 +6,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from schemas.errors import PlugPointError
-from schemas.ids import TRAIN
-from schemas.prompts import PromptRejected, PromptSubmitted, Source
+from schemas.prompts import PromptSubmitted, Source
 from slime_events.core.config.data import DataSettings
-from slime_events.loop.conductor.submitted import submitted
-from slime_events.loop.prompts.prompt import Tokenizer, make_prompt
-from slime_events.loop.prompts.row import Problem
+from slime_events.loop.prompts.prompt import Prompted, Tokenizer, draw_prompt
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import load_function
 from slime_events.plugins.sample import Sample
+from storage.log import Recorded
 
-Prompted = PromptSubmitted | PromptRejected
 
-
-class OwnSource:
-    """A user's class, made anew with `(args)`. Where it stands is the cursor, so that it may be asked again: what was
-    drawn before a restart is drawn once more and put aside.
+class UserDataSource:
+    """An instance of a user's class, made with `(args)`. The cursor is the position in it: after a restart the prompts
+    drawn before are drawn again and skipped.
     """
 
     def __init__(self, data: DataSettings, view: ArgsView, tokenizer: Tokenizer, max_prompt_len: int | None) -> None:
@@ -33,7 +29,11 @@ class OwnSource:
         self._given = 0
         self._kept: dict[int, Sample] = {}
         self.position = 0
-        """Of the log, up to which it was read."""
+        """Position up to which the log was read."""
+
+    def observe(self, recorded: Recorded) -> None:
+        """Note how far the log was read."""
+        self.position = recorded.position
 
     def take(self, cursors: Mapping[str, int], count: int) -> list[Prompted]:
         """The next `count` usable prompts, or as many as it has now. Raises PlugPointError where it is broken."""
@@ -48,7 +48,7 @@ class OwnSource:
         return taken
 
     def _fill(self, offset: int, count: int) -> bool:
-        """Whether the prompt at `offset` is there, after as many were asked for as it takes."""
+        """Whether the source has a prompt at `offset`; asks it for as many as needed."""
         while self._given <= offset:
             groups = self._call("asked for samples", lambda: list(self._source.get_samples(max(count, 1))))
             if not groups:
@@ -64,16 +64,7 @@ class OwnSource:
     def _prompted(self, sample: Sample, offset: int) -> Prompted:
         source = Source(path=self.path, row=offset, offset=offset, seen=max(1, self.position))
         fields = {"input": sample.prompt, "label": sample.label, "metadata": sample.metadata}
-        settings = DataSettings(
-            input_key="input",
-            label_key="label",
-            apply_chat_template=not isinstance(sample.prompt, str),  # a text is what the model sees, as in slime
-            apply_chat_template_kwargs=self._data.apply_chat_template_kwargs,
-        )
-        made = make_prompt(fields, settings, self._tokenizer, self._max_prompt_len)
-        if isinstance(made, Problem):
-            return PromptRejected(source=source, reason=f"{made.reason.value}: {made.message}", dataset=TRAIN)
-        return submitted(made, source.draw, source)
+        return draw_prompt(fields, self._data, self._tokenizer, self._max_prompt_len, source)
 
     def _call(self, doing: str, call: Any) -> Any:
         try:

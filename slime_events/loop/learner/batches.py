@@ -1,42 +1,92 @@
 """`Batches`: the batches of a learner, as a fold of its parent's log. Pure.
 
-group.accepted | group.rejected -> what of it is trained on (`choose`)
-batch.sealed of step s          -> the learner's batch of step s: what is left of that batch's groups, then the
-                                   groups that the parent refused since its last batch and the learner accepts
+group.accepted | group.rejected -> the samples of it that are trained on (`select`)
+batch.sealed of step s          -> the learner's batch of step s: what remains of that batch's groups, then the groups
+                                   that the parent rejected since its last batch and the learner accepts
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import msgspec
+
 from schemas.batches import BatchSealed
-from schemas.groups import GroupAccepted, GroupRejected
+from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
 from schemas.ids import place_of
 from slime_events.core.state.apply import apply
+from slime_events.core.state.group import GroupState, SampleState
 from slime_events.core.state.run import RunState
-from slime_events.loop.conductor.accept import Judge, Verdict
-from slime_events.loop.conductor.seal import Normalise, batch_digest
-from slime_events.loop.learner.overrides import Changes
-from slime_events.loop.learner.select import Choice, choose
+from slime_events.loop.conductor.accept import GroupFilter, Verdict
+from slime_events.loop.conductor.seal import Normalise, make_sealed
+from slime_events.loop.learner.overrides import Overrides
 from storage.log import Recorded
 
+MIN_SAMPLES = 2
+"""Samples that a group must keep once it has lost some: a single one has nothing to be compared with."""
 
-class Taken(NamedTuple):
-    """What an event of the parent comes to. batch: the learner's, with `parent`, the one that it is made from. unused:
-    samples that no batch of the learner has or will have."""
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """samples: of the group, in its order, with the rewards that are trained on."""
+
+    group: GroupState
+    samples: tuple[SampleState, ...]
+
+    @property
+    def oldest(self) -> int:
+        """The oldest weight version in it, as the parent counts versions."""
+        return min(s.min_version if s.oldest is None else s.oldest for s in self.samples)
+
+
+def select(
+    group: GroupState, verdict: Verdict, overrides: Overrides, group_filter: GroupFilter | None
+) -> Selection | None:
+    """The samples that are trained on; None if there are none. group: as its run had it at `verdict`.
+
+    group_filter: the learner's own; None if it is its parent's: then only overridden verdicts differ. Raises
+    PlugPointError where the filter is broken.
+    """
+    if group.group in overrides.dropped_groups:
+        return None
+    samples = []
+    for sample in group.samples.values():
+        reward = overrides.rewards.get(sample.sample, sample.reward)
+        if sample.stop is not None and reward is not None and sample.sample not in overrides.dropped:
+            samples.append(msgspec.structs.replace(sample, reward=reward))
+    if not samples or (len(samples) < MIN_SAMPLES and len(samples) < len(group.samples)):
+        return None
+    selection = Selection(group, tuple(samples))
+    return selection if _is_accepted(selection, verdict, overrides, group_filter) else None
+
+
+def _is_accepted(
+    selection: Selection, verdict: Verdict, overrides: Overrides, group_filter: GroupFilter | None
+) -> bool:
+    overridden = overrides.verdicts.get(selection.group.group)
+    if overridden is not None:
+        return overridden
+    filtered = isinstance(verdict, GroupAccepted) or verdict.cause is RejectionCause.FILTER
+    if group_filter is None or not filtered:
+        return not isinstance(verdict, GroupRejected)
+    samples = {sample.sample: sample for sample in selection.samples}
+    return group_filter(msgspec.structs.replace(selection.group, samples=samples)).keep
+
+
+class DerivedBatch(NamedTuple):
+    """What follows for the learner from an event of its parent. batch: the learner's, made from the batch `parent`.
+    unused: samples that are in no batch of the learner, now or later."""
 
     batch: BatchSealed | None = None
     parent: BatchSealed | None = None
     unused: tuple[str, ...] = ()
 
 
-NOTHING = Taken()
-
-
 class Batches:
-    """first: the learner's first step; of those before it there are no batches. least: rollouts that a step takes at
-    least (one for each of its optimizer steps): a batch of fewer is empty.
+    """first: the learner's first step; earlier steps have no batches. least: minimum of rollouts of a step (one for
+    each of its optimizer steps): with fewer its batch is empty.
     """
 
     def __init__(
@@ -44,70 +94,102 @@ class Batches:
         run: str,
         normalise: Normalise,
         *,
-        changes: Changes | None = None,
-        judge: Judge | None = None,
+        overrides: Overrides | None = None,
+        group_filter: GroupFilter | None = None,
         first: int = 0,
         least: int = 1,
     ) -> None:
         self._parent = RunState(run=run)
-        self._normalise, self._judge = normalise, judge
-        self._changes, self.first, self._least = changes or Changes(), first, least
-        self._chosen: dict[str, Choice] = {}
-        self._joining: list[Choice] = []
+        self._normalise, self._filter = normalise, group_filter
+        self._overrides, self.first, self._least = overrides or Overrides(), first, least
+        self._selected: dict[str, Selection] = {}
+        self._joining: list[Selection] = []
 
-    def apply(self, recorded: Recorded) -> Taken:
+    def apply(self, recorded: Recorded) -> DerivedBatch:
         """Fold the parent's next event in. Raises PlugPointError where the filter is broken."""
         event = recorded.envelope.event
-        taken = NOTHING
+        derived = DerivedBatch()
         if isinstance(event, GroupAccepted | GroupRejected):
-            taken = self._decide(event)
+            derived = self._decide(event)
         elif isinstance(event, BatchSealed):
-            taken = self._seal(event)
+            derived = self._seal(event)
         apply(self._parent, recorded)
-        return taken
+        return derived
 
-    def _decide(self, verdict: Verdict) -> Taken:
+    def _decide(self, verdict: Verdict) -> DerivedBatch:
         group = self._parent.groups.get(verdict.group)
-        chosen = None if group is None else choose(group, verdict, self._changes, self._judge)
-        if chosen is None:
-            return Taken(unused=verdict.samples)
+        selected = None if group is None else select(group, verdict, self._overrides, self._filter)
+        if selected is None:
+            return DerivedBatch(unused=verdict.samples)
         if isinstance(verdict, GroupAccepted):
-            self._chosen[verdict.group] = chosen
+            self._selected[verdict.group] = selected
         else:
-            self._joining.append(chosen)
-        kept = {sample.sample for sample in chosen.samples}
-        return Taken(unused=tuple(sample for sample in verdict.samples if sample not in kept))
+            self._joining.append(selected)
+        kept = {sample.sample for sample in selected.samples}
+        return DerivedBatch(unused=tuple(sample for sample in verdict.samples if sample not in kept))
 
-    def _seal(self, parent: BatchSealed) -> Taken:
-        found = [self._chosen.pop(group, None) for group in parent.groups]
-        chosen = [*(one for one in found if one is not None), *self._joining]
+    def _seal(self, parent: BatchSealed) -> DerivedBatch:
+        accepted = [self._selected.pop(group, None) for group in parent.groups]
+        selected = [*(one for one in accepted if one is not None), *self._joining]
         self._joining = []
-        every = tuple(sample.sample for one in chosen for sample in one.samples)
+        samples = tuple(sample.sample for one in selected for sample in one.samples)
         if parent.step < self.first:
-            return Taken(unused=every)
-        batch = sealed(parent.step, chosen, self._normalise, self._least, shared=self.first)
-        return Taken(batch, parent, () if batch.samples else every)
+            return DerivedBatch(unused=samples)
+        batch = self._batch(parent.step, selected)
+        return DerivedBatch(batch, parent, () if batch.samples else samples)
+
+    def _batch(self, step: int, selected: Sequence[Selection]) -> BatchSealed:
+        """The batch of these groups in their order; empty where they have fewer than `least` rollouts.
+
+        Both runs share the versions up to `first`. Newer ones of the parent count as that one.
+        """
+        rollouts = {(one.group.group, place_of(sample.sample)[0]) for one in selected for sample in one.samples}
+        if len(rollouts) < self._least:
+            selected = ()
+        oldest = min((min(one.oldest, self.first) for one in selected), default=step)
+        return make_sealed(step, [(one.group.group, one.samples) for one in selected], self._normalise, oldest=oldest)
 
 
-def sealed(step: int, chosen: Sequence[Choice], normalise: Normalise, least: int, *, shared: int) -> BatchSealed:
-    """The batch of these groups in their order; empty where they are fewer than `least` rollouts.
-
-    shared: the newest version that both runs have. What later ones of the parent made, none of the learner's did: it
-    counts as made by that one.
+@dataclass(slots=True)
+class Preview:
+    """How a learner's batches differ from its parent's, before anything is trained. steps: of the parent. differing:
+    steps whose batch is another; empty: those of them with nothing left to train on. gone, joined: samples that only
+    the parent, only the learner trains on. regraded: samples that both train on, with other rewards.
     """
-    rollouts = {(one.group.group, place_of(sample.sample)[0]) for one in chosen for sample in one.samples}
-    if len(rollouts) < least:
-        chosen = ()
-    samples = [sample for one in chosen for sample in one.samples]
-    raw = [reward for one in chosen for reward in one.rewards]
-    rewards = normalise(raw, [len(one.samples) for one in chosen])
-    lines = [(sample.sample, sample.digest, reward) for sample, reward in zip(samples, rewards, strict=True)]
-    return BatchSealed(
-        step=step,
-        groups=tuple(one.group.group for one in chosen),
-        samples=tuple(sample.sample for sample in samples),
-        rewards=tuple(rewards),
-        raw_rewards=tuple(raw),
-        digest=batch_digest(step, lines),
-        oldest_version=min((min(one.oldest, shared) for one in chosen), default=step),
-    )
+
+    steps: int = 0
+    differing: list[int] = field(default_factory=list)
+    empty: list[int] = field(default_factory=list)
+    gone: set[str] = field(default_factory=set)
+    joined: set[str] = field(default_factory=set)
+    regraded: set[str] = field(default_factory=set)
+
+    @property
+    def first(self) -> int | None:
+        """The first step that differs; None where none does."""
+        return self.differing[0] if self.differing else None
+
+    def add(self, derived: DerivedBatch) -> None:
+        """Compare one of the learner's batches with its parent's."""
+        batch, parent = derived.batch, derived.parent
+        if batch is None or parent is None:
+            return
+        self.steps = parent.step + 1
+        if batch.digest == parent.digest:
+            return
+        self.differing.append(batch.step)
+        if not batch.samples:
+            self.empty.append(batch.step)
+        own = dict(zip(batch.samples, batch.raw_rewards, strict=True))
+        parents = dict(zip(parent.samples, parent.raw_rewards, strict=True))
+        self.gone |= parents.keys() - own.keys()
+        self.joined |= own.keys() - parents.keys()
+        self.regraded |= {sample for sample in own.keys() & parents.keys() if own[sample] != parents[sample]}
+
+
+async def preview(parent: AsyncIterator[Recorded], batches: Batches) -> Preview:
+    """One pass over the parent's log."""
+    found = Preview()
+    async for recorded in parent:
+        found.add(batches.apply(recorded))
+    return found

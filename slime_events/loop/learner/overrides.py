@@ -1,11 +1,11 @@
-"""`Changes`: what is to be otherwise than a run has it: samples and groups dropped, rewards and verdicts replaced.
+"""`Overrides`: what a learner changes of its parent's decisions: dropped samples and groups, other rewards, verdicts.
 
 As a file, JSON lines:
 
-    {"sample": "train-0-000007-s3", "reward": 0.5}              graded otherwise
+    {"sample": "train-0-000007-s3", "reward": 0.5}              another reward
     {"sample": "train-0-000007-s3", "drop": true}
     {"group": "train-0-000007", "drop": true}
-    {"group": "train-0-000007", "accept": false, "reason": ""}  a verdict that would be another
+    {"group": "train-0-000007", "accept": false, "reason": ""}  another verdict
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reason: str | None = None
 
     def problem(self) -> str | None:
-        """Why the line says nothing that can be done."""
+        """Why the line is invalid, if it is."""
         if (self.sample is None) == (self.group is None):
             return "it has to name a sample or a group"
         if self.sample is not None and self.accept is not None:
@@ -42,8 +42,8 @@ class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return None
 
 
-class Changes(msgspec.Struct, frozen=True):
-    """dropped, dropped_groups: trained on by nobody. rewards: by sample. verdicts: whether a group is accepted."""
+class Overrides(msgspec.Struct, frozen=True):
+    """dropped, dropped_groups: not trained on. rewards: by sample. verdicts: whether a group is accepted."""
 
     dropped: frozenset[str] = frozenset()
     dropped_groups: frozenset[str] = frozenset()
@@ -53,15 +53,15 @@ class Changes(msgspec.Struct, frozen=True):
     def __bool__(self) -> bool:
         return bool(self.dropped or self.dropped_groups or self.rewards or self.verdicts)
 
-    def also(self, samples: Iterable[str]) -> Changes:
-        """With these samples dropped too."""
+    def also(self, samples: Iterable[str]) -> Overrides:
+        """The same with these samples dropped too."""
         return msgspec.structs.replace(self, dropped=self.dropped | frozenset(samples))
 
 
-def read_changes(data: bytes, source: str) -> Changes:
-    """The changes that a file says; of two lines about the same the later holds. source: named in errors.
+def read_overrides(data: bytes, source: str) -> Overrides:
+    """The overrides in a file; of two lines about the same thing the later holds. source: named in errors.
 
-    Raises InvalidValue naming the line that cannot be understood.
+    Raises InvalidValue naming the first invalid line.
     """
     dropped, dropped_groups = set[str](), set[str]()
     rewards, verdicts = dict[str, float](), dict[str, bool]()
@@ -79,7 +79,7 @@ def read_changes(data: bytes, source: str) -> Changes:
                 dropped_groups.add(line.group)
             else:
                 verdicts[line.group] = line.accept
-    return Changes(frozenset(dropped), frozenset(dropped_groups), rewards, verdicts)
+    return Overrides(frozenset(dropped), frozenset(dropped_groups), rewards, verdicts)
 
 
 def _line(text: bytes, where: str) -> _Line:
@@ -92,10 +92,10 @@ def _line(text: bytes, where: str) -> _Line:
     return line
 
 
-def write_changes(changes: Changes) -> bytes:
-    """The file that `read_changes` reads, always in the same order."""
-    lines: list[dict[str, Any]] = [{"sample": sample, "drop": True} for sample in sorted(changes.dropped)]
-    lines += [{"group": group, "drop": True} for group in sorted(changes.dropped_groups)]
-    lines += [{"sample": sample, "reward": reward} for sample, reward in sorted(changes.rewards.items())]
-    lines += [{"group": group, "accept": accept} for group, accept in sorted(changes.verdicts.items())]
+def write_overrides(overrides: Overrides) -> bytes:
+    """The file that `read_overrides` reads; its lines have a fixed order."""
+    lines: list[dict[str, Any]] = [{"sample": sample, "drop": True} for sample in sorted(overrides.dropped)]
+    lines += [{"group": group, "drop": True} for group in sorted(overrides.dropped_groups)]
+    lines += [{"sample": sample, "reward": reward} for sample, reward in sorted(overrides.rewards.items())]
+    lines += [{"group": group, "accept": accept} for group, accept in sorted(overrides.verdicts.items())]
     return b"".join(msgspec.json.encode(line) + b"\n" for line in lines)

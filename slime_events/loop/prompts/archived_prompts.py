@@ -1,28 +1,108 @@
-"""`ArchivedPrompts`: the prompts of a recorded run, accepted groups and rejected ones alike, to be drawn again.
+"""`ArchivedPrompts`: the prompts of a recorded run, of accepted and rejected groups, to be drawn again; and
+`ArchivedRollouts`: the groups of it whose rollouts may be reused.
 
-A prompt that was drawn several times is one row, at the place of its first time; where its rollouts are to be taken
-too, each group is a row of its own. Rows keep their numbers however far the archive grows.
+A prompt that was drawn several times is one row, at its first draw. To reuse rollouts each group is a row of its own.
+Rows keep their numbers while the archive grows.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from schemas.arrays import pack_tokens
-from schemas.errors import DataError
+from schemas.errors import DataError, InvalidValue
 from schemas.event import Purpose
 from schemas.groups import GroupAccepted, GroupRejected
-from schemas.ids import group_of
+from schemas.ids import group_of, sample_id
 from schemas.prompts import PromptSubmitted
+from schemas.recorded import CommonVersion, Recalled
+from schemas.rollouts import RolloutCompleted
 from schemas.subjects import of_type
 from slime_events.core.config.data import DataSettings
 from slime_events.core.run.run_reader import OpenedRun, open_run
-from slime_events.loop.prompts.archived_rollouts import ArchivedRollouts, archived_rollouts
+from slime_events.core.state.group import VersionRange
+from slime_events.loop.prompts.weight_ancestry import WeightAncestry, read_ancestry
+
+
+class RecordedGroup(VersionRange, kw_only=True):
+    """The completed rollouts of a group. samples: their requested ones; oldest, newest: as that run counts versions."""
+
+    samples: set[str] = set()
+
+    def add(self, event: RolloutCompleted) -> None:
+        """Add a completion; a further sample of a rollout counts with it."""
+        self.samples.add(event.rollout or event.sample)
+        self.add_spans(event.spans)
+
+    def number(self, common: CommonVersion) -> int | None:
+        """Its oldest weights as this run counts versions; None for a group without tokens."""
+        if self.oldest is None or self.newest is None:
+            return None
+        return min(common.number(self.oldest), common.number(self.newest))
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedRollouts:
+    """run: the recorded one. ancestry: of its weights. groups: by their prompt's row. samples: used of a group, the
+    first ones. bound: optimizer steps that the oldest weights may be behind those that they train. ahead: steps that
+    may pass from a draw to its training.
+    """
+
+    run: str
+    ancestry: WeightAncestry
+    groups: Mapping[int, RecordedGroup]
+    samples: int
+    bound: int
+    ahead: int
+
+    def in_time(self, version: int, common: CommonVersion) -> list[int]:
+        """Rows that are still within the bound at their training, if they are drawn at `version`."""
+        oldest = version + self.ahead - self.bound
+        return [
+            row
+            for row, group in self.groups.items()
+            if (number := group.number(common)) is not None and number >= oldest
+        ]
+
+    def reused(self, row: int, group: str, common: CommonVersion) -> Recalled:
+        """The rollouts that are reused for the prompt of a row, which must be in time. group: its name in that run."""
+        oldest = self.groups[row].number(common)
+        assert oldest is not None
+        samples = tuple(sample_id(group, index) for index in range(self.samples))
+        return Recalled(run=self.run, samples=samples, common=common, oldest=oldest, bound=self.bound)
+
+
+async def archived_rollouts(
+    opened: OpenedRun, rows: Mapping[str, int], *, samples: int, bound: int, ahead: int
+) -> ArchivedRollouts:
+    """rows: of the groups that may be drawn, by their names in that run. Groups with fewer rollouts than `samples` are
+    left out, and groups that reused rollouts themselves: those are drawn from the run that made them. Raises
+    InvalidValue for a bound that no group can meet, DataError where no group is left.
+    """
+    if bound < ahead:
+        raise InvalidValue(
+            f"--archive-max-staleness {bound} is too small: what is drawn now may be trained up to {ahead} steps "
+            "later, so even rollouts of the newest weights could be too old by then"
+        )
+    recorded_groups: dict[int, RecordedGroup] = {}
+    async for recorded in opened.log.read(1, of_type(opened.run, "rollout.completed")):
+        event = recorded.envelope.event
+        if isinstance(event, RolloutCompleted) and event.group in rows and event.origin is None:
+            recorded_groups.setdefault(rows[event.group], RecordedGroup()).add(event)
+    whole = {rows[group]: {sample_id(group, index) for index in range(samples)} for group in rows}
+    groups = {row: group for row, group in sorted(recorded_groups.items()) if whole[row] <= group.samples}
+    if not groups:
+        raise DataError(
+            f"none of the {len(rows)} groups of {opened.where} that may be drawn has {samples} recorded rollouts of "
+            "its own: give --n-samples-per-prompt as it was there, or less"
+        )
+    return ArchivedRollouts(opened.run, await read_ancestry(opened.log), groups, samples, bound, ahead)
+
 
 SamplesWhere = Callable[[OpenedRun, str], Awaitable[list[str]]]
 """Ids of a run's samples that a SQL query chooses: `slime_events.analysis.query.open_tables.samples_where`."""
@@ -30,8 +110,8 @@ SamplesWhere = Callable[[OpenedRun, str], Awaitable[list[str]]]
 
 @dataclass(slots=True)
 class ArchivedPrompt:
-    """One prompt. position: in its log, of the first time; groups: that were made of it, in their verdicts' order.
-    passed, answers: of these. rewards: of the newest of them that was graded.
+    """One prompt. position: of its first submission in that log. groups: made of it, in the order of their verdicts.
+    passed, answers: of these groups. rewards: of the newest graded one.
     """
 
     prompt: PromptSubmitted
@@ -43,14 +123,14 @@ class ArchivedPrompt:
 
     @property
     def pass_rate(self) -> float | None:
-        """Share of its answers that passed; None where there is none."""
+        """Share of its answers that passed; None without answers."""
         return self.passed / self.answers if self.answers else None
 
 
 @dataclass(frozen=True, slots=True)
 class ArchivedPrompts:
-    """path: names the source in events. position: up to which the log was read. rows: every prompt of it. eligible: the
-    rows that may be drawn, in order. rollouts: of these, where they are taken with their prompts.
+    """path: names the source in events. position: up to which its log was read. rows: all its prompts. eligible: rows
+    that may be drawn, in order. rollouts: of these, where they are reused.
     """
 
     path: str
@@ -60,14 +140,14 @@ class ArchivedPrompts:
     rollouts: ArchivedRollouts | None = None
 
     def rates(self) -> dict[int, tuple[float, float]]:
-        """(passed, answers) of each that may be drawn, by row."""
+        """(passed, answers) of each eligible row."""
         return {row: (self.rows[row].passed, self.rows[row].answers) for row in self.eligible}
 
 
 async def archived_prompts(
     data: DataSettings, samples_where: SamplesWhere, *, samples: int = 1, ahead: int = 0
 ) -> ArchivedPrompts | None:
-    """Those of --archive-prompts; None where it is not set. Raises RunNotFound, and as `read_archive` does."""
+    """The prompts of --archive-prompts; None where it is not set. Raises RunNotFound, and as `read_archive` does."""
     if data.archive_prompts is None:
         return None
     async with open_run(data.archive_prompts) as opened:
@@ -77,10 +157,10 @@ async def archived_prompts(
 async def read_archive(
     opened: OpenedRun, data: DataSettings, samples_where: SamplesWhere, *, samples: int = 1, ahead: int = 0
 ) -> ArchivedPrompts:
-    """The prompts of a run that --archive-min-pass-rate, --archive-max-pass-rate and --archive-where choose. samples,
-    ahead: as in `ArchivedRollouts`, where --archive-reuse takes rollouts. Raises DataError where no prompt is left.
+    """The prompts of a run that --archive-min-pass-rate, --archive-max-pass-rate and --archive-where select. samples,
+    ahead: as in `ArchivedRollouts`, for --archive-reuse rollouts. Raises DataError where no prompt is left.
     """
-    rows = await read_rows(opened, data.pass_reward, each_group=data.recalls)
+    rows = await read_rows(opened, data.pass_reward, each_group=data.reuses_rollouts)
     chosen = None
     if data.archive_where is not None:
         chosen = {group_of(sample) for sample in await samples_where(opened, data.archive_where)}
@@ -92,7 +172,7 @@ async def read_archive(
             + ("" if chosen is None else " and is chosen by --archive-where")
         )
     position = await opened.log.position()
-    if not data.recalls:
+    if not data.reuses_rollouts:
         return ArchivedPrompts(opened.where, position, rows, eligible)
     named = {group: row for row in eligible for group in rows[row].groups}
     rollouts = await archived_rollouts(opened, named, samples=samples, bound=data.archive_max_staleness, ahead=ahead)
@@ -100,8 +180,8 @@ async def read_archive(
 
 
 async def read_rows(opened: OpenedRun, pass_reward: float, *, each_group: bool = False) -> list[ArchivedPrompt]:
-    """Every training prompt of a run, in the order of the first time that it was submitted. each_group: and not once
-    for all of its groups.
+    """Every training prompt of a run, in the order of first submission. each_group: a row per group instead of one per
+    prompt.
     """
     prompts: dict[bytes, ArchivedPrompt] = {}
     by_group: dict[str, ArchivedPrompt] = {}
@@ -124,15 +204,15 @@ async def read_rows(opened: OpenedRun, pass_reward: float, *, each_group: bool =
 
 
 def _with_tokens(prompt: PromptSubmitted, opened: OpenedRun) -> PromptSubmitted:
-    """The prompt with its tokens in it: a blob of that run is none of this one."""
+    """The prompt with its tokens inline: this run does not have the other run's blobs."""
     if prompt.tokens.blob is None:
         return prompt
     return msgspec.structs.replace(prompt, tokens=pack_tokens(opened.fetch(prompt.tokens)))
 
 
 def _content(prompt: PromptSubmitted) -> bytes:
-    said: tuple[Any, ...] = (prompt.messages or prompt.text, prompt.label, prompt.metadata, prompt.tools)
-    return hashlib.blake2b(msgspec.msgpack.encode(said), digest_size=16).digest()
+    content: tuple[Any, ...] = (prompt.messages or prompt.text, prompt.label, prompt.metadata, prompt.tools)
+    return hashlib.blake2b(msgspec.msgpack.encode(content), digest_size=16).digest()
 
 
 def _is_eligible(row: ArchivedPrompt, data: DataSettings, chosen: set[str] | None) -> bool:

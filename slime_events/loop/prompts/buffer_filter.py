@@ -1,8 +1,8 @@
 """`BufferFilter`: slime's `--buffer-filter-path`, over the groups of an archive.
 
-slime's own choice (`pop_first`) is the first groups of the buffer. Here the buffer are the archived groups that may be
-drawn now, in the order of their first time; each is a list of `Sample`s with prompt, label, metadata and reward. Their
-responses stay in the archive: a new one is made.
+slime's default (`pop_first`) takes the first groups of the buffer. Here the buffer holds the archived groups that may
+be drawn now, by first submission. Each is a list of `Sample`s with prompt, label, metadata and reward; responses are
+not reused.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Groups = list[list[Sample]]
 
 
 def pop_first(args: Any, rollout_id: int | None, buffer: Groups, num_samples: int) -> Groups:
-    """The first of the buffer, which they leave."""
+    """Remove and return the first groups of the buffer."""
     taken = buffer[:num_samples]
     del buffer[:num_samples]
     return taken
@@ -38,7 +38,7 @@ class BufferFilter:
         return cls(load_function(path), view)
 
     def choose(self, rows: Sequence[tuple[int, ArchivedPrompt]]) -> int | None:
-        """The row that is drawn next; None where it chooses none. Raises PlugPointError where it is broken."""
+        """The row to draw next; None where the filter returns none. Raises PlugPointError where it is broken."""
         name = name_of(self._function)
         try:
             chosen = list(self._function(self._view, None, [_group(row, prompt) for row, prompt in rows], 1))

@@ -1,4 +1,4 @@
-"""slime's `DataSource`: what a class of `--data-source-path` may inherit from, and what it has to have."""
+"""slime's `DataSource`: the base class and interface for `--data-source-path`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 from slime_events.core.config.data import DataSettings
-from slime_events.loop.prompts.row import PromptRow
+from slime_events.loop.prompts.prompt import PromptRow
 from slime_events.loop.prompts.source import START, PromptSource
 from slime_events.plugins.sample import Sample
 from slime_events.plugins.tokenizer import load_tokenizer
@@ -25,31 +25,31 @@ FIELDS = (
 
 
 class DataSource:
-    """Groups of samples to be made. A run asks only for `get_samples`, and draws on after a restart by asking a new
-    instance for as many groups as were drawn before: the same instance gives the same groups in the same order.
+    """A source of groups. A run calls only `get_samples`. After a restart it asks a new instance for the groups
+    that were drawn before, so every instance must give the same groups in the same order.
     """
 
     def get_samples(self, num_samples: int) -> list[list[Sample]]:
-        """The next groups, at most so many; of each, the first sample's prompt, label and metadata are taken."""
+        """The next groups, at most so many; the first sample of each gives prompt, label and metadata."""
         raise NotImplementedError(f"{type(self).__name__} has no get_samples")
 
     def add_samples(self, samples: list[list[Sample]]) -> None:
-        """slime gives unfinished groups back. Here they rest in the log, and nobody calls this."""
+        """slime returns unfinished groups. Here they stay in the log; this is never called."""
 
     def save(self, rollout_id: int) -> None:
-        """slime's state on disk. Here the log is the state, and nobody calls this."""
+        """slime saves its state. Here the log is the state; this is never called."""
 
     def load(self, rollout_id: int | None = None) -> None:
-        """The same."""
+        """As `save`: never called."""
 
     def __len__(self) -> int:
-        """How many prompts there are in one pass; 0 where it cannot be said."""
+        """Prompts in one pass; 0 where unknown."""
         return 0
 
 
 class RolloutDataSource(DataSource):
-    """The rows of `args.prompt_data` after the chat template, each `args.n_samples_per_prompt` times; to be inherited
-    from. Rows that cannot be used are left out, as in slime.
+    """The rows of `args.prompt_data` after the chat template, each `args.n_samples_per_prompt` times. Unusable rows are
+    left out, as in slime.
     """
 
     def __init__(self, args: Any) -> None:

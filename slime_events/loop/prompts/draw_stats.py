@@ -1,12 +1,18 @@
-"""`Draws`: how often each prompt was sampled, when last, and how many of its answers passed. A fold of the log.
+"""`DrawStats`: how often each prompt was drawn, when last, and how many of its answers passed. A fold of the log.
 
-What a sampler chooses by. It holds no file and no randomness, so the same log gives the same draws for ever.
+A sampler draws by it. It depends on no file and no randomness, so the same log always gives the same draws.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import hashlib
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
 
 from schemas.arrays import pack, unpack
 from schemas.batches import BatchSealed
@@ -18,20 +24,20 @@ from schemas.steps import StepCommitted
 from schemas.subjects import of_type
 from storage.log import Readable, Recorded
 
-HEARS = (
+FOLDED = (
     "run.started", "prompt.submitted", "prompt.rejected", "group.accepted", "group.rejected", "batch.sealed",
     "step.committed",
 )  # fmt: skip
-"""Types of the events that change it."""
+"""Event types that change it."""
 DECAY = 0.5
-"""Of what was known of a prompt before, with each new group of it: its pass rate has to follow the policy."""
+"""Weight of a prompt's earlier groups at each new one: its pass rate has to follow the policy."""
 
 
 @dataclass(slots=True)
-class Drawn:
-    """One prompt. times: drawn so far. version: of the weights when it was last. passed, answers: of its groups, each
-    older one counting half of the next. is_open: drawn, and not decided yet; recorded rollouts until a batch has them.
-    is_refused: it cannot be used.
+class PromptStats:
+    """One prompt. times: drawn so far. version: weights at its last draw. passed, answers: of its groups, each weighted
+    half of the next newer one. is_open: drawn and not decided; with recorded rollouts, not in a batch. is_refused: it
+    is unusable.
     """
 
     times: int = 0
@@ -43,22 +49,22 @@ class Drawn:
 
 
 @dataclass(slots=True)
-class Draws:
-    """pass_reward: the reward from which on an answer passes. only: the groups whose prompts count, in whatever order
-    they were drawn; None for all that were drawn by what the log says. position: of the last event taken in. version:
-    committed weights. by_path: prompts by source and row.
+class DrawStats:
+    """pass_reward: lowest reward that passes. only: groups whose prompts count, however drawn; None for all that a
+    sampler drew. position: of the last event folded in. version: committed weights. by_path: prompts by source
+    and row.
     """
 
     pass_reward: float = 1.0
     only: Collection[str] | None = None
     position: int = 0
     version: int = 0
-    by_path: dict[str, dict[int, Drawn]] = field(default_factory=dict)
-    _rows: dict[str, Drawn] = field(default_factory=dict)
-    _recalled: dict[str, Drawn] = field(default_factory=dict)
+    by_path: dict[str, dict[int, PromptStats]] = field(default_factory=dict)
+    _rows: dict[str, PromptStats] = field(default_factory=dict)
+    _recalled: dict[str, PromptStats] = field(default_factory=dict)
 
     def apply(self, recorded: Recorded) -> None:
-        """Fold one event in; those that it does not hear of change the position alone."""
+        """Fold one event in; other types change the position alone."""
         self.position = recorded.position
         event = recorded.envelope.event
         if isinstance(event, PromptSubmitted):
@@ -84,25 +90,25 @@ class Draws:
                 self._know(known)
 
     async def read(self, log: Readable, end: int) -> None:
-        """Fold in what the log says up to position `end`, of nothing else."""
+        """Fold in the log up to position `end`, reading only the types that matter."""
         if not end:
             return
-        found = [
+        events = [
             recorded
-            for kind in HEARS
+            for kind in FOLDED
             async for recorded in log.read(1, of_type(log.run, kind))
             if recorded.position <= end
         ]
-        for recorded in sorted(found, key=lambda one: one.position):
+        for recorded in sorted(events, key=lambda one: one.position):
             self.apply(recorded)
         self.position = end
 
-    def of(self, path: str, row: int) -> Drawn:
-        """What is known of a prompt."""
-        return self.by_path.setdefault(path, {}).setdefault(row, Drawn())
+    def of(self, path: str, row: int) -> PromptStats:
+        """The stats of a prompt."""
+        return self.by_path.setdefault(path, {}).setdefault(row, PromptStats())
 
     def known(self) -> tuple[DrawnBefore, ...]:
-        """All that is known, for a run that goes on from here."""
+        """All stats, for a run that continues from here."""
         return tuple(_packed(path, rows) for path, rows in sorted(self.by_path.items()))
 
     def _know(self, known: DrawnBefore) -> None:
@@ -110,7 +116,7 @@ class Draws:
         for row, times, version, passed, answers, refused in zip(
             *(unpack(one).tolist() for one in columns), strict=True
         ):
-            self.by_path.setdefault(known.path, {})[row] = Drawn(
+            self.by_path.setdefault(known.path, {})[row] = PromptStats(
                 times, version, passed, answers, is_refused=bool(refused)
             )
 
@@ -131,7 +137,7 @@ class Draws:
             drawn.answers = drawn.answers * DECAY + len(rewards)
 
 
-def _packed(path: str, rows: dict[int, Drawn]) -> DrawnBefore:
+def _packed(path: str, rows: dict[int, PromptStats]) -> DrawnBefore:
     drawn = list(rows.values())
     return DrawnBefore(
         path=path,
@@ -142,3 +148,80 @@ def _packed(path: str, rows: dict[int, Drawn]) -> DrawnBefore:
         answers=pack([one.answers for one in drawn], "float32"),
         refused=pack([one.is_refused for one in drawn], "int8"),
     )
+
+
+def uniform(seed: int, purpose: str, number: int) -> float:
+    """A number in [0, 1) that depends on the arguments alone."""
+    digest = hashlib.blake2b(f"{seed}:{purpose}:{number}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") / 2**64
+
+
+def weight(passed: float, answers: float) -> float:
+    """p (1 - p) with p = (passed + 1) / (answers + 2): a prompt that never passed keeps a small chance."""
+    rate = (passed + 1.0) / (answers + 2.0)
+    return rate * (1.0 - rate)
+
+
+class Pool:
+    """Prompts of one source that may be drawn now; a drawn one leaves. rates: (passed, answers) by row. rest: versions
+    between two draws of a prompt.
+    """
+
+    def __init__(
+        self, rates: Mapping[int, tuple[float, float]], known: Mapping[int, PromptStats], *, version: int, rest: int
+    ) -> None:
+        self._known, self._every = known, rates.keys()
+        self._rows = sorted(row for row in rates if row not in known or _may_be_drawn(known[row], version, rest))
+        self._weights: npt.NDArray[np.float64] = np.array([weight(*rates[row]) for row in self._rows], dtype=np.float64)
+        self._gone: dict[int, bool] = {}
+        self._times: Counter[int] = Counter()
+
+    def draw(self, at: float) -> int | None:
+        """The row at fraction `at` in [0, 1) of the cumulated weights; None where no row may be drawn now."""
+        ends = np.cumsum(self._weights)
+        if not len(ends) or ends[-1] <= 0:
+            return None
+        place = int(np.searchsorted(ends, at * ends[-1], side="right"))
+        return self._rows[min(place, int(np.flatnonzero(self._weights)[-1]))]
+
+    @property
+    def rows(self) -> list[int]:
+        """The rows that may be drawn now, in order."""
+        return [row for row, chance in zip(self._rows, self._weights, strict=True) if chance > 0]
+
+    def longest_ago(self) -> int | None:
+        """The row with the oldest last draw, whether it may be drawn now or not; None where none is usable."""
+        usable = [row for row in {*self._every, *self._gone} if not self._is_refused(row)]
+        return min(usable, key=lambda row: (self._times[row], *_last(self._known.get(row)), row), default=None)
+
+    def times(self, row: int) -> int:
+        """How often the row was drawn."""
+        return self._times[row] + (self._known[row].times if row in self._known else 0)
+
+    def remove(self, row: int, *, refused: bool) -> None:
+        """Take a row out that was drawn or found unusable."""
+        self._gone[row] = refused
+        self._times[row] += 1
+        place = bisect_left(self._rows, row)
+        if place < len(self._rows) and self._rows[place] == row:
+            self._weights[place] = 0.0
+
+    def has(self, row: int) -> bool:
+        """Whether the row was ever drawn."""
+        return row in self._known or row in self._gone
+
+    @property
+    def drawn(self) -> int:
+        """How many rows were ever drawn."""
+        return len(self._known) + sum(1 for row in self._gone if row not in self._known)
+
+    def _is_refused(self, row: int) -> bool:
+        return self._gone.get(row, False) or (row in self._known and self._known[row].is_refused)
+
+
+def _may_be_drawn(drawn: PromptStats, version: int, rest: int) -> bool:
+    return not (drawn.is_refused or drawn.is_open) and version - drawn.version >= rest
+
+
+def _last(drawn: PromptStats | None) -> tuple[int, int]:
+    return (-1, 0) if drawn is None else (drawn.version, drawn.times)

@@ -1,7 +1,8 @@
-"""From the fields of one line (or of one outside producer's message) to what the model is asked."""
+"""Prompts: from the fields of a line, or of an outside producer's message, to the event that submits or rejects it."""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -10,23 +11,53 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from schemas.arrays import EMPTY_TOKENS, pack_tokens
+from schemas.ids import TRAIN
+from schemas.prompts import PromptRejected, PromptSubmitted, Source
 from slime_events.core.config.data import DataSettings
-from slime_events.loop.prompts.row import BadReason, Problem
 
 
-class Tokenizer(Protocol):
-    """What is needed of a transformers tokenizer."""
+class BadReason(enum.StrEnum):
+    """Why a line is unusable."""
 
-    def encode(self, text: str, *, add_special_tokens: bool = ...) -> list[int]:
-        """Token ids of a text."""
+    NOT_JSON = "not_json"
+    NOT_AN_OBJECT = "not_an_object"
+    MISSING_FIELD = "missing_field"
+    WRONG_TYPE = "wrong_type"
+    EMPTY_PROMPT = "empty_prompt"
+    TOO_LONG = "too_long"
+    TEMPLATE_FAILED = "template_failed"
 
-    def apply_chat_template(self, conversation: Sequence[Mapping[str, Any]], **kwargs: Any) -> Any:
-        """A chat as text."""
+
+class Problem(msgspec.Struct, frozen=True):
+    """Why a line's fields make no prompt. message: a sentence with the field's name."""
+
+    reason: BadReason
+    message: str
 
 
-@dataclass(frozen=True, slots=True)
+class BadRow(msgspec.Struct, frozen=True, kw_only=True):
+    """An unusable line. file: path or URL. line: 1-based; for Parquet the row.
+
+    position: index in the stream over all epochs; -1 for a line that is no JSON object.
+    """
+
+    file: str
+    line: int
+    reason: BadReason
+    message: str
+    epoch: int = 0
+    position: int = -1
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """The usable content of one line; fields as in PromptRow."""
+    """A prompt as the model sees it. text: after the chat template; messages: the chat that it was made from, if any.
+    tokens: int32 [prompt], None without a tokenizer.
+    """
 
     text: str
     tokens: npt.NDArray[np.int32] | None
@@ -34,6 +65,28 @@ class Prompt:
     label: str | None
     metadata: dict[str, Any]
     tools: list[dict[str, Any]] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptRow(Prompt):
+    """A prompt of a file. row: index in the data set (after the slice, without lines that are no JSON objects).
+    position: index in the stream over all epochs, `epoch * len(source) + index in the epoch`. line: 1-based.
+    """
+
+    row: int
+    epoch: int
+    position: int
+    line: int
+
+
+class Tokenizer(Protocol):
+    """The methods of a transformers tokenizer that are used."""
+
+    def encode(self, text: str, *, add_special_tokens: bool = ...) -> list[int]:
+        """Token ids of a text."""
+
+    def apply_chat_template(self, conversation: Sequence[Mapping[str, Any]], **kwargs: Any) -> Any:
+        """A chat as text."""
 
 
 class _BadFieldError(Exception):
@@ -86,7 +139,7 @@ def _text(
     template = {**({"tools": tools} if tools else {}), **settings.apply_chat_template_kwargs}
     try:
         text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **template)
-    except Exception as error:  # a template is a program of the model's makers: anything may come out of it
+    except Exception as error:  # a template is a program of the model's authors
         message = f"the chat template raised {type(error).__name__}: {error}"
         raise _BadFieldError(BadReason.TEMPLATE_FAILED, message) from error
     return str(text), messages
@@ -155,3 +208,39 @@ def _is_list_of_objects(value: Any) -> bool:
 
 def _wrong_type(key: str, value: Any, wanted: str) -> _BadFieldError:
     return _BadFieldError(BadReason.WRONG_TYPE, f"{key!r} must be {wanted}, not {type(value).__name__}")
+
+
+Prompted = PromptSubmitted | PromptRejected
+
+
+def submitted(prompt: Prompt, group: str, source: Source, **fields: Any) -> PromptSubmitted:
+    """The event of a usable prompt. fields: further ones, or in place of the prompt's (an inbox has its own label)."""
+    read = {"label": prompt.label, "metadata": prompt.metadata, "tools": prompt.tools}
+    return PromptSubmitted(
+        group=group,
+        text=prompt.text,
+        tokens=EMPTY_TOKENS if prompt.tokens is None else pack_tokens(prompt.tokens),
+        messages=prompt.messages,
+        source=source,
+        **(read | fields),
+    )
+
+
+def rejected(problem: Problem | BadRow, source: Source, dataset: str = TRAIN) -> PromptRejected:
+    """The event of an unusable prompt."""
+    return PromptRejected(source=source, reason=f"{problem.reason.value}: {problem.message}", dataset=dataset)
+
+
+def draw_prompt(
+    fields: Mapping[str, Any], data: DataSettings, tokenizer: Tokenizer, max_prompt_len: int | None, source: Source
+) -> Prompted:
+    """A drawn prompt as this run's model sees it. fields: `input`, a chat or a text as the model sees it, and what else
+    a line may have by default names.
+    """
+    settings = DataSettings(
+        label_key="label",
+        apply_chat_template=not isinstance(fields["input"], str),
+        apply_chat_template_kwargs=data.apply_chat_template_kwargs,
+    )
+    made = make_prompt(fields, settings, tokenizer, max_prompt_len)
+    return rejected(made, source) if isinstance(made, Problem) else submitted(made, source.draw, source)

@@ -4,17 +4,108 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import re
+import shutil
+import tempfile
 from array import array
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import IO, Any
 
+import fsspec
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from schemas.errors import DataError, MissingPart, TooManyBadLines
-from slime_events.loop.prompts.files import DataFile
-from slime_events.loop.prompts.row import BadReason, BadRow
+from slime_events.loop.prompts.prompt import BadReason, BadRow
+
+_SLICED = re.compile(r"(?P<path>.*)@\[(?P<start>-?\d*):(?P<stop>-?\d*)\]")
+
+
+def parse_path(path: str) -> tuple[str, slice | None]:
+    """The path or URL, and the rows asked for; None is all of them. Negative bounds count from the end."""
+    match = _SLICED.fullmatch(path)
+    if match is None:
+        return path, None
+    start, stop = (int(bound) if bound.strip("-") else None for bound in (match["start"], match["stop"]))
+    return match["path"], slice(start, stop)
+
+
+_COMPRESSED = {".gz": "gzip", ".zst": "zstd"}
+
+
+class DataFile:
+    """A file for random access. A compressed one is unpacked once, into an unnamed temporary file."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        with self._named_errors():
+            self._fs, self._path = fsspec.core.url_to_fs(url)
+            info = self._fs.info(self._path)
+            if info.get("type") == "directory":
+                raise DataError(f"{url} is a folder: name a .jsonl or .parquet file")
+            with self._fs.open(self._path, "rb") as opened:
+                opened.read(1)  # whether it may be read
+        self._unpacked: IO[bytes] | None = None
+
+    @property
+    def name(self) -> str:
+        """The file's name without the ending of a compression."""
+        path = str(self._path)
+        return next((path.removesuffix(end) for end in _COMPRESSED if path.endswith(end)), path)
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[Any]:
+        """The whole file from its beginning, unpacked."""
+        with self._named_errors():
+            if (unpacked := self._unpack()) is not None:
+                unpacked.seek(0)
+                yield unpacked
+                return
+            with self._fs.open(self._path, "rb") as opened:
+                yield opened
+
+    def read_ranges(self, starts: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
+        """Several byte ranges; one request to a remote store."""
+        with self._named_errors():
+            if (unpacked := self._unpack()) is not None:
+                return [_read_at(unpacked, start, size) for start, size in zip(starts, sizes, strict=True)]
+            if "file" in (self._fs.protocol if isinstance(self._fs.protocol, tuple) else (self._fs.protocol,)):
+                with open(self._path, "rb") as opened:
+                    return [_read_at(opened, start, size) for start, size in zip(starts, sizes, strict=True)]
+            stops = [start + size for start, size in zip(starts, sizes, strict=True)]
+            ranges: list[bytes] = self._fs.cat_ranges([self._path] * len(starts), list(starts), stops)
+            return ranges
+
+    def _unpack(self) -> IO[bytes] | None:
+        method = next((method for end, method in _COMPRESSED.items() if self._path.endswith(end)), None)
+        if method is None:
+            return None
+        if self._unpacked is None:
+            unpacked = tempfile.TemporaryFile(prefix="prompts-")  # noqa: SIM115  lives as long as this object
+            with self._fs.open(self._path, "rb", compression=method) as opened:
+                shutil.copyfileobj(opened, unpacked, 1 << 20)
+            self._unpacked = unpacked
+        return self._unpacked
+
+    @contextlib.contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except DataError:
+            raise
+        except FileNotFoundError:
+            raise DataError(f"no file {self.url}") from None
+        except ImportError as error:
+            raise MissingPart(f"{self.url} needs a package that is not installed: {error}") from error
+        except (OSError, ValueError) as error:
+            raise DataError(f"{self.url} cannot be read: {type(error).__name__}: {error}") from error
+
+
+def _read_at(opened: IO[bytes], start: int, size: int) -> bytes:
+    opened.seek(start)
+    return opened.read(size)
+
 
 BLOCK = 1 << 20
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -22,7 +113,7 @@ _object = msgspec.json.Decoder(dict[str, Any])
 
 
 class Reader(abc.ABC):
-    """`len(reader)` rows; `bad_lines` were found while indexing and are no rows (slime skips them, too)."""
+    """`len(reader)` rows. bad_lines: found while indexing, and no rows (slime skips them too)."""
 
     bad_lines: Sequence[BadRow] = ()
 
@@ -41,7 +132,7 @@ class Reader(abc.ABC):
 def open_reader(file: DataFile, *, stop: int | None = None, max_bad_lines: int = 100) -> Reader:
     """A reader by the file's ending: .jsonl (also .json, .ndjson; plain, .gz, .zst) or .parquet.
 
-    stop: rows that are needed at most, where it is known. Raises TooManyBadLines, DataError or MissingPart.
+    stop: most rows that are needed, if known. Raises TooManyBadLines, DataError or MissingPart.
     """
     if is_parquet(file):
         return ParquetReader(file)
@@ -49,14 +140,14 @@ def open_reader(file: DataFile, *, stop: int | None = None, max_bad_lines: int =
 
 
 def is_parquet(file: DataFile) -> bool:
-    """By its ending; else it is JSON lines. Raises DataError for any other ending."""
+    """By its ending; otherwise JSON lines. Raises DataError for an unknown ending."""
     if file.name.endswith((".parquet", ".jsonl", ".ndjson", ".json")):
         return file.name.endswith(".parquet")
     raise DataError(f"{file.url}: the ending says nothing; use .jsonl, .jsonl.gz, .jsonl.zst or .parquet")
 
 
 class JsonlReader(Reader):
-    """One JSON object per line. One pass finds where each row begins: 12 bytes a row stay in memory."""
+    """One JSON object per line. One pass indexes the rows, with 12 bytes a row in memory."""
 
     def __init__(self, file: DataFile, *, stop: int | None = None, max_bad_lines: int = 100) -> None:
         self._file = file
@@ -77,7 +168,7 @@ class JsonlReader(Reader):
             sizes.append(len(line))
         self._starts: npt.NDArray[np.int64] = np.frombuffer(starts, dtype=np.int64) if starts else np.empty(0, np.int64)
         self._sizes: npt.NDArray[np.uint32] = np.frombuffer(sizes, dtype=np.uint32) if sizes else np.empty(0, np.uint32)
-        # Row r is line r + (lines skipped before it); these are the rows that the skipped lines stand before.
+        # Row r is line r + (lines skipped before it). For each skipped line: the row after it.
         self._skipped_before = np.array(skipped, dtype=np.int64) - np.arange(len(skipped))
         self.bad_lines = tuple(bad)
 
@@ -97,7 +188,7 @@ class JsonlReader(Reader):
 
 
 class ParquetReader(Reader):
-    """Read by row group; the last few groups stay in memory."""
+    """Reads by row group; the last few groups stay in memory."""
 
     CACHED = 2
 
@@ -122,7 +213,7 @@ class ParquetReader(Reader):
 
     def read(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         found: dict[int, dict[str, Any]] = {}
-        # By group, so that each is unpacked once however the rows are shuffled.
+        # By group, so that each is unpacked once in any order of the rows.
         for row in sorted(set(rows)):
             group = int(np.searchsorted(self._ends, row, side="right"))
             first = int(self._ends[group - 1]) if group else 0
@@ -141,7 +232,7 @@ class ParquetReader(Reader):
 
 
 def too_many(bad: Sequence[BadRow], limit: int) -> TooManyBadLines:
-    """The error for one bad line too many, with the first few and the last."""
+    """The error for too many bad lines, with the first few and the last."""
     shown = [str(row) for row in (*bad[:3], bad[-1])]
     return TooManyBadLines(f"{len(bad)} unusable prompt lines, --max-bad-lines is {limit}:\n  " + "\n  ".join(shown))
 
@@ -162,7 +253,7 @@ def lines_of(file: DataFile) -> Iterator[tuple[int, int, bytes]]:
 
 
 def bad_line(line: bytes) -> tuple[BadReason, str] | None:
-    """Why a line is no JSON object; None where it is one."""
+    """Why a line is no JSON object; None if it is one."""
     try:
         _fields.decode(line)
     except msgspec.ValidationError:

@@ -1,7 +1,6 @@
-"""`WeightLine`: the digests of a run's weight versions, and of those that it comes of. A fold of their logs.
+"""`WeightAncestry`: the digests of a run's weight versions, and of its ancestors'. A fold of their logs.
 
-Two runs that have weights of one digest have the same weights: what came before and after them is told apart by the
-number of optimizer steps between.
+Equal digests are equal weights. Versions of two runs are related by the optimizer steps since their newest common one.
 """
 
 from __future__ import annotations
@@ -17,34 +16,32 @@ from schemas.weights import WeightsPublished
 from slime_events.core.run.run_reader import branched_of, open_run
 from storage.log import Readable
 
-SAID_BY = ("weights.published", "step.committed")
+FOLDED = ("weights.published", "step.committed")
 
 
 @dataclass(slots=True)
-class WeightLine:
+class WeightAncestry:
     """digests: of the tensors, sha256 hex, by version."""
 
     digests: dict[int, str] = field(default_factory=dict)
 
     def apply(self, event: Event) -> None:
-        """Fold one event in; those that name no weights are passed over."""
+        """Fold one event in; those without weights are ignored."""
         if isinstance(event, WeightsPublished):
             self.digests[event.version] = event.digest
         elif isinstance(event, StepCommitted):
             self.digests[event.version] = event.weights_digest
 
-    def common(self, there: WeightLine) -> CommonVersion | None:
-        """The newest version of this line that the other has too, at its newest place there; None where there is
-        none.
-        """
-        places = {digest: version for version, digest in sorted(there.digests.items())}
-        shared = [version for version, digest in self.digests.items() if digest in places]
-        return CommonVersion(max(shared), places[self.digests[max(shared)]]) if shared else None
+    def common(self, other: WeightAncestry) -> CommonVersion | None:
+        """The newest version that the other run has too, with its newest number there; None without any."""
+        numbers = {digest: version for version, digest in sorted(other.digests.items())}
+        shared = [version for version, digest in self.digests.items() if digest in numbers]
+        return CommonVersion(max(shared), numbers[self.digests[max(shared)]]) if shared else None
 
 
-async def read_line(log: Readable) -> WeightLine:
-    """Of a run and, as far back as their logs are to be found, of the runs that it branched off from."""
-    line = WeightLine(await _digests(log))
+async def read_ancestry(log: Readable) -> WeightAncestry:
+    """The ancestry of a run, as far back as its parents' logs can be opened."""
+    ancestry = WeightAncestry(await _digests(log))
     branched = await branched_of(log)
     while branched is not None:
         try:
@@ -52,14 +49,14 @@ async def read_line(log: Readable) -> WeightLine:
                 older = await _digests(parent.log)
                 first, branched = branched.version, await branched_of(parent.log)
         except RunNotFound:
-            break  # the run says its own first version again: that is the line as far as anybody can tell
-        line.digests = {version: digest for version, digest in older.items() if version <= first} | line.digests
-    return line
+            break  # the run's own log names its first version: the ancestry begins there
+        ancestry.digests = {version: digest for version, digest in older.items() if version <= first} | ancestry.digests
+    return ancestry
 
 
 async def _digests(log: Readable) -> dict[int, str]:
-    line = WeightLine()
-    for event_type in SAID_BY:
+    ancestry = WeightAncestry()
+    for event_type in FOLDED:
         async for recorded in log.read(1, of_type(log.run, event_type)):
-            line.apply(recorded.envelope.event)
-    return line.digests
+            ancestry.apply(recorded.envelope.event)
+    return ancestry.digests

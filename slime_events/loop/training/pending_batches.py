@@ -1,23 +1,66 @@
-"""`OpenBatches`: sealed batches that were not trained yet, and what they are made of. A fold of the log.
+"""`PendingBatches`: sealed batches that are not trained yet, with their rollouts. A fold of the log.
 
-Rollouts are held from their request until their batch is trained or their group is rejected: what it takes does not
-grow with the log.
+A rollout is held from its request until its batch is trained or its group rejected, so memory does not grow with the
+log.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import numpy as np
+
 from schemas.batches import BatchSealed
+from schemas.errors import StorageError
 from schemas.event import Event, Purpose
 from schemas.groups import GroupRejected
-from schemas.rollouts import RolloutRequested
-from slime_events.core.train_batch import TrainBatch
-from slime_events.core.trajectory import FOLDED, Fetch, Trajectories
-from slime_events.loop.training.batch_builder import make_batch
+from schemas.ids import group_of
+from schemas.rollouts import RolloutRequested, StopReason
+from slime_events.core.train_batch import TrainBatch, TrainSample
+from slime_events.core.trajectory import FOLDED, Fetch, Trajectories, Trajectory
+from slime_events.loop.conductor.seal import batch_digest
 
 
-class OpenBatches:
-    """sealed: by step. temperature: the rollout's, which log-probs are taken at. folded: the types of events that they
-    are made of; any other is passed over, so nobody need bring more.
+def build_batch(
+    sealed: BatchSealed, trajectories: Mapping[str, Trajectory], fetch: Fetch, *, temperature: float
+) -> TrainBatch:
+    """The batch that `sealed` names. Raises StorageError where the log does not hold exactly what was sealed."""
+    samples = []
+    for sample, reward, raw in zip(sealed.samples, sealed.rewards, sealed.raw_rewards, strict=True):
+        trajectory = trajectories.get(sample)
+        if trajectory is None or trajectory.stop is None:
+            raise StorageError(
+                f"step {sealed.step} names sample {sample}, but the log holds no completed rollout of it"
+            )
+        samples.append(_train_sample(trajectory, fetch, reward=reward, raw=raw))
+    lines = [(s.sample, trajectories[s.sample].digest, s.reward) for s in samples]
+    if batch_digest(sealed.step, lines) != sealed.digest:
+        raise StorageError(f"step {sealed.step}: the log's samples and rewards do not have the digest that was sealed")
+    return TrainBatch(step=sealed.step, samples=tuple(samples), temperature=temperature)
+
+
+def _train_sample(trajectory: Trajectory, fetch: Fetch, *, reward: float, raw: float) -> TrainSample:
+    mask = trajectory.loss_mask
+    return TrainSample(
+        sample=trajectory.sample,
+        group=group_of(trajectory.sample),
+        rollout=trajectory.rollout or trajectory.sample,
+        tokens=np.concatenate([fetch(trajectory.prompt), trajectory.tokens]).astype(np.int32, copy=False),
+        response_length=trajectory.length,
+        loss_mask=np.ones(trajectory.length, np.int8) if mask is None else mask,
+        rollout_log_probs=trajectory.log_probs,
+        reward=reward,
+        raw_reward=raw,
+        oldest_version=trajectory.oldest,
+        newest_version=trajectory.newest,
+        truncated=trajectory.stop is StopReason.LENGTH,
+        reused=trajectory.reused,
+    )
+
+
+class PendingBatches:
+    """sealed: by step. temperature: of the rollouts, at which log-probs are taken. folded: the event types that are
+    needed; others are ignored.
     """
 
     folded: tuple[type[Event], ...] = (*FOLDED, BatchSealed, GroupRejected)
@@ -28,7 +71,7 @@ class OpenBatches:
         self.sealed: dict[int, BatchSealed] = {}
 
     def apply(self, event: Event, position: int) -> None:
-        """Fold one event in; those of evaluations, and those that no batch is made of, are passed over."""
+        """Fold one event in; those of evaluations are ignored."""
         if not isinstance(event, self.folded):
             return
         if isinstance(event, RolloutRequested) and event.purpose is Purpose.EVAL:
@@ -41,18 +84,18 @@ class OpenBatches:
             self._trajectories.apply(event, position)
 
     def knows(self, sample: str) -> bool:
-        """Whether it was asked for, to be trained on, and is not done with."""
+        """Whether it was requested for training and is still held."""
         return sample in self._trajectories.by_sample
 
     def make(self, step: int) -> TrainBatch:
         """The batch of a step. Raises StorageError where the log does not hold exactly what was sealed."""
-        return make_batch(self.sealed[step], self._trajectories.by_sample, self._fetch, temperature=self._temperature)
+        return build_batch(self.sealed[step], self._trajectories.by_sample, self._fetch, temperature=self._temperature)
 
     async def made(self, step: int) -> TrainBatch:
-        """`make`, once what it is made of was read: of the log's own rollouts that is so when the batch is sealed."""
+        """`make`, once all its rollouts were read: those of the log itself were when the batch was sealed."""
         return self.make(step)
 
     def forget(self, step: int) -> None:
-        """Let go of what a trained step was made of."""
+        """Release the rollouts of a trained step."""
         done = self.sealed.pop(step, None)
         self._trajectories.forget(done.samples if done else ())

@@ -1,4 +1,4 @@
-"""`Ungraded`: completed samples that have no reward yet. The grader's whole state, folded from the log."""
+"""`PendingRewards`: completed samples without a reward. The grader's whole state, folded from the log."""
 
 from __future__ import annotations
 
@@ -24,20 +24,19 @@ FOLDED: tuple[type[Event], ...] = (
     GroupRejected,
     EvalCompleted,
 )
-"""What every `Ungraded` is made of; one of whole groups also of what was asked for."""
+"""Event types that are always needed; grading whole groups needs the requests too."""
 
 
-class Ungraded:
-    """Samples to grade, by group. whole_groups: a group is due only when all that was asked for of it is there.
-
-    folded: the types of events that it is made of. It passes over any other, so nobody need bring it more.
+class PendingRewards:
+    """Samples to grade, by group. whole_groups: a group is due only when all its requested samples are completed.
+    folded: the event types that are needed; others are ignored.
     """
 
     def __init__(self, *, whole_groups: bool) -> None:
         self._whole_groups = whole_groups
         self.folded: tuple[type[Event], ...] = (*FOLDED, RolloutRequested) if whole_groups else FOLDED
         self._prompts: dict[str, PromptSubmitted] = {}
-        self._asked: dict[str, set[str]] = {}
+        self._requested: dict[str, set[str]] = {}
         self._completed: dict[str, dict[str, Recorded]] = {}
         self._taken: set[str] = set()
         self._fresh: dict[str, None] = {}
@@ -50,9 +49,9 @@ class Ungraded:
         if isinstance(event, PromptSubmitted):
             self._prompts[event.group] = event
         elif isinstance(event, RolloutRequested):
-            self._asked.setdefault(event.group, set()).add(event.sample)
+            self._requested.setdefault(event.group, set()).add(event.sample)
         elif isinstance(event, RolloutCompleted):
-            if event.group in self._prompts:  # else its group was rejected before it ended
+            if event.group in self._prompts:  # else its group was already rejected
                 self._completed.setdefault(event.group, {})[event.sample] = recorded
                 self._fresh[event.group] = None
         elif isinstance(event, RewardAssigned | RewardFailed):
@@ -66,26 +65,26 @@ class Ungraded:
 
     def _forget(self, group: str) -> None:
         self._taken.difference_update(self._completed.pop(group, ()))
-        for part in (self._prompts, self._asked, self._fresh):
+        for part in (self._prompts, self._requested, self._fresh):
             part.pop(group, None)
 
     def take(self) -> Iterator[tuple[str, dict[str, Recorded]]]:
-        """(group, its completions by sample) that are due and were not taken before."""
-        looked_at, self._fresh = self._fresh, {}
-        for group in looked_at:
+        """(group, its completions by sample) that are due, each once."""
+        groups, self._fresh = self._fresh, {}
+        for group in groups:
             completed = self._completed[group]
             fresh = {s: r for s, r in completed.items() if s not in self._taken}
-            if not fresh or (self._whole_groups and not self._asked.get(group, set()) <= completed.keys()):
+            if not fresh or (self._whole_groups and not self._requested.get(group, set()) <= completed.keys()):
                 continue
             self._taken |= fresh.keys()
             yield group, fresh
 
     def is_evaluation(self, group: str) -> bool:
-        """Whether a group is an evaluation's."""
+        """Whether a group belongs to an evaluation."""
         return self._prompts[group].purpose is Purpose.EVAL
 
     def samples(self, group: str, completed: dict[str, Recorded]) -> list[Sample]:
-        """What the grader is shown."""
+        """The samples as the grader sees them."""
         events = [recorded.envelope.event for recorded in completed.values()]
         prompt = self._prompts[group]
         return [completed_sample(event, prompt) for event in events if isinstance(event, RolloutCompleted)]

@@ -1,4 +1,4 @@
-"""`Trained`: what the log says of training so far. A trainer that takes over begins with it."""
+"""`TrainingState`: training so far, folded from the log. A trainer that takes over starts from it."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from schemas.weights import WeightsPublished
 from slime_events.core.run.participant import Participant
 
 TRAINING = ("step.committed", "weights.published", "checkpoint.saved")
-"""The events that training says; no rollout is among them."""
+"""The events that training appends; none is a rollout's."""
 
 
 class Digests(NamedTuple):
-    """Of a trainer at one weight version: sha256 hex of its weights and of its optimizer's state."""
+    """sha256 (hex) of a trainer's weights and of its optimizer's state at one weight version."""
 
     weights: str
     optimizer: str
 
 
 @dataclass(slots=True)
-class Trained:
-    """first: the version that the run begins with, 0 or that of the run it branches off. committed: digests of weights
-    and optimizer, by the version that the step made. published: versions that engines may load. saved: checkpoints by
-    version. over: the run has ended, or goes on without the worker.
+class TrainingState:
+    """first: the run's first version: 0, or the version that it branched off at. committed: digests by version.
+    published: versions that engines may load. saved: checkpoints by version. over: the run has ended, or was resumed
+    without this worker.
     """
 
     first: int = 0
@@ -51,27 +51,27 @@ class Trained:
 
     @property
     def is_branch(self) -> bool:
-        """Whether another run has made the version that this one begins with."""
+        """Whether another run made the first version."""
         return self.first in self.committed
 
     @property
     def version(self) -> int:
-        """The newest committed; -1 before version 0 was said. A branch's first is committed by its parent."""
+        """The newest committed version; -1 before version 0. A branch's first version is committed by its parent."""
         return max((*self.committed, *self.published), default=-1)
 
     @property
     def newest_published(self) -> int:
-        """The version that a starting engine loads; -1 before the first was said."""
+        """The version that a starting engine loads; -1 before the first."""
         return max(self.published, default=-1)
 
-    def vouches_for(self, saved: CheckpointSaved) -> bool:
-        """Whether the checkpoint has the digests that were committed with its version."""
+    def matches(self, saved: CheckpointSaved) -> bool:
+        """Whether the checkpoint has the digests that were committed for its version."""
         return self.committed.get(saved.version) == (saved.weights_digest, saved.optimizer_digest)
 
 
-async def read_trained(worker: Participant) -> Trained:
-    """The fold of the worker's log as it is now; reads no rollout."""
-    trained, log = Trained(), worker.log
+async def read_training_state(worker: Participant) -> TrainingState:
+    """The fold of the worker's log as it is now; it reads no rollout."""
+    trained, log = TrainingState(), worker.log
     for event_type in TRAINING:
         async for recorded in log.read(1, of_type(log.run, event_type)):
             trained.apply(recorded.envelope.event)

@@ -94,8 +94,8 @@ async def trace_text(log: Readable, traces: Path | None, group: str) -> str:
     Raises RunNotFound for an unknown group.
     """
     from slime_events.core.telemetry.event_spans import span_of
-    from slime_events.core.telemetry.ids import trace_id
     from slime_events.core.telemetry.read import read_spans, render, trace_of
+    from slime_events.core.telemetry.span import trace_id
 
     trace, why = trace_id(log.run, await Lookup(log).group_id(group)), "an archive holds no spans"
     if traces is not None:

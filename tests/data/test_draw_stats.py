@@ -17,8 +17,7 @@ from schemas.prompts import PromptRejected, PromptSubmitted, Source
 from schemas.recorded import CommonVersion, Recalled
 from schemas.runs import Branched, RunStarted
 from schemas.steps import StepCommitted
-from slime_events.loop.prompts.curriculum import Pool, uniform, weight
-from slime_events.loop.prompts.draw_stats import Drawn, Draws
+from slime_events.loop.prompts.draw_stats import DrawStats, Pool, PromptStats, uniform, weight
 from storage.log import Append
 from storage.memory_log import MemoryLog
 
@@ -41,8 +40,8 @@ async def log_of(*events: Event) -> MemoryLog:
     return log
 
 
-async def folded(*events: Event, **settings: Any) -> Draws:
-    draws = Draws(**settings)
+async def folded(*events: Event, **settings: Any) -> DrawStats:
+    draws = DrawStats(**settings)
     for recorded in (await log_of(*events)).records:
         draws.apply(recorded)
     return draws
@@ -62,14 +61,14 @@ EVENTS = (
 
 
 async def test_what_the_log_says_of_draws() -> None:
-    log, draws = await log_of(*EVENTS, prompt(5, 3, seen=0, path="file in its order")), Draws()
+    log, draws = await log_of(*EVENTS, prompt(5, 3, seen=0, path="file in its order")), DrawStats()
     for recorded in log.records:
         draws.apply(recorded)
     assert draws.by_path == {
         "f": {
-            7: Drawn(times=2, version=1, passed=1 * 0.5 + 2, answers=2 * 0.5 + 2),
-            8: Drawn(times=2, version=1, is_open=True),
-            9: Drawn(is_refused=True),
+            7: PromptStats(times=2, version=1, passed=1 * 0.5 + 2, answers=2 * 0.5 + 2),
+            8: PromptStats(times=2, version=1, is_open=True),
+            9: PromptStats(is_refused=True),
         }
     }
     assert (draws.position, draws.version) == (10, 1)
@@ -78,7 +77,7 @@ async def test_what_the_log_says_of_draws() -> None:
 async def test_the_same_from_what_is_read_of_it() -> None:
     log = await log_of(*EVENTS)
     for end in range(len(EVENTS) + 1):
-        read, whole = Draws(), Draws()
+        read, whole = DrawStats(), DrawStats()
         await read.read(log, end)
         for recorded in log.records[:end]:
             whole.apply(recorded)
@@ -95,7 +94,7 @@ async def test_what_is_no_draw_leaves_no_trace() -> None:
 async def test_a_reward_of_exactly_the_bar_passes() -> None:
     rewards = (0.5, 0.49, 0.51, 1.0)
     draws = await folded(prompt(0, 1), GroupAccepted(group="g0", samples=("a",) * 4, rewards=rewards), pass_reward=0.5)
-    assert draws.of("f", 1) == Drawn(times=1, version=0, passed=3, answers=4)
+    assert draws.of("f", 1) == PromptStats(times=1, version=0, passed=3, answers=4)
 
 
 RECALLED = Recalled(run="p", samples=("a",), common=CommonVersion(1, 1), oldest=1, bound=2)
@@ -125,7 +124,7 @@ async def test_a_branch_knows_what_its_parent_knew() -> None:
     draws = await folded(RunStarted(settings={}, code_version="", branched=branched), prompt(9, 9, path="other"))
     known = dict(before.by_path["f"])
     known[8].is_open = False  # it is the parent's, and comes to no verdict here
-    assert draws.by_path == {"f": known, "other": {9: Drawn(times=1, version=6, is_open=True)}}
+    assert draws.by_path == {"f": known, "other": {9: PromptStats(times=1, version=6, is_open=True)}}
     assert known[9].is_refused
 
 
@@ -133,7 +132,7 @@ async def test_the_draws_of_some_groups_alone() -> None:
     """Whatever they were drawn by; a group of that name in an evaluation is none of them."""
     evaluated = msgspec.structs.replace(prompt(1, 8, seen=0), purpose=Purpose.EVAL)
     draws = await folded(prompt(0, 7, seen=0), evaluated, prompt(2, 9), only={"g0", "g1"})
-    assert draws.by_path == {"f": {7: Drawn(times=1, version=0, is_open=True)}}
+    assert draws.by_path == {"f": {7: PromptStats(times=1, version=0, is_open=True)}}
 
 
 def test_pass_rates_near_one_half_go_first() -> None:
@@ -161,10 +160,10 @@ def test_where_one_row_ends_the_next_begins() -> None:
 
 def test_who_is_drawn_leaves_and_who_is_open_or_rests_waits() -> None:
     known = {
-        0: Drawn(times=1, version=4, answers=8),
-        1: Drawn(times=1, version=3, answers=8),
-        2: Drawn(times=1, version=1, is_open=True),
-        3: Drawn(times=1, version=0, is_refused=True),
+        0: PromptStats(times=1, version=4, answers=8),
+        1: PromptStats(times=1, version=3, answers=8),
+        2: PromptStats(times=1, version=1, is_open=True),
+        3: PromptStats(times=1, version=0, is_refused=True),
     }
     pool = Pool(dict.fromkeys(range(5), (1.0, 2.0)), known, version=5, rest=2)
     chosen = []
@@ -180,7 +179,7 @@ def test_who_is_drawn_leaves_and_who_is_open_or_rests_waits() -> None:
 
 def test_how_often_a_prompt_was_drawn() -> None:
     """In the log, and since then by whoever has the pool."""
-    pool = Pool({1: (0.0, 0.0), 2: (0.0, 0.0)}, {1: Drawn(times=3, version=-9)}, version=0, rest=0)
+    pool = Pool({1: (0.0, 0.0), 2: (0.0, 0.0)}, {1: PromptStats(times=3, version=-9)}, version=0, rest=0)
     for row in (1, 2, 2):
         pool.remove(row, refused=False)
     assert (pool.times(1), pool.times(2), pool.times(3), pool.drawn) == (4, 2, 0, 2)

@@ -17,7 +17,7 @@ from schemas.rollouts import StopReason, WeightSpan
 from slime_events.core.train_batch import TrainBatch
 from slime_events.core.trajectory import Trajectory
 from slime_events.loop.conductor.seal import batch_digest
-from slime_events.loop.training.batch_builder import make_batch
+from slime_events.loop.training.pending_batches import build_batch
 
 WHOLE = Trajectory(
     "g-s0",
@@ -34,7 +34,7 @@ FURTHER = dataclasses.replace(
     rollout="g-s0",
     loss_mask=np.array([1, 0, 1], np.int8),
     stop=StopReason.LENGTH,
-    recalled=True,
+    reused=True,
     digest="d1",
 )
 LINES = [("g-s0", "d0", 1.0), ("g-s0.1", "d1", -1.0)]
@@ -49,7 +49,7 @@ SEALED = BatchSealed(
 
 
 def made(*trajectories: Trajectory, sealed: BatchSealed = SEALED) -> TrainBatch:
-    return make_batch(sealed, {one.sample: one for one in trajectories}, unpack, temperature=0.7)
+    return build_batch(sealed, {one.sample: one for one in trajectories}, unpack, temperature=0.7)
 
 
 def test_every_field_of_a_sample_comes_from_the_log() -> None:
@@ -63,7 +63,7 @@ def test_every_field_of_a_sample_comes_from_the_log() -> None:
     assert [one.loss_mask.tolist() for one in batch.samples] == [[1, 1, 1], [1, 0, 1]]
     assert [(one.reward, one.raw_reward) for one in batch.samples] == [(1.0, 3.0), (-1.0, 2.0)]
     assert [one.truncated for one in batch.samples] == [False, True]
-    assert [one.recalled for one in batch.samples] == [False, True]
+    assert [one.reused for one in batch.samples] == [False, True]
     assert first.rollout == second.rollout == "g-s0"
     assert first.group == second.group
 

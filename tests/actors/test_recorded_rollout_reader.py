@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from actors.recorded_rollout_reader import Recaller
+from actors.recorded_rollout_reader import RecordedRolloutReader
 from schemas.arrays import pack, pack_log_probs, pack_tokens, unpack
 from schemas.envelope import enclose
 from schemas.event import Event
@@ -24,7 +24,7 @@ from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.core.state.group import GroupState, SampleState
 from slime_events.core.trajectory import content_digest
-from slime_events.loop.conductor.recall import Recall
+from slime_events.loop.conductor.draw import ReusedRollout
 from storage.log import Append
 from storage.memory_log import MemoryLog
 
@@ -58,10 +58,10 @@ async def opened(*events: Event) -> OpenedRun:
     return OpenedRun(log, TrainSettings(), unpack, None, "archive/first")
 
 
-def recall(sample: str = "g-s1") -> Recall:
+def recall(sample: str = "g-s1") -> ReusedRollout:
     recalled = Recalled(run="first", samples=("g-s0", "g-s1"), common=CommonVersion(7, 5), oldest=3, bound=8)
     group = GroupState(group="again-0", prompt=pack_tokens([1, 2]), source_path="archive/first", recalled=recalled)
-    return Recall(group, SampleState(sample="again-0-s1", attempt=0), recalled, sample)
+    return ReusedRollout(group, SampleState(sample="again-0-s1", attempt=0), recalled, sample)
 
 
 REQUEST = RolloutRequested(
@@ -82,7 +82,7 @@ async def test_chunks_a_mask_and_a_further_sample() -> None:
     )
     further = completed("g-s1-1", 0, rollout="g-s1", loss_mask=mask, prompt=pack_tokens([1, 2, 3]))
     archive = await opened(REQUEST, chunk, further, completed("g-s1", 4))
-    first, last = await Recaller("conductor-1", archive).answers([recall()])
+    first, last = await RecordedRolloutReader("conductor-1", archive).answers([recall()])
     assert isinstance(first, RolloutCompleted)
     assert isinstance(last, RolloutCompleted)
     assert [(one.sample, one.group, one.rollout, one.attempt) for one in (first, last)] == [
@@ -106,7 +106,7 @@ async def test_a_rollout_that_is_not_whole_is_a_failure_with_its_reason() -> Non
         (await opened(REQUEST), "the log of archive/first holds no completed rollout g-s1"),
         (await opened(REQUEST, completed("g-s1", 4)), "a chunk of 2 tokens and 2 log-probs starts at 4"),
     ):
-        (failed,) = await Recaller("conductor-1", archive).answers([recall()])
+        (failed,) = await RecordedRolloutReader("conductor-1", archive).answers([recall()])
         assert isinstance(failed, RolloutFailed)
         assert failed.kind is FailureKind.INVALID
         assert reason in failed.message

@@ -11,7 +11,7 @@ from schemas.envelope import enclose
 from schemas.recorded import CommonVersion
 from schemas.runs import Branched, RunStarted
 from schemas.weights import WeightsPublished
-from slime_events.loop.prompts.weight_ancestry import WeightLine, read_line
+from slime_events.loop.prompts.weight_ancestry import WeightAncestry, read_ancestry
 from storage.archive.writer import ArchiveWriter
 from storage.log import Append
 from storage.memory_log import MemoryLog
@@ -25,8 +25,8 @@ def test_a_number_is_the_way_through_the_common_weights(
     shared: int, ours: int, theirs: int, here: int, there: int
 ) -> None:
     """Two lines that share `shared` weights and then part; `here`, `there`: what each calls the first of these."""
-    line = WeightLine({here + n: f"both {n}" for n in range(shared)})
-    other = WeightLine({there + n: f"both {n}" for n in range(shared)})
+    line = WeightAncestry({here + n: f"both {n}" for n in range(shared)})
+    other = WeightAncestry({there + n: f"both {n}" for n in range(shared)})
     line.digests |= {here + shared + n: f"ours {n}" for n in range(ours)}
     other.digests |= {there + shared + n: f"theirs {n}" for n in range(theirs)}
     common = line.common(other)
@@ -39,14 +39,14 @@ def test_a_number_is_the_way_through_the_common_weights(
 
 def test_weights_that_a_step_left_as_they_were() -> None:
     """A step that changes nothing gives one digest two versions; the last is where the lines part."""
-    still = WeightLine({0: "base", 1: "base", 2: "moved"})
-    assert still.common(WeightLine({0: "base", 1: "other"})) == CommonVersion(1, 0)
-    assert WeightLine({0: "base"}).common(still) == CommonVersion(0, 1)
+    still = WeightAncestry({0: "base", 1: "base", 2: "moved"})
+    assert still.common(WeightAncestry({0: "base", 1: "other"})) == CommonVersion(1, 0)
+    assert WeightAncestry({0: "base"}).common(still) == CommonVersion(0, 1)
 
 
 def test_another_base_has_nothing_in_common() -> None:
-    assert WeightLine({0: "base", 1: "one"}).common(WeightLine({0: "other", 1: "two"})) is None
-    assert WeightLine().common(WeightLine({0: "base"})) is None
+    assert WeightAncestry({0: "base", 1: "one"}).common(WeightAncestry({0: "other", 1: "two"})) is None
+    assert WeightAncestry().common(WeightAncestry({0: "base"})) is None
 
 
 async def branch_of(where: str, count: int = 3) -> MemoryLog:
@@ -67,11 +67,11 @@ async def test_the_line_of_a_branch_goes_back_to_the_first_run(tmp_path: Path) -
     for recorded in parent.records:
         writer.add(recorded)
     writer.seal()
-    theirs = (await read_line(parent)).digests
+    theirs = (await read_ancestry(parent)).digests
     assert sorted(theirs) == [0, 1, 2]
-    line = await read_line(await branch_of(f"{tmp_path}/{RUN}"))
+    line = await read_ancestry(await branch_of(f"{tmp_path}/{RUN}"))
     assert line.digests == {0: theirs[0], 1: "w1", 2: "own"}
-    begun = await read_line(await branch_of(f"{tmp_path}/{RUN}", count=1))
+    begun = await read_ancestry(await branch_of(f"{tmp_path}/{RUN}", count=1))
     assert begun.digests == {0: theirs[0], 1: theirs[1]}, "it has said nothing of its own yet"
-    alone = await read_line(await branch_of(f"{tmp_path}/gone/{RUN}"))
+    alone = await read_ancestry(await branch_of(f"{tmp_path}/gone/{RUN}"))
     assert alone.digests == {1: "w1", 2: "own"}

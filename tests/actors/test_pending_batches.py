@@ -9,7 +9,7 @@ from schemas.batches import BatchSealed
 from schemas.event import Event, Purpose
 from schemas.groups import GroupRejected, RejectionCause
 from schemas.rollouts import RolloutRequested, Sampling
-from slime_events.loop.training.pending_batches import OpenBatches
+from slime_events.loop.training.pending_batches import PendingBatches
 
 
 def asked(purpose: Purpose = Purpose.TRAIN) -> RolloutRequested:
@@ -33,14 +33,14 @@ SEALED = BatchSealed(step=3, groups=("g",), samples=("s",), rewards=(0.0,), raw_
     [([asked()], True), ([asked(Purpose.EVAL)], False), ([asked(), REJECTED], False), ([asked(), SEALED], True)],
 )
 def test_who_is_held(events: list[Event], known: bool) -> None:
-    batches = OpenBatches(unpack, temperature=1.0)
+    batches = PendingBatches(unpack, temperature=1.0)
     for position, event in enumerate(events, 1):
         batches.apply(event, position)
     assert batches.knows("s") is known
 
 
 def test_what_was_trained_is_let_go() -> None:
-    batches = OpenBatches(unpack, temperature=1.0)
+    batches = PendingBatches(unpack, temperature=1.0)
     batches.apply(asked(), 1)
     batches.apply(SEALED, 2)
     assert set(batches.sealed) == {3}

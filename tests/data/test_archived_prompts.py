@@ -18,8 +18,7 @@ from schemas.rollouts import Origin, RolloutCompleted, StopReason, WeightSpan
 from schemas.runs import RunStarted
 from slime_events.analysis.query import samples_where
 from slime_events.core.config.data import DataSettings
-from slime_events.loop.prompts.archived_prompts import archived_prompts, read_rows
-from slime_events.loop.prompts.archived_rollouts import archived_rollouts
+from slime_events.loop.prompts.archived_prompts import archived_prompts, archived_rollouts, read_rows
 from storage.archive.writer import ArchiveWriter
 from tests.cli.small_run import GROUPS, REJECTED, RUN, small_run
 from tests.lineage.opened import opened
@@ -65,7 +64,7 @@ async def test_each_group_with_its_recorded_rollouts_is_a_row(archive: str) -> N
     assert numbers == {group: 10 - (group not in GROUPS[:3]) for group in GROUPS}
     assert [GROUPS[row] for row in found.rollouts.in_time(11, common)] == list(GROUPS)
     assert [GROUPS[row] for row in found.rollouts.in_time(12, common)] == list(GROUPS[:3])
-    first = found.rollouts.recalled(0, GROUPS[0], common)
+    first = found.rollouts.reused(0, GROUPS[0], common)
     assert (first.samples, first.oldest, first.bound) == ((f"{GROUPS[0]}-s0", f"{GROUPS[0]}-s1"), 10, 3)
 
 

@@ -9,8 +9,8 @@ from schemas.arrays import pack_tokens
 from schemas.prompts import PromptSubmitted, Source
 from schemas.recorded import CommonVersion, Recalled
 from schemas.rollouts import RolloutRequested
-from slime_events.loop.conductor.recall import recalls_due
-from slime_events.loop.conductor.staleness import bound_of, last_step
+from slime_events.loop.conductor.draw import reused_rollouts_due
+from slime_events.loop.conductor.plan import bound_of, last_step
 from tests.conductor.driver import Driver, make_plan
 
 RECALLED = Recalled(run="p", samples=("x-s0", "x-s1"), common=CommonVersion(5, 5), oldest=-2, bound=7)
@@ -41,12 +41,12 @@ def test_each_request_names_the_recorded_sample_that_answers_it(driver: Driver) 
 
 
 def test_what_is_to_be_read_is_what_was_asked_for_and_has_not_come(driver: Driver) -> None:
-    assert [(one.sample.sample, one.recorded) for one in recalls_due(driver.state)] == [
+    assert [(one.sample.sample, one.recorded) for one in reused_rollouts_due(driver.state)] == [
         ("mine-s0", "x-s0"),
         ("mine-s1", "x-s1"),
     ]
     driver.complete("mine-s0")
-    (left,) = recalls_due(driver.state)
+    (left,) = reused_rollouts_due(driver.state)
     assert (left.group.group, left.sample.sample, left.recorded, left.recalled) == ("mine", "mine-s1", "x-s1", RECALLED)
 
 
