@@ -58,9 +58,7 @@ class Decider:
     @classmethod
     def of(cls, settings: TrainSettings) -> Decider:
         """Of a run with these settings. Raises PlugPointError, ValueError."""
-        group_filter = make_group_filter(
-            settings.rollout, ArgsView.of(settings.rollout, settings.reward, settings.algorithm)
-        )
+        args = ArgsView.of(settings.rollout, settings.reward, settings.algorithm)
         return cls(
             make_plan(settings.rollout, settings.evaluation, settings.trainer),
             _once_each(make_group_filter(settings.rollout, args)),

@@ -297,8 +297,8 @@ async def plan_learner(parent: OpenedRun, request: LearnerRequest) -> LearnerPla
         version = first if makes_other_weights(parent.settings, own) else previewed.first
     elif previewed.first is not None and previewed.first < version:
         raise InvalidValue(
-            f"--from {version}: the batch of step {previewed.first} changes, and version {version} was trained on it as "
-            f"it was: begin with version {previewed.first} or before"
+            f"--from {version}: the batch of step {previewed.first} changes, and version {version} was trained on the "
+            f"recorded one: begin with version {previewed.first} or before"
         )
     if version is not None:
         check_branch(parent.settings, own, version, fresh_optimizer=False)
