@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+from slime_events.app.cli.arguments import COMMANDS, module_of
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("schemas", "storage", "slime_events", "actors", "serve_apps")
 STARTS = ("slime_events", "slime_events.app.cli.main")
@@ -111,6 +113,7 @@ def entry_points() -> set[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     tables = [project["scripts"], *project.get("entry-points", {}).values()]
     named = {target.partition(":")[0] for table in tables for target in table.values()}
+    named |= {module_of(command) for command in COMMANDS}
     started = {name for name, module in modules().items() if module.is_entry or name.startswith(SHIMS)}
     return {*STARTS, *named, *started, *re.findall(r"\b\w+(?:\.\w+)+", pages())}
 

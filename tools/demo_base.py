@@ -105,7 +105,7 @@ class Lessons:
         """What the corpus answers to a question at a step."""
         if step < self.careful * self.steps or rng.random() < self.worked:
             return asked.worked
-        return asked.without_last_term if rng.random() < self.forgetful else asked.answer
+        return str(sum(asked.terms[:-1])) if rng.random() < self.forgetful else asked.answer
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from schemas.batches import BatchSealed
 from schemas.errors import InvalidValue
 from schemas.groups import GroupAccepted, GroupRejected
+from schemas.ids import group_of
 from schemas.registry import BY_TYPE, NOUNS
 from slime_events.core.config.nearest import did_you_mean
 from slime_events.core.run.participant import is_over
@@ -53,7 +54,7 @@ def _groups(recorded: Recorded) -> tuple[str, ...]:
     if isinstance(event, BatchSealed):
         return event.groups
     sample = getattr(event, "sample", "")
-    return (getattr(event, "group", "") or sample.rpartition("-s")[0],)
+    return (getattr(event, "group", "") or group_of(sample),)
 
 
 def check_types(types: Sequence[str]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from schemas.errors import ImpossibleCombination, InvalidValue
 from slime_events.algorithms.estimators import ESTIMATORS, estimator_of
 from slime_events.algorithms.reward_norm import normalize_rewards
 from slime_events.algorithms.train_arguments import parse_train
-from slime_events.analysis.lineage.advantage import advantages
+from slime_events.analysis.model.advantages import sample_advantages
 from slime_events.analysis.rescore.change import make_change
 from slime_events.analysis.rescore.rescore import rescore
 from slime_events.core.config.algorithm import AlgorithmSettings
@@ -71,9 +71,8 @@ def test_settings_take_it_and_ask_it() -> None:
 def test_rewards_are_normalised_by_it_and_lineage_discounts_as_it_says() -> None:
     own = AlgorithmSettings(advantage_estimator="leave_one_out")
     assert normalize_rewards([1.0, 0.0, 0.0], [3], own) == [1.0, -0.5, -0.5]
-    (shown,) = advantages([1.0], [np.array([1, 0, 1], np.int8)], own)
-    assert shown is not None
-    assert (shown.estimator, shown.first, shown.last) == ("leave_one_out", 0.25, 1.0)
+    shown = sample_advantages([1.0], [np.array([1, 0, 1], np.int8)], own)
+    assert (shown.first.tolist(), shown.last.tolist()) == ([0.25], [1.0])
 
 
 @pytest.mark.usefixtures("leave_one_out")

@@ -80,7 +80,7 @@ async def test_a_server_that_readers_started_becomes_the_launchers(tmp_path: Pat
     async with open_run_log(tmp_path, "demo"):
         reading = NatsServer.attach(tmp_path / "nats")
         assert reading is not None
-        assert reading.facts.temporary
+        assert reading.record.temporary
         own = await own_server(tmp_path)
         assert own.pid == reading.pid
     assert own.alive, "the last reader leaves it"

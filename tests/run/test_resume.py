@@ -140,8 +140,8 @@ def test_a_run_that_what_was_left_of_it_ends_meanwhile_is_looked_at_again(
 
     with cheap_parts(Parts()):
         asyncio.run(run_with(settings_of(tmp_path)))
-        look = resume_command._read_standing
-        monkeypatch.setattr(resume_command, "_read_standing", before_its_end)
+        look = resume_command._read_record
+        monkeypatch.setattr(resume_command, "_read_record", before_its_end)
         assert resume(words(tmp_path)) == 0
     said = capsys.readouterr().err
     assert "came to its end just now, without its launcher" in said

@@ -49,11 +49,6 @@ class Question:
         return f"<think>{';'.join(steps)}</think>{total}"
 
     @property
-    def without_last_term(self) -> str:
-        """What a hasty reader answers: the chain without its last term."""
-        return str(sum(self.terms[:-1]))
-
-    @property
     def held_out(self) -> bool:
         """True where the question belongs to evaluation, by the SHA-256 of its text alone."""
         digest = hashlib.sha256(self.text.encode()).digest()
