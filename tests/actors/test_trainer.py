@@ -19,7 +19,7 @@ from serve_apps.engine.scripted_engine import Script
 from slime_events.core.run.participant import Participant
 from slime_events.core.state.run import RunPhase
 from slime_events.core.train_batch import TrainBatch
-from slime_events.loop.training.pending_batches import OpenBatches
+from slime_events.loop.training.pending_batches import PendingBatches
 from storage.log import Recorded
 from storage.memory_log import MemoryLog
 from storage.weights.store import Retention, WeightStore
@@ -43,7 +43,7 @@ async def test_of_two_trainers_the_one_that_is_behind_ends_with_a_reason(tmp_pat
         Participant(log, "trainer"),
         ScriptedRanks(),
         WeightStore(str(tmp_path), durable=False),
-        OpenBatches(unpack, temperature=1.0),
+        PendingBatches(unpack, temperature=1.0),
         TrainerPlan(steps=2, checkpoints=""),
     )
     task = asyncio.create_task(trainer.run())
@@ -114,7 +114,7 @@ async def test_the_version_that_engines_load_is_kept_until_the_next_one_is_publi
         Participant(sim.log, "trainer"),
         sim.ranks,
         store,
-        OpenBatches(unpack, temperature=1.0),
+        PendingBatches(unpack, temperature=1.0),
         TrainerPlan(steps=5, checkpoints="", publish_every=3, retention=Retention(newest=1)),
     )
     async with sim:

@@ -29,7 +29,7 @@ from slime_events.core.state.apply import apply
 from slime_events.core.state.group import GroupPhase, GroupState
 from slime_events.core.state.run import RunState
 from slime_events.loop.conductor.decide import decide, prompts_to_draw
-from slime_events.loop.conductor.draw import training_requests
+from slime_events.loop.conductor.draw import requests_for
 from slime_events.loop.conductor.plan import Plan
 from slime_events.plugins.filters.decide import run_filter
 from slime_events.plugins.sample import Sample
@@ -169,5 +169,5 @@ class Miniature:
             prompt = PromptSubmitted(
                 group=f"g{number}", text="", tokens=pack_tokens([1]), source=Source(path="mini", offset=number)
             )
-            events += [prompt, *training_requests(prompt.group, prompt.tokens, self.state, self.plan)]
+            events += [prompt, *requests_for(prompt.group, prompt.tokens, self.plan, version=self.state.published)]
         return events

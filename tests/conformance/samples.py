@@ -17,7 +17,7 @@ from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.train_batch import TrainBatch
 from slime_events.core.trajectory import Trajectories
 from slime_events.loop.conductor.seal import batch_digest
-from slime_events.loop.training.pending_batches import make_batch
+from slime_events.loop.training.pending_batches import build_batch
 from slime_events.plugins.sample import Sample, Status
 
 Input = dict[str, Any]
@@ -96,7 +96,7 @@ def _as_trained(samples: list[Sample]) -> TrainBatch:
         raw_rewards=tuple(raw.values()),
         digest=batch_digest(0, lines),
     )
-    return make_batch(sealed, trajectories.by_sample, unpack, temperature=1.0)
+    return build_batch(sealed, trajectories.by_sample, unpack, temperature=1.0)
 
 
 def _numbers(rollouts: list[str], given: list[int | None]) -> list[int]:

@@ -30,7 +30,7 @@ from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.join import join_run
 from slime_events.core.run.run_address import RunAddress
 from slime_events.core.train_batch import TrainBatch
-from slime_events.loop.training.pending_batches import OpenBatches
+from slime_events.loop.training.pending_batches import PendingBatches
 from storage.blobs import BlobStore
 from storage.group_commit import GroupCommit
 from storage.payloads import fetch, offload_async
@@ -102,7 +102,7 @@ class Parts:
                         worker,
                         parts.ranks,
                         store,
-                        OpenBatches(partial(fetch, blobs=BlobStore(address.blob_url)), temperature=1.0),
+                        PendingBatches(partial(fetch, blobs=BlobStore(address.blob_url)), temperature=1.0),
                         TrainerPlan(
                             settings.rollout.num_rollout or 0,
                             f"{address.folder}/checkpoints",

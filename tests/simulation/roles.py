@@ -28,7 +28,7 @@ from slime_events.loop.conductor.cycle import Policy
 from slime_events.loop.conductor.plan import Plan
 from slime_events.loop.conductor.prompts import PromptFeed
 from slime_events.loop.prompts.source import PromptSource
-from slime_events.loop.training.pending_batches import OpenBatches
+from slime_events.loop.training.pending_batches import PendingBatches
 from slime_events.plugins.filters.decide import run_filter
 from slime_events.plugins.sample_view import group_samples
 from storage.archive.writer import ArchiveWriter
@@ -90,7 +90,7 @@ def make_trainer(worker: Participant, plan: Plan, ranks: Any, folder: Path, **mo
         worker,
         ranks,
         WeightStore(str(folder / "weights"), durable=False),
-        OpenBatches(unpack, temperature=1.0),
+        PendingBatches(unpack, temperature=1.0),
         TrainerPlan(plan.steps, str(folder / "checkpoints"), plan.publish_every, plan.checkpoint_every),
         **more,
     )
