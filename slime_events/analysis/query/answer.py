@@ -39,7 +39,8 @@ def bad_query(error: duckdb.Error, sql: str = "", *, lines_before: int = 0) -> B
     elif match := _COLUMN.search(message):
         name = match[1] or match[2]
         here = re.findall(r'"([^"]+)"', message.partition("Candidate bindings:")[2])
-        columns = [*here, *(column.name for table in TABLES for column in table.columns)]
+        everywhere = (column.name for table in TABLES for column in table.columns)
+        columns = [*here, *(column for column in everywhere if column != name)]
         message = f"there is no column {name} here.{did_you_mean(name, columns)}"
     elif isinstance(error, duckdb.ParserException) and _AT_GROUP.search(sql):
         message += ". GROUP is a word of SQL: the id of a group is the column group_id"

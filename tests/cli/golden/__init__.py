@@ -68,7 +68,7 @@ LINE_COMMANDS: dict[str, tuple[str, ...]] = {
     "query": (
         f"query {SMALL} 'SELECT sample, reward, spans FROM samples ORDER BY sample' --rows 3",
         f"query {SMALL} 'FROM steps'",
-        f"query {SMALL} 'SELECT step, reward FROM steps' --format csv",
+        f"query {SMALL} 'SELECT step, reward_mean FROM steps' --format csv",
         f"query {SMALL} 'SELECT rewards FROM samples'",
         f"query {SMALL} --tables",
         f"query {SMALL} --schema evals",
