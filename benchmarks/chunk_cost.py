@@ -22,7 +22,6 @@ from schemas.rollouts import RolloutRequested, Sampling
 from schemas.subjects import of_type
 from schemas.weights import WeightsPublished
 from serve_apps.engine.engine import Delta, GenerateRequest
-from serve_apps.engine.scripted_engine import Script, ScriptedEngine
 from serve_apps.engine_weights import EngineWeights
 from serve_apps.rollout import ChunkRule
 from serve_apps.rollout_worker import EngineContext, RolloutWorker
@@ -33,6 +32,7 @@ from storage.jetstream.log import JetStreamLog
 from storage.log import EventLog, append_all, once
 from storage.nats.server import NatsServer
 from storage.weights.store import WeightStore
+from tests.scripted_engine import Script, ScriptedEngine
 
 CHUNK, NEVER = 64, 1 << 30
 TARGET = 0.02

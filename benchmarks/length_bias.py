@@ -21,8 +21,8 @@ from benchmarks.figure import Better, Figure
 from benchmarks.long_tail import LongTail, length_of
 from schemas.batches import BatchSealed
 from schemas.rollouts import RolloutRequested, Sampling
-from serve_apps.engine.scripted_engine import Script
 from serve_apps.rollout import ChunkRule
+from tests.scripted_engine import Script
 from tests.simulation.simulation import Simulation, make_plan
 
 MEDIAN, MOST = 20, 400

@@ -10,7 +10,7 @@ from statistics import NormalDist
 import msgspec
 
 from serve_apps.engine.engine import Delta, GenerateRequest
-from serve_apps.engine.scripted_engine import Script, ScriptedEngine, mixed
+from tests.scripted_engine import Script, ScriptedEngine, mixed
 
 SPREAD = 10.0
 """p99 / median."""

@@ -12,9 +12,9 @@ from pathlib import Path
 from benchmarks.figure import Better, Figure
 from benchmarks.long_tail import SPREAD, LongTail
 from schemas.rollouts import Sampling
-from serve_apps.engine.scripted_engine import Script
 from serve_apps.rollout import ChunkRule
 from slime_events.analysis.model.progress import Progress
+from tests.scripted_engine import Script
 from tests.simulation.simulation import Simulation, make_plan
 
 MEDIAN, MOST = 32, 640

@@ -35,7 +35,6 @@ AWAITED = {
 """Modules that say `AWAITS`."""
 FOR_TESTS = {
     "storage.memory_log": "the reference: defines what every log does, and is what the others are tested against",
-    "serve_apps.engine.scripted_engine": "stands in for SGLang where a whole run is simulated",
 }
 CALLED_BY_NAME = {
     "check_health": "by Ray Serve",

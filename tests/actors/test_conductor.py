@@ -16,12 +16,12 @@ from schemas.evals import EvalCompleted
 from schemas.prompts import PromptSubmitted
 from schemas.rollouts import RolloutProgressed, RolloutRequested
 from schemas.runs import RunFailed, RunFinished
-from serve_apps.engine.scripted_engine import Script
 from slime_events.core.run.participant import Participant
 from slime_events.core.state.run import RunPhase
 from storage.cancellation import end_all
 from storage.log import once
 from storage.memory_log import MemoryLog
+from tests.scripted_engine import Script
 from tests.simulation.roles import inline, make_conductor, make_feed
 from tests.simulation.simulation import Simulation, make_plan
 from tests.simulation.test_run import check_run

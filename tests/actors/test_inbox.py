@@ -15,11 +15,11 @@ from schemas.batches import BatchSealed
 from schemas.inbox import InboxPrompt, InboxReply
 from schemas.prompts import PromptSubmitted
 from schemas.steps import StepCommitted
-from serve_apps.engine.scripted_engine import Script
 from slime_events.core.config.data import DataSettings
 from slime_events.core.state.run import RunPhase
 from slime_events.loop.conductor.prompts import PromptFeed
 from slime_events.loop.prompts.prompt import Problem
+from tests.scripted_engine import Script
 from tests.simulation.parts import Letters
 from tests.simulation.simulation import Simulation, make_plan
 from tests.simulation.test_run import check_run

@@ -15,7 +15,6 @@ from schemas.errors import Conflict, TrainerError
 from schemas.steps import StepClaimed, StepCommitted
 from schemas.subjects import about
 from schemas.weights import WeightsPublished
-from serve_apps.engine.scripted_engine import Script
 from slime_events.core.run.participant import Participant
 from slime_events.core.state.run import RunPhase
 from slime_events.core.train_batch import TrainBatch
@@ -23,6 +22,7 @@ from slime_events.loop.training.pending_batches import PendingBatches
 from storage.log import Recorded
 from storage.memory_log import MemoryLog
 from storage.weights.store import Retention, WeightStore
+from tests.scripted_engine import Script
 from tests.simulation.parts import ScriptedRanks, StepResult
 from tests.simulation.simulation import Simulation, make_plan
 

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from schemas.arrays import unpack
 from schemas.rewards import RewardFailureKind
-from serve_apps.engine.scripted_engine import Script
 from slime_events.analysis.audit.audit import Audit
 from slime_events.analysis.audit.ledger import Ledger, Rules, read_ledger
 from slime_events.analysis.audit.recorded_rollouts import RecordedEnds
@@ -26,6 +25,7 @@ from tests.audit.doctored import Doctored
 from tests.conductor.driver import dropping
 from tests.generate.scene import a_run
 from tests.learner.learning import Learning
+from tests.scripted_engine import Script
 from tests.simulation.parts import InstantPool, by_text
 from tests.simulation.simulation import Simulation, make_plan
 from tests.simulation.test_branch import branch

@@ -9,8 +9,8 @@ from typing import Any
 
 from schemas.ids import sibling_id
 from schemas.rollouts import RolloutCompleted, RolloutSuspended
-from serve_apps.engine.scripted_engine import Script
 from tests.generate.scene import a_run, events
+from tests.scripted_engine import Script
 from tests.simulation.simulation import make_plan
 
 

@@ -11,8 +11,8 @@ import pytest
 from schemas.errors import DeadlineExceeded, EngineError
 from schemas.rollouts import StopReason
 from serve_apps.engine.engine import Engine
-from serve_apps.engine.scripted_engine import Script, ScriptedEngine
 from tests.engine.contract import EngineContract, collect, request
+from tests.scripted_engine import Script, ScriptedEngine
 
 
 @pytest.fixture

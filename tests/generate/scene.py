@@ -8,13 +8,13 @@ from typing import Any, TypeVar
 
 from schemas.arrays import unpack
 from schemas.event import Event
-from serve_apps.engine.scripted_engine import Script
 from serve_apps.generate.function import GenerateSetup
 from serve_apps.generate.slime_compat import ROUTER
 from slime_events.analysis.audit.audit import Audit
 from slime_events.loop.conductor.plan import Plan
 from storage.follow import Follower
 from tests.history.checker import check
+from tests.scripted_engine import Script
 from tests.simulation.crash import Crashed, Fate, Scene
 from tests.simulation.simulation import make_plan
 

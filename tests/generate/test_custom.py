@@ -20,7 +20,6 @@ from schemas.rollouts import (
     StopReason,
 )
 from schemas.turns import TurnBegun, TurnRole
-from serve_apps.engine.scripted_engine import Script
 from serve_apps.generate.custom import CustomGenerate
 from serve_apps.generate.session import CURRENT
 from serve_apps.generate.slime_compat import get_model_url, post
@@ -32,6 +31,7 @@ from slime_events.plugins.sample import Sample
 from storage.memory_log import MemoryLog
 from tests.generate.scene import a_run, events, run_until, setup
 from tests.generate.test_journal import session_of
+from tests.scripted_engine import Script
 from tests.simulation.parts import Letters
 
 REQUEST = RolloutRequested(

@@ -9,8 +9,8 @@ from schemas.event import Purpose
 from schemas.rollouts import RolloutCompleted, RolloutRequested
 from schemas.turns import TurnRecorded, TurnRole
 from schemas.weights import WeightsActivated
-from serve_apps.engine.scripted_engine import Script
 from tests.generate.scene import a_run, check_log, events
+from tests.scripted_engine import Script
 from tests.simulation.simulation import make_plan
 
 PLAN = make_plan(steps=3, groups=1, samples=2, eval_every=2, eval_names=("held",), eval_samples=2, eval_exact=True)

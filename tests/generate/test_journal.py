@@ -22,7 +22,6 @@ from schemas.event import Event
 from schemas.rollouts import RolloutProgressed, RolloutRequested, Sampling, WeightSpan
 from schemas.subjects import everything_about
 from schemas.turns import ToolCall, TurnBegun, TurnRecorded, TurnRole
-from serve_apps.engine.scripted_engine import Script, ScriptedEngine
 from serve_apps.generate.journal import Calling, InFlight, Journal, TurnLog
 from serve_apps.generate.session import Session, current_session
 from serve_apps.rollout import ChunkRule, Rollout, RolloutContext, Suspended
@@ -31,6 +30,7 @@ from slime_events.core.trajectory import Trajectory
 from slime_events.plugins.args_view import ArgsView
 from storage.log import Append, Fence
 from storage.memory_log import MemoryLog
+from tests.scripted_engine import Script, ScriptedEngine
 from tests.simulation.parts import Letters
 
 REQUEST = RolloutRequested(

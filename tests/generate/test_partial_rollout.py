@@ -9,9 +9,9 @@ import pytest
 from schemas.rollouts import RolloutCompleted, RolloutFailed, RolloutProgressed, RolloutSuspended
 from schemas.steps import StepCommitted
 from schemas.turns import TurnRecorded
-from serve_apps.engine.scripted_engine import Script
 from tests.generate import functions
 from tests.generate.scene import a_run, check_log, events
+from tests.scripted_engine import Script
 from tests.simulation.crash import Crash, Fate, Half
 from tests.simulation.simulation import make_plan
 

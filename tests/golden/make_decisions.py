@@ -16,7 +16,6 @@ from typing import Any
 
 from schemas.rewards import RewardFailureKind
 from schemas.runs import RunStarted
-from serve_apps.engine.scripted_engine import Script
 from slime_events.core.config.toml import settings_from
 from slime_events.loop.conductor.plan import make_plan
 from slime_events.plugins.args_view import ArgsView
@@ -24,6 +23,7 @@ from slime_events.plugins.filters.decide import make_group_filter
 from slime_events.plugins.rewards.outcome import Graded, Outcome, RewardFailure
 from slime_events.plugins.sample import Sample
 from tests.golden.log_file import FOLDER, write_records
+from tests.scripted_engine import Script
 from tests.simulation.parts import InstantPool, by_text
 from tests.simulation.simulation import Simulation
 

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from schemas.steps import StepCommitted
-from serve_apps.engine.scripted_engine import Script
 from slime_events.core.state.run import RunPhase
 from storage.memory_log import MemoryLog
 from tests.generate.scene import a_run
@@ -24,6 +23,7 @@ from tests.history.doctor import Doctored
 from tests.history.finding import Kind
 from tests.history.life import staleness_bound
 from tests.history.record import Raw, read_record
+from tests.scripted_engine import Script
 from tests.simulation.crash import Crash, Fate, Half
 from tests.simulation.simulation import Simulation, make_plan
 

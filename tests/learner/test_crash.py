@@ -12,11 +12,11 @@ from schemas.checkpoints import CheckpointSaved
 from schemas.runs import RunFinished
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsPublished
-from serve_apps.engine.scripted_engine import Script
 from slime_events.loop.learner.overrides import Overrides
 from storage.memory_log import MemoryLog
 from tests.history.checker import check
 from tests.learner.learning import DEADLINE_S, Learning
+from tests.scripted_engine import Script
 from tests.simulation.crash import Crash, Fate, Half, MortalLine
 from tests.simulation.parts import ScriptedRanks
 from tests.simulation.simulation import Simulation, make_plan

@@ -18,7 +18,6 @@ from schemas.batches import BatchSealed
 from schemas.errors import DeadlineExceeded, InvalidValue, StoreUnavailable
 from schemas.runs import RunFailed, RunFinished, RunResumed, RunStarted
 from schemas.steps import StepCommitted
-from serve_apps.engine.scripted_engine import Script
 from slime_events.analysis.audit.audit import Audit, audit, report_text
 from slime_events.app.cli.main import main
 from slime_events.app.demo.settings import prepare_demo
@@ -31,6 +30,7 @@ from slime_events.loop.conductor.plan import make_plan
 from slime_events.plugins.sample import Sample
 from storage.log import EventLog, Recorded
 from tests.learner.test_poisoned import archived
+from tests.scripted_engine import Script
 from tests.simulation.parts import ScriptedRanks
 from tests.simulation.simulation import Simulation
 

@@ -21,7 +21,6 @@ from schemas.groups import GroupRejected
 from schemas.runs import FinishReason, RunFinished
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsPublished
-from serve_apps.engine.scripted_engine import Script
 from slime_events.analysis.audit.audit import Audit, audit, report_text
 from slime_events.analysis.audit.ledger import read_ledger
 from slime_events.core.config.toml import settings_from
@@ -33,6 +32,7 @@ from storage.log import Recorded, Subjects
 from storage.memory_log import MemoryLog
 from tests.history.checker import check
 from tests.learner.learning import Learning
+from tests.scripted_engine import Script
 from tests.simulation.parts import Line, ScriptedRanks
 from tests.simulation.simulation import Simulation, make_plan
 

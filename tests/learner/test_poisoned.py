@@ -8,7 +8,6 @@ from pathlib import Path
 from actors.archivist import archive_run
 from schemas.arrays import unpack
 from schemas.steps import StepCommitted
-from serve_apps.engine.scripted_engine import Script
 from slime_events.analysis.lineage.resolve import samples_in_lineage
 from slime_events.analysis.query import samples_where
 from slime_events.core.config.toml import settings_from
@@ -19,6 +18,7 @@ from slime_events.plugins.sample import Sample
 from storage.archive.writer import ArchiveWriter
 from storage.memory_log import MemoryLog
 from tests.learner.learning import Learning
+from tests.scripted_engine import Script
 from tests.simulation.parts import InstantPool, by_text
 from tests.simulation.simulation import SAMPLING, Simulation, make_plan
 

@@ -10,10 +10,10 @@ from actors.trainer.ranks import rendezvous_address
 from actors.trainer.ray_ranks import RayRanks
 from schemas.checkpoints import CheckpointSaved
 from schemas.steps import StepCommitted
-from serve_apps.engine.scripted_engine import Script
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.state.run import RunPhase
 from tests.megatron.tiny import make_model, settings_for
+from tests.scripted_engine import Script
 from tests.simulation.simulation import Simulation, make_plan
 
 STEPS = 3

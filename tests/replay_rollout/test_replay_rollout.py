@@ -25,7 +25,6 @@ from schemas.rollouts import (
 from schemas.runs import RunStarted
 from schemas.weights import WeightsPublished
 from serve_apps.engine import sglang_engine
-from serve_apps.engine.scripted_engine import Script, ScriptedEngine
 from serve_apps.replay_rollout import replay
 from slime_events.analysis.replay_rollout.compare import Comparison, compare
 from slime_events.analysis.replay_rollout.recorded import RecordedRollout, read_rollout, weight_folder
@@ -33,6 +32,7 @@ from slime_events.app.cli.main import main
 from storage.archive.writer import ArchiveWriter
 from storage.weights.store import WeightStore
 from tests.lineage.opened import opened
+from tests.scripted_engine import Script, ScriptedEngine
 
 PROMPT, SEED, SEAM, LENGTH = [1, 2, 3], 77, 6, 10
 SAMPLE = "train-0-000000-s0"

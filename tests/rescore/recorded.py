@@ -9,7 +9,6 @@ import msgspec
 
 from schemas.arrays import unpack
 from schemas.rewards import RewardFailureKind
-from serve_apps.engine.scripted_engine import Script
 from slime_events.core.config.engine import EngineSettings
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.config.rollout import RolloutSettings
@@ -21,6 +20,7 @@ from slime_events.plugins.filters.decide import make_group_filter
 from slime_events.plugins.rewards.dispatch import built_in
 from slime_events.plugins.rewards.outcome import Outcome, RewardFailure
 from slime_events.plugins.sample import Sample
+from tests.scripted_engine import Script
 from tests.simulation.parts import InstantPool
 from tests.simulation.simulation import Simulation, make_plan
 

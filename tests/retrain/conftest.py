@@ -11,13 +11,13 @@ import pytest
 
 from schemas.arrays import unpack
 from schemas.weights import WeightsPublished
-from serve_apps.engine.scripted_engine import Script
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.run.run_reader import OpenedRun
 from storage.memory_log import MemoryLog
 from tests.audit.doctored import Doctored
 from tests.conductor.driver import dropping
+from tests.scripted_engine import Script
 from tests.simulation.parts import ScriptedRanks
 from tests.simulation.simulation import Simulation, make_plan
 

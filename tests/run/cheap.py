@@ -20,7 +20,6 @@ from ray.exceptions import RayActorError
 
 from actors.trainer.trainer import Trainer, TrainerPlan
 from schemas.errors import TrainerError
-from serve_apps.engine.scripted_engine import Script, ScriptedEngine
 from serve_apps.engine_weights import EngineWeights
 from serve_apps.rollout import ChunkRule
 from serve_apps.rollout_worker import EngineContext, InlineRewards, RolloutWorker
@@ -35,6 +34,7 @@ from storage.blobs import BlobStore
 from storage.group_commit import GroupCommit
 from storage.payloads import fetch, offload_async
 from storage.weights.store import TensorBytes, WeightStore
+from tests.scripted_engine import Script, ScriptedEngine
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,6 @@ from actors.inbox import Inbox
 from actors.recorded_rollout_reader import RecordedRolloutReader
 from schemas.runs import Branched, RunFinished, RunResumed, RunStarted
 from schemas.subjects import about
-from serve_apps.engine.scripted_engine import Script, ScriptedEngine
 from serve_apps.generate.function import GenerateSetup
 from serve_apps.rollout import ChunkRule
 from slime_events.core.config.reward import RewardSettings
@@ -35,6 +34,7 @@ from slime_events.loop.conductor.plan import Plan
 from slime_events.loop.conductor.prompts import PromptFeed
 from storage.log import Append, Delivery, Fence
 from storage.memory_log import MemoryLog
+from tests.scripted_engine import Script, ScriptedEngine
 from tests.simulation.parts import InstantPool, Line, LineConsumer, LineDelivery, ScriptedRanks
 from tests.simulation.roles import make_conductor, make_feed, make_trainer, run_archivist, run_engine, run_grader
 

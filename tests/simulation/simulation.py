@@ -16,7 +16,6 @@ from schemas.event import Event
 from schemas.rollouts import Sampling
 from schemas.runs import RunStarted
 from serve_apps.engine.engine import Engine
-from serve_apps.engine.scripted_engine import Script, ScriptedEngine
 from serve_apps.engine_weights import HOLD_S
 from serve_apps.rollout import ChunkRule
 from slime_events.core.run.participant import Participant
@@ -30,6 +29,7 @@ from slime_events.loop.conductor.prompts import PromptFeed
 from storage.follow import Follower
 from storage.log import Recorded
 from storage.memory_log import MemoryLog
+from tests.scripted_engine import Script, ScriptedEngine
 from tests.simulation.parts import InstantPool, Line, ScriptedRanks
 from tests.simulation.roles import make_conductor, make_feed, make_trainer, run_engine, run_grader
 

@@ -15,7 +15,6 @@ from schemas.event import Event
 from schemas.runs import Branched, RunStarted
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsPublished
-from serve_apps.engine.scripted_engine import Script
 from slime_events.analysis.model.branch_point import read_point
 from slime_events.app.launch.branch_checkpoint import put_branch_checkpoint
 from slime_events.core.config.settings import TrainSettings
@@ -24,6 +23,7 @@ from slime_events.core.run.run_reader import open_run
 from storage.archive.writer import ArchiveWriter
 from storage.memory_log import MemoryLog
 from storage.weights.store import read
+from tests.scripted_engine import Script
 from tests.simulation.parts import ScriptedRanks
 from tests.simulation.simulation import Simulation, make_plan
 

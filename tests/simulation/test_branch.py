@@ -18,7 +18,6 @@ from schemas.rollouts import Sampling
 from schemas.runs import Branched, RunStarted
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsPublished
-from serve_apps.engine.scripted_engine import Script
 from slime_events.analysis.audit.audit import Audit, audit, report_text
 from slime_events.analysis.model import read_run
 from slime_events.analysis.model.branch_point import read_point
@@ -30,6 +29,7 @@ from slime_events.loop.conductor.accept import GroupFilter
 from slime_events.loop.conductor.plan import Plan
 from tests.conductor.driver import dropping
 from tests.history.checker import check
+from tests.scripted_engine import Script
 from tests.simulation.crash import Scene
 from tests.simulation.parts import ScriptedRanks
 from tests.simulation.roles import make_feed

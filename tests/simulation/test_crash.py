@@ -19,7 +19,6 @@ from schemas.evals import EvalCompleted
 from schemas.groups import GroupRejected
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted, RolloutFailed, RolloutSuspended, Sampling
-from serve_apps.engine.scripted_engine import Script
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.state.apply import apply
 from slime_events.core.state.run import RunPhase, RunState
@@ -30,6 +29,7 @@ from storage.log import append_all
 from storage.memory_log import MemoryLog
 from tests.history.checker import check
 from tests.replay.replayed import decider, replayed
+from tests.scripted_engine import Script
 from tests.simulation.crash import Crash, Crashed, Fate, Half, Scene, Scope
 from tests.simulation.simulation import make_plan
 

@@ -18,9 +18,9 @@ from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed, Rollo
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsActivated, WeightsPublished
 from serve_apps.engine.engine import Delta, GenerateRequest
-from serve_apps.engine.scripted_engine import Script, ScriptedEngine
 from slime_events.core.run.participant import Participant
 from slime_events.core.state.run import RunPhase
+from tests.scripted_engine import Script, ScriptedEngine
 from tests.simulation.simulation import Simulation, make_plan
 from tests.simulation.test_run import check_run
 

@@ -21,9 +21,9 @@ from schemas.rollouts import (
 )
 from schemas.weights import WeightsPublished
 from serve_apps.engine.engine import Delta, GenerateRequest
-from serve_apps.engine.scripted_engine import Script, ScriptedEngine
 from serve_apps.rollout import ChunkRule
 from slime_events.core.state.run import RunPhase
+from tests.scripted_engine import Script, ScriptedEngine
 from tests.simulation.simulation import Simulation, make_plan
 from tests.simulation.test_run import check_run
 

@@ -12,7 +12,6 @@ from schemas.errors import PlugPointError
 from schemas.groups import GroupRejected, RejectionCause
 from schemas.rewards import RewardAssigned, RewardFailed, RewardFailureKind
 from schemas.runs import RunFailed
-from serve_apps.engine.scripted_engine import Script
 from slime_events.analysis.model.rejections import Rejections
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.state.run import RunPhase
@@ -23,6 +22,7 @@ from slime_events.plugins.sample import Sample
 from slime_events.plugins.sample_view import group_samples
 from tests.clock import Clock
 from tests.replay.replayed import decider, replayed
+from tests.scripted_engine import Script
 from tests.simulation.parts import InstantPool, by_text
 from tests.simulation.simulation import Simulation, make_plan
 from tests.simulation.test_run import check_run

@@ -14,12 +14,12 @@ from schemas.rollouts import RolloutCompleted, RolloutProgressed
 from schemas.runs import RunFailed, RunFinished, RunResumed, RunStarted
 from schemas.steps import StepCommitted
 from schemas.subjects import about
-from serve_apps.engine.scripted_engine import Script
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import Incarnation
 from slime_events.core.state.run import RunPhase
 from storage.cancellation import end_all
 from storage.log import Append, Fence, Recorded, Subjects
+from tests.scripted_engine import Script
 from tests.simulation.parts import Line
 from tests.simulation.roles import make_conductor
 from tests.simulation.simulation import Simulation, make_plan

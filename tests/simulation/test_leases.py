@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 from schemas.rollouts import RolloutCompleted, RolloutProgressed, StopReason
-from serve_apps.engine.scripted_engine import Script
 from serve_apps.rollout import ChunkRule
 from slime_events.core.state.run import RunPhase
 from tests.clock import Clock
+from tests.scripted_engine import Script
 from tests.simulation.simulation import Simulation
 from tests.simulation.test_faults import CHUNKS, ONE, Gated
 from tests.simulation.test_run import check_run

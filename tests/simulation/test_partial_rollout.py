@@ -25,7 +25,6 @@ from schemas.rollouts import (
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsPublished
 from serve_apps.engine.engine import Delta, GenerateRequest
-from serve_apps.engine.scripted_engine import Script, ScriptedEngine
 from serve_apps.rollout import ChunkRule
 from slime_events.analysis.audit.audit import Audit, report_text
 from slime_events.analysis.audit.ledger import Rules
@@ -33,6 +32,7 @@ from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.state.run import RunPhase
 from slime_events.loop.conductor.plan import Plan
 from tests.history.checker import check
+from tests.scripted_engine import Script, ScriptedEngine
 from tests.simulation.simulation import Simulation, make_plan
 from tests.simulation.test_run import check_run
 

@@ -16,7 +16,6 @@ from schemas.prompts import PromptSubmitted
 from schemas.recorded import CommonVersion
 from schemas.rollouts import RolloutCompleted, RolloutFailed, RolloutRequested, Sampling
 from schemas.runs import RunStarted
-from serve_apps.engine.scripted_engine import Script
 from slime_events.analysis.audit.audit import Audit
 from slime_events.analysis.audit.recorded_rollouts import RecordedEnd
 from slime_events.analysis.model.branch_point import read_point
@@ -30,6 +29,7 @@ from slime_events.loop.conductor.prompts import PromptFeed
 from slime_events.loop.prompts.archived_prompts import read_archive
 from storage.memory_log import MemoryLog
 from tests.replay.replayed import decider, replayed
+from tests.scripted_engine import Script
 from tests.simulation.crash import Scene
 from tests.simulation.parts import InstantPool, ScriptedRanks
 from tests.simulation.simulation import Simulation, make_plan

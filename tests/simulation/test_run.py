@@ -22,13 +22,13 @@ from schemas.runs import FinishReason, RunFailed, RunFinished
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsActivated, WeightsPublished
 from serve_apps.engine.engine import Delta, GenerateRequest
-from serve_apps.engine.scripted_engine import Script, ScriptedEngine
 from serve_apps.rollout import ChunkRule
 from slime_events.analysis.audit.audit import Audit, report_text
 from slime_events.analysis.audit.ledger import Rules
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.state.run import RunPhase, state_digest
 from slime_events.core.trajectory import Trajectories, content_digest
+from tests.scripted_engine import Script, ScriptedEngine
 from tests.simulation.simulation import Simulation, make_plan
 
 STEP = Script(chunk=8, seconds_per_chunk=0.002)

@@ -15,7 +15,6 @@ from schemas.groups import GroupAccepted
 from schemas.prompts import PromptRejected, PromptSubmitted
 from schemas.runs import Branched, RunStarted
 from schemas.steps import StepCommitted
-from serve_apps.engine.scripted_engine import Script
 from slime_events.analysis.model.branch_point import read_point, with_draws
 from slime_events.core.config.data import DataSettings
 from slime_events.core.config.settings import TrainSettings
@@ -31,6 +30,7 @@ from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.sample import Sample
 from storage.memory_log import MemoryLog
 from tests.replay.replayed import decider, replayed
+from tests.scripted_engine import Script
 from tests.simulation.crash import Scene, Scope
 from tests.simulation.parts import InstantPool, Letters, ScriptedRanks
 from tests.simulation.simulation import Simulation, make_plan

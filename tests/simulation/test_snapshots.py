@@ -17,12 +17,12 @@ from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned
 from schemas.runs import RunFinished
 from schemas.steps import StepCommitted
-from serve_apps.engine.scripted_engine import Script
 from slime_events.core.run.participant import Participant
 from slime_events.core.state.run import state_digest
 from slime_events.core.state.snapshot import Snapshots, low_water, training_start
 from storage.group_commit import GroupCommit
 from storage.log import Subjects
+from tests.scripted_engine import Script
 from tests.simulation.parts import InstantPool, ScriptedRanks
 from tests.simulation.roles import make_conductor, make_trainer
 from tests.simulation.simulation import Simulation, make_plan

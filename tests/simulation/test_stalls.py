@@ -14,13 +14,13 @@ from schemas.rewards import RewardAssigned
 from schemas.rollouts import Sampling
 from schemas.runs import RunFailed, RunStarted
 from schemas.steps import StepCommitted
-from serve_apps.engine.scripted_engine import Script
 from slime_events.core.run.participant import Participant
 from slime_events.core.state.run import RunPhase
 from slime_events.loop.conductor.decide import Stall
 from slime_events.plugins.rewards.outcome import Outcome
 from slime_events.plugins.sample import Sample
 from storage.memory_log import MemoryLog
+from tests.scripted_engine import Script
 from tests.simulation.parts import InstantPool, Line, ScriptedRanks
 from tests.simulation.roles import make_conductor, make_feed
 from tests.simulation.simulation import Simulation, make_plan

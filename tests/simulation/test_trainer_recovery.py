@@ -16,9 +16,9 @@ from schemas.checkpoints import CheckpointSaved
 from schemas.errors import TrainerError, WeightsDamaged
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsPublished
-from serve_apps.engine.scripted_engine import Script
 from slime_events.core.state.run import RunPhase
 from storage.weights.store import verify
+from tests.scripted_engine import Script
 from tests.simulation.parts import ScriptedRanks
 from tests.simulation.simulation import Simulation, make_plan
 

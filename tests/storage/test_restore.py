@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.errors import ArchiveDamaged, BlobMissing, Conflict, LogDamaged, StorageError
-from serve_apps.engine.scripted_engine import Script
 from slime_events.core.state.apply import apply
 from slime_events.core.state.run import RunState, state_digest
 from storage.archive.reader import ArchiveReader
@@ -22,6 +21,7 @@ from storage.jetstream.log import JetStreamLog
 from storage.log import Append, EventLog
 from storage.memory_log import MemoryLog
 from storage.nats.server import NatsServer
+from tests.scripted_engine import Script
 from tests.simulation.simulation import Simulation, make_plan
 from tests.storage.archived import a_log, all_there
 from tests.storage.fs_faults import Died, die_at
