@@ -50,7 +50,7 @@ def ask(where: Path | str) -> None:
     """The same questions of a run that is on, one that is over, or its archive."""
     with slime_events.open_run(where) as run:
         print(f"\nrun {run.name} is {run.status()}")
-        answer = run.sql("SELECT step, reward, tokens, staleness, seconds FROM steps ORDER BY step")
+        answer = run.sql("SELECT step, reward_mean, tokens, staleness, seconds FROM steps ORDER BY step")
         print("  ".join(answer.columns))
         for row in answer.rows():
             print("  ".join(f"{value:.3f}" if isinstance(value, float) else str(value) for value in row))

@@ -43,5 +43,5 @@ def test_a_rollout_comes_once_more_bit_for_bit(finished: Finished, capsys: pytes
     longest = max(made, key=lambda event: (event.length, event.sample))
     code = main(["replay-rollout", str(finished.folder), longest.sample, "--json"])
     told = json.loads(capsys.readouterr().out)
-    assert (code, told["equal"], told["parting"], told["max_difference"]) == (0, True, None, 0.0)
+    assert (code, told["equal"], told["divergence"], told["max_difference"]) == (0, True, None, 0.0)
     assert told["tokens"] == longest.length

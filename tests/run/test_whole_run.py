@@ -148,7 +148,7 @@ def test_one_prompts_trace_leads_from_submit_to_activate(finished: Finished) -> 
     files = read_spans(finished.folder / "traces")
     assert files.dropped == 0
     (submit,) = trace_of(files.spans, trace_id("whole", group))
-    assert (submit.span.name, submit.span.attributes["rl.source"]) == ("submit", "inbox")
+    assert (submit.span.name, submit.span.attributes["rl.source.path"]) == ("submit", "inbox")
     generated = _children(submit, "generate")
     assert len(generated) == SAMPLES
     assert all(len(_children(one, "grade")) == 1 for one in generated)
