@@ -11,9 +11,6 @@ from typing import Any
 
 import msgspec
 from rich.cells import cell_len
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 BARS = "▁▂▃▄▅▆▇█"
 
@@ -41,7 +38,11 @@ def plain_tables(plain: bool = True) -> Iterator[None]:
 
 def terminal_width() -> int | None:
     """Columns of the terminal that tables go to; None where it is none."""
-    return Console().width if sys.stdout.isatty() and not _is_plain else None
+    if _is_plain or not sys.stdout.isatty():
+        return None
+    from rich.console import Console  # what is piped need not wait for it
+
+    return Console().width
 
 
 def columns_text(
@@ -60,6 +61,10 @@ def columns_text(
     """
     if width is None:
         return _plain_columns([head, *rows], right, indent)
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
     grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for name, is_right in zip(head, right, strict=True):
         grid.add_column(
