@@ -26,7 +26,7 @@ from slime_events.core.run.participant import Participant
 from slime_events.core.state.run import RunPhase
 from tests.history.checker import check
 from tests.replay.golden import golden
-from tests.replay.replayed import decider, replayed
+from tests.replay.replayed import policy_for, replayed
 from tests.simulation.roles import inline
 from tests.simulation.simulation import Simulation, make_plan
 
@@ -76,7 +76,7 @@ async def test_a_run_trains_on_exactly_what_was_loaded(tmp_path: Path) -> None:
     assert {event.grader for event in sim.events(RewardAssigned)} == {"recorded"}
     raw = [(r.position, r.subject, r.data) for r in sim.log.records]
     assert check(raw, bound=PLAN.staleness_bound) == []
-    again = replayed(sim.log.records, decider(PLAN))
+    again = replayed(sim.log.records, policy_for(PLAN))
     assert again.is_equal, again.differences[0]
 
 

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from slime_events.algorithms.reward_norm import normalize_rewards
 from slime_events.analysis.replay.feeds import RecordedFeed
-from slime_events.analysis.replay.replay import Changes, Decider, Replay
+from slime_events.analysis.replay.replay import Changes, Replay
 from slime_events.analysis.replay.report import ReplayReport
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.loop.conductor.accept import GroupFilter
+from slime_events.loop.conductor.cycle import Policy
 from slime_events.loop.conductor.plan import Plan
 from slime_events.loop.conductor.seal import Normalise
 from storage.log import Recorded
@@ -21,14 +22,14 @@ def normalise(rewards: Sequence[float], sizes: Sequence[int]) -> list[float]:
     return normalize_rewards(rewards, sizes, AlgorithmSettings())
 
 
-def decider(plan: Plan, judge: GroupFilter | None = None, normalised: Normalise = normalise) -> Decider:
+def policy_for(plan: Plan, judge: GroupFilter | None = None, normalised: Normalise = normalise) -> Policy:
     """What such a conductor decides by."""
-    return Decider(plan, judge or keep_all, normalised)
+    return Policy(plan, judge or keep_all, normalised)
 
 
 def replayed(
     records: Sequence[Recorded],
-    by: Decider | None = None,
+    by: Policy | None = None,
     changes: Changes | None = None,
     *,
     every: bool = True,
@@ -37,7 +38,7 @@ def replayed(
     feed = RecordedFeed()
     for recorded in records:
         feed.add(recorded.envelope.event)
-    replay = Replay("sim", feed, changes, every=every, decider=by)
+    replay = Replay("sim", feed, changes, every=every, policy=by)
     for recorded in records:
         replay.apply(recorded)
     return replay.report

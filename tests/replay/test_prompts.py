@@ -8,7 +8,7 @@ from schemas.event import Purpose
 from slime_events.analysis.replay.feeds import CachedFeed
 from slime_events.analysis.replay.replay import Replay
 from slime_events.analysis.replay.report import ReplayReport
-from tests.replay.replayed import decider
+from tests.replay.replayed import policy_for
 from tests.simulation.roles import make_feed
 from tests.simulation.simulation import Simulation, make_plan
 from tests.simulation.test_sampled import CURRICULUM, sampled_feed, simulate
@@ -23,7 +23,7 @@ async def test_a_changed_line_is_found_where_it_was_drawn(tmp_path: Path) -> Non
         await sim.finish()
 
     def drawn_again(rows: list[object], held: list[str]) -> ReplayReport:
-        replay = Replay("sim", CachedFeed(make_feed(tmp_path, rows, {"held": held})), decider=decider(PLAN))
+        replay = Replay("sim", CachedFeed(make_feed(tmp_path, rows, {"held": held})), policy=policy_for(PLAN))
         for recorded in sim.log.records:
             replay.apply(recorded)
         return replay.report
@@ -44,7 +44,7 @@ async def test_a_curriculum_s_draws_are_made_again(tmp_path: Path) -> None:
 
     def drawn_again(rows: int) -> ReplayReport:
         feed = CachedFeed(sampled_feed(tmp_path, CURRICULUM, rows=rows), follows_log=True)
-        replay = Replay("sim", feed, decider=decider(sim.plan))
+        replay = Replay("sim", feed, policy=policy_for(sim.plan))
         for recorded in sim.log.records:
             replay.apply(recorded)
         return replay.report

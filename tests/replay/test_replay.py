@@ -27,7 +27,7 @@ from slime_events.plugins.filters.decide import FilterDecision, group_std, run_f
 from slime_events.plugins.sample_view import group_samples
 from tests.conductor.driver import Driver, dropping, make_plan
 from tests.replay.golden import changed, golden
-from tests.replay.replayed import decider, replayed
+from tests.replay.replayed import policy_for, replayed
 
 STRICT = "slime_events.plugins.filters.dynamic_sampling:check_reward_nonzero_std"
 
@@ -56,7 +56,7 @@ def test_whenever_the_conductor_looked_it_is_the_same_again(seed: int) -> None:
     # The driver goes on after the last commit, which a conductor does not.
     end = max(r.position for r in driver.log if r.envelope.type in ("step.committed", "weights.published"))
     records = driver.log[:end]
-    report = replayed(records, decider(plan, judge, as_it_is))
+    report = replayed(records, policy_for(plan, judge, as_it_is))
     assert report.is_equal, report.differences[0]
     assert report.compared == sum(is_decision(record.envelope.event) for record in records)
 
@@ -144,10 +144,10 @@ def test_settings_that_a_resumption_changes_are_decided_by_from_there_on() -> No
     assert len(driver.batches) == 5
     asked = [r.envelope.event for r in driver.log[before:] if isinstance(r.envelope.event, RolloutRequested)]
     assert {request.sampling.temperature for request in asked} == {0.5}
-    report = replayed(driver.log, decider(plan, normalised=as_it_is))
+    report = replayed(driver.log, policy_for(plan, normalised=as_it_is))
     assert report.is_equal, report.differences[0]
     assert report.compared == sum(is_decision(record.envelope.event) for record in driver.log)
-    found = replayed(driver.log, decider(plan, normalised=as_it_is), {"rollout": {"rollout_temperature": 1.0}})
+    found = replayed(driver.log, policy_for(plan, normalised=as_it_is), {"rollout": {"rollout_temperature": 1.0}})
     assert {(type(one.recorded), one.fields) for one in found.differences} == {(RolloutRequested, ("sampling",))}
     assert found.differences[0].position > before, "what is tried instead goes over what was resumed with"
 
@@ -183,7 +183,7 @@ def test_why_a_run_could_not_go_on_follows_from_its_groups() -> None:
     reason = is_broken(driver.state, driver.plan)
     assert reason is not None
     reason = reason.replace("drive", "sim")  # which is the name that a replay of these tests has
-    by = decider(driver.plan, judge, as_it_is)
+    by = policy_for(driver.plan, judge, as_it_is)
     for role, said, equal in (("conductor", reason, True), ("conductor", "x", False), ("trainer", "x", True)):
         driver.say(RunFailed(role=role, reason=said))
         assert replayed(driver.log, by).is_equal is equal, (role, said)

@@ -28,7 +28,7 @@ from slime_events.plugins.sample_view import group_samples
 from storage.log import append_all
 from storage.memory_log import MemoryLog
 from tests.history.checker import check
-from tests.replay.replayed import decider, replayed
+from tests.replay.replayed import policy_for, replayed
 from tests.scripted_engine import Script
 from tests.simulation.crash import Crash, Crashed, Fate, Half, Scene, Scope
 from tests.simulation.simulation import make_plan
@@ -136,7 +136,7 @@ async def run_scene(scene: Scene, folder: Path, fate: Fate) -> MemoryLog:
         bound=scene.plan.staleness_bound,
     )
     assert not findings, f"{fate.died}: " + "; ".join(map(str, findings))
-    again = replayed(crashed.log.records, decider(scene.plan, scene.judge), every=False)
+    again = replayed(crashed.log.records, policy_for(scene.plan, scene.judge), every=False)
     assert again.is_equal, f"{fate.died}: {again.differences[0]}"
     return crashed.log
 

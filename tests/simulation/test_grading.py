@@ -21,7 +21,7 @@ from slime_events.plugins.rewards.pool import GraderPool
 from slime_events.plugins.sample import Sample
 from slime_events.plugins.sample_view import group_samples
 from tests.clock import Clock
-from tests.replay.replayed import decider, replayed
+from tests.replay.replayed import policy_for, replayed
 from tests.scripted_engine import Script
 from tests.simulation.parts import InstantPool, by_text
 from tests.simulation.simulation import Simulation, make_plan
@@ -151,5 +151,5 @@ async def test_a_filter_that_raises_fails_the_run_with_its_words(tmp_path: Path)
         rejections.apply(event)
     assert len(rejections.counts) == 1
     assert failed.reason.endswith(rejections.commonest())
-    report = replayed(sim.log.records, decider(sim.plan, judge))
+    report = replayed(sim.log.records, policy_for(sim.plan, judge))
     assert not report.differences, "a reason that names the commonest is the same end"

@@ -28,7 +28,7 @@ from slime_events.core.trajectory import Trajectories
 from slime_events.loop.conductor.prompts import PromptFeed
 from slime_events.loop.prompts.archived_prompts import read_archive
 from storage.memory_log import MemoryLog
-from tests.replay.replayed import decider, replayed
+from tests.replay.replayed import policy_for, replayed
 from tests.scripted_engine import Script
 from tests.simulation.crash import Scene
 from tests.simulation.parts import InstantPool, ScriptedRanks
@@ -113,7 +113,7 @@ async def test_half_of_the_groups_are_recorded_ones(tmp_path: Path) -> None:
     feed = await recalling(tmp_path / "second", archive_of(first))
     sim = await run(tmp_path / "second", feed, recorded=archive_of(first), plan={"steps": 8})
     check_run(sim, bound=20)
-    assert not replayed(sim.log.records, decider(sim.plan)).differences
+    assert not replayed(sim.log.records, policy_for(sim.plan)).differences
     check_draws(sim.log, await recalling(tmp_path / "second", archive_of(first)))
     found = check_recalled(sim.log, first.log)
     asked = {event.sample for event in sim.events(RolloutRequested) if event.recalls}

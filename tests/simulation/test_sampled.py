@@ -29,7 +29,7 @@ from slime_events.loop.prompts.source import PromptSource
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.sample import Sample
 from storage.memory_log import MemoryLog
-from tests.replay.replayed import decider, replayed
+from tests.replay.replayed import policy_for, replayed
 from tests.scripted_engine import Script
 from tests.simulation.crash import Scene, Scope
 from tests.simulation.parts import InstantPool, Letters, ScriptedRanks
@@ -69,7 +69,7 @@ async def simulate(folder: Path, feed: PromptFeed, **plan: Any) -> Simulation:
         sim.start_engine(Script(chunk=24))
         assert await sim.finish() is RunPhase.FINISHED
     check_run(sim)
-    assert not replayed(sim.log.records, decider(sim.plan)).differences
+    assert not replayed(sim.log.records, policy_for(sim.plan)).differences
     return sim
 
 
@@ -130,7 +130,7 @@ async def test_a_branch_draws_by_what_its_parent_knew(tmp_path: Path, order: Dat
         rows[event.source.row] += 1
     assert [event.source.row for event in drawn if event.source.epoch], "some that its parent drew come again"
     assert isinstance(sim.fold().branched, Branched)
-    assert not replayed(sim.log.records, decider(sim.plan)).differences
+    assert not replayed(sim.log.records, policy_for(sim.plan)).differences
 
 
 @pytest.mark.parametrize("draw", [None, 4])

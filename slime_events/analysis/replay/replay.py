@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -18,7 +17,6 @@ from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted, RolloutProgressed
 from schemas.runs import FinishReason, RunFailed, RunFinished, RunResumed, RunStarted
 from schemas.workers import WorkerJoined
-from slime_events.algorithms.reward_norm import normalize_rewards
 from slime_events.analysis.model.verify import fold
 from slime_events.analysis.replay.cycles import Cycle, Cycles
 from slime_events.analysis.replay.equality import about, is_decision
@@ -30,12 +28,10 @@ from slime_events.core.run.run_reader import OpenedRun
 from slime_events.core.state.group import GroupPhase, GroupState
 from slime_events.core.state.run import RunState
 from slime_events.loop.conductor.accept import GroupFilter, has_ended
-from slime_events.loop.conductor.cycle import Feed, recovery_events, run_cycle
+from slime_events.loop.conductor.cycle import Feed, Policy, recovery_events, run_cycle
 from slime_events.loop.conductor.decide import evals_completed, is_broken, is_complete
-from slime_events.loop.conductor.plan import Plan, at_boundary, make_plan
-from slime_events.loop.conductor.seal import Normalise
-from slime_events.plugins.args_view import ArgsView
-from slime_events.plugins.filters.decide import FilterDecision, make_group_filter
+from slime_events.loop.conductor.plan import at_boundary
+from slime_events.plugins.filters.decide import FilterDecision
 from storage.log import Recorded
 
 CONDUCTOR = "conductor"
@@ -47,23 +43,10 @@ KNOWN = 4096
 """Groups whose verdicts are kept."""
 
 
-@dataclass(frozen=True, slots=True)
-class Decider:
-    """What the conductor decides by: the arguments of `slime_events.loop.conductor.cycle.run_cycle`."""
-
-    plan: Plan
-    group_filter: GroupFilter
-    normalise: Normalise
-
-    @classmethod
-    def of(cls, settings: TrainSettings) -> Decider:
-        """Of a run with these settings. Raises PlugPointError, ValueError."""
-        args = ArgsView.of(settings.rollout, settings.reward, settings.algorithm)
-        return cls(
-            make_plan(settings.rollout, settings.evaluation, settings.trainer),
-            _once_each(make_group_filter(settings.rollout, args)),
-            lambda rewards, sizes: normalize_rewards(rewards, sizes, settings.algorithm),
-        )
+def policy_of(settings: TrainSettings) -> Policy:
+    """The conductor's policy of these settings, its filter with a memory. Raises PlugPointError, ValueError."""
+    policy = Policy.of(settings)
+    return policy._replace(group_filter=_once_each(policy.group_filter))
 
 
 def _once_each(group_filter: GroupFilter) -> GroupFilter:
@@ -88,7 +71,7 @@ def settings_under(values: Mapping[str, Mapping[str, Any]], changes: Changes) ->
 
 class Replay:
     """feed: prompts as the run's conductor got them. changes: settings to decide by in place of the run's own.
-    every: go on after a difference, with what was recorded; else nothing is compared after the first. decider: for a
+    every: go on after a difference, with what was recorded; else nothing is compared after the first. policy: for a
     run whose run.started has no settings.
     """
 
@@ -99,12 +82,12 @@ class Replay:
         changes: Changes | None = None,
         *,
         every: bool = False,
-        decider: Decider | None = None,
+        policy: Policy | None = None,
     ) -> None:
         self.report = ReplayReport(run=run)
         self._feed, self._changes, self._every = feed, changes or {}, every
         self._values: dict[str, dict[str, Any]] = {}
-        self._decider = decider
+        self._policy = policy
         self._state = RunState(run=run)
         self._cycles = Cycles()
         self._begins = True  # a conductor may have started since the last decision
@@ -123,7 +106,7 @@ class Replay:
         self.report.events += 1
         if isinstance(event, RunStarted | RunResumed):
             self._take_settings(event)
-        if is_decision(event) and self._decider is not None:
+        if is_decision(event) and self._policy is not None:
             self._compare(recorded, event, producer)
             self._producer, self._begins = producer, False
         elif isinstance(event, RunFinished | RunFailed):
@@ -145,13 +128,13 @@ class Replay:
         for part, fields in event.settings.items():
             self._values.setdefault(part, {}).update(fields)
         if self._values:
-            self._decider = Decider.of(settings_under(self._values, self._changes))
+            self._policy = policy_of(settings_under(self._values, self._changes))
 
     def _changes_nothing(self, event: Event) -> bool:
         """Whether nothing would have been decided before `event`, and so nothing after it."""
-        if not self._quiet or self._decider is None or not isinstance(event, OF_ONE_SAMPLE):
+        if not self._quiet or self._policy is None or not isinstance(event, OF_ONE_SAMPLE):
             return False
-        state, plan = self._state, self._decider.plan
+        state, plan = self._state, self._policy.plan
         if len(state.accepted) >= plan.groups and not at_boundary(state.next_step, state, plan):
             return False
         group = state.groups.get(group_of(event.sample))
@@ -163,7 +146,7 @@ class Replay:
 
     def _decide_here(self) -> None:
         """Decide as a conductor would here: one that has appended a whole cycle, or one that has just started."""
-        if self._decider is None or not (self._cycles.open or self._begins):
+        if self._policy is None or not (self._cycles.open or self._begins):
             return
         decided, recovered = self._decide(), self._recovery_events() if self._begins else []
         self._quiet = not decided and not recovered
@@ -172,21 +155,21 @@ class Replay:
         self._cycles.add(Cycle(recovered, at, not_by=producer))
 
     def _decide(self) -> list[Event]:
-        state, decider, self._why = self._state, self._decider, ""
-        assert decider is not None
-        if is_broken(state, decider.plan) or is_complete(state, decider.plan):
+        state, policy, self._why = self._state, self._policy, ""
+        assert policy is not None
+        if is_broken(state, policy.plan) or is_complete(state, policy.plan):
             return []
         try:
-            events = run_cycle(state, decider.plan, decider.group_filter, decider.normalise, self._feed)
+            events = run_cycle(state, policy.plan, policy.group_filter, policy.normalise, self._feed)
         except DataError as error:
             self._why = str(error)
             return []
         return [event for event in events if is_decision(event)]
 
     def _recovery_events(self) -> list[Event]:
-        assert self._decider is not None
+        assert self._policy is not None
         try:
-            events = recovery_events(self._state, self._decider.plan, self._feed)
+            events = recovery_events(self._state, self._policy.plan, self._feed)
         except DataError:
             return []
         return [event for event in events if is_decision(event) and not self._is_known(event)]
@@ -221,17 +204,17 @@ class Replay:
             self._cycles.begin_anew()
 
     def _note(self, event: Event, decided: Event | None, *, position: int, at: int) -> None:
-        assert self._decider is not None
-        plan = self._decider.plan
+        assert self._policy is not None
+        plan = self._policy.plan
         self.report.differences.append(
             difference(event, decided, self._state, plan, position=position, at=at, why=self._why)
         )
 
     def _compare_end(self, recorded: Recorded, event: RunFinished | RunFailed) -> None:
         """Only ends that follow from the state: that a run stalled, or was asked to stop, does not."""
-        if self._decider is None or self.is_over:
+        if self._policy is None or self.is_over:
             return
-        state, plan = self._state, self._decider.plan
+        state, plan = self._state, self._policy.plan
         broken = is_broken(state, plan)
         if isinstance(event, RunFailed) and event.role == CONDUCTOR and broken and not event.reason.startswith(broken):
             decided: Event | None = msgspec.structs.replace(event, reason=broken)
