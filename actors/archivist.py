@@ -4,8 +4,6 @@
 is in the archive and the log: after a crash another one continues.
 """
 
-from __future__ import annotations
-
 import asyncio
 import enum
 import functools

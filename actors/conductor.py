@@ -6,8 +6,6 @@ It acts on its own events only after reading them back, so its state is always a
 was killed at any point is replaced by one that reads the same log.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

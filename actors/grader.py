@@ -5,8 +5,6 @@
 A slow sample delays only its own group: the samples of each group are graded and appended separately.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 

@@ -1,7 +1,5 @@
 """The Ray actors: one class per role, each opening what its shell needs and running it until the run is over."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time

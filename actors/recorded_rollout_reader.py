@@ -1,7 +1,5 @@
 """`RecordedRolloutReader`: reads recorded rollouts of another run as completions of this run's samples."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable
 

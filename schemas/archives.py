@@ -1,7 +1,5 @@
 """An archive segment: consecutive events of the log in object storage."""
 
-from __future__ import annotations
-
 from schemas.event import Event
 
 

@@ -3,8 +3,6 @@
 At 32k tokens this is 11 us to encode and 6 us to decode, against milliseconds through lists.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from typing import Any, Literal

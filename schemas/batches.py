@@ -1,7 +1,5 @@
 """A batch: what one training step is made of, in order."""
 
-from __future__ import annotations
-
 from schemas.event import Event
 
 

@@ -1,7 +1,5 @@
 """A checkpoint: model, optimizer and scheduler on disk."""
 
-from __future__ import annotations
-
 from schemas.event import Event
 
 

@@ -5,8 +5,6 @@ type is `UnknownEventType`, a newer schema `UnknownSchemaVersion`, anything else
 No input makes the reader raise anything outside `SchemaError`, and what cannot be written is `UnwritableEvent`.
 """
 
-from __future__ import annotations
-
 from typing import Union
 
 import msgspec

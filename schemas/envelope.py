@@ -1,7 +1,5 @@
 """`Envelope`: an event with its writer, time and cause."""
 
-from __future__ import annotations
-
 import hashlib
 
 import msgspec

@@ -1,7 +1,5 @@
 """An evaluation: one data set, one weight version."""
 
-from __future__ import annotations
-
 from schemas.event import Event
 from schemas.ids import evaluation_id
 

@@ -1,7 +1,5 @@
 """`Event`: what every event struct has in common."""
 
-from __future__ import annotations
-
 import enum
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """A group: all samples of one prompt, and whether they are trained on."""
 
-from __future__ import annotations
-
 import enum
 
 from schemas.event import Event

@@ -6,8 +6,6 @@ loaded-2-000001        of a dump: step, place                                   
 <group>-s3             sample: the group's third, from 0                <group>-s3-1            the rollout's second
 """
 
-from __future__ import annotations
-
 import hashlib
 
 TRAIN, INBOX, LOADED = "train", "inbox", "loaded"

@@ -1,7 +1,5 @@
 """Messages between outside producers and a run: JSON."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import msgspec

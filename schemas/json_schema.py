@@ -1,7 +1,5 @@
 """JSON Schema of the events, the envelope and the inbox: `python -m schemas.json_schema` prints it."""
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

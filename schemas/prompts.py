@@ -1,7 +1,5 @@
 """A prompt: the model's input, and where it came from."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

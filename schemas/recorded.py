@@ -1,7 +1,5 @@
 """Recorded rollouts that a run reuses: of which run, and how old they count here."""
 
-from __future__ import annotations
-
 import msgspec
 
 

@@ -1,7 +1,5 @@
 """Every event type there is, by tag."""
 
-from __future__ import annotations
-
 from schemas.archives import ArchiveSealed
 from schemas.batches import BatchSealed
 from schemas.checkpoints import CheckpointSaved

@@ -1,7 +1,5 @@
 """A reward: a grader's value for one sample."""
 
-from __future__ import annotations
-
 import enum
 from typing import Any
 

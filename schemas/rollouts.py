@@ -1,7 +1,5 @@
 """A rollout: one sample being made, chunk by chunk."""
 
-from __future__ import annotations
-
 import enum
 from typing import Any
 

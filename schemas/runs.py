@@ -1,7 +1,5 @@
 """A run: how it starts, resumes, branches and ends."""
 
-from __future__ import annotations
-
 import enum
 from typing import Any
 

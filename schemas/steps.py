@@ -1,7 +1,5 @@
 """A step: a batch that was trained."""
 
-from __future__ import annotations
-
 from schemas.event import Event
 
 

@@ -1,7 +1,5 @@
 """Subjects: `slime.<run>.<noun>.<verb>.<entity>`, and the filters over them."""
 
-from __future__ import annotations
-
 import re
 from functools import lru_cache
 

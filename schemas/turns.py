@@ -1,7 +1,5 @@
 """A turn of a rollout that a user's generate function makes: one generation, or one call of a tool."""
 
-from __future__ import annotations
-
 import enum
 from typing import Any
 

@@ -4,8 +4,6 @@
 golden logs of every released schema are folded in the tests for ever.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

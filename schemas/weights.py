@@ -1,7 +1,5 @@
 """A weight version: published by the trainer, activated by each engine."""
 
-from __future__ import annotations
-
 import enum
 
 from schemas.event import Event

@@ -1,7 +1,5 @@
 """A worker: a process that participates in a run."""
 
-from __future__ import annotations
-
 from schemas.event import Event
 
 

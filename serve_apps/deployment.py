@@ -1,7 +1,5 @@
 """The Ray Serve deployment of rollout engines: N replicas, each a competing consumer of the log around one engine."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -13,8 +13,6 @@ one version at a time, so one of them may have to wait:
                                    seconds, again for `hold_s` seconds at most once training waits
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time

@@ -1,7 +1,5 @@
 """Replays a recorded rollout on an engine, span by span, each under its own weight version."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 

@@ -5,8 +5,6 @@ sample over (its chunk or end is there first), the fence refuses the append and 
 the log.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time

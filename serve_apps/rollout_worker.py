@@ -9,8 +9,6 @@ There is no router and no push: an engine pulls what it has room for. The ack co
 requests of a lost engine are delivered again, and their rollouts continue from their last chunk.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -1,7 +1,5 @@
 """`BlobStore`: large payloads, each named by the sha256 of its bytes, on any fsspec URL."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 from collections.abc import Mapping

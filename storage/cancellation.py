@@ -3,8 +3,6 @@
 nats-py waits that way for whatever it asks a server.
 """
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`EventBlock`: many events at once, for readers that fold them all: checked, chained, and not decoded one by one."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 

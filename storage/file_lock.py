@@ -1,7 +1,5 @@
 """`is_locked`: whether a living process holds a lock file. The kernel lets go of it however its holder ends."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 from pathlib import Path

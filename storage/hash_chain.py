@@ -1,7 +1,5 @@
 """The chain over a log: each event's bytes are hashed after the digest of all before it, so none can change unseen."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable
 

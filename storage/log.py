@@ -16,8 +16,6 @@ What every back-end keeps, proved by one contract suite:
   without `working` or `done`, until it is done (and perhaps once more after a crash of the log itself).
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol

@@ -4,8 +4,6 @@ What blobs and archive need of a store, and no more: create once, replace, read,
 through temp file, fsync and link or rename; `memory://`, `s3://` and others through their own atomic put.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

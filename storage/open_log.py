@@ -4,8 +4,6 @@
 <run folder>/nats-url    the address of an external server, where the run uses one
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import fcntl

@@ -1,7 +1,5 @@
 """Large arrays of events: into the blob store before the append, out of it after the read."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 from collections.abc import Iterator

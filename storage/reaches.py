@@ -4,8 +4,6 @@ A target is `module:Name`, `module:Class.name` or `module:function(parameter, ..
 source (or the stub of a compiled module), so nothing heavy is imported. docs/vendored.md shows the table.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import re

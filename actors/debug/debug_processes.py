@@ -3,8 +3,6 @@
 next step's dump -> prompt.submitted -> (the conductor) -> rollout.requested -> rollout.completed + reward.assigned
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import logging

@@ -1,7 +1,5 @@
 """`FollowedBatches`: a learner's pending batches: named by its own log, made of its parent's rollouts."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace

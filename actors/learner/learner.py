@@ -8,8 +8,6 @@ A learner that replaces a killed one reads the parent's log again and gets the s
 compared, not appended again. Steps are trained and committed as in any run.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

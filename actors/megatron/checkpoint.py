@@ -1,7 +1,5 @@
 """Trainer checkpoints: model, optimizer and schedule in Megatron's torch_dist format, complete or not there at all."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

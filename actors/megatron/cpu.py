@@ -5,8 +5,6 @@ type names such as "torch.cuda.FloatTensor". The first is answered once per proc
 while the calling thread is inside `stand_in`, because rewriting every torch call costs time.
 """
 
-from __future__ import annotations
-
 import functools
 import threading
 from collections.abc import Callable, Iterator

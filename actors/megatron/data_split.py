@@ -1,7 +1,5 @@
 """What the trainer splits a batch by: whether a sample can be trained on, and how micro batches are packed. Pure."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Megatron's flags by name: which of Megatron's own settings objects each one goes to."""
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import logging

@@ -3,8 +3,6 @@
 Logits may be cut along the vocabulary over tensor parallel ranks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

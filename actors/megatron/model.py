@@ -1,7 +1,5 @@
 """Megatron's GPTModel for an `Architecture`."""
 
-from __future__ import annotations
-
 import importlib.util
 import logging
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Megatron's data parallel wrapper, optimizer and learning rate schedule around a model."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`TrainerRank`: one Megatron process of the trainer."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from functools import partial

@@ -1,7 +1,5 @@
 """`RolloutStep`: one batch through the trainer, from rewards to updated weights."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from contextlib import nullcontext

@@ -3,8 +3,6 @@
 `OffPolicyMetrics`: how TIS weighted the recorded rollouts of the step.
 """
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping

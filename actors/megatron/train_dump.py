@@ -7,8 +7,6 @@ parallel rank trained, and in which micro batches. What no pass of the model nee
 move the weights, a reference where no KL is on) is not there.
 """
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

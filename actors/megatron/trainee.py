@@ -1,7 +1,5 @@
 """`Place`: this process among the trainer's ranks. `Trainee`: the policy in training, with all that acts on it."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass

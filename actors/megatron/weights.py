@@ -4,8 +4,6 @@ Megatron keeps query, key and value in one matrix, interleaved by query group, a
 Megatron parameter has a `Rule`: which Hugging Face tensors it is made of, and how it is cut over tensor parallel ranks.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """`ranks_at`: ranks at a weight version of a run, from its nearest checkpoint or from its beginning."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace

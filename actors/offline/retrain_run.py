@@ -5,8 +5,6 @@ another topology  how far the weights are from the recorded ones: from their fil
                   a training on the run's own topology just before, whose digests are all those of the log
 """
 
-from __future__ import annotations
-
 import asyncio
 import tempfile
 import time

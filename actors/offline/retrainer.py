@@ -6,8 +6,6 @@ The three go on at the same time: reading and building batches in the event loop
 digests in a thread.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping

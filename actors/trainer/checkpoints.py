@@ -1,7 +1,5 @@
 """A run's trainer checkpoints: where they are (`CheckpointFolders`), and which one is loaded (`restore`)."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import shutil

@@ -1,7 +1,5 @@
 """`LocalRanks`: trainer ranks that are processes of this machine: for work on a log, without Ray and a run."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence

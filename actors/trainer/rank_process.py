@@ -3,8 +3,6 @@
 The process answers calls from the pipe in order and ends when the pipe closes, so it never outlives its parent.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc

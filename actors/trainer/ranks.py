@@ -3,8 +3,6 @@
 `collective` is one call that every rank takes part in. `CollectiveRanks` is what the real ones have in common.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """`RayRanks`: the ranks of a run's trainer. Rank 0 lives in this process, the others are its Ray peers."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence

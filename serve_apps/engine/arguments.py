@@ -1,7 +1,5 @@
 """`EngineSettings` to SGLang's start arguments. Only this module decides between CPU and CUDA."""
 
-from __future__ import annotations
-
 import difflib
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """The `Engine` protocol: a rollout engine as the rest of the system sees it, its requests and its deltas."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Protocol

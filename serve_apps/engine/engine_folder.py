@@ -7,8 +7,6 @@
 A process that is killed removes nothing. The next engine on the same machine removes the folders that nobody holds.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

@@ -5,8 +5,6 @@ takes seconds to import. In a process of its own none of that reaches the caller
 it, which saves importing SGLang twice. This process ends with its parent.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import multiprocessing

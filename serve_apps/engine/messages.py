@@ -1,7 +1,5 @@
 """The frames between an engine and its host process: length-prefixed MessagePack over a socket pair."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import struct

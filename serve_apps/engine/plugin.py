@@ -7,8 +7,6 @@ the seed alone: a rollout that is resumed from its log continues with the same t
 project did not start are not changed.
 """
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`SglangEngine`: the real engine. SGLang runs in a host process of its own; this class drives it over a socket."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools

@@ -3,8 +3,6 @@
 `completions` turns the function's result into events: one `rollout.completed` for each of its samples.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence

@@ -1,7 +1,5 @@
 """A user's generate function: how it is loaded, what a replica needs to run it, and the thread it runs in."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import inspect

@@ -3,8 +3,6 @@
 A generate function that is run again after a crash is answered from the log until the log ends.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import hashlib

@@ -15,8 +15,6 @@ After a crash the function is run again from its start, and its calls are answer
 it has to be deterministic: everything that reads the outside world goes through `call`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import time

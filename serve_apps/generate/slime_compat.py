@@ -4,8 +4,6 @@ A function written for slime posts to its router's `/generate`; here that is a t
 a network. A post to another address is a tool call that may be repeated, as slime's own retries do.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import urllib.error

@@ -1,7 +1,5 @@
 """From rewards to one advantage per response token."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -4,8 +4,6 @@ Weights for the loss and, apart from them, a mask that rejects tokens or whole s
 stability", 2025; the rules of slime's train_infer_mismatch_helper example). Masking single tokens is IcePop (2025).
 """
 
-from __future__ import annotations
-
 import enum
 import math
 from dataclasses import dataclass

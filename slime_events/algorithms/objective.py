@@ -1,7 +1,5 @@
 """The policy objective of a micro batch: what the trainer minimises, its terms, and the figures that explain it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

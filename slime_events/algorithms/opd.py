@@ -1,7 +1,5 @@
 """On-policy distillation (Agarwal et al., 2024): the student's own tokens, held to the teacher's probabilities."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 AWAITS = "a teacher model in the trainer"

@@ -4,8 +4,6 @@ Pack first, distribute second: the samples of an optimizer step are packed once,
 to a multiple of the ranks where there are samples enough, and only then is each given to a rank.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass

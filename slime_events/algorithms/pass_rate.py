@@ -1,7 +1,5 @@
 """Figures of rollouts: pass@k (Chen et al., 2021), texts that repeat themselves, dropped groups. Needs no torch."""
 
-from __future__ import annotations
-
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """Rewards relative to their group: what GRPO and its relatives learn from. Needs no torch."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from schemas.errors import DataError

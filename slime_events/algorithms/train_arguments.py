@@ -1,7 +1,5 @@
 """`parse_train`: the words after `slime-events train` become settings that a run can start with, estimator included."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from slime_events.algorithms.estimators import ESTIMATORS, impossible_estimator

@@ -1,7 +1,5 @@
 """A value model's part of PPO: generalised advantage estimation (Schulman et al., 2016), the clipped value loss."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """`event_batches`: the events of a run that are asked for, as they come or as they came."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 It is built from the log alone, so the same log gives the same batch.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`Trajectories`: the tokens of running and finished rollouts, folded from their chunks."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -13,8 +13,6 @@ our packages, `NameTaken` names the file to rename.
 Plug-ins written for slime work as they are: see `slime_events/plugins/slime_compat.py`.
 """
 
-from __future__ import annotations
-
 import difflib
 import functools
 import hashlib

@@ -4,8 +4,6 @@ Only plug points use it. Inside, a rollout is its events; a `Sample` is made fro
 and the function's decision goes back into an event.
 """
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Iterable
 from dataclasses import dataclass, field

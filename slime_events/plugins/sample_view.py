@@ -3,8 +3,6 @@
 As in slime `sample.prompt` is a text for all of them: what the model reads, after the chat template where there is one.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

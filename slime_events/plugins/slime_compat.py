@@ -4,8 +4,6 @@
 package is installed, which then goes first. Modules of slime that are not listed do not exist here.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.abc
 import importlib.machinery

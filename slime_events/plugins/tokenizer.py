@@ -1,7 +1,5 @@
 """The checkpoint's tokenizer, without the weight of torch."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import os

@@ -4,8 +4,6 @@ For each segment, its records' numbers by a checksum of their subjects. Made whe
 beside others in a folder of this user, by the segment's sha256: a cache, which may be removed at any time.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import zlib

@@ -1,7 +1,5 @@
 """`ArchivedLog`: an archive, read as the log that it is a copy of; nothing can be appended."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections import deque

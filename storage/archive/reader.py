@@ -1,7 +1,5 @@
 """`ArchiveReader`: the archived log, in order, every byte checked on the way."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any

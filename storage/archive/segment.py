@@ -10,8 +10,6 @@ little-endian uint32 length and a MessagePack array `[position, subject, bytes]`
 damaged segment is made again as it was.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import struct

@@ -1,7 +1,5 @@
 """Between a log and its archive: `archive_log`, `restore_log`, and `repair_archive` for damaged segments."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

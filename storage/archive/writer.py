@@ -1,7 +1,5 @@
 """`ArchiveWriter`: the log as verified segments on any fsspec URL, during the run."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

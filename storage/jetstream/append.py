@@ -4,8 +4,6 @@ Every message is fenced. An event without a fence of its own is fenced on the la
 writer knows. So its id is looked up before it could be stored a second time, however long ago the first time was.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ nats-py's public API alone, several times slower. It is used where nats-py has c
 variable SLIME_EVENTS_PLAIN_NATS is set (docs/vendored.md).
 """
 
-from __future__ import annotations
-
 import functools
 import logging
 import os

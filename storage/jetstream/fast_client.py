@@ -5,8 +5,6 @@ in them; here an answer is two slices of the read buffer, and headers that are s
 name. Everything else is left to nats-py. What this file needs of nats-py's inside is listed in storage/reaches.toml.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from nats.aio.client import Client

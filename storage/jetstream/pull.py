@@ -4,8 +4,6 @@
 of what Direct Get does. Whatever goes wrong there is `Away`: the reader goes on with pages.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

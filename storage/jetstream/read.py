@@ -4,8 +4,6 @@ Both check positions. A hole in the stream is `LogDamaged`. A consumer that skip
 server has gone, is replaced: reading goes on after the last event that was given out.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator

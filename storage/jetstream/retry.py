@@ -1,7 +1,5 @@
 """`Retry`: how long a call waits for a NATS server that is `Away`; and what JetStream's refusals mean."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -5,8 +5,6 @@ stream has replicas, single look-ups go to its leader, and a page counts as empt
 page is asked for up to a position that the leader has named.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

@@ -7,8 +7,6 @@ on disk, 1.5 to 3 ms with them in memory. The staged parts are there so that a b
 completed at the next start. On a tmpfs they outlive any kill of processes, and no loss of power (decision 0005).
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import shutil

@@ -5,8 +5,6 @@ nats.log       its own log                 server.lock   locked by the server pr
 jetstream/     the streams
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

@@ -4,8 +4,6 @@ The kernel gives ports of one range to all that connect, and to all that listen 
 moment may find its port of that range in somebody's hands; below it nobody gets one by chance.
 """
 
-from __future__ import annotations
-
 import errno
 import secrets
 import socket

@@ -7,8 +7,6 @@ all heads. Measured on AVX2 and AVX-512 with MKL 2024: a row's result has then t
 neighbours, and whether its token was decoded or prefilled, so that a resumed rollout continues exactly.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any

@@ -7,8 +7,6 @@ the passes over memory, bit for bit the same: a small model's decode step is hun
 kilobytes, so what counts is how many there are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

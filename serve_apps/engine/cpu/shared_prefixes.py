@@ -7,8 +7,6 @@ sequence, the last hidden states to the logits of each. A row depends only on th
 `attention`), so its bits are those that every sequence would have computed for itself.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A placeholder answers every import below its name; whatever is taken from it fai
 The engine's child processes are spawned, so a placeholder has to be a package in a folder, not a `sys.modules` entry.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder

@@ -1,7 +1,5 @@
 """`ESTIMATORS`: what `--advantage-estimator` names. A new one is a file here and a line below."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from schemas.errors import InvalidValue

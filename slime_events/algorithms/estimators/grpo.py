@@ -1,7 +1,5 @@
 """GRPO (Shao et al., 2024): the normalised reward of a sample is the advantage of each of its tokens."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from slime_events.algorithms.estimators.estimator import Estimator

@@ -1,7 +1,5 @@
 """`Audit`: one pass over a log, every event shown to every check that hears it; `Report`: what came of it."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any

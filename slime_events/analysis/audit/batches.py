@@ -1,7 +1,5 @@
 """Batches: made of accepted groups, or of rollouts of the run that a learner follows, each once."""
 
-from __future__ import annotations
-
 import math
 
 from schemas.batches import BatchSealed

@@ -1,7 +1,5 @@
 """`Check`: one promise about a log, looked at event by event; `Finding`: one thing in a log that must not be."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """Evaluations: is each mean that of the rewards in the log, and of the weights that the event names?"""
 
-from __future__ import annotations
-
 import math
 
 from schemas.evals import EvalCompleted

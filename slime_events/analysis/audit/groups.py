@@ -1,7 +1,5 @@
 """Groups: one reward for each completed sample, one verdict for each group on the rewards that its samples got."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

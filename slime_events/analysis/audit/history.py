@@ -1,7 +1,5 @@
 """The log as a whole: its records, the run's beginning and ends, its archive, the state that it folds to."""
 
-from __future__ import annotations
-
 from schemas.archives import ArchiveSealed
 from schemas.batches import BatchSealed
 from schemas.envelope import event_id

@@ -1,7 +1,5 @@
 """Prompts: does every source's cursor move one by one?"""
 
-from __future__ import annotations
-
 import itertools
 
 from schemas.evals import EvalCompleted

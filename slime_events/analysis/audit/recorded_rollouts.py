@@ -1,7 +1,5 @@
 """Recorded rollouts of another run: does each equal what that run holds, and is its group once in a step?"""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Mapping
 from typing import NamedTuple
 

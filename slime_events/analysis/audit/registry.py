@@ -1,7 +1,5 @@
 """All checks, in the order in which they are reported: from the record to the run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from slime_events.analysis.audit.batches import Batches, Followed

@@ -1,7 +1,5 @@
 """Rollouts: does every requested one have a fate, and only one?"""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import get_args
 

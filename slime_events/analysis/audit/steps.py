@@ -1,7 +1,5 @@
 """Steps: each sealed batch committed once, every accepted sample trained once and within the staleness bound."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from schemas.batches import BatchSealed

@@ -1,7 +1,5 @@
 """Tokens: do a rollout's chunks join end to end, and is what was completed what the log holds?"""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Weights: do the digests chain from the first version to the last, in the log and in the folders?"""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from schemas.checkpoints import CheckpointSaved

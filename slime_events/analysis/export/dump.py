@@ -4,8 +4,6 @@ A dump is `torch.save` of `{"rollout_id": N, "samples": [...]}`, a sample as the
 runs no code of its writer: torch's weights-only loader takes plain values and tensors, and refuses everything else.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import pickle

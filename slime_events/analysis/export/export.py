@@ -1,7 +1,5 @@
 """`export`: the samples of an opened run into files."""
 
-from __future__ import annotations
-
 import contextlib
 import enum
 import itertools

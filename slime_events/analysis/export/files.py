@@ -1,7 +1,5 @@
 """Files on any fsspec URL, made with the folders that they lie in."""
 
-from __future__ import annotations
-
 from typing import IO
 
 import fsspec

@@ -1,7 +1,5 @@
 """`ExportedSample`, `ExportedPrompt`: a sample and a prompt of a run as plain values, and as samples of slime."""
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Sequence
 from typing import Any

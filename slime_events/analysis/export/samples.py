@@ -1,7 +1,5 @@
 """`Samples`: whole samples out of a log, each as soon as its fate is known. A fold that holds what is open, no more."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from msgspec import structs

@@ -1,7 +1,5 @@
 """Writers: where exported samples go. Each takes samples of one fate and step at a time, and is closed at the end."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any, ClassVar, Protocol
 

@@ -8,8 +8,6 @@ is `made_by` of a learner's samples, which names versions of the sample's `run`.
 not happened, or is not in the log, is null.
 """
 
-from __future__ import annotations
-
 import enum
 
 import msgspec

@@ -10,8 +10,6 @@ a few samples       a row for each sample, a cell for each span of tokens of one
 Why the layout is our own: docs/decisions/0021-lineage-draws-its-own-picture.md.
 """
 
-from __future__ import annotations
-
 import enum
 import itertools
 from collections.abc import Iterable, Sequence

@@ -5,8 +5,6 @@ log need only a sample's first, last and mean token, over many steps, and answer
 A KL penalty (`kl_coef`) is left out: the reference model's log-probs are not in the log.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

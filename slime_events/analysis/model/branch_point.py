@@ -8,8 +8,6 @@ Groups that were open there are not taken over, whatever had been made of them: 
 nothing that the branch's weights were trained on comes again, and nothing is left out because the run had drawn ahead.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from msgspec.structs import replace

@@ -5,8 +5,6 @@ live JetStream log, a memory log and an archive answer from their indexes. Only 
 has to be found among the ids of a run, which reads all events of one type.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """`Progress`: step lines and figures of a run, live and for its summary. A fold of the log."""
 
-from __future__ import annotations
-
 import statistics
 from collections import deque
 from collections.abc import Iterable

@@ -4,8 +4,6 @@
 view takes either. Token arrays stay in the log (`core.trajectory.read_trajectory`): a record has their lengths.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar

@@ -1,7 +1,5 @@
 """`Rejections`: why groups were rejected, counted by reason, whichever samples a reason names."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from dataclasses import dataclass, field

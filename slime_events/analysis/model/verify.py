@@ -5,8 +5,6 @@
 another digest.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from schemas.errors import LogDamaged

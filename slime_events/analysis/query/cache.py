@@ -6,8 +6,6 @@ A bundle is a few segments that follow each other, named by their sha256, so a k
 of it may be deleted at any time; the next query then takes as long as the first.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib

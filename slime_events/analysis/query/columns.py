@@ -7,8 +7,6 @@ tuple                          a list, of structs where it holds structs
 dict of one type of value      a map; any other dict, list or value is JSON text
 """
 
-from __future__ import annotations
-
 import enum
 import types
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """A DuckDB database over event tables: everything is a view, nothing can be written, nothing outside can be reached."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os

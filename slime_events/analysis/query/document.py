@@ -1,7 +1,5 @@
 """docs/tables.md, made from the tables: `python -m slime_events.analysis.query.document > docs/tables.md`."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 

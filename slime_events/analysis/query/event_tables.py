@@ -6,8 +6,6 @@ on, with the fields of `docs/events.md`. They are made from the events and not f
 events become columns in batches, without an object for each sample.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """`RunRows`: the rows of one run's event tables: from its archive as kept Parquet files, then from its log."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import defaultdict
 from collections.abc import Collection, Sequence

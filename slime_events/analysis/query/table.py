@@ -1,7 +1,5 @@
 """`Table`: a documented table of `query`. Its definition is its documentation, its SQL view and its types in one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 TEXT, INT, FLOAT, TIME, BOOL, JSON = "VARCHAR", "BIGINT", "DOUBLE", "TIMESTAMP", "BOOLEAN", "JSON"

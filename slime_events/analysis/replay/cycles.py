@@ -5,8 +5,6 @@ when it has read all of that back. The log does not say at which positions it de
 decided is kept as long as each next decision is the one that comes next in that cycle.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from schemas.event import Event

@@ -1,7 +1,5 @@
 """Which events are decisions, and when two of them are the same decision."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Where a replay gets the prompts from: drawn again from the run's files where they are there, else out of the log."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping
 from pathlib import Path

@@ -2,8 +2,6 @@
 
 `docs/decisions/0012-when-a-replay-is-equal.md` has the rule and what it cannot see."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`ReplayReport`: the decisions that were compared; `Difference`: one that would be another now, with its inputs."""
 
-from __future__ import annotations
-
 import enum
 from collections import Counter
 from typing import Any

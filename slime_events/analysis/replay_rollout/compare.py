@@ -1,7 +1,5 @@
 """What an engine gave for a recorded rollout, compared with the log. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import msgspec

@@ -1,7 +1,5 @@
 """`RecordedRollout`: what the log holds of one rollout, so that an engine can replay it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

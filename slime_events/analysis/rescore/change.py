@@ -1,7 +1,5 @@
 """`Change`: the settings that are asked to have been different; `ChangesFile`: what would differ, as lines."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import IO

@@ -4,8 +4,6 @@ A group leaves the memory as soon as it is decided, so that a long run takes no 
 handlers itself, with the events as they are, and does not decode events that rescoring does not need.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 

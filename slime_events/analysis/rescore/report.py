@@ -1,7 +1,5 @@
 """`Report`: what would have been different, as figures and as text."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -4,8 +4,6 @@ log -> groups as they were decided, batches, evaluations -> portions of some hun
     -> graded side by side in processes of their own -> back in the log's order -> Comparison -> Report
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools

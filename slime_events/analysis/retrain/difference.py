@@ -1,7 +1,5 @@
 """What differs between a recorded step and the same step trained again."""
 
-from __future__ import annotations
-
 import enum
 import math
 from collections.abc import Iterable, Mapping

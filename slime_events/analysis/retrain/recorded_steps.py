@@ -1,7 +1,5 @@
 """The committed steps of a run, each with the batch that it was trained on: one pass over the log, in order."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """`Report`: what training again has come to, and why a step may differ."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import msgspec

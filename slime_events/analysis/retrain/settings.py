@@ -1,7 +1,5 @@
 """The settings to train again with: a base checkpoint that is here, and the layout of the ranks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from msgspec.structs import replace

@@ -1,7 +1,5 @@
 """`Chain`: the weight versions of a run, each with its parent. It is read from the log without any rollout."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from schemas.errors import InvalidValue, RunNotFound

@@ -1,7 +1,5 @@
 """`LogPosition`: what a person calls a position of a log: a number, a time, a step."""
 
-from __future__ import annotations
-
 import datetime
 import re
 from dataclasses import dataclass

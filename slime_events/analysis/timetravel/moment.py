@@ -1,7 +1,5 @@
 """`Moment`: a run at one position of its log. Two folds in one pass: the conductor's state, and `Context` around it."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

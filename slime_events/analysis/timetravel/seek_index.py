@@ -6,8 +6,6 @@
 Only a cache. Without one, or with one of another history or other rules, a fold from position 1 makes it anew.
 """
 
-from __future__ import annotations
-
 import bisect
 import logging
 from pathlib import Path

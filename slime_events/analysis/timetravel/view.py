@@ -1,7 +1,5 @@
 """`facts_of` a run at one moment, and the `difference` between two, as JSON values."""
 
-from __future__ import annotations
-
 import contextlib
 from collections import Counter
 from collections.abc import Mapping

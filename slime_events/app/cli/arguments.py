@@ -1,7 +1,5 @@
 """The argument tree: every command of `slime-events`, its module and what it takes."""
 
-from __future__ import annotations
-
 import argparse
 import functools
 import shutil

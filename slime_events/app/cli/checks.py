@@ -1,7 +1,5 @@
 """`Check`: one thing that `slime-events doctor` looked at. Heavy packages are imported in subprocesses."""
 
-from __future__ import annotations
-
 import enum
 import json
 import os

@@ -3,8 +3,6 @@
 Exit codes: 0 done, 1 failed, 2 a wrong question or something that is not there, 130 interrupted.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import os

@@ -1,7 +1,5 @@
 """`CommandParser`: the arguments of one command, apart from the flags of a run's settings that stand among them."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import sys

@@ -1,7 +1,5 @@
 """`run_list`: the runs in a folder and where each of them stands, for a command that was given none."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

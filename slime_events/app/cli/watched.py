@@ -5,8 +5,6 @@ are gone. So the launcher is a child. This process only passes signals on; where
 it says so and ends what the child left. Killing this process kills the child too.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

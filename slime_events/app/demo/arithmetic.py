@@ -6,8 +6,6 @@ reasoning-gym entry, with which its own scorer grades an answer: 1 for the bare 
 around it are.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path

@@ -4,8 +4,6 @@ There are 9^4 x 2^3 = 52,488 questions (terms 1 to 9, each sign plus or minus). 
 base checkpoint nor the demo's GRPO ever sees it, so that evaluation measures the skill and not the memory.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random

@@ -1,7 +1,5 @@
 """The settings of the two demos, and what has to lie in their folder before they start."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from slime_events.app.demo import arithmetic, digits4

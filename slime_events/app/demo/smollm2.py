@@ -4,8 +4,6 @@ The package (Apache-2.0) carries the weights in 4 bits. They are dequantised to 
 put back, and the result is a plain LlamaForCausalLM folder of 269 MB that SGLang and Megatron load like any other.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import importlib.metadata

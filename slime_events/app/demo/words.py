@@ -1,7 +1,5 @@
 """What a demo says when it has ended: what was reached, what that means, where it lies, what to try next."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

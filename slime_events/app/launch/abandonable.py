@@ -5,8 +5,6 @@ always an `Exception`: Ray ends a call that it interrupts with `SystemExit(0)`, 
 the caller of the loop. A failing launcher would end in the middle of its report, with exit code 0.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import threading

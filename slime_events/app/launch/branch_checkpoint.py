@@ -8,8 +8,6 @@ branch may have other settings. Once it is there the branch needs its parent no 
 the branch next makes it again.
 """
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import time

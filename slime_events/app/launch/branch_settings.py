@@ -1,7 +1,5 @@
 """The settings of a branch: its parent's, under the flags that it is given."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

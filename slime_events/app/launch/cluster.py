@@ -1,7 +1,5 @@
 """`Cluster`: Ray and Ray Serve, started for one run on loopback or joined where one is running."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

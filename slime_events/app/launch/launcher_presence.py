@@ -1,7 +1,5 @@
 """Whether a run has a launcher on any machine, asked over NATS: no file lock reaches another machine."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

@@ -6,8 +6,6 @@
 All of its state is in the two logs and the folder: after a kill the same command goes on.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable

@@ -1,7 +1,5 @@
 """`LogServer`: the NATS server that holds a run's log: one of ours in the run's folder, or somebody else's."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable

@@ -1,7 +1,5 @@
 """Processes that a launcher left when it was killed: found by the mark that all its descendants inherit."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import time

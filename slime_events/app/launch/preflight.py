@@ -5,8 +5,6 @@ read, the archive is opened and asked, folders are tried, and servers are called
 such as whether a model fits into memory, ends the run later.
 """
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import os

@@ -1,7 +1,5 @@
 """`Roles`: the processes that take part in a run, started all at once, and one of them again when it is gone."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

@@ -9,8 +9,6 @@ The launcher holds no state: it starts processes, watches the log and their ends
 from its log alone.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

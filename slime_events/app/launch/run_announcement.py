@@ -4,8 +4,6 @@ The file lock on a run's folder separates two launchers on one machine. On two m
 two equal events appended at once it keeps one, and its producer is the launcher.
 """
 
-from __future__ import annotations
-
 import platform
 from importlib.metadata import PackageNotFoundError, version
 

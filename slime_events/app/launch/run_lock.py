@@ -1,7 +1,5 @@
 """`holding`: one launcher per run folder, kept by the kernel: a lock that ends with its holder, however it ends."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

@@ -1,7 +1,5 @@
 """`RunRecord`: a run's own events, read from its log, and which settings a resumed run may change."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`RunStatus`: the status of a run, from its log and from whether a launcher has it now."""
 
-from __future__ import annotations
-
 import enum
 
 from schemas.errors import RunIsOn

@@ -4,8 +4,6 @@ A role whose process is gone is started again: all that it held is in the log. A
 would do so again, and fails the run.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import shutil

@@ -1,7 +1,5 @@
 """What the launcher shows: `PlainView` prints lines, `LiveView` a picture that renews itself. `make_view` chooses."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What the loss is made of (slime's names and defaults; formulas in `slime_events/algorithms/`)."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from msgspec import Meta

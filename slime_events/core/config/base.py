@@ -1,7 +1,5 @@
 """`Settings`: the base of every component's settings."""
 
-from __future__ import annotations
-
 import msgspec
 
 

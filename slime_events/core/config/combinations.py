@@ -1,7 +1,5 @@
 """Settings that are invalid or exclude each other, a sentence for each: which, and why."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

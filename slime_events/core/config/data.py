@@ -1,7 +1,5 @@
 """Where prompts come from."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from msgspec import field

@@ -1,7 +1,5 @@
 """Settings that follow from others: slime's rules for those that are left out, and our own."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 from msgspec.structs import replace

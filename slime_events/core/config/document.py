@@ -1,7 +1,5 @@
 """`help_text`: the help of `train`; `document`: the text of `docs/settings.md`. Both from structs and tables."""
 
-from __future__ import annotations
-
 import json
 import textwrap
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """What a rollout engine is: replicas, device, SGLang's own settings."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from msgspec import field

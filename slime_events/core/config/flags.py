@@ -4,8 +4,6 @@ slime's flags have their names, Megatron's no prefix, SGLang's `--sglang-`. It r
 flag of another package, that package's source.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -3,8 +3,6 @@
 An import takes seconds and loads torch. Parsing takes about 15 ms, and only where a flag needs it.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import gc

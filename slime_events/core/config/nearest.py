@@ -1,7 +1,5 @@
 """The known names nearest to an unknown one."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 

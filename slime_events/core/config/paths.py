@@ -1,7 +1,5 @@
 """`missing_paths`: files and folders in the settings that do not exist."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Who grades."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from slime_events.core.config.base import Settings, doc

@@ -1,7 +1,5 @@
 """The rollouts of a step: how many groups, how they are sampled, filtered and accepted."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, Literal
 

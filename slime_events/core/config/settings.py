@@ -1,7 +1,5 @@
 """`TrainSettings`: all component settings of one run, as resolved from flags or TOML and recorded in run.started."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from slime_events.core.config.algorithm import AlgorithmSettings

@@ -5,8 +5,6 @@ INERT (accepted; the reason is printed), ONLY_VALUE (accepted with the one value
 (refused). CLASSIC has Megatron-LM's argument names that are no fields of megatron-core's config classes.
 """
 
-from __future__ import annotations
-
 from typing import Literal, NamedTuple
 
 from slime_events.core.config.values import Kind, ValueType

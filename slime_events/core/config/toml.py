@@ -1,7 +1,5 @@
 """Settings as TOML: a table per component, the same names as the fields."""
 
-from __future__ import annotations
-
 import json
 import re
 import tomllib

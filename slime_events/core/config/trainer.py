@@ -1,7 +1,5 @@
 """What the trainer runs: parallelism, optimizer, batching, checkpoints. Megatron's names."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from msgspec import field

@@ -4,8 +4,6 @@ It is read from our own structs and from annotations in other packages' source, 
 are converted and refused like our own.
 """
 
-from __future__ import annotations
-
 import ast
 import enum
 import json

@@ -1,7 +1,5 @@
 """`join_run`: how a process of any role joins a run."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """`Participant`: a process that appends events to a run."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import socket

@@ -3,8 +3,6 @@
 The variables are the same for all: digests depend on them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`RunAddress`: all that a process needs to join a run."""
 
-from __future__ import annotations
-
 import msgspec
 
 

@@ -4,8 +4,6 @@ name, or path of a run's folder   its log, on its running server or on one that 
 URL of an archived run            `<archive URL>/<run>`, such as s3://bucket/archive/demo
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """The settings of a run as its log has them, and how two runs' settings differ."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """`apply` and `apply_all`: recorded events onto a `RunState`. Nothing else changes a state."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any

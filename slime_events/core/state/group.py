@@ -1,7 +1,5 @@
 """`GroupState` and `SampleState`: an open group, folded from the log."""
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Iterable
 from typing import Any

@@ -3,8 +3,6 @@
 A rule reads an event and its partial form alike, so there is one set of rules. Rare events are decoded whole.
 """
 
-from __future__ import annotations
-
 import statistics
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence

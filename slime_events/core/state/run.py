@@ -1,7 +1,5 @@
 """`RunState`: the whole run, folded from its log."""
 
-from __future__ import annotations
-
 import enum
 import hashlib
 

@@ -3,8 +3,6 @@
 Only a cache: without a valid snapshot a process folds the log from position 1 and gets the same state.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import hashlib

@@ -8,8 +8,6 @@
 A span ends when its event was appended (`at`) and begins as many seconds earlier as the event reports for the work.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from operator import attrgetter
 

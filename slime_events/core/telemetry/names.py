@@ -4,8 +4,6 @@
 compare them with the pinned package. `rl.*` are our own, where OpenTelemetry has no name.
 """
 
-from __future__ import annotations
-
 import enum
 
 

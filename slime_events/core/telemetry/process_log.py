@@ -1,7 +1,5 @@
 """Each process's own log: standard logging into `<run>/logs/<role>-<pid>.log`."""
 
-from __future__ import annotations
-
 import logging
 import logging.handlers
 import os

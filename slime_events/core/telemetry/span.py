@@ -4,8 +4,6 @@ Trace and span ids follow from names, so every process and every reader of the l
 one trace, a weight version has one; a span's id follows from the run and its key (`submit/<group>`).
 """
 
-from __future__ import annotations
-
 import enum
 import functools
 import hashlib

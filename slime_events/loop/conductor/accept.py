@@ -1,7 +1,5 @@
 """Which groups are trained on: a verdict on each group whose samples have all ended."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -4,8 +4,6 @@ Evaluations share the engines, and the conductor does not wait for them. How lon
 weights is decided at the engine (`serve_apps/version_choice.py`).
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """How many prompts are drawn, and the requests for each: backpressure as a fold."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """`Plan`: the settings that the conductor decides by. All else that it needs is in the state."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import msgspec

@@ -4,8 +4,6 @@ No sample exceeds the staleness bound: a batch waits while sealing it would leav
 still being generated. Backpressure guarantees such a step as long as no younger group takes it.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Sequence
 

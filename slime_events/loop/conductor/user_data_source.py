@@ -1,7 +1,5 @@
 """`UserDataSource`: prompts from a user's data source (slime's `--data-source-path`)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

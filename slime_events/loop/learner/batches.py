@@ -5,8 +5,6 @@ batch.sealed of step s          -> the learner's batch of step s: what remains o
                                    that the parent rejected since its last batch and the learner accepts
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """The settings of a learner: its parent's, with what a learner decides for itself."""
 
-from __future__ import annotations
-
 import msgspec
 
 from schemas.errors import InvalidValue

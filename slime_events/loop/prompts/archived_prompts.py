@@ -5,8 +5,6 @@ A prompt that was drawn several times is one row, at its first draw. To reuse ro
 Rows keep their numbers while the archive grows.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field

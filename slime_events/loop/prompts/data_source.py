@@ -1,7 +1,5 @@
 """slime's `DataSource`: the base class and interface for `--data-source-path`."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -3,8 +3,6 @@
 A sampler draws by it. It depends on no file and no randomness, so the same log always gives the same draws.
 """
 
-from __future__ import annotations
-
 import hashlib
 from bisect import bisect_left
 from collections import Counter

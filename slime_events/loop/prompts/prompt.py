@@ -1,7 +1,5 @@
 """Prompts: from the fields of a line, or of an outside producer's message, to the event that submits or rejects it."""
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Rows of a data file by number, without ever holding the file in memory."""
 
-from __future__ import annotations
-
 import abc
 import contextlib
 import re

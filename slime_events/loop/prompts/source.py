@@ -4,8 +4,6 @@ The source has no state: `take(cursor, n)` always gives the same rows for the sa
 its events, so no prompt is lost or drawn twice when it is resumed.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import random

@@ -4,8 +4,6 @@ A rollout is held from its request until its batch is trained or its group rejec
 log.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

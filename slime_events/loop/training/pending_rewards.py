@@ -1,7 +1,5 @@
 """`PendingRewards`: completed samples without a reward. The grader's whole state, folded from the log."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from schemas.evals import EvalCompleted

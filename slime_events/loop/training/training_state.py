@@ -1,7 +1,5 @@
 """`TrainingState`: training so far, folded from the log. A trainer that takes over starts from it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """`GroupFilter`: the run's dynamic sampling filter, and its verdict on one group as recorded data."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The graders, and which one a sample gets in slime's order: the sample's own, the run's own, a built-in by name."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """The messages between a grader pool and its processes: length-prefixed MessagePack over a socket, never pickle."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import struct

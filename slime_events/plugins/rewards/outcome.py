@@ -1,7 +1,5 @@
 """The outcome of grading one sample: a number, or a named reason why there is none. Both are data."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -5,8 +5,6 @@ this process is stuck or dies. It has no time limit for synchronous code itself:
 also works inside C code and with signals blocked.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 import faulthandler

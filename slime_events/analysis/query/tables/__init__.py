@@ -1,7 +1,5 @@
 """Every documented table, in the order of the documentation; each may be made of those before it."""
 
-from __future__ import annotations
-
 from slime_events.analysis.query.table import Table
 from slime_events.analysis.query.tables.groups import GROUPS
 from slime_events.analysis.query.tables.prompts import PROMPTS, REJECTED_LINES

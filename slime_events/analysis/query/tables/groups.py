@@ -1,7 +1,5 @@
 """Groups: all samples of one prompt, and the verdict on them."""
 
-from __future__ import annotations
-
 from slime_events.analysis.query.table import FLOAT, INT, NUMBERS, RUN, TEXT, TIME, Column, Table
 from slime_events.analysis.query.tables.samples import COMMITS, VERDICTS, about_samples
 

@@ -1,7 +1,5 @@
 """Prompts, and lines that could not be one."""
 
-from __future__ import annotations
-
 from slime_events.analysis.query.table import INT, JSON, POSITION, RUN, TEXT, TIME, Column, Table
 
 PROMPTS = Table(

@@ -1,7 +1,5 @@
 """How rollouts came about: attempts, chunks, turns, tokens."""
 
-from __future__ import annotations
-
 from slime_events.analysis.query.table import BOOL, FLOAT, INT, INTS, JSON, POSITION, RUN, TEXT, TIME, Column, Table
 
 _SAMPLE = Column("sample", TEXT, "t.sample", "the sample")

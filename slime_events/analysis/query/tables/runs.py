@@ -1,7 +1,5 @@
 """Runs, their events, spans and processes."""
 
-from __future__ import annotations
-
 from slime_events.analysis.query.table import BOOL, FLOAT, INT, JSON, POSITION, RUN, TEXT, TEXTS, TIME, Column, Table
 
 RUNS = Table(

@@ -1,7 +1,5 @@
 """Samples, the rewards that they got, and what was trained of them."""
 
-from __future__ import annotations
-
 from slime_events.analysis.query.table import FLOAT, INT, INTS, JSON, POSITION, RUN, TEXT, TIME, Column, Table
 
 REWARDS = Table(

@@ -1,7 +1,5 @@
 """Steps, the weight versions that they make, and evaluations of those."""
 
-from __future__ import annotations
-
 from slime_events.analysis.query.table import FLOAT, INT, NUMBERS, POSITION, RUN, TEXT, TIME, Column, Table
 
 STEPS = Table(

@@ -1,7 +1,5 @@
 """`slime-events audit`: every check of a run's whole history. Exit code 0 where it is clean, 1 where it is not."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib

@@ -1,7 +1,5 @@
 """`slime-events demo`: a real run with all settings chosen; any flag of `train` changes them."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib

@@ -1,7 +1,5 @@
 """`slime-events doctor`: whether everything that a run needs is here, and how to fix what is not."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor

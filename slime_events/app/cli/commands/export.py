@@ -1,7 +1,5 @@
 """`slime-events export`: a run's samples as slime's dumps, JSON lines, Parquet, or a Hugging Face data set."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import sys

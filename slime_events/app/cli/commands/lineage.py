@@ -3,8 +3,6 @@ sample, up to the versions that come of it. Across the joins of branches, and fr
 archive.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import sys

@@ -3,8 +3,6 @@
 Each prompt is sent under a key; the same key is the same prompt for ever, so a file can be sent again after any doubt.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import hashlib

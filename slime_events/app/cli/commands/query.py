@@ -1,7 +1,5 @@
 """`slime-events query`: SQL over a run, live, finished or archived (docs/querying.md)."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib

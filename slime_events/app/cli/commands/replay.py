@@ -1,7 +1,5 @@
 """`slime-events replay`: the decisions of a run, made again. Exit code 0 where all are the same, 1 where one is not."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import sys

@@ -1,7 +1,5 @@
 """`slime-events replay-rollout`: one rollout once more, from an engine with the weights that it had."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import sys

@@ -1,7 +1,5 @@
 """`slime-events rescore`: another reward, filter or advantage over the rollouts that a run has made."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib

@@ -1,7 +1,5 @@
 """`slime-events show`: a run, or a step, group, sample, weight version, trace or moment of it, out of its log."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import sys

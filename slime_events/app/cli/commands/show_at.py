@@ -1,7 +1,5 @@
 """`show RUN --at POS`: the whole system at one position of its log; with `--diff`, what differs from another."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import sys

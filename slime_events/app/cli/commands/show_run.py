@@ -1,7 +1,5 @@
 """`show RUN`: the whole run on one screen."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from schemas.groups import GroupRejected

@@ -1,7 +1,5 @@
 """`show RUN --sample S` and `--group G`: a rollout token by token; a prompt, its samples and the filter decision."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

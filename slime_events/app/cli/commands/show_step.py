@@ -1,7 +1,5 @@
 """`show RUN --step N` and `--version V`: what was trained on and what came of it; one set of weights and its use."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from schemas.groups import GroupAccepted

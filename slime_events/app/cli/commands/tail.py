@@ -1,7 +1,5 @@
 """`slime-events tail`: the events of a run, as they come or as they came, one readable line each."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

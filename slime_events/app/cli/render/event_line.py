@@ -1,7 +1,5 @@
 """`event_line`: one event in one readable line. Never a raw array."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

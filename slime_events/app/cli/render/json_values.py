@@ -1,7 +1,5 @@
 """Events as plain JSON values: arrays as what they are and how long, or in full."""
 
-from __future__ import annotations
-
 import enum
 from typing import Any
 

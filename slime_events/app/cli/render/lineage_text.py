@@ -1,7 +1,5 @@
 """A lineage for a terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from slime_events.analysis.lineage.lineage import Advantage, Decision, Group, Kind, Lineage, Mask, Reward, Sample, Step

@@ -1,7 +1,5 @@
 """Text for people: tables, fields, times. On a terminal `rich` lays tables out; elsewhere they are plain and whole."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import itertools
