@@ -35,8 +35,7 @@ def _found(root: Path, names: tuple[str, ...], pattern: str) -> list[str]:
     return sorted({file.relative_to(root).as_posix() for file in files}.difference(LONG))
 
 
-_STEP = ["rollout_step", "share", "tally", "off_policy", "micro_batches", "forward", "vocab_parallel", "optimizer"]
-_FOLDS = ["trajectory", "ungraded", "open_batches", "log_batch", "batch", "trained"]
+_STEP = ["rollout_step", "step_metrics", "data_split", "train_dump", "forward", "optimizer"]
 _ROUND = ("tests/state", "tests/conductor", "tests/simulation", "tests/replay")
 
 AREAS = {
@@ -44,19 +43,23 @@ AREAS = {
     for area in (
         Area(
             "state",
-            files=("slime_events/state", *(f"slime_events/{name}.py" for name in _FOLDS)),
+            files=("slime_events/core", "slime_events/core/state", "slime_events/loop/training"),
             tests=(*_ROUND, "tests/actors"),
         ),
         Area(
             "conductor",
-            files=("slime_events/conductor", "slime_events/plugins/filters", "actors/conductor.py"),
+            files=("slime_events/loop/conductor", "slime_events/plugins/filters", "actors/conductor.py"),
             tests=(*_ROUND, "tests/filters", "tests/plug_points", "tests/actors/test_conductor.py"),
         ),
-        Area("storage", files=("storage",), tests=("tests/storage", "tests/storage/log")),
+        Area(
+            "storage",
+            files=("storage", "storage/archive", "storage/jetstream", "storage/nats", "storage/weights"),
+            tests=("tests/storage", "tests/storage/log"),
+        ),
         Area(
             "trainer",
             files=(
-                *("slime_events/algorithms", "actors/trainer/trainer.py", "actors/trainer/trainer_ranks.py"),
+                *("slime_events/algorithms", "slime_events/algorithms/estimators", "actors/trainer"),
                 *("actors/learner/followed_batches.py", *(f"actors/megatron/{name}.py" for name in _STEP)),
             ),
             tests=(
@@ -72,7 +75,9 @@ AREAS = {
                 *("tests/actors/test_grader.py", "tests/simulation/test_grading.py"),
             ),
         ),
-        Area("audit", files=("slime_events/audit",), tests=("tests/audit", "tests/simulation/test_recalled.py")),
+        Area(
+            "audit", files=("slime_events/analysis/audit",), tests=("tests/audit", "tests/simulation/test_recalled.py")
+        ),
     )
 }
 """By name. A fault of the list may name another part; it is tried with the tests that it names."""

@@ -31,6 +31,7 @@ def test_every_area_has_its_files_tests_and_faults() -> None:
     named = {fault.area for fault in listed()}
     assert [area.name for area in AREAS.values() if not (area.paths(ROOT) and area.test_files(ROOT))] == []
     assert set(AREAS) - named == set()
+    assert [name for area in AREAS.values() for name in (*area.files, *area.tests) if not (ROOT / name).exists()] == []
 
 
 def test_each_equivalent_fault_is_one_that_is_generated() -> None:
