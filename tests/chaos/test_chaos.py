@@ -17,7 +17,7 @@ KINDS = ("conductor", "nats", "grader")
 
 def test_a_run_that_is_struck_ends_as_one_that_is_not(tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
-    command = [sys.executable, "-m", "tests.chaos", "--kills", str(len(KINDS)), "--seed", "5", "--steps", "4"]
+    command = [sys.executable, "-m", "tests.chaos", "--kills", str(len(KINDS)), "--seed", "5", "--steps", "6"]
     done = subprocess.run(
         [*command, "--kinds", ",".join(KINDS), "--json", str(figures)],
         capture_output=True,
