@@ -8,7 +8,7 @@ export OMP_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false
 export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: install install-benchmarks demo demo-smollm2 test test-real test-rest lint check docs docs-serve soak chaos \
+.PHONY: install install-benchmarks demo demo-smollm2 test test-all test-real test-rest lint check docs docs-serve soak chaos \
 	chaos-soak mutate mutate-soak bench clean
 
 # What is installed stands in pyproject.toml alone, its exact versions in requirements/constraints.txt. pip is brought up
@@ -47,17 +47,19 @@ docs: $(INSTALLED)
 docs-serve: $(INSTALLED)
 	$(BIN)/mkdocs serve
 
-# Real runs mostly wait for what they start, and everything else leaves cores idle too: side by side they take the time
-# of the longer one. What each of them says is shown when it is done.
-test: lint docs
-	@echo "real runs and everything else side by side, some thirteen minutes on two slow cores; each reports at its end"
-	$(MAKE) -j 2 --output-sync=target test-real test-rest
+# Three workers keep two cores busy: real runs mostly wait for what they start. The checkers fill what is left.
+test: $(INSTALLED)
+	@echo "lint, docs and all tests side by side, some ten minutes on two slow cores; each reports at its end"
+	$(MAKE) -j 3 --output-sync=target lint docs test-all
+
+test-all: $(INSTALLED)
+	$(BIN)/python -m pytest -m "not soak" -n 3 --dist loadgroup --no-loadscope-reorder
 
 test-real: $(INSTALLED)
 	$(BIN)/python -m pytest -m "real and not soak"
 
 test-rest: $(INSTALLED)
-	$(BIN)/python -m pytest -m "not soak and not real" -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m "not soak and not real" -n 2 --dist loadgroup --no-loadscope-reorder
 
 soak: $(INSTALLED)
 	$(BIN)/python -m pytest -m soak --timeout 3600

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -19,10 +21,27 @@ REAL_S = 900.0
 """What a real test may take: minutes of starts on a busy machine."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)  # before xdist's own, which looks at the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
+    """Several workers take a file each; all that look at one finished run stay together, and long tests go first."""
     for item in items:
         if item.get_closest_marker("real") and not item.get_closest_marker("soak"):
             item.add_marker(pytest.mark.timeout(REAL_S))
+        group = "finished" if "finished" in getattr(item, "fixturenames", ()) else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=_order)
+    return (yield)
+
+
+def _order(item: pytest.Item) -> tuple[bool, bool]:
+    return item.get_closest_marker("real") is None, "finished" not in getattr(item, "fixturenames", ())
+
+
+@pytest.fixture(autouse=True)
+def no_power_loss(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Light tests kill processes and not machines, so their own process need not wait for the disk."""
+    if request.node.get_closest_marker("real") is None:
+        monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 @pytest.fixture

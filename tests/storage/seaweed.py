@@ -53,6 +53,7 @@ class Seaweed:
                 [
                     str(binary), "server", f"-dir={self._folder}", f"-ip={HOST}", f"-ip.bind={HOST}", "-filer", "-s3",
                     "-s3.port.iceberg=0", "-s3.port.lance=0", "-master.volumeSizeLimitMB=64", "-volume.max=20",
+                    "-master.electionTimeout=1s",  # ten otherwise, after each kill
                     *(f"-{name}={port}" for name, port in self._ports.items()),
                 ],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
