@@ -9,31 +9,22 @@ import hashlib
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from schemas.arrays import pack_tokens, unpack
-from schemas.errors import GenerateDiffers, PlugPointError, StorageError, ToolFailed, ToolInterrupted
+from schemas.arrays import EMPTY_TOKENS, pack_tokens, unpack
+from schemas.errors import GenerateDiffers, PlugPointError, ToolFailed, ToolInterrupted
 from schemas.event import Event
-from schemas.rollouts import RolloutProgressed, Sampling, StopReason, WeightSpan
+from schemas.rollouts import RolloutProgressed, Sampling, StopReason
 from schemas.turns import ToolCall, TurnBegun, TurnRecorded, TurnRole
 from serve_apps.engine.engine import Delta, GenerateRequest, LogProbs, Tokens
 from serve_apps.rollout import Rollout, RolloutContext, Suspended, stream
-from slime_events.core.trajectory import Fetch, Trajectory, merge_spans
+from slime_events.core.trajectory import Fetch, Trajectory
 
 _canonical = msgspec.msgpack.Encoder(order="sorted")
-
-
-@dataclass(slots=True)
-class Draft:
-    """The chunks of one generation. tokens: int32 [n]; log_probs: float32 [n]; spans: over them."""
-
-    tokens: Tokens = field(default_factory=lambda: np.zeros(0, np.int32))
-    log_probs: LogProbs = field(default_factory=lambda: np.zeros(0, np.float32))
-    spans: tuple[WeightSpan, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +44,11 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """A turn that had begun when its engine was lost. draft: the tokens that it had generated."""
+    """A turn that has begun, here or on an engine that was lost. asked: digest of its request. draft: its tokens."""
 
     index: int
-    draft: Draft
+    asked: str
+    draft: Trajectory
     call: ToolCall | None = None
 
 
@@ -69,48 +61,37 @@ class TurnLog:
     def __init__(self, sample: str, fetch: Fetch) -> None:
         self._sample, self._fetch = sample, fetch
         self._begun: dict[int, TurnBegun] = {}
-        self._drafts: dict[int, Draft] = {}
+        self._drafts: dict[int, Trajectory] = {}
         self._ended: dict[int, Ended] = {}
         self.generated = self.next_index = 0
 
     def apply(self, event: object) -> None:
         """Fold one event in; events about other things are ignored."""
-        if isinstance(event, TurnBegun):
+        if isinstance(event, RolloutProgressed) and event.turn is not None:
+            self._drafts.setdefault(event.turn, self._new_draft(event.turn)).progress(event, self._fetch)
+            self.generated += event.tokens.n
+        elif isinstance(event, TurnBegun):
             self._begun[event.index] = event
             self.next_index = max(self.next_index, event.index + 1)
-        elif isinstance(event, RolloutProgressed) and event.turn is not None:
-            self._progress(event, event.turn)
         elif isinstance(event, TurnRecorded):
-            self._end(event)
+            self._forget_begun(event.asked)
+            whole = self._drafts.pop(event.index, self._new_draft(event.index))
+            whole.join(event.start, event.tokens, event.log_probs, self._fetch)
+            self._ended[event.index] = Ended(event, whole.tokens, whole.log_probs)
+            self.generated += event.tokens.n
             self.next_index = max(self.next_index, event.index + 1)
 
-    def _progress(self, event: RolloutProgressed, turn: int) -> None:
-        draft = self._drafts.setdefault(turn, Draft())
-        self._check_start(turn, event.start, draft)
-        draft.tokens = np.concatenate([draft.tokens, self._fetch(event.tokens)])
-        draft.log_probs = np.concatenate([draft.log_probs, self._fetch(event.log_probs)])
-        draft.spans = merge_spans(draft.spans, event.spans)
-        self.generated += event.tokens.n
+    def new_turn(self, asked: str, call: ToolCall | None = None) -> InFlight:
+        """The next turn, with no tokens."""
+        self.next_index += 1
+        return InFlight(self.next_index - 1, asked, self._new_draft(self.next_index - 1), call)
 
-    def _end(self, event: TurnRecorded) -> None:
-        self._forget_begun(event.asked)
-        draft = self._drafts.pop(event.index, Draft())
-        self._check_start(event.index, event.start, draft)
-        tokens = np.concatenate([draft.tokens, self._fetch(event.tokens)])
-        log_probs = np.concatenate([draft.log_probs, self._fetch(event.log_probs)])
-        self._ended[event.index] = Ended(event, tokens, log_probs)
-        self.generated += event.tokens.n
+    def _new_draft(self, turn: int) -> Trajectory:
+        return Trajectory(f"{self._sample}, turn {turn}", EMPTY_TOKENS)
 
     def _forget_begun(self, asked: str) -> None:
         """A turn that several lost engines began is one turn."""
         self._begun = {index: event for index, event in self._begun.items() if event.asked != asked}
-
-    def _check_start(self, turn: int, start: int, draft: Draft) -> None:
-        if start != len(draft.tokens):
-            raise StorageError(
-                f"rollout {self._sample}: tokens of turn {turn} start at {start}, but the log holds "
-                f"{len(draft.tokens)} before them"
-            )
 
     def claim(self, asked: str, what: str) -> Ended | InFlight | None:
         """The recorded turn of the same request, or None where this one is new.
@@ -123,7 +104,8 @@ class TurnLog:
                 return self._ended.pop(index)
         if begun := [event for event in self._begun.values() if event.asked == asked]:
             self._forget_begun(asked)
-            return InFlight(begun[-1].index, self._drafts.pop(begun[-1].index, Draft()), begun[-1].call)
+            index = begun[-1].index
+            return InFlight(index, asked, self._drafts.pop(index, self._new_draft(index)), begun[-1].call)
         first = next((turn for turn in self._unclaimed() if not turn.overlapping), None)
         if first is not None:
             raise GenerateDiffers(
@@ -159,15 +141,6 @@ def described(call: ToolCall) -> str:
     return f"{call.name}({arguments if len(arguments) <= 120 else arguments[:117] + '...'})"
 
 
-@dataclass(frozen=True, slots=True)
-class Calling:
-    """A tool call whose beginning is in the log."""
-
-    index: int
-    asked: str
-    call: ToolCall
-
-
 class Journal:
     """Makes the turns of one rollout, on the worker's event loop.
 
@@ -192,15 +165,14 @@ class Journal:
             content = hashlib.sha256(np.ascontiguousarray(prompt, "<i4").tobytes())
             content.update(_canonical.encode((sampling, seed)))
             asked, occurrence = self._name(content)
-            known = self._turn_log.claim(asked, "a generation")
-            if not isinstance(known, Ended):
-                known = known or self._fresh()
+            turn = self._turn_log.claim(asked, "a generation") or self._turn_log.new_turn(asked)
+            if isinstance(turn, InFlight):
                 seed = _seed(self._request.seed, occurrence) if seed is None else seed
-                known = await self._generate(prompt, sampling, seed, asked, known)
-            self.turns.append((prompt, known))
-            return known
+                turn = await self._generate(prompt, sampling, seed, turn)
+            self.turns.append((prompt, turn))
+            return turn
 
-    async def begin_call(self, call: ToolCall) -> Ended | Calling:
+    async def begin_call(self, call: ToolCall) -> Ended | InFlight:
         """The result in the log, or permission to call the tool now: `end_call` has to follow.
 
         Raises ToolInterrupted where the call was in flight when its engine was lost, and may not be repeated.
@@ -216,28 +188,28 @@ class Journal:
                     f"{described(call)} of rollout {self._request.sample} was in flight when its engine was lost, and "
                     "may have had its effect: pass may_repeat=True to session.call where that does no harm"
                 )
-            calling = Calling(self._fresh().index, asked, call)
-            await self._append([self._begun(calling.index, TurnRole.TOOL, asked, call)])
-            self._begin(calling.index)
-            return calling
+            turn = self._turn_log.new_turn(asked, call)
+            await self._append([self._begun(turn, TurnRole.TOOL)])
+            self._begin(turn.index)
+            return turn
 
-    async def end_call(self, calling: Calling, result: Any, error: str, seconds: float) -> Ended:
+    async def end_call(self, turn: InFlight, result: Any, error: str, seconds: float) -> Ended:
         """Append a tool's result."""
         with self._keeping_failure():
             event = TurnRecorded(
                 sample=self._request.sample,
-                index=calling.index,
+                index=turn.index,
                 role=TurnRole.TOOL,
-                asked=calling.asked,
+                asked=turn.asked,
                 engine=self._engine_id,
-                call=calling.call,
+                call=turn.call,
                 result=result,
                 error=error,
-                overlapping=self._end(calling.index),
+                overlapping=self._end(turn.index),
                 seconds=seconds,
             )
             await self._append([event])
-            return Ended(event, Draft().tokens, Draft().log_probs)
+            return Ended(event, turn.draft.tokens, turn.draft.log_probs)
 
     def close(self) -> None:
         """Refuse further turns: tasks that the function left running end at their next call."""
@@ -266,11 +238,6 @@ class Journal:
         self._asked[digest] += 1
         return hashlib.sha256(f"{digest}:{occurrence}".encode()).hexdigest(), occurrence
 
-    def _fresh(self) -> InFlight:
-        index = self._turn_log.next_index
-        self._turn_log.next_index += 1
-        return InFlight(index, Draft())
-
     def _begin(self, index: int) -> None:
         self._open.add(index)
         if len(self._open) > 1:
@@ -280,40 +247,36 @@ class Journal:
         self._open.discard(index)
         return index in self._overlapped
 
-    def _begun(self, index: int, role: TurnRole, asked: str, call: ToolCall | None = None) -> TurnBegun:
+    def _begun(self, turn: InFlight, role: TurnRole) -> TurnBegun:
         return TurnBegun(
             sample=self._request.sample,
-            index=index,
+            index=turn.index,
             role=role,
-            asked=asked,
+            asked=turn.asked,
             engine=self._engine_id,
-            call=call,
-            overlapping=len(self._open - {index}) > 0,
+            call=turn.call,
+            overlapping=len(self._open - {turn.index}) > 0,
         )
 
     async def _append(self, events: Sequence[Event]) -> None:
         async with self._append_lock:  # concurrent turns share one fence
             await self._context.append(events)
 
-    async def _generate(self, prompt: Tokens, sampling: Sampling, seed: int, asked: str, known: InFlight) -> Ended:
+    async def _generate(self, prompt: Tokens, sampling: Sampling, seed: int, turn: InFlight) -> Ended:
         begun = time.perf_counter()
-        self._begin(known.index)
-        draft, request = known.draft, self._request
-        before = Trajectory(
-            request.sample, request.prompt, tokens=draft.tokens, log_probs=draft.log_probs, spans=draft.spans
-        )
-        turn = Rollout(request, before, self._engine_id)
+        self._begin(turn.index)
+        rollout = Rollout(self._request, turn.draft, self._engine_id)
         try:
-            last = await self._stream(turn, known.index, asked, prompt, sampling, seed)
+            last = await self._stream(rollout, turn, prompt, sampling, seed)
         finally:
-            overlapping = self._end(known.index)
-        done = turn.end(last.finish or StopReason.STOP, last.text or "")
+            overlapping = self._end(turn.index)
+        done = rollout.end(last.finish or StopReason.STOP, last.text or "")
         extends, shared = self._continues(prompt)
         event = TurnRecorded(
             sample=done.sample,
-            index=known.index,
+            index=turn.index,
             role=TurnRole.ASSISTANT,
-            asked=asked,
+            asked=turn.asked,
             engine=done.engine,
             extends=extends,
             observed=pack_tokens(prompt[shared:]),
@@ -329,30 +292,25 @@ class Journal:
         )
         await self._append([event])
         self._turn_log.generated += event.tokens.n
-        return Ended(
-            event,
-            np.concatenate([turn.known.tokens, unpack(done.tokens)]),
-            np.concatenate([turn.known.log_probs, unpack(done.log_probs)]),
-        )
+        turn.draft.join(done.start, done.tokens, done.log_probs, unpack)
+        return Ended(event, turn.draft.tokens, turn.draft.log_probs)
 
-    async def _stream(
-        self, turn: Rollout, index: int, asked: str, prompt: Tokens, sampling: Sampling, seed: int
-    ) -> Delta:
+    async def _stream(self, rollout: Rollout, turn: InFlight, prompt: Tokens, sampling: Sampling, seed: int) -> Delta:
         """The last delta of a generation. Its chunks are appended on the way, the first with the turn's beginning."""
-        has_begun = turn.known.length > 0
+        has_begun = turn.draft.length > 0
 
         async def append(chunk: RolloutProgressed) -> int:
             nonlocal has_begun
-            beginning = [] if has_begun else [self._begun(index, TurnRole.ASSISTANT, asked)]
-            await self._append([*beginning, msgspec.structs.replace(chunk, turn=index)])
+            beginning = [] if has_begun else [self._begun(turn, TurnRole.ASSISTANT)]
+            await self._append([*beginning, msgspec.structs.replace(chunk, turn=turn.index)])
             has_begun = True
             self._turn_log.generated += chunk.tokens.n
             return 0  # the fence is over more than the turn
 
-        request = GenerateRequest(self._context.rid, prompt, sampling, seed, turn.known.tokens)
-        last = await stream(self._context, request, turn, append)
+        request = GenerateRequest(self._context.rid, prompt, sampling, seed, turn.draft.tokens)
+        last = await stream(self._context, request, rollout, append)
         if last is None:
-            raise Suspended(f"rollout {self._request.sample} is suspended in turn {index}")
+            raise Suspended(f"rollout {self._request.sample} is suspended in turn {turn.index}")
         return last
 
     def _continues(self, prompt: Tokens) -> tuple[int | None, int]:

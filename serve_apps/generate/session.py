@@ -29,7 +29,7 @@ import numpy as np
 from schemas.errors import PlugPointError
 from schemas.rollouts import Sampling, StopReason
 from schemas.turns import ToolCall
-from serve_apps.generate.journal import Calling, Ended, Journal
+from serve_apps.generate.journal import Ended, InFlight, Journal
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import name_of
 from slime_events.plugins.rewards.outcome import plain
@@ -130,7 +130,7 @@ class Session:
         """
         call = ToolCall(name_of(tool), _plain_arguments(tool, arguments), may_repeat)
         answer = await self._on_worker_loop(self._journal.begin_call(call))
-        if isinstance(answer, Calling):
+        if isinstance(answer, InFlight):
             begun = time.perf_counter()
             result, error = await _call_tool(tool, call.arguments, timeout_s)
             seconds = time.perf_counter() - begun
