@@ -21,15 +21,13 @@ from slime_events.plugins.loader import check_call, digest_of, load_function, na
 from slime_events.plugins.sample import Sample
 from storage.cancellation import end_all
 
-DEFAULT_NAMES = ("generate",)
-
 
 class GenerateFunction:
     """slime's signature: `async (args, sample, sampling_params[, evaluation])`, and optionally our `session`."""
 
     def __init__(self, path: str, user_dir: str | Path) -> None:
         """Raises PlugPointMissing, NameTaken, PlugPointError (its import raised, or it is no coroutine function)."""
-        self._function = load_function(path, default_names=DEFAULT_NAMES, user_dir=user_dir)
+        self._function = load_function(path, default_names=("generate",), user_dir=user_dir)
         self.name, self.digest = name_of(self._function), digest_of(self._function)
         if not inspect.iscoroutinefunction(self._function):
             raise PlugPointError(f"{self.name} has to be `async def`: it awaits its turns")

@@ -29,7 +29,7 @@ import numpy as np
 from schemas.errors import PlugPointError
 from schemas.rollouts import Sampling, StopReason
 from schemas.turns import ToolCall
-from serve_apps.generate.journal import Ended, InFlight, Journal
+from serve_apps.generate.journal import InFlight, Journal
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import name_of
 from slime_events.plugins.rewards.outcome import plain
@@ -39,8 +39,7 @@ T = TypeVar("T")
 Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
 """A text, token ids, or chat messages."""
 _KNOWN = frozenset(Sampling.__struct_fields__)
-_FIXED = {"no_stop_trim": True, "spaces_between_special_tokens": False, "n": 1}
-_SEED_NAME = "sampling_seed"
+_FIXED: dict[str, Any] = {"no_stop_trim": True, "spaces_between_special_tokens": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +93,8 @@ class Session:
         if isinstance(prompt, str):
             return list(self.tokenizer.encode(prompt, add_special_tokens=False))
         if all(isinstance(part, Mapping) for part in prompt):
-            extra = {
-                **({"tools": self._tools} if self._tools else {}),
-                **getattr(self.args, "apply_chat_template_kwargs", {}),
-            }
+            tools = {"tools": self._tools} if self._tools else {}
+            extra = tools | getattr(self.args, "apply_chat_template_kwargs", {})
             text = self.tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True, **extra)
             return self.tokenize(text)
         return [int(token) for token in prompt]  # type: ignore[arg-type]
@@ -110,9 +107,18 @@ class Session:
         tokens = self.tokenize(prompt)
         if not tokens:
             raise PlugPointError("session.generate was given an empty prompt")
-        sampling, seed = read_sampling(self.sampling, sampling_params or {}), read_seed(sampling_params or {})
+        sampling, seed = read_sampling(self.sampling, sampling_params or {})
         ended = await self._on_worker_loop(self._journal.generate(np.array(tokens, np.int32), sampling, seed))
-        return _turn(tokens, ended)
+        event = ended.event
+        return Turn(
+            index=event.index,
+            prompt_tokens=tokens,
+            tokens=ended.tokens.tolist(),
+            log_probs=ended.log_probs.tolist(),
+            text=event.text,
+            stop=event.stop or StopReason.STOP,
+            versions=tuple(span.version for span in event.spans),
+        )
 
     async def call(
         self,
@@ -153,19 +159,6 @@ def current_session() -> Session:
     return session
 
 
-def _turn(prompt: list[int], ended: Ended) -> Turn:
-    event = ended.event
-    return Turn(
-        index=event.index,
-        prompt_tokens=prompt,
-        tokens=ended.tokens.tolist(),
-        log_probs=ended.log_probs.tolist(),
-        text=event.text,
-        stop=event.stop or StopReason.STOP,
-        versions=tuple(span.version for span in event.spans),
-    )
-
-
 def _plain_arguments(tool: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
     """As the log gives them back. Raises PlugPointError for values that are not JSON."""
     try:
@@ -193,41 +186,25 @@ async def _call_tool(tool: Callable[..., Any], arguments: dict[str, Any], timeou
 
 def sampling_params(sampling: Sampling) -> dict[str, Any]:
     """The sampling parameters that a generate function is given, under slime's names."""
-    return {
-        **msgspec.structs.asdict(sampling),
-        "stop": list(sampling.stop),
-        "stop_token_ids": list(sampling.stop_token_ids),
-        "no_stop_trim": _FIXED["no_stop_trim"],
-        "spaces_between_special_tokens": _FIXED["spaces_between_special_tokens"],
-    }
+    lists = {"stop": list(sampling.stop), "stop_token_ids": list(sampling.stop_token_ids)}
+    return {**msgspec.structs.asdict(sampling), **lists, **_FIXED}
 
 
-def read_sampling(given: Sampling, params: Mapping[str, Any]) -> Sampling:
-    """The sampling of one turn: `params` override the run's. Raises PlugPointError for an unknown parameter."""
-    known = {name: _value(name, value) for name, value in params.items() if name in _KNOWN and value is not None}
-    for name, value in params.items():
-        if name in _KNOWN or name == _SEED_NAME or value is None:
-            continue
-        if name not in _FIXED:
+def read_sampling(given: Sampling, params: Mapping[str, Any]) -> tuple[Sampling, int | None]:
+    """The sampling of one turn and its seed: `params` override the run's. Raises PlugPointError for an unknown one."""
+    own = {name: value for name, value in params.items() if value is not None}
+    seed, allowed = own.pop("sampling_seed", None), _FIXED | {"n": 1}
+    for name in [name for name in own if name not in _KNOWN]:
+        if name not in allowed:
             raise PlugPointError(f"sampling parameter {name!r} is not known here; known: {', '.join(sorted(_KNOWN))}")
-        if value != _FIXED[name]:
-            raise PlugPointError(f"sampling parameter {name} can only be {_FIXED[name]!r} here, not {value!r}")
+        if (value := own.pop(name)) != allowed[name]:
+            raise PlugPointError(f"sampling parameter {name} can only be {allowed[name]!r} here, not {value!r}")
+    for name in own.keys() & {"stop", "stop_token_ids"}:
+        own[name] = [own[name]] if isinstance(own[name], str) else list(own[name])
     try:
-        sampling = msgspec.convert(msgspec.to_builtins(given) | known, Sampling)
+        sampling = msgspec.convert(msgspec.to_builtins(given) | own, Sampling)
     except msgspec.ValidationError as error:
         raise PlugPointError(f"sampling parameters {dict(params)!r}: {error}") from error
     if sampling.max_new_tokens < 1:
         raise PlugPointError(f"max_new_tokens is {sampling.max_new_tokens}: there is no room for a turn")
-    return sampling
-
-
-def read_seed(params: Mapping[str, Any]) -> int | None:
-    """The seed among the sampling parameters of a turn."""
-    seed = params.get(_SEED_NAME)
-    return None if seed is None else int(seed)
-
-
-def _value(name: str, value: Any) -> Any:
-    if name == "stop":
-        return [value] if isinstance(value, str) else list(value)
-    return list(value) if name == "stop_token_ids" else value
+    return sampling, None if seed is None else int(seed)
