@@ -27,7 +27,7 @@ from schemas.errors import DeadlineExceeded, EngineError, WeightsDamaged
 from schemas.rollouts import RolloutRequested, StopReason
 from schemas.subjects import of_type
 from schemas.weights import WeightsActivated, WeightsPublished
-from serve_apps.engine.engine import Delta, Engine, GenerateRequest, Tokens
+from serve_apps.engine.engine import Delta, Engine, GenerateRequest
 from slime_events.core.run.participant import Participant
 from storage.follow import Follower
 from storage.group_commit import GroupCommit
@@ -117,7 +117,6 @@ class EngineWeights:
         self._next: int | None = None
         self._since = time.monotonic()
         self._claims: set[Claim] = set()
-        self._evaluations = 0
         self._generating: dict[str, Claim] = {}
         self._changed = asyncio.Event()
 
@@ -146,19 +145,16 @@ class EngineWeights:
                     await changed.wait()
 
     def _choose(self) -> Choice:
-        if not self._evaluations:
-            return Choice(self._newest)
-        now = time.monotonic()
         claims = [claim for claim in self._claims if claim.newest not in self._missing]
-        return choose_version(self._version, self._newest, claims, now=now, since=self._since, hold_s=self._hold_s)
+        return choose_version(
+            self._version, self._newest, claims, now=time.monotonic(), since=self._since, hold_s=self._hold_s
+        )
 
     async def _switch_to(self, version: int) -> None:
-        if version not in self._published:
-            self._missing[version] = f"version {version} was never published"
-            self._notify()
-            return
-        published, published_at = self._published[version]
         try:
+            if version not in self._published:
+                raise WeightsDamaged(f"version {version} was never published")
+            published, published_at = self._published[version]
             folder = await self._find(published)
             await asyncio.to_thread(verify, folder, published.digest)
         except WeightsDamaged as error:
@@ -239,17 +235,14 @@ class EngineWeights:
         """While a rollout is made; entered once the engine runs weights that it accepts. See `_wait_until_accepted`."""
         claim = Claim(request.min_version, request.max_version)
         claim.waiting_since = None if claim.accepts(self._version) else time.monotonic()
-        is_evaluation = claim.newest is not None
         self._claims.add(claim)
-        self._evaluations += is_evaluation
         self._notify_of_evaluations()
         try:
             await self._wait_until_accepted(claim)
             yield claim
         finally:
-            self._claims.discard(claim)
             self._notify_of_evaluations()
-            self._evaluations -= is_evaluation
+            self._claims.discard(claim)
 
     async def _wait_until_accepted(self, claim: Claim) -> None:
         """Wait until the engine runs weights that the rollout accepts, and is not about to leave them.
@@ -294,7 +287,7 @@ class EngineWeights:
         self._changed = asyncio.Event()
 
     def _notify_of_evaluations(self) -> None:
-        if self._evaluations:
+        if any(claim.newest is not None for claim in self._claims):
             self._notify()
 
 
@@ -306,8 +299,7 @@ class PausingEngine:
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Delta]:
         """See `Engine.generate`. After a pause it continues from its last token. Raises DeadlineExceeded."""
-        made: list[Tokens] = [request.resume]
-        paused = True
+        made, paused = [request.resume], True
         while paused:
             paused = False
             async with self._weights.generating(request.rid, self._claim) as rid:

@@ -12,9 +12,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
-from schemas.arrays import pack, pack_log_probs, pack_tokens
+from schemas.arrays import pack, pack_log_probs, pack_tokens, unpack
 from schemas.errors import EngineError, StorageError
 from schemas.event import Event
 from schemas.prompts import PromptSubmitted
@@ -77,10 +76,6 @@ class Rollout:
             self.new_spans = merge_spans(self.new_spans, delta.spans)
             self.new_length += len(delta.tokens)
 
-    def due(self, rule: ChunkRule) -> bool:
-        """Whether a chunk is to be appended now."""
-        return rule.due(self.new_length, time.perf_counter() - self.appended_at)
-
     def chunk(self) -> RolloutProgressed:
         """The new tokens as an event. Call `appended` once it is in the log."""
         tokens, log_probs = self._new()
@@ -132,20 +127,16 @@ class Rollout:
             engine=self.engine,
         )
 
-    def appended(self, position: int) -> None:
+    def appended(self, chunk: RolloutProgressed, position: int) -> None:
         """The chunk is in the log at `position`; its tokens are known from now on."""
-        tokens, log_probs = self._new()
-        self.known.tokens = np.concatenate([self.known.tokens, tokens])
-        self.known.log_probs = np.concatenate([self.known.log_probs, log_probs])
-        self.known.spans = merge_spans(self.known.spans, self.new_spans)
+        self.known.progress(chunk, unpack)
         self.known.position = position
         self.new_tokens, self.new_log_probs, self.new_spans, self.new_length = [], [], (), 0
         self.appended_at = time.perf_counter()
 
-    def _new(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
-        if not self.new_tokens:
-            return np.zeros(0, np.int32), np.zeros(0, np.float32)
-        return np.concatenate(self.new_tokens), np.concatenate(self.new_log_probs)
+    def _new(self) -> tuple[Tokens, LogProbs]:
+        no_tokens, no_log_probs = np.zeros(0, np.int32), np.zeros(0, np.float32)
+        return np.concatenate([no_tokens, *self.new_tokens]), np.concatenate([no_log_probs, *self.new_log_probs])
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +177,10 @@ async def stream(
             aborted, suspended = delta.finish is StopReason.ABORT, context.is_suspended()
             if delta.finish is not None and not aborted:
                 return delta
-            if rollout.due(context.rule) or ((aborted or suspended) and rollout.new_length):
-                rollout.appended(await append(rollout.chunk()))
+            due = context.rule.due(rollout.new_length, time.perf_counter() - rollout.appended_at)
+            if due or ((aborted or suspended) and rollout.new_length):
+                chunk = rollout.chunk()
+                rollout.appended(chunk, await append(chunk))
             if suspended:
                 return None
             if aborted:

@@ -128,13 +128,13 @@ class RolloutWorker:
         self._active: dict[asyncio.Task[None], Delivery] = {}
         self._newest: dict[str, asyncio.Task[None]] = {}
         self._boundary = 0
-        self._failed: asyncio.Queue[BaseException] = asyncio.Queue()
+        self._failed: asyncio.Future[None] = asyncio.Future()
 
     async def run(self) -> None:
         """Work until the run is over. Running requests then go back to the queue at once."""
-        parts = [self._weights.follow, self._weights.switch, self._follow_boundary, self._follow_end, self._take]
-        parts += [self._renew, self._raise_failure]
-        tasks = [asyncio.create_task(part(), name=part.__name__) for part in parts]
+        weights, follow = self._weights, (self._follow_boundary, self._follow_end)
+        parts = (weights.follow, weights.switch, *follow, self._take, self._renew)
+        tasks = [self._failed, *(asyncio.create_task(part(), name=part.__name__) for part in parts)]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -152,9 +152,6 @@ class RolloutWorker:
                 for recorded in await follower.next(wait_s=60.0):
                     over = self._participant.is_over(over, recorded.envelope.event)
 
-    async def _raise_failure(self) -> None:
-        raise await self._failed.get()
-
     async def _follow_boundary(self) -> None:
         """Follow the batches that suspend, and abort the rollouts that the newest one suspends.
 
@@ -162,15 +159,11 @@ class RolloutWorker:
         """
         subject = of_type(self._log.run, "batch.sealed")
         newest = await self._log.last(subject)
-        async with Follower(self._log, newest.position if newest else 1, subject) as follower:
-            while True:
-                before = self._boundary
-                for recorded in await follower.next(wait_s=60.0):
-                    if isinstance(recorded.envelope.event, BatchSealed) and recorded.envelope.event.suspends:
-                        self._boundary = recorded.position
-                if self._boundary > before:
-                    suspended = [rid_of(d) for d in self._active.values() if self._is_suspended(d.recorded)]
-                    await asyncio.gather(*map(self._context.engine.abort, suspended))
+        async for recorded in self._log.read(newest.position if newest else 1, subject, follow=True):
+            if isinstance(recorded.envelope.event, BatchSealed) and recorded.envelope.event.suspends:
+                self._boundary = recorded.position
+                suspended = [rid_of(d) for d in self._active.values() if self._is_suspended(d.recorded)]
+                await asyncio.gather(*map(self._context.engine.abort, suspended))
 
     def _is_suspended(self, requested: Recorded) -> bool:
         """Whether a batch that suspends was sealed after this request. Evaluations are never suspended."""
@@ -198,20 +191,20 @@ class RolloutWorker:
         may have forgotten what it delivered, and delivers it again as if for the first time. The earlier delivery ends
         at the latest with this worker, which checks its engine's health.
         """
-        sample = delivery.recorded.envelope.event.entity()
+        sample = _request_of(delivery.recorded).sample
         task = asyncio.create_task(self._work(delivery, after=self._newest.get(sample)))
-        self._active[task] = delivery
-        self._newest[sample] = task
+        self._active[task], self._newest[sample] = delivery, task
         task.add_done_callback(self._finished)
 
     def _finished(self, task: asyncio.Task[None]) -> None:
-        sample = self._active[task].recorded.envelope.event.entity()
+        sample = _request_of(self._active[task].recorded).sample
         if self._newest.get(sample) is task:
             del self._newest[sample]
-        if task.cancelled() or task.exception() is None:
-            self._active.pop(task, None)
-        elif (error := task.exception()) is not None:
-            self._failed.put_nowait(error)  # it stays active, so that its request is given back
+        error = None if task.cancelled() else task.exception()
+        if error is None:
+            del self._active[task]
+        elif not self._failed.done():
+            self._failed.set_exception(error)  # the task stays active, so that its request is given back
 
     async def _renew(self) -> None:
         while True:
@@ -276,7 +269,14 @@ class RolloutWorker:
 
     async def _make(self, rollout: Rollout, delivery: Delivery, claim: Claim) -> None:
         """To the rollout's end in the log, or until it is suspended. Raises EngineError, Conflict."""
-        context = self._rollout_context(rollout, delivery, claim)
+
+        async def append(events: Sequence[Event]) -> int:
+            rollout.known.position = await self._append(events, rollout.request, rollout.known.position, delivery)
+            return rollout.known.position
+
+        engine = PausingEngine(self._context.engine, self._weights, claim)
+        is_suspended = partial(self._is_suspended, delivery.recorded)
+        context = RolloutContext(engine, self._context.rule, rid_of(delivery), append, is_suspended)
         if self._custom is not None:
             await self._custom.make(rollout, context)
             return
@@ -290,15 +290,6 @@ class RolloutWorker:
             await context.append([rollout.suspended()])
         else:
             await self._complete(rollout, rollout.end(last.finish or StopReason.STOP, last.text or ""), delivery)
-
-    def _rollout_context(self, rollout: Rollout, delivery: Delivery, claim: Claim) -> RolloutContext:
-        async def append(events: Sequence[Event]) -> int:
-            rollout.known.position = await self._append(events, rollout.request, rollout.known.position, delivery)
-            return rollout.known.position
-
-        engine = PausingEngine(self._context.engine, self._weights, claim)
-        is_suspended = partial(self._is_suspended, delivery.recorded)
-        return RolloutContext(engine, self._context.rule, rid_of(delivery), append, is_suspended)
 
     async def _complete(self, rollout: Rollout, end: RolloutCompleted, delivery: Delivery) -> None:
         """Append the end, and with it the reward where this engine computes it."""

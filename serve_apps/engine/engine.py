@@ -13,11 +13,6 @@ Tokens = npt.NDArray[np.int32]
 LogProbs = npt.NDArray[np.float32]
 
 
-def no_tokens() -> Tokens:
-    """An empty int32 array."""
-    return np.empty(0, dtype=np.int32)
-
-
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
     """One response to one prompt, from its start or resumed.
@@ -31,7 +26,7 @@ class GenerateRequest:
     prompt: Tokens
     sampling: Sampling
     seed: int
-    resume: Tokens = field(default_factory=no_tokens)
+    resume: Tokens = field(default_factory=lambda: np.empty(0, np.int32))
 
 
 @dataclass(frozen=True, slots=True)

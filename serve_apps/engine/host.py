@@ -7,6 +7,7 @@ it, which saves importing SGLang twice. This process ends with its parent.
 
 import asyncio
 import gc
+import json
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -26,7 +27,8 @@ import numpy as np
 
 from schemas.rollouts import Sampling, StopReason, WeightSpan
 from serve_apps.engine import messages
-from serve_apps.engine.engine_folder import clean
+from serve_apps.engine.engine_folder import ARGUMENTS, clean
+from serve_apps.engine.plugin import SWITCH
 from slime_events.core.run.process_environment import GENERATES, yield_to_others
 
 PARENT_CHECK_S = 0.5
@@ -37,7 +39,7 @@ SCORED_TOKENS = 64
 
 
 def main() -> None:
-    """Read `Launch`, start SGLang, serve until the socket closes; then end everything in this session."""
+    """Start SGLang, serve until the socket closes; then end everything in this session."""
     yield_to_others(GENERATES)
     connection, folder = socket.socket(fileno=int(sys.argv[1])), Path(sys.argv[2])
     connection.set_inheritable(False)
@@ -48,8 +50,7 @@ def main() -> None:
 
         gc.freeze()
         gc.enable()
-        launch = msgspec.msgpack.decode(messages.receive_frame(connection), type=messages.Launch)
-        engine = _start(launch, folder.name)
+        engine = _start(folder)
         engine.tokenizer_manager._subprocess_watchdog.stop()  # it checks once a second, the thread below at once
         threading.Thread(target=end_with_schedulers, daemon=True).start()
         asyncio.set_event_loop(engine.loop)
@@ -63,7 +64,7 @@ def main() -> None:
         end()
 
 
-def _start(launch: messages.Launch, name: str) -> Any:
+def _start(folder: Path) -> Any:
     """SGLang's Engine without its detokenizer process: text is needed once per response and is decoded here."""
     from sglang.srt.entrypoints.engine import Engine
 
@@ -71,8 +72,8 @@ def _start(launch: messages.Launch, name: str) -> Any:
         @classmethod
         def _launch_scheduler_processes(cls, server_args: Any, port_args: Any, *rest: Any, **options: Any) -> Any:
             port_args.detokenizer_ipc_name = port_args.tokenizer_ipc_name
-            port_args.instance_id = name
-            if launch.fork:
+            port_args.instance_id = folder.name
+            if os.environ[SWITCH] == "cpu":  # a copy of this process has SGLang imported
                 multiprocessing.set_start_method("fork", force=True)
             return super()._launch_scheduler_processes(server_args, port_args, *rest, **options)
 
@@ -80,7 +81,7 @@ def _start(launch: messages.Launch, name: str) -> Any:
         def _launch_detokenizer_subprocesses(cls, **_: Any) -> tuple[list[Any], list[str]]:
             return [], []
 
-    return LeanEngine(**launch.arguments)
+    return LeanEngine(**json.loads((folder / ARGUMENTS).read_bytes()))
 
 
 class Host:
@@ -120,8 +121,6 @@ class Host:
                 self.loop.call_soon(self.manager.abort_request, frame.id)
             case messages.Ping():
                 self.sender.send(messages.Answer(frame.id))
-            case messages.Launch():
-                self.sender.send(messages.Failed("launched twice"))
 
     def _do(self, work: Coroutine[Any, Any, None], id: str) -> None:
         task = self.loop.create_task(self._answered(work, id))

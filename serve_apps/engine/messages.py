@@ -1,9 +1,7 @@
 """The frames between an engine and its host process: length-prefixed MessagePack over a socket pair."""
 
 import asyncio
-import socket
 import struct
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -15,54 +13,46 @@ HEADER = struct.Struct("<I")
 
 
 class Frame(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Any frame; the tag is the class name. id: of a request to the host; its answers have the same."""
+    """Any frame; the tag is the class name."""
 
 
-class Launch(Frame, frozen=True):
-    """First frame to the host. arguments: SGLang's ServerArgs by name. fork: start the scheduler as a copy."""
-
-    arguments: dict[str, Any]
-    fork: bool
-
-
-class Generate(Frame, frozen=True):
-    """Answered by `Piece`s, or an `Answer` that refuses it. prompt, resume: int32 little-endian."""
+class Numbered(Frame, frozen=True):
+    """A request to the host, or an answer to it; both have the request's id."""
 
     id: str
+
+
+class Generate(Numbered, frozen=True):
+    """Answered by `Piece`s, or an `Answer` that refuses it. prompt, resume: int32 little-endian."""
+
     prompt: bytes
     resume: bytes
     sampling: Sampling
     seed: int
 
 
-class Score(Frame, frozen=True):
+class Score(Numbered, frozen=True):
     """As `Generate`, but `tokens` (int32) are given, not sampled: answered by one `Piece` with their log-probs."""
 
-    id: str
     prompt: bytes
     resume: bytes
     tokens: bytes
     temperature: float
 
 
-class Abort(Frame, frozen=True):
+class Abort(Numbered, frozen=True):
     """End the response with that id."""
 
-    id: str
 
-
-class UpdateWeights(Frame, frozen=True):
+class UpdateWeights(Numbered, frozen=True):
     """Load `folder` as `version`; answered by `Answer`."""
 
-    id: str
     folder: str
     version: int
 
 
-class Ping(Frame, frozen=True):
+class Ping(Numbered, frozen=True):
     """Answered by `Answer`."""
-
-    id: str
 
 
 class Ready(Frame, frozen=True):
@@ -77,17 +67,15 @@ class Failed(Frame, frozen=True):
     reason: str
 
 
-class Answer(Frame, frozen=True):
+class Answer(Numbered, frozen=True):
     """The end of a request. error: why it failed, or None."""
 
-    id: str
     error: str | None = None
 
 
-class Piece(Frame, frozen=True):
+class Piece(Numbered, frozen=True):
     """New tokens of a response, as in `Delta`. tokens int32, log_probs float32, little-endian."""
 
-    id: str
     tokens: bytes
     log_probs: bytes
     spans: tuple[WeightSpan, ...]
@@ -96,17 +84,12 @@ class Piece(Frame, frozen=True):
 
     def delta(self) -> Delta:
         """The piece as the engine's caller gets it."""
-        return Delta(
-            tokens=np.frombuffer(self.tokens, dtype="<i4"),
-            log_probs=np.frombuffer(self.log_probs, dtype="<f4"),
-            spans=self.spans,
-            finish=self.finish,
-            text=self.text,
-        )
+        tokens, log_probs = np.frombuffer(self.tokens, dtype="<i4"), np.frombuffer(self.log_probs, dtype="<f4")
+        return Delta(tokens, log_probs, self.spans, self.finish, self.text)
 
 
 Request = Generate | Score | UpdateWeights | Ping
-ToHost = Launch | Request | Abort
+ToHost = Request | Abort
 FromHost = Ready | Failed | Answer | Piece
 
 _encoder = msgspec.msgpack.Encoder()
@@ -122,12 +105,6 @@ async def read_frame(reader: asyncio.StreamReader) -> bytes:
     """The body of the next frame. Raises asyncio.IncompleteReadError at the end."""
     (length,) = HEADER.unpack(await reader.readexactly(HEADER.size))
     return await reader.readexactly(length)
-
-
-def receive_frame(connection: socket.socket) -> bytes:
-    """The body of the next frame of a blocking socket."""
-    (length,) = HEADER.unpack(connection.recv(HEADER.size, socket.MSG_WAITALL))
-    return connection.recv(length, socket.MSG_WAITALL)
 
 
 class Sender:

@@ -21,7 +21,7 @@ from schemas.errors import DeadlineExceeded, EngineError, WeightsDamaged
 from serve_apps.engine import messages
 from serve_apps.engine.arguments import EngineLaunch, engine_launch
 from serve_apps.engine.engine import Delta, GenerateRequest, LogProbs, Tokens
-from serve_apps.engine.engine_folder import EngineFolder, clear_abandoned
+from serve_apps.engine.engine_folder import ARGUMENTS, EngineFolder, clear_abandoned
 from slime_events.core.config.engine import EngineSettings
 from storage.weights.files import open_shard
 
@@ -48,7 +48,7 @@ class SglangEngine:
         self._launch: EngineLaunch = engine_launch(settings, version)
         checkpoint = Path(settings.hf_checkpoint)
         self._shapes = shapes_in(checkpoint) if checkpoint.is_dir() else {}
-        self._version = version
+        self.version = version
         self._folder = EngineFolder()
         self._log: IO[bytes] = (log or self._folder.path / "log").open("ab+")
         self._host: subprocess.Popen[bytes] | None = None
@@ -59,20 +59,12 @@ class SglangEngine:
         self._numbers = itertools.count()
         self._answers: dict[str, Answers] = {}
         self._ids: dict[str, str] = {}
-        self._tokens_generated = 0
+        self.tokens_generated = 0
         self.scheduler_pids: tuple[int, ...] = ()
-
-    @property
-    def version(self) -> int:
-        return self._version
 
     @property
     def running(self) -> int:
         return len(self._answers)
-
-    @property
-    def tokens_generated(self) -> int:
-        return self._tokens_generated
 
     async def start(self, deadline_s: float) -> None:
         """Start the host and wait until SGLang can generate. Raises EngineError with SGLang's own reason."""
@@ -86,7 +78,6 @@ class SglangEngine:
         self._sender = messages.Sender(writer)
         self._ready = asyncio.get_running_loop().create_future()
         self._reading = asyncio.create_task(self._read(reader))
-        self._send(messages.Launch(self._launch.arguments, fork=self._launch.device == "cpu"))
         try:
             async with asyncio.timeout(deadline_s):
                 ready = await self._ready
@@ -127,7 +118,7 @@ class SglangEngine:
                     answer = await answers.get()
                     ended = not isinstance(answer, messages.Piece) or answer.finish is not None
                     piece = self._piece(answer, failed)
-                    self._tokens_generated += len(piece.tokens) // 4
+                    self.tokens_generated += len(piece.tokens) // 4
                     yield piece.delta()
             finally:
                 if self._ids.get(request.rid) == own_id:
@@ -151,7 +142,7 @@ class SglangEngine:
         error = await self._call(messages.UpdateWeights(self._new_id(), folder, version), UPDATE_S)
         if error is not None:
             raise EngineError(f"{failed}: {error}")
-        self._version = version
+        self.version = version
         return time.monotonic() - began
 
     async def abort(self, rid: str) -> None:
@@ -245,6 +236,7 @@ def _spawn(launch: EngineLaunch, folder: Path, socket_fd: int, log: IO[bytes]) -
 
     Not by asyncio: its child watchers mind the thread that a loop runs in, and a Serve replica's is any.
     """
+    (folder / ARGUMENTS).write_bytes(msgspec.json.encode(launch.arguments))
     return subprocess.Popen(
         [sys.executable, "-m", "serve_apps.engine.host", str(socket_fd), str(folder)],
         env=os.environ | launch.environment | {"TMPDIR": str(folder)},

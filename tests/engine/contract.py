@@ -13,7 +13,7 @@ import pytest
 
 from schemas.errors import EngineError
 from schemas.rollouts import Sampling, StopReason, WeightSpan
-from serve_apps.engine.engine import Engine, GenerateRequest, Tokens, no_tokens
+from serve_apps.engine.engine import Engine, GenerateRequest, Tokens
 
 DEADLINE_S = 60.0
 
@@ -49,7 +49,7 @@ def request(
         prompt(n),
         Sampling(max_new_tokens=new, **sampling),  # type: ignore[arg-type]
         seed=1000 + n if seed is None else seed,
-        resume=no_tokens() if resume is None else resume,
+        resume=np.empty(0, np.int32) if resume is None else resume,
     )
 
 
@@ -130,7 +130,7 @@ class EngineContract:
         assert whole.dtype == np.float32
         np.testing.assert_allclose(whole, made.log_probs, atol=1e-4, rtol=0)
         np.testing.assert_allclose(rest, made.log_probs[10:], atol=1e-4, rtol=0)
-        assert len(await engine.score(asked, no_tokens())) == 0
+        assert len(await engine.score(asked, np.empty(0, np.int32))) == 0
 
     async def test_nor_on_how_the_company_is_sampled(self, engine: Engine) -> None:
         alone = [await collect(engine, request(n)) for n in range(6)]
