@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -103,38 +103,33 @@ class Host:
         decoder = msgspec.msgpack.Decoder(messages.ToHost)
         while True:
             try:
-                body = await messages.read_frame(reader)
+                frame = decoder.decode(await messages.read_frame(reader))
             except (asyncio.IncompleteReadError, ConnectionError):
                 return
-            self._take(decoder.decode(body))
-
-    def _take(self, frame: messages.ToHost) -> None:
-        match frame:
-            case messages.Generate():
-                self._do(self._generate(frame), frame.id)
-            case messages.Score():
-                self._do(self._score(frame), frame.id)
-            case messages.UpdateWeights():
-                self._do(self._update(frame), frame.id)
-            case messages.Abort():
+            if isinstance(frame, messages.Abort):
                 # Not before SGLang knows the request, which may have come just now.
                 self.loop.call_soon(self.manager.abort_request, frame.id)
-            case messages.Ping():
-                self.sender.send(messages.Answer(frame.id))
+                continue
+            task = self.loop.create_task(self._answer(frame))
+            self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
 
-    def _do(self, work: Coroutine[Any, Any, None], id: str) -> None:
-        task = self.loop.create_task(self._answered(work, id))
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
-
-    async def _answered(self, work: Coroutine[Any, Any, None], id: str) -> None:
+    async def _answer(self, frame: messages.Request) -> None:
         try:
-            await work
+            match frame:
+                case messages.Generate():
+                    await self._generate(frame)
+                case messages.Score():
+                    await self._score(frame)
+                case messages.UpdateWeights():
+                    await self._update(frame)
+                case messages.Ping():
+                    self.sender.send(messages.Answer(frame.id))
         except ValueError as error:  # SGLang's error for a request that it cannot take
-            self.sender.send(messages.Answer(id, str(error)))
+            self.sender.send(messages.Answer(frame.id, str(error)))
         except Exception as error:  # whatever it is, the caller waits for an answer
             traceback.print_exception(error)
-            self.sender.send(messages.Answer(id, f"{type(error).__name__}: {error}"))
+            self.sender.send(messages.Answer(frame.id, f"{type(error).__name__}: {error}"))
 
     async def _generate(self, frame: messages.Generate) -> None:
         from sglang.srt.managers.io_struct import GenerateReqInput
@@ -207,7 +202,11 @@ class Host:
         finish = StopReason(meta["finish_reason"]["type"]) if meta["finish_reason"] else None
         if finish is StopReason.ABORT:
             finish = self._how_it_ended(frame, response + tokens) or finish
-        if (kept := self._kept_at_seam(frame, response, tokens, resumed)) is not None:
+        kept = None
+        if (stop := frame.sampling.stop) and resumed:
+            new, decode = response[resumed:] + tokens, partial(self._text, frame.sampling)
+            kept = kept_at_seam(response[:resumed], new, start - resumed, stop, decode)
+        if kept is not None:
             tokens, log_probs, finish = tokens[:kept], log_probs[:kept], StopReason.STOP
             self.manager.abort_request(frame.id)
         response.extend(tokens)
@@ -223,18 +222,8 @@ class Host:
         )
         return finish is not None
 
-    def _kept_at_seam(
-        self, frame: messages.Generate, response: list[int], tokens: list[int], resumed: int
-    ) -> int | None:
-        """New tokens up to the end of a stop string that began in the resumed part, where SGLang does not look."""
-        if not (frame.sampling.stop and resumed):
-            return None
-        new, decode = response[resumed:] + tokens, partial(self._text, frame.sampling)
-        return kept_at_seam(response[:resumed], new, len(response) - resumed, frame.sampling.stop, decode)
-
     def _how_it_ended(self, frame: messages.Generate, response: list[int]) -> StopReason | None:
-        decode = partial(self._text, frame.sampling)
-        return how_it_ended(response, frame.sampling, self.end_tokens, decode)
+        return how_it_ended(response, frame.sampling, self.end_tokens, partial(self._text, frame.sampling))
 
     def _text(self, sampling: Sampling, tokens: list[int]) -> str:
         skip = sampling.skip_special_tokens
@@ -309,6 +298,7 @@ def kept_at_seam(
     resumed: list[int], new: list[int], seen: int, stop: tuple[str, ...], decode: Callable[[list[int]], str]
 ) -> int | None:
     """How many of new[seen:] to keep where a stop string crosses the seam of resumed | new; None where none does.
+    SGLang does not look before the seam.
 
     A token is at least one byte and a character at most four, so the string cannot reach further than that.
     """
