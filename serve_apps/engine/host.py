@@ -22,11 +22,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from schemas.rollouts import Sampling, StopReason, WeightSpan
 from serve_apps.engine import messages
+from serve_apps.engine.engine import Delta, GenerateRequest
 from serve_apps.engine.engine_folder import ARGUMENTS, clean
 from serve_apps.engine.plugin import SWITCH
 from slime_events.core.run.process_environment import GENERATES, yield_to_others
@@ -100,10 +100,9 @@ class Host:
         self.sender = messages.Sender(writer)
         self.manager.auto_create_handle_loop()
         self.sender.send(messages.Ready(tuple(p.pid or 0 for p in multiprocessing.active_children())))
-        decoder = msgspec.msgpack.Decoder(messages.ToHost)
         while True:
             try:
-                frame = decoder.decode(await messages.read_frame(reader))
+                frame = messages.to_host.decode(await messages.read_frame(reader))
             except (asyncio.IncompleteReadError, ConnectionError):
                 return
             if isinstance(frame, messages.Abort):
@@ -118,7 +117,7 @@ class Host:
         try:
             match frame:
                 case messages.Generate():
-                    await self._generate(frame)
+                    await self._generate(frame.id, frame.request)
                 case messages.Score():
                     await self._score(frame)
                 case messages.UpdateWeights():
@@ -131,26 +130,35 @@ class Host:
             traceback.print_exception(error)
             self.sender.send(messages.Answer(frame.id, f"{type(error).__name__}: {error}"))
 
-    async def _generate(self, frame: messages.Generate) -> None:
+    async def _generate(self, id: str, request: GenerateRequest) -> None:
         from sglang.srt.managers.io_struct import GenerateReqInput
 
-        prompt = np.frombuffer(frame.prompt, dtype="<i4").tolist()
-        response: list[int] = np.frombuffer(frame.resume, dtype="<i4").tolist()
-        if (ended := self._how_it_ended(frame, response)) is not None:
-            text = self._text(frame.sampling, response)
-            self.sender.send(messages.Piece(frame.id, b"", b"", (), ended, text))
+        resumed, response = len(request.resume), request.resume.tolist()
+        if (ended := self._how_it_ended(request, response)) is not None:
+            self._send(id, [], [], (), ended, self._text(request, response))
             return
-        resumed = len(response)
-        request = GenerateReqInput(
-            input_ids=prompt + response,
-            sampling_params=sampling_parameters(frame, resumed),
+        asked = GenerateReqInput(
+            input_ids=request.prompt.tolist() + response,
+            sampling_params=sampling_parameters(request, resumed),
             return_logprob=True,
             stream=True,
-            rid=frame.id,
+            rid=id,
         )
-        async for output in self.manager.generate_request(request, None):
-            if self._piece(frame, output["meta_info"], output["output_ids"], resumed, response):
+        async for output in self.manager.generate_request(asked, None):
+            if self._piece(id, request, output["meta_info"], output["output_ids"], response):
                 break
+
+    def _send(
+        self,
+        id: str,
+        tokens: list[int],
+        log_probs: list[float],
+        spans: tuple[WeightSpan, ...],
+        finish: StopReason | None,
+        text: str | None,
+    ) -> None:
+        delta = Delta(np.array(tokens, np.int32), np.array(log_probs, np.float32), spans, finish, text)
+        self.sender.send(messages.Piece(id, delta))
 
     async def _score(self, frame: messages.Score) -> None:
         """Log-probs of given tokens.
@@ -158,10 +166,10 @@ class Host:
         SGLang scores tokens in one pass, but as if the temperature were 1. At any other it is asked for one token after
         the other, each with the tokens before it, for the log-prob of the token that came next.
         """
-        before: list[int] = np.frombuffer(frame.prompt + frame.resume, dtype="<i4").tolist()
-        tokens: list[int] = np.frombuffer(frame.tokens, dtype="<i4").tolist()
+        before = frame.request.prompt.tolist() + frame.request.resume.tolist()
+        tokens: list[int] = frame.tokens.tolist()
         log_probs: list[float] = []
-        if tokens and frame.temperature in UNSCALED:
+        if tokens and frame.request.sampling.temperature in UNSCALED:
             start = max(0, len(before) - 1)
             meta = await self._score_request(frame, "", before + tokens, logprob_start_len=start)
             scored = meta["input_token_logprobs"][-len(tokens) :]
@@ -179,13 +187,12 @@ class Host:
                 return float(meta["output_token_ids_logprobs"][0][0][0])
 
             log_probs = await asyncio.gather(*map(score, range(len(tokens))))
-        packed = np.array(log_probs, dtype="<f4").tobytes()
-        self.sender.send(messages.Piece(frame.id, frame.tokens, packed, (), StopReason.LENGTH, ""))
+        self._send(frame.id, tokens, log_probs, (), StopReason.LENGTH, "")
 
     async def _score_request(self, frame: messages.Score, part: str, tokens: list[int], **what: Any) -> dict[str, Any]:
         from sglang.srt.managers.io_struct import GenerateReqInput
 
-        parameters = {"max_new_tokens": 1, "temperature": frame.temperature, "sampling_seed": 0}
+        parameters = {"max_new_tokens": 1, "temperature": frame.request.sampling.temperature, "sampling_seed": 0}
         request = GenerateReqInput(
             input_ids=tokens, sampling_params=parameters, return_logprob=True, rid=frame.id + part, **what
         )
@@ -194,39 +201,31 @@ class Host:
         return meta
 
     def _piece(
-        self, frame: messages.Generate, meta: dict[str, Any], tokens: list[int], resumed: int, response: list[int]
+        self, id: str, request: GenerateRequest, meta: dict[str, Any], tokens: list[int], response: list[int]
     ) -> bool:
         """Send one step of a response and add it to `response`, the tokens before it. Returns whether it has ended."""
-        start = len(response)
+        start, resumed = len(response), len(request.resume)
         log_probs = [pair[0] for pair in meta["output_token_logprobs"][-len(tokens) :]] if tokens else []
         finish = StopReason(meta["finish_reason"]["type"]) if meta["finish_reason"] else None
         if finish is StopReason.ABORT:
-            finish = self._how_it_ended(frame, response + tokens) or finish
+            finish = self._how_it_ended(request, response + tokens) or finish
         kept = None
-        if (stop := frame.sampling.stop) and resumed:
-            new, decode = response[resumed:] + tokens, partial(self._text, frame.sampling)
-            kept = kept_at_seam(response[:resumed], new, start - resumed, stop, decode)
+        if (stop := request.sampling.stop) and resumed:
+            new = response[resumed:] + tokens
+            kept = kept_at_seam(response[:resumed], new, start - resumed, stop, partial(self._text, request))
         if kept is not None:
             tokens, log_probs, finish = tokens[:kept], log_probs[:kept], StopReason.STOP
-            self.manager.abort_request(frame.id)
+            self.manager.abort_request(id)
         response.extend(tokens)
-        self.sender.send(
-            messages.Piece(
-                frame.id,
-                np.array(tokens, dtype="<i4").tobytes(),
-                np.array(log_probs, dtype="<f4").tobytes(),
-                spans_within(meta.get("weight_versions") or [], resumed, start, start + len(tokens)),
-                finish,
-                None if finish is None else self._text(frame.sampling, response),
-            )
-        )
+        spans = spans_within(meta.get("weight_versions") or [], resumed, start, start + len(tokens))
+        self._send(id, tokens, log_probs, spans, finish, None if finish is None else self._text(request, response))
         return finish is not None
 
-    def _how_it_ended(self, frame: messages.Generate, response: list[int]) -> StopReason | None:
-        return how_it_ended(response, frame.sampling, self.end_tokens, partial(self._text, frame.sampling))
+    def _how_it_ended(self, request: GenerateRequest, response: list[int]) -> StopReason | None:
+        return how_it_ended(response, request.sampling, self.end_tokens, partial(self._text, request))
 
-    def _text(self, sampling: Sampling, tokens: list[int]) -> str:
-        skip = sampling.skip_special_tokens
+    def _text(self, request: GenerateRequest, tokens: list[int]) -> str:
+        skip = request.sampling.skip_special_tokens
         return str(self.manager.tokenizer.decode(tokens, skip_special_tokens=skip, spaces_between_special_tokens=False))
 
     async def _update(self, frame: messages.UpdateWeights) -> None:
@@ -252,9 +251,9 @@ def end_tokens(manager: Any) -> frozenset[int]:
     return frozenset(token for token in tokens if token is not None)
 
 
-def sampling_parameters(frame: messages.Generate, resumed: int) -> dict[str, Any]:
+def sampling_parameters(request: GenerateRequest, resumed: int) -> dict[str, Any]:
     """SGLang's sampling parameters for the rest of a response after `resumed` tokens."""
-    sampling = frame.sampling
+    sampling = request.sampling
     return {
         "max_new_tokens": sampling.max_new_tokens - resumed,
         "temperature": sampling.temperature,
@@ -265,7 +264,7 @@ def sampling_parameters(frame: messages.Generate, resumed: int) -> dict[str, Any
         "skip_special_tokens": sampling.skip_special_tokens,
         "spaces_between_special_tokens": False,
         "no_stop_trim": True,
-        "sampling_seed": frame.seed,
+        "sampling_seed": request.seed,
     }
 
 

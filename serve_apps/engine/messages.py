@@ -2,12 +2,12 @@
 
 import asyncio
 import struct
+from typing import Any
 
 import msgspec
 import numpy as np
 
-from schemas.rollouts import Sampling, StopReason, WeightSpan
-from serve_apps.engine.engine import Delta
+from serve_apps.engine.engine import Delta, GenerateRequest, LogProbs, Tokens
 
 HEADER = struct.Struct("<I")
 
@@ -23,21 +23,16 @@ class Numbered(Frame, frozen=True):
 
 
 class Generate(Numbered, frozen=True):
-    """Answered by `Piece`s, or an `Answer` that refuses it. prompt, resume: int32 little-endian."""
+    """Answered by `Piece`s, or an `Answer` that refuses it."""
 
-    prompt: bytes
-    resume: bytes
-    sampling: Sampling
-    seed: int
+    request: GenerateRequest
 
 
 class Score(Numbered, frozen=True):
-    """As `Generate`, but `tokens` (int32) are given, not sampled: answered by one `Piece` with their log-probs."""
+    """As `Generate`, but `tokens` are given, not sampled: answered by one `Piece` with their log-probs."""
 
-    prompt: bytes
-    resume: bytes
-    tokens: bytes
-    temperature: float
+    request: GenerateRequest
+    tokens: Tokens
 
 
 class Abort(Numbered, frozen=True):
@@ -74,25 +69,27 @@ class Answer(Numbered, frozen=True):
 
 
 class Piece(Numbered, frozen=True):
-    """New tokens of a response, as in `Delta`. tokens int32, log_probs float32, little-endian."""
+    """New tokens of a response."""
 
-    tokens: bytes
-    log_probs: bytes
-    spans: tuple[WeightSpan, ...]
-    finish: StopReason | None = None
-    text: str | None = None
-
-    def delta(self) -> Delta:
-        """The piece as the engine's caller gets it."""
-        tokens, log_probs = np.frombuffer(self.tokens, dtype="<i4"), np.frombuffer(self.log_probs, dtype="<f4")
-        return Delta(tokens, log_probs, self.spans, self.finish, self.text)
+    delta: Delta
 
 
 Request = Generate | Score | UpdateWeights | Ping
 ToHost = Request | Abort
 FromHost = Ready | Failed | Answer | Piece
 
-_encoder = msgspec.msgpack.Encoder()
+
+def _to_bytes(array: Tokens | LogProbs) -> bytes:
+    return array.astype("<f4" if array.dtype.kind == "f" else "<i4").tobytes()
+
+
+def _to_array(kind: Any, data: bytes) -> Tokens | LogProbs:
+    return np.frombuffer(data, "<i4" if kind == Tokens else "<f4")
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=_to_bytes)
+to_host: msgspec.msgpack.Decoder[ToHost] = msgspec.msgpack.Decoder(ToHost, dec_hook=_to_array)
+from_host: msgspec.msgpack.Decoder[FromHost] = msgspec.msgpack.Decoder(FromHost, dec_hook=_to_array)
 
 
 def encode(frame: Frame) -> bytes:

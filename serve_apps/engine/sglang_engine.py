@@ -82,11 +82,10 @@ class SglangEngine:
             async with asyncio.timeout(deadline_s):
                 ready = await self._ready
         except BaseException as error:
+            last_lines = _log_end(self._log)[-500:].strip()
             await self.stop()
             if isinstance(error, TimeoutError):
-                raise DeadlineExceeded(
-                    f"SGLang did not start within {deadline_s:g} s; its log: {_log_end(self._log)[-500:].strip()}"
-                ) from None
+                raise DeadlineExceeded(f"SGLang did not start within {deadline_s:g} s; its log: {last_lines}") from None
             raise
         self.scheduler_pids = ready.processes
 
@@ -107,19 +106,16 @@ class SglangEngine:
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Delta]:
         """See `Engine.generate`. A request that SGLang refuses (too long, say) is an EngineError with its reason."""
         own_id, failed = self._new_id(), f"response {request.rid} was not finished"
-        frame = messages.Generate(
-            own_id, _bytes(request.prompt), _bytes(request.resume), request.sampling, request.seed
-        )
-        with self._asked(frame) as answers:
+        with self._asked(messages.Generate(own_id, request)) as answers:
             self._ids[request.rid] = own_id
             ended = False
             try:
                 while not ended:
                     answer = await answers.get()
-                    ended = not isinstance(answer, messages.Piece) or answer.finish is not None
-                    piece = self._piece(answer, failed)
-                    self.tokens_generated += len(piece.tokens) // 4
-                    yield piece.delta()
+                    ended = not isinstance(answer, messages.Piece) or answer.delta.finish is not None
+                    delta = self._delta(answer, failed)
+                    self.tokens_generated += len(delta.tokens)
+                    yield delta
             finally:
                 if self._ids.get(request.rid) == own_id:
                     del self._ids[request.rid]
@@ -128,10 +124,8 @@ class SglangEngine:
 
     async def score(self, request: GenerateRequest, tokens: Tokens) -> LogProbs:
         """See `Engine.score`. A request that SGLang refuses is an EngineError with its reason."""
-        prompt, resume, given = _bytes(request.prompt), _bytes(request.resume), _bytes(tokens)
-        frame = messages.Score(self._new_id(), prompt, resume, given, request.sampling.temperature)
-        with self._asked(frame) as answers:
-            return self._piece(await answers.get(), f"response {request.rid} was not scored").delta().log_probs
+        with self._asked(messages.Score(self._new_id(), request, tokens)) as answers:
+            return self._delta(await answers.get(), f"response {request.rid} was not scored").log_probs
 
     async def update_weights(self, folder: str, version: int) -> float:
         """See `Engine.update_weights`. Weights that do not fit are refused; the engine continues with the old ones."""
@@ -173,9 +167,9 @@ class SglangEngine:
         finally:
             del self._answers[frame.id]
 
-    def _piece(self, answer: messages.Piece | messages.Answer | None, failed: str) -> messages.Piece:
+    def _delta(self, answer: messages.Piece | messages.Answer | None, failed: str) -> Delta:
         if isinstance(answer, messages.Piece):
-            return answer
+            return answer.delta
         raise EngineError(f"{failed}: {self._failure if answer is None else answer.error}")
 
     async def _call(self, frame: messages.Request, deadline_s: float) -> str | None:
@@ -199,11 +193,10 @@ class SglangEngine:
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
         """Handle the host's frames until it ends."""
-        decoder: msgspec.msgpack.Decoder[messages.FromHost] = msgspec.msgpack.Decoder(messages.FromHost)
         reason: str | None = None
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
-                frame = decoder.decode(await messages.read_frame(reader))
+                frame = messages.from_host.decode(await messages.read_frame(reader))
                 match frame:
                     case messages.Piece() | messages.Answer():
                         if (answers := self._answers.get(frame.id)) is not None:
@@ -225,10 +218,6 @@ class SglangEngine:
             answers.put_nowait(None)
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(EngineError(reason))
-
-
-def _bytes(tokens: Tokens) -> bytes:
-    return tokens.astype("<i4").tobytes()
 
 
 def _spawn(launch: EngineLaunch, folder: Path, socket_fd: int, log: IO[bytes]) -> subprocess.Popen[bytes]:
