@@ -135,7 +135,8 @@ class Host:
 
         resumed, response = len(request.resume), request.resume.tolist()
         if (ended := self._how_it_ended(request, response)) is not None:
-            self._send(id, [], [], (), ended, self._text(request, response))
+            nothing = Delta(request.resume[:0], np.zeros(0, np.float32), (), ended, self._text(request, response))
+            self.sender.send(messages.Piece(id, nothing))
             return
         asked = GenerateReqInput(
             input_ids=request.prompt.tolist() + response,
@@ -147,18 +148,6 @@ class Host:
         async for output in self.manager.generate_request(asked, None):
             if self._piece(id, request, output["meta_info"], output["output_ids"], response):
                 break
-
-    def _send(
-        self,
-        id: str,
-        tokens: list[int],
-        log_probs: list[float],
-        spans: tuple[WeightSpan, ...],
-        finish: StopReason | None,
-        text: str | None,
-    ) -> None:
-        delta = Delta(np.array(tokens, np.int32), np.array(log_probs, np.float32), spans, finish, text)
-        self.sender.send(messages.Piece(id, delta))
 
     async def _score(self, frame: messages.Score) -> None:
         """Log-probs of given tokens.
@@ -172,11 +161,11 @@ class Host:
         if tokens and frame.request.sampling.temperature in UNSCALED:
             start = max(0, len(before) - 1)
             meta = await self._score_request(frame, "", before + tokens, logprob_start_len=start)
-            scored = meta["input_token_logprobs"][-len(tokens) :]
-            if [entry[1] for entry in scored] != tokens:
+            given = meta["input_token_logprobs"][-len(tokens) :]
+            if [entry[1] for entry in given] != tokens:
                 count = len(meta["input_token_logprobs"])
                 raise ValueError(f"{count} log-probs came for {len(tokens)} tokens, not of them")
-            log_probs = [float(entry[0]) for entry in scored]
+            log_probs = [float(entry[0]) for entry in given]
         elif tokens:
             room = asyncio.Semaphore(SCORED_TOKENS)
 
@@ -187,7 +176,8 @@ class Host:
                 return float(meta["output_token_ids_logprobs"][0][0][0])
 
             log_probs = await asyncio.gather(*map(score, range(len(tokens))))
-        self._send(frame.id, tokens, log_probs, (), StopReason.LENGTH, "")
+        scored = Delta(frame.tokens, np.array(log_probs, np.float32), (), StopReason.LENGTH, "")
+        self.sender.send(messages.Piece(frame.id, scored))
 
     async def _score_request(self, frame: messages.Score, part: str, tokens: list[int], **what: Any) -> dict[str, Any]:
         from sglang.srt.managers.io_struct import GenerateReqInput
@@ -218,7 +208,9 @@ class Host:
             self.manager.abort_request(id)
         response.extend(tokens)
         spans = spans_within(meta.get("weight_versions") or [], resumed, start, start + len(tokens))
-        self._send(id, tokens, log_probs, spans, finish, None if finish is None else self._text(request, response))
+        text = None if finish is None else self._text(request, response)
+        delta = Delta(np.array(tokens, np.int32), np.array(log_probs, np.float32), spans, finish, text)
+        self.sender.send(messages.Piece(id, delta))
         return finish is not None
 
     def _how_it_ended(self, request: GenerateRequest, response: list[int]) -> StopReason | None:
