@@ -57,9 +57,7 @@ class Rollout:
     engine: str
     begun: float = field(default_factory=time.perf_counter)
     queued: float = 0.0
-    new_tokens: list[Tokens] = field(default_factory=list)
-    new_log_probs: list[LogProbs] = field(default_factory=list)
-    new_spans: tuple[WeightSpan, ...] = ()
+    new: list[Delta] = field(default_factory=list)
     new_length: int = 0
     appended_at: float = field(default_factory=time.perf_counter)
 
@@ -71,29 +69,27 @@ class Rollout:
     def add(self, delta: Delta) -> None:
         """Add new tokens from the engine."""
         if len(delta.tokens):
-            self.new_tokens.append(delta.tokens)
-            self.new_log_probs.append(delta.log_probs)
-            self.new_spans = merge_spans(self.new_spans, delta.spans)
+            self.new.append(delta)
             self.new_length += len(delta.tokens)
 
     def chunk(self) -> RolloutProgressed:
         """The new tokens as an event. Call `appended` once it is in the log."""
-        tokens, log_probs = self._new()
+        tokens, log_probs, spans = self._new()
         return RolloutProgressed(
             sample=self.request.sample,
             attempt=self.request.attempt,
             start=self.known.length,
             tokens=pack_tokens(tokens),
             log_probs=pack_log_probs(log_probs),
-            spans=self.new_spans,
+            spans=merge_spans((), spans),
             engine=self.engine,
         )
 
     def end(self, stop: StopReason, text: str) -> RolloutCompleted:
         """The whole response, with the tokens that no chunk holds yet."""
-        tokens, log_probs = self._new()
+        tokens, log_probs, spans = self._new()
         whole = np.concatenate([self.known.tokens, tokens])
-        spans = merge_spans(self.known.spans, self.new_spans)
+        spans = merge_spans(self.known.spans, spans)
         mask = mask_older_versions(spans, len(whole)) if self.request.mask_older else None
         return RolloutCompleted(
             sample=self.request.sample,
@@ -131,12 +127,13 @@ class Rollout:
         """The chunk is in the log at `position`; its tokens are known from now on."""
         self.known.progress(chunk, unpack)
         self.known.position = position
-        self.new_tokens, self.new_log_probs, self.new_spans, self.new_length = [], [], (), 0
+        self.new, self.new_length = [], 0
         self.appended_at = time.perf_counter()
 
-    def _new(self) -> tuple[Tokens, LogProbs]:
-        no_tokens, no_log_probs = np.zeros(0, np.int32), np.zeros(0, np.float32)
-        return np.concatenate([no_tokens, *self.new_tokens]), np.concatenate([no_log_probs, *self.new_log_probs])
+    def _new(self) -> tuple[Tokens, LogProbs, tuple[WeightSpan, ...]]:
+        tokens = np.concatenate([np.zeros(0, np.int32), *(delta.tokens for delta in self.new)])
+        log_probs = np.concatenate([np.zeros(0, np.float32), *(delta.log_probs for delta in self.new)])
+        return tokens, log_probs, tuple(span for delta in self.new for span in delta.spans)
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ from serve_apps.rollout import ChunkRule, Prompts, Rollout, RolloutContext, stre
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import Incarnation
-from slime_events.core.trajectory import Fetch, Trajectories
+from slime_events.core.trajectory import Fetch, Trajectories, Trajectory
 from slime_events.plugins.rewards.outcome import outcome_event
 from slime_events.plugins.rewards.worker import InlineGrader
 from slime_events.plugins.sample_view import completed_sample
@@ -269,13 +269,8 @@ class RolloutWorker:
 
     async def _make(self, rollout: Rollout, delivery: Delivery, claim: Claim) -> None:
         """To the rollout's end in the log, or until it is suspended. Raises EngineError, Conflict."""
-
-        async def append(events: Sequence[Event]) -> int:
-            rollout.known.position = await self._append(events, rollout.request, rollout.known.position, delivery)
-            return rollout.known.position
-
         engine = PausingEngine(self._context.engine, self._weights, claim)
-        is_suspended = partial(self._is_suspended, delivery.recorded)
+        append, is_suspended = partial(self._append, rollout, delivery), partial(self._is_suspended, delivery.recorded)
         context = RolloutContext(engine, self._context.rule, rid_of(delivery), append, is_suspended)
         if self._custom is not None:
             await self._custom.make(rollout, context)
@@ -299,17 +294,13 @@ class RolloutWorker:
         envelopes = [ended, *(self._participant.enclose(reward, cause=ended.id) for reward in rewards)]
         await self._context.commit.append([Append(envelope, fence) for envelope in envelopes])
 
-    async def _append(
-        self, events: Sequence[Event], request: RolloutRequested, position: int, delivery: Delivery
-    ) -> int:
-        """Append in one call, fenced on all events about the sample: `position` is the last one known here.
-
-        Returns the position of the last event.
-        """
-        fence, cause = Fence(self._scope(request.sample), position), delivery.recorded.envelope.id
+    async def _append(self, rollout: Rollout, delivery: Delivery, events: Sequence[Event]) -> int:
+        """Append in one call, fenced on all events about the sample. Returns the position of the last event."""
+        fence, cause = Fence(self._scope(rollout.request.sample), rollout.known.position), delivery.recorded.envelope.id
         offloaded = [await self._context.offload(event) for event in events]
         appends = [Append(self._participant.enclose(event, cause=cause), fence) for event in offloaded]
-        return (await self._context.commit.append(appends))[-1]
+        rollout.known.position = (await self._context.commit.append(appends))[-1]
+        return rollout.known.position
 
     def _scope(self, sample: str) -> str:
         """The subjects of a sample in the making: its rollout, and its turns where there may be some."""
@@ -320,11 +311,10 @@ class RolloutWorker:
         self, request: RolloutRequested, rollout: Rollout | None, error: Exception, delivery: Delivery
     ) -> bool:
         """Append the reason, so that the conductor can retry or reject the group. False where another engine has it."""
-        if rollout is not None:
-            position = rollout.known.position
-        else:
+        if rollout is None:
             last = await self._log.last(self._scope(request.sample))
-            position = last.position if last else 0
+            known_so_far = Trajectory(request.sample, request.prompt, position=last.position if last else 0)
+            rollout = Rollout(request, known_so_far, self._participant.id)
         known = isinstance(error, SlimeEventsError)
         invalid = known and not isinstance(error, EngineError | DeadlineExceeded)
         log.warning("%s failed: %s", request.sample, error, exc_info=None if known else error)
@@ -336,11 +326,10 @@ class RolloutWorker:
             message=str(error) if known else f"{type(error).__name__}: {error}",
             engine=self._participant.id,
         )
-        try:
-            await self._append([failed], request, position, delivery)
-        except Conflict:
-            return False
-        return True
+        with contextlib.suppress(Conflict):
+            await self._append(rollout, delivery, [failed])
+            return True
+        return False
 
 
 def _request_of(recorded: Recorded) -> RolloutRequested:

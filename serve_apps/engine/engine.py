@@ -2,8 +2,9 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -11,6 +12,16 @@ from schemas.rollouts import Sampling, StopReason, WeightSpan
 
 Tokens = npt.NDArray[np.int32]
 LogProbs = npt.NDArray[np.float32]
+
+
+FIXED_SAMPLING = {"no_stop_trim": True, "spaces_between_special_tokens": False}
+"""SGLang's sampling parameters that are the same in every request."""
+
+
+def sampling_params(sampling: Sampling) -> dict[str, Any]:
+    """A sampling under SGLang's names, which are slime's too."""
+    lists = {"stop": list(sampling.stop), "stop_token_ids": list(sampling.stop_token_ids)}
+    return {**msgspec.structs.asdict(sampling), **lists, **FIXED_SAMPLING}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +66,14 @@ class Generator(Protocol):
 class Engine(Generator, Protocol):
     """A rollout engine, driven from one event loop. Failures are `EngineError`; waits end in `DeadlineExceeded`."""
 
-    @property
-    def version(self) -> int:
-        """Weight version of new tokens."""
+    version: int
+    """Weight version of new tokens."""
+    tokens_generated: int
+    """New tokens since the start."""
 
     @property
     def running(self) -> int:
         """Responses in progress."""
-
-    @property
-    def tokens_generated(self) -> int:
-        """New tokens since the start."""
 
     async def start(self, deadline_s: float) -> None:
         """Ready to generate when it returns; a failure leaves no process behind."""

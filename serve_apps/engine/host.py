@@ -26,7 +26,7 @@ import numpy as np
 
 from schemas.rollouts import Sampling, StopReason, WeightSpan
 from serve_apps.engine import messages
-from serve_apps.engine.engine import Delta, GenerateRequest
+from serve_apps.engine.engine import Delta, GenerateRequest, sampling_params
 from serve_apps.engine.engine_folder import ARGUMENTS, clean
 from serve_apps.engine.plugin import SWITCH
 from slime_events.core.run.process_environment import GENERATES, yield_to_others
@@ -133,14 +133,15 @@ class Host:
     async def _generate(self, id: str, request: GenerateRequest) -> None:
         from sglang.srt.managers.io_struct import GenerateReqInput
 
-        resumed, response = len(request.resume), request.resume.tolist()
+        response = request.resume.tolist()
         if (ended := self._how_it_ended(request, response)) is not None:
             nothing = Delta(request.resume[:0], np.zeros(0, np.float32), (), ended, self._text(request, response))
             self.sender.send(messages.Piece(id, nothing))
             return
+        rest = {"max_new_tokens": request.sampling.max_new_tokens - len(response), "sampling_seed": request.seed}
         asked = GenerateReqInput(
             input_ids=request.prompt.tolist() + response,
-            sampling_params=sampling_parameters(request, resumed),
+            sampling_params=sampling_params(request.sampling) | rest,
             return_logprob=True,
             stream=True,
             rid=id,
@@ -241,23 +242,6 @@ def end_tokens(manager: Any) -> frozenset[int]:
     tokens = {tokenizer.eos_token_id, *(model.hf_eos_token_id or ())}
     tokens |= set(getattr(tokenizer, "additional_stop_token_ids", None) or ())
     return frozenset(token for token in tokens if token is not None)
-
-
-def sampling_parameters(request: GenerateRequest, resumed: int) -> dict[str, Any]:
-    """SGLang's sampling parameters for the rest of a response after `resumed` tokens."""
-    sampling = request.sampling
-    return {
-        "max_new_tokens": sampling.max_new_tokens - resumed,
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k,
-        "stop": list(sampling.stop),
-        "stop_token_ids": list(sampling.stop_token_ids),
-        "skip_special_tokens": sampling.skip_special_tokens,
-        "spaces_between_special_tokens": False,
-        "no_stop_trim": True,
-        "sampling_seed": request.seed,
-    }
 
 
 def how_it_ended(

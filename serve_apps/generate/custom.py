@@ -19,10 +19,10 @@ from schemas.ids import sibling_id
 from schemas.prompts import PromptSubmitted
 from schemas.rollouts import RolloutCompleted, RolloutRequested, StopReason, Timings, WeightSpan
 from schemas.subjects import everything_about
-from serve_apps.engine.engine import LogProbs, Tokens
+from serve_apps.engine.engine import LogProbs, Tokens, sampling_params
 from serve_apps.generate.function import GenerateFunction, GenerateSetup, UserLoop
 from serve_apps.generate.journal import Ended, Journal, TurnLog
-from serve_apps.generate.session import Session, sampling_params
+from serve_apps.generate.session import Session
 from serve_apps.rollout import Prompts, Rollout, RolloutContext, Suspended
 from slime_events.core.trajectory import Fetch, content_digest, mask_older_versions, merge_spans
 from slime_events.plugins.args_view import ArgsView

@@ -26,16 +26,13 @@ class GenerateFunction:
     """slime's signature: `async (args, sample, sampling_params[, evaluation])`, and optionally our `session`."""
 
     def __init__(self, path: str, user_dir: str | Path) -> None:
-        """Raises PlugPointMissing, NameTaken, PlugPointError (its import raised, or it is no coroutine function)."""
+        """Raises PlugPointMissing, NameTaken, and PlugPointError where it cannot be imported or called as it will be."""
         self._function = load_function(path, default_names=("generate",), user_dir=user_dir)
         self.name, self.digest = name_of(self._function), digest_of(self._function)
         if not inspect.iscoroutinefunction(self._function):
             raise PlugPointError(f"{self.name} has to be `async def`: it awaits its turns")
         names = inspect.signature(self._function).parameters
         self._optional = {name for name in ("evaluation", "session") if name in names}
-
-    def check(self) -> None:
-        """Raises PlugPointError where it cannot be called as it will be."""
         check_call(self._function, "(args, sample, sampling_params)", 3, self._optional)
 
     async def __call__(

@@ -20,7 +20,7 @@ from schemas.errors import GenerateDiffers, PlugPointError, ToolFailed, ToolInte
 from schemas.event import Event
 from schemas.rollouts import RolloutProgressed, Sampling, StopReason
 from schemas.turns import ToolCall, TurnBegun, TurnRecorded, TurnRole
-from serve_apps.engine.engine import Delta, GenerateRequest, LogProbs, Tokens
+from serve_apps.engine.engine import GenerateRequest, LogProbs, Tokens
 from serve_apps.rollout import Rollout, RolloutContext, Suspended, stream
 from slime_events.core.trajectory import Fetch, Trajectory
 
@@ -93,11 +93,11 @@ class TurnLog:
         """A turn that several lost engines began is one turn."""
         self._begun = {index: event for index, event in self._begun.items() if event.asked != asked}
 
-    def claim(self, asked: str, what: str) -> Ended | InFlight | None:
+    def claim(self, asked: str, call: ToolCall | None = None) -> Ended | InFlight | None:
         """The recorded turn of the same request, or None where this one is new.
 
-        asked: digest of the request; what: the request in words. Raises GenerateDiffers where the log holds another
-        request at this point; turns that overlapped may come in another order.
+        asked: digest of the request; call: of a tool, else it is a generation. Raises GenerateDiffers where the log
+        holds another request at this point; turns that overlapped may come in another order.
         """
         for index, ended in self._ended.items():
             if ended.event.asked == asked:
@@ -109,9 +109,9 @@ class TurnLog:
         first = next((turn for turn in self._unclaimed() if not turn.overlapping), None)
         if first is not None:
             raise GenerateDiffers(
-                f"rollout {self._sample}: run again after a crash, its generate function asks for {what} where the log "
-                f"has turn {first.index}, {_described(first)}: it must be deterministic (no clock, no randomness; "
-                "tools through session.call)"
+                f"rollout {self._sample}: run again after a crash, its generate function asks for {described(call)} "
+                f"where the log has turn {first.index}, {described(first.call)}: it must be deterministic (no "
+                "clock, no randomness; tools through session.call)"
             )
         return None
 
@@ -120,7 +120,7 @@ class TurnLog:
         if unclaimed := self._unclaimed():
             raise GenerateDiffers(
                 f"rollout {self._sample}: run again after a crash, its generate function ended without asking for turn "
-                f"{unclaimed[0].index}, {_described(unclaimed[0])}, which the log holds"
+                f"{unclaimed[0].index}, {described(unclaimed[0].call)}, which the log holds"
             )
 
     def _unclaimed(self) -> list[TurnBegun | TurnRecorded]:
@@ -129,14 +129,10 @@ class TurnLog:
         return sorted(events, key=lambda event: event.index)
 
 
-def _described(event: TurnBegun | TurnRecorded) -> str:
-    if event.role is TurnRole.TOOL and event.call is not None:
-        return described(event.call)
-    return "a generation"
-
-
-def described(call: ToolCall) -> str:
-    """A call in a message, with as much of its arguments as fits."""
+def described(call: ToolCall | None) -> str:
+    """A turn in a message: a call with as much of its arguments as fits, or a generation."""
+    if call is None:
+        return "a generation"
     arguments = ", ".join(f"{name}={value!r}" for name, value in call.arguments.items())
     return f"{call.name}({arguments if len(arguments) <= 120 else arguments[:117] + '...'})"
 
@@ -165,7 +161,7 @@ class Journal:
             content = hashlib.sha256(np.ascontiguousarray(prompt, "<i4").tobytes())
             content.update(_canonical.encode((sampling, seed)))
             asked, occurrence = self._name(content)
-            turn = self._turn_log.claim(asked, "a generation") or self._turn_log.new_turn(asked)
+            turn = self._turn_log.claim(asked) or self._turn_log.new_turn(asked)
             if isinstance(turn, InFlight):
                 seed = _seed(self._request.seed, occurrence) if seed is None else seed
                 turn = await self._generate(prompt, sampling, seed, turn)
@@ -180,7 +176,7 @@ class Journal:
         with self._keeping_failure():
             self._check()
             asked, _ = self._name(hashlib.sha256(_canonical.encode((call.name, call.arguments))))
-            known = self._turn_log.claim(asked, described(call))
+            known = self._turn_log.claim(asked, call)
             if isinstance(known, Ended):
                 return known
             if known is not None and not (known.call is not None and known.call.may_repeat and call.may_repeat):
@@ -263,13 +259,26 @@ class Journal:
             await self._context.append(events)
 
     async def _generate(self, prompt: Tokens, sampling: Sampling, seed: int, turn: InFlight) -> Ended:
-        begun = time.perf_counter()
-        self._begin(turn.index)
+        begun, has_begun = time.perf_counter(), turn.draft.length > 0
         rollout = Rollout(self._request, turn.draft, self._engine_id)
+
+        async def append(chunk: RolloutProgressed) -> int:
+            """With the first chunk goes the turn's beginning."""
+            nonlocal has_begun
+            beginning = [] if has_begun else [self._begun(turn, TurnRole.ASSISTANT)]
+            await self._append([*beginning, msgspec.structs.replace(chunk, turn=turn.index)])
+            has_begun = True
+            self._turn_log.generated += chunk.tokens.n
+            return 0  # the fence is over more than the turn
+
+        self._begin(turn.index)
         try:
-            last = await self._stream(rollout, turn, prompt, sampling, seed)
+            request = GenerateRequest(self._context.rid, prompt, sampling, seed, turn.draft.tokens)
+            last = await stream(self._context, request, rollout, append)
         finally:
             overlapping = self._end(turn.index)
+        if last is None:
+            raise Suspended(f"rollout {self._request.sample} is suspended in turn {turn.index}")
         done = rollout.end(last.finish or StopReason.STOP, last.text or "")
         extends, shared = self._continues(prompt)
         event = TurnRecorded(
@@ -294,24 +303,6 @@ class Journal:
         self._turn_log.generated += event.tokens.n
         turn.draft.join(done.start, done.tokens, done.log_probs, unpack)
         return Ended(event, turn.draft.tokens, turn.draft.log_probs)
-
-    async def _stream(self, rollout: Rollout, turn: InFlight, prompt: Tokens, sampling: Sampling, seed: int) -> Delta:
-        """The last delta of a generation. Its chunks are appended on the way, the first with the turn's beginning."""
-        has_begun = turn.draft.length > 0
-
-        async def append(chunk: RolloutProgressed) -> int:
-            nonlocal has_begun
-            beginning = [] if has_begun else [self._begun(turn, TurnRole.ASSISTANT)]
-            await self._append([*beginning, msgspec.structs.replace(chunk, turn=turn.index)])
-            has_begun = True
-            self._turn_log.generated += chunk.tokens.n
-            return 0  # the fence is over more than the turn
-
-        request = GenerateRequest(self._context.rid, prompt, sampling, seed, turn.draft.tokens)
-        last = await stream(self._context, request, rollout, append)
-        if last is None:
-            raise Suspended(f"rollout {self._request.sample} is suspended in turn {turn.index}")
-        return last
 
     def _continues(self, prompt: Tokens) -> tuple[int | None, int]:
         """(the turn that this prompt continues, how many tokens of the prompt that turn covers)."""

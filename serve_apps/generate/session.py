@@ -29,6 +29,7 @@ import numpy as np
 from schemas.errors import PlugPointError
 from schemas.rollouts import Sampling, StopReason
 from schemas.turns import ToolCall
+from serve_apps.engine.engine import FIXED_SAMPLING
 from serve_apps.generate.journal import InFlight, Journal
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import name_of
@@ -39,7 +40,7 @@ T = TypeVar("T")
 Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
 """A text, token ids, or chat messages."""
 _KNOWN = frozenset(Sampling.__struct_fields__)
-_FIXED: dict[str, Any] = {"no_stop_trim": True, "spaces_between_special_tokens": False}
+_ALLOWED = FIXED_SAMPLING | {"n": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,21 +185,15 @@ async def _call_tool(tool: Callable[..., Any], arguments: dict[str, Any], timeou
     return plain(result), ""
 
 
-def sampling_params(sampling: Sampling) -> dict[str, Any]:
-    """The sampling parameters that a generate function is given, under slime's names."""
-    lists = {"stop": list(sampling.stop), "stop_token_ids": list(sampling.stop_token_ids)}
-    return {**msgspec.structs.asdict(sampling), **lists, **_FIXED}
-
-
 def read_sampling(given: Sampling, params: Mapping[str, Any]) -> tuple[Sampling, int | None]:
     """The sampling of one turn and its seed: `params` override the run's. Raises PlugPointError for an unknown one."""
     own = {name: value for name, value in params.items() if value is not None}
-    seed, allowed = own.pop("sampling_seed", None), _FIXED | {"n": 1}
+    seed = own.pop("sampling_seed", None)
     for name in [name for name in own if name not in _KNOWN]:
-        if name not in allowed:
+        if name not in _ALLOWED:
             raise PlugPointError(f"sampling parameter {name!r} is not known here; known: {', '.join(sorted(_KNOWN))}")
-        if (value := own.pop(name)) != allowed[name]:
-            raise PlugPointError(f"sampling parameter {name} can only be {allowed[name]!r} here, not {value!r}")
+        if (value := own.pop(name)) != _ALLOWED[name]:
+            raise PlugPointError(f"sampling parameter {name} can only be {_ALLOWED[name]!r} here, not {value!r}")
     for name in own.keys() & {"stop", "stop_token_ids"}:
         own[name] = [own[name]] if isinstance(own[name], str) else list(own[name])
     try:

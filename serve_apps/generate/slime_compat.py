@@ -13,7 +13,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from schemas.errors import PlugPointError
-from serve_apps.generate.session import Session, current_session, sampling_params
+from serve_apps.engine.engine import sampling_params
+from serve_apps.generate.session import Session, current_session
 
 ROUTER = {"sglang_router_ip": "127.0.0.1", "sglang_router_port": 0}
 """The address on `args`. Nothing listens at port 0: a request without `post` is refused at once."""

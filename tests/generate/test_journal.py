@@ -226,10 +226,10 @@ def test_of_a_turn_that_was_begun_again_the_last_is_gone_on_with() -> None:
     for event in (begun(0), chunk(0, 0, 1, 2), begun(1), chunk(1, 0, 3), chunk(1, 1, 4)):
         turn_log.apply(event)
     assert (turn_log.generated, turn_log.next_index) == (4, 2)
-    found = turn_log.claim("same", "a generation")
+    found = turn_log.claim("same")
     assert isinstance(found, InFlight)
     assert (found.index, found.draft.tokens.tolist()) == (1, [3, 4])
-    assert turn_log.claim("same", "a generation") is None
+    assert turn_log.claim("same") is None
 
 
 def test_tokens_of_a_turn_lie_end_to_end() -> None:
@@ -245,10 +245,10 @@ def test_turns_that_overlapped_may_come_in_another_order(overlapping: bool) -> N
     turn_log = TurnLog("g-s0", unpack)
     turn_log.apply(begun(0, overlapping=overlapping))
     if overlapping:
-        assert turn_log.claim("other", "a generation") is None
+        assert turn_log.claim("other") is None
     else:
         with pytest.raises(GenerateDiffers):
-            turn_log.claim("other", "a generation")
+            turn_log.claim("other")
 
 
 async def session_of(log: MemoryLog) -> Session:

@@ -15,7 +15,8 @@ from schemas.errors import PlugPointError
 from schemas.rollouts import RolloutCompleted, RolloutFailed, Sampling
 from schemas.steps import StepCommitted
 from schemas.turns import TurnRecorded, TurnRole
-from serve_apps.generate.session import read_sampling, sampling_params
+from serve_apps.engine.engine import sampling_params
+from serve_apps.generate.session import read_sampling
 from serve_apps.generate.slime_compat import post
 from tests.generate.scene import a_run, events, setup
 from tests.simulation.crash import Crash, Fate, Half
