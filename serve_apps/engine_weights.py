@@ -3,7 +3,7 @@
     weights.published -> choose a version (`choose_version`) -> verify its files -> pause the rollouts that it may not
                          make -> load it under the others -> append weights.activated
 
-A rollout claims the versions that may make it, and generates only while the engine runs one of them (`PausingEngine`).
+A rollout claims the versions that may make it, and generates only while the engine runs one of them (`generate`).
 A training rollout accepts its requested version and every newer one, an evaluation exactly one version. The engine runs
 one version at a time, so one of them may have to wait:
 
@@ -19,6 +19,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass, replace
+from itertools import chain, count
 from typing import NamedTuple
 
 import numpy as np
@@ -166,10 +167,11 @@ class EngineWeights:
         self._next = version
         try:
             await self._pause(version)
-            await self._activate(folder, published, published_at)
+            activated = await self._activate(folder, published, published_at)
         finally:
             self._next = None
             self._notify()
+        await self._commit.append([Append(self._worker.enclose(activated))])
 
     async def _pause(self, version: int) -> None:
         """Abort the generations that `version` may not make, and wait until they have ended; they continue later.
@@ -206,8 +208,8 @@ class EngineWeights:
             await asyncio.sleep(POLL_S)
         return published.url
 
-    async def _activate(self, folder: str, published: WeightsPublished, published_at: int) -> None:
-        """Load the files under the running requests, and append weights.activated."""
+    async def _activate(self, folder: str, published: WeightsPublished, published_at: int) -> WeightsActivated:
+        """Load the files under the running requests."""
         begun = time.perf_counter()
         resumed = len(self._generating)
         await self._engine.update_weights(folder, published.version)
@@ -215,11 +217,9 @@ class EngineWeights:
         for claim in self._claims:
             accepted = claim.accepts(self._version)
             claim.waiting_since = None if accepted else claim.waiting_since or self._since
-        self._next = None
-        self._notify()
         returns = self._activations[published.version]
         self._activations[published.version] += 1
-        activated = WeightsActivated(
+        return WeightsActivated(
             version=published.version,
             engine=self._worker.id,
             digest=published.digest,
@@ -228,7 +228,6 @@ class EngineWeights:
             resumed=resumed,
             returns=returns,
         )
-        await self._commit.append([Append(self._worker.enclose(activated))])
 
     @contextlib.asynccontextmanager
     async def claimed_by(self, request: RolloutRequested) -> AsyncIterator[Claim]:
@@ -251,7 +250,7 @@ class EngineWeights:
         """
         try:
             async with asyncio.timeout(self._deadline_s):
-                while not claim.accepts(self._version) or self.pauses(claim):
+                while not claim.accepts(self._version) or self._pauses(claim):
                     if missing := self._missing.get(claim.newest):
                         raise WeightsDamaged(f"an evaluation needs weight version {claim.newest}: {missing}")
                     await self._changed.wait()
@@ -261,25 +260,39 @@ class EngineWeights:
                 f"waited {self._deadline_s:.0f} s for weight version {wanted}, engine has {self._version}"
             ) from None
 
-    def pauses(self, claim: Claim) -> bool:
+    def _pauses(self, claim: Claim) -> bool:
         """Whether weights are about to be loaded that the rollout does not accept."""
         return self._next is not None and not claim.accepts(self._next)
 
-    @contextlib.asynccontextmanager
-    async def generating(self, rid: str, claim: Claim) -> AsyncIterator[str]:
-        """A generation, from when it may begin; yields its name: `rid`, or a new one where a parallel turn has that."""
-        await self._wait_until_accepted(claim)
-        name, number = rid, 0
-        while name in self._generating:
-            number += 1
-            name = f"{rid}.{number}"
-        self._generating[name] = claim
-        try:
-            yield name
-        finally:
-            del self._generating[name]
-            if self._next is not None:
-                self._notify()
+    async def generate(self, claim: Claim, request: GenerateRequest) -> AsyncIterator[Delta]:
+        """See `Engine.generate`; paused while the engine runs weights that may not make the rollout.
+
+        After a pause it continues from its last token. Raises DeadlineExceeded.
+        """
+        made, paused = [request.resume], True
+        while paused:
+            paused = False
+            await self._wait_until_accepted(claim)
+            # A parallel turn of the rollout may have its name.
+            names = chain([request.rid], (f"{request.rid}.{number}" for number in count(1)))
+            rid = next(name for name in names if name not in self._generating)
+            self._generating[rid] = claim
+            try:
+                deltas = self._engine.generate(replace(request, rid=rid, resume=np.concatenate(made)))
+                async with contextlib.aclosing(deltas):  # type: ignore[type-var]
+                    async for delta in deltas:
+                        made.append(delta.tokens)
+                        for span in delta.spans:  # no older version may continue the work of a newer one
+                            claim.oldest = max(claim.oldest, span.version)
+                        ended = delta.finish is not None and delta.finish is not StopReason.ABORT
+                        paused = not ended and self._pauses(claim)
+                        yield replace(delta, finish=None, text=None) if paused else delta
+                        if paused:
+                            break
+            finally:
+                del self._generating[rid]
+                if self._next is not None:
+                    self._notify()
 
     def _notify(self) -> None:
         """Wake up every task that waits for a change."""
@@ -289,28 +302,3 @@ class EngineWeights:
     def _notify_of_evaluations(self) -> None:
         if any(claim.newest is not None for claim in self._claims):
             self._notify()
-
-
-class PausingEngine:
-    """An engine as one rollout sees it (a `Generator`): paused while it runs weights that may not make the rollout."""
-
-    def __init__(self, engine: Engine, weights: EngineWeights, claim: Claim) -> None:
-        self._engine, self._weights, self._claim = engine, weights, claim
-
-    async def generate(self, request: GenerateRequest) -> AsyncIterator[Delta]:
-        """See `Engine.generate`. After a pause it continues from its last token. Raises DeadlineExceeded."""
-        made, paused = [request.resume], True
-        while paused:
-            paused = False
-            async with self._weights.generating(request.rid, self._claim) as rid:
-                deltas = self._engine.generate(replace(request, rid=rid, resume=np.concatenate(made)))
-                async with contextlib.aclosing(deltas):  # type: ignore[type-var]
-                    async for delta in deltas:
-                        made.append(delta.tokens)
-                        for span in delta.spans:  # no older version may continue the work of a newer one
-                            self._claim.oldest = max(self._claim.oldest, span.version)
-                        ended = delta.finish is not None and delta.finish is not StopReason.ABORT
-                        paused = not ended and self._weights.pauses(self._claim)
-                        yield replace(delta, finish=None, text=None) if paused else delta
-                        if paused:
-                            break

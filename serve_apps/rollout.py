@@ -8,7 +8,7 @@ the log.
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -28,7 +28,7 @@ from schemas.rollouts import (
     WeightSpan,
 )
 from schemas.subjects import about
-from serve_apps.engine.engine import Delta, GenerateRequest, Generator, LogProbs, Tokens
+from serve_apps.engine.engine import Delta, GenerateRequest, LogProbs, Tokens
 from slime_events.core.trajectory import Trajectory, content_digest, mask_older_versions, merge_spans
 from storage.log import EventLog
 
@@ -140,11 +140,12 @@ class Rollout:
 class RolloutContext:
     """What the worker lends to one rollout.
 
-    rid: the rollout's name at the engine. append: appends events in one call, fenced on all events about the sample;
-    returns the position of the last. is_suspended: whether the rollout has to stop at a step boundary now.
+    generate: see `Engine.generate`. rid: the rollout's name at the engine. append: appends events in one call, fenced
+    on all events about the sample; returns the position of the last. is_suspended: whether the rollout has to stop at a
+    step boundary now.
     """
 
-    engine: Generator
+    generate: Callable[[GenerateRequest], AsyncIterator[Delta]]
     rule: ChunkRule
     rid: str
     append: Callable[[Sequence[Event]], Awaitable[int]]
@@ -167,7 +168,7 @@ async def stream(
     append: appends a chunk and returns its position. Raises what `append` raises, and EngineError where the engine ends
     the response in another way.
     """
-    deltas = context.engine.generate(request)
+    deltas = context.generate(request)
     async with contextlib.aclosing(deltas):  # type: ignore[type-var]  # so that a refused append ends it at once
         async for delta in deltas:
             rollout.add(delta)

@@ -38,7 +38,7 @@ from schemas.rollouts import (
 )
 from schemas.subjects import about, everything_about, of_type
 from serve_apps.engine.engine import Engine, GenerateRequest
-from serve_apps.engine_weights import Claim, EngineWeights, PausingEngine
+from serve_apps.engine_weights import Claim, EngineWeights
 from serve_apps.generate.custom import CustomGenerate
 from serve_apps.rollout import ChunkRule, Prompts, Rollout, RolloutContext, stream
 from slime_events.core.config.reward import RewardSettings
@@ -269,18 +269,17 @@ class RolloutWorker:
 
     async def _make(self, rollout: Rollout, delivery: Delivery, claim: Claim) -> None:
         """To the rollout's end in the log, or until it is suspended. Raises EngineError, Conflict."""
-        engine = PausingEngine(self._context.engine, self._weights, claim)
         append, is_suspended = partial(self._append, rollout, delivery), partial(self._is_suspended, delivery.recorded)
-        context = RolloutContext(engine, self._context.rule, rid_of(delivery), append, is_suspended)
+        generate = partial(self._weights.generate, claim)
+        context = RolloutContext(generate, self._context.rule, rid_of(delivery), append, is_suspended)
         if self._custom is not None:
             await self._custom.make(rollout, context)
             return
         last = None
         if not context.is_suspended():
-            request = rollout.request
-            prompt, resume = self._context.fetch(request.prompt), rollout.known.tokens
-            generate = GenerateRequest(context.rid, prompt, request.sampling, request.seed, resume)
-            last = await stream(context, generate, rollout, lambda chunk: context.append([chunk]))
+            asked, prompt = rollout.request, self._context.fetch(rollout.request.prompt)
+            request = GenerateRequest(context.rid, prompt, asked.sampling, asked.seed, rollout.known.tokens)
+            last = await stream(context, request, rollout, lambda chunk: context.append([chunk]))
         if last is None:
             await context.append([rollout.suspended()])
         else:

@@ -56,14 +56,7 @@ class Delta:
     text: str | None = None
 
 
-class Generator(Protocol):
-    """Generates responses."""
-
-    def generate(self, request: GenerateRequest) -> AsyncIterator[Delta]:
-        """Deltas up to the one with `finish`. Closing the iterator early aborts the response."""
-
-
-class Engine(Generator, Protocol):
+class Engine(Protocol):
     """A rollout engine, driven from one event loop. Failures are `EngineError`; waits end in `DeadlineExceeded`."""
 
     version: int
@@ -80,6 +73,9 @@ class Engine(Generator, Protocol):
 
     async def stop(self) -> None:
         """Leaves no process behind; running responses end in `EngineError`. Safe to call twice."""
+
+    def generate(self, request: GenerateRequest) -> AsyncIterator[Delta]:
+        """Deltas up to the one with `finish`. Closing the iterator early aborts the response."""
 
     async def score(self, request: GenerateRequest, tokens: Tokens) -> LogProbs:
         """Log-probs of `tokens` after the request's prompt and resumed part.

@@ -54,7 +54,7 @@ async def journal_of(log: MemoryLog, engine: str, script: Script | None = None, 
 
     scripted = ScriptedEngine(script)
     await scripted.start(1.0)
-    context = RolloutContext(scripted, ChunkRule(4, 100.0), "rid", append, lambda: suspended)
+    context = RolloutContext(scripted.generate, ChunkRule(4, 100.0), "rid", append, lambda: suspended)
     return Journal(Rollout(REQUEST, known, engine), turn_log, context)
 
 
