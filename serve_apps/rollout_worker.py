@@ -132,16 +132,15 @@ class RolloutWorker:
 
     async def run(self) -> None:
         """Work until the run is over. Running requests then go back to the queue at once."""
-        weights, follow = self._weights, (self._follow_boundary, self._follow_end)
-        parts = (weights.follow, weights.switch, *follow, self._take, self._renew)
-        tasks = [self._failed, *(asyncio.create_task(part(), name=part.__name__) for part in parts)]
+        parts = [self._weights.follow, self._weights.switch, self._follow_boundary, self._follow_end, self._take]
+        tasks = [asyncio.create_task(part(), name=part.__name__) for part in (*parts, self._renew)]
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait([*tasks, self._failed], return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
         finally:
             active = list(self._active.items())
-            await end_all(*tasks, *self._active)
+            await end_all(*tasks, *self._active, self._failed)
             unfinished = [delivery.release() for task, delivery in active if not _ended_well(task)]
             await asyncio.gather(*unfinished, return_exceptions=True)  # else the lease gives them back
 

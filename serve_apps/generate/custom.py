@@ -24,7 +24,7 @@ from serve_apps.generate.function import GenerateFunction, GenerateSetup, UserLo
 from serve_apps.generate.journal import Ended, Journal, TurnLog
 from serve_apps.generate.session import Session
 from serve_apps.rollout import Prompts, Rollout, RolloutContext, Suspended
-from slime_events.core.trajectory import Fetch, content_digest, mask_older_versions, merge_spans
+from slime_events.core.trajectory import Fetch, content_digest, mask_older_versions
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.rewards.outcome import outcome_event, outcome_of, plain
 from slime_events.plugins.sample import Sample, Status
@@ -180,7 +180,7 @@ def _spans(versions: Versions) -> tuple[WeightSpan, ...]:
     """One span per run of equal versions; tokens without a version have none."""
     edges = [0, *(np.nonzero(np.diff(versions))[0] + 1).tolist(), len(versions)]
     runs = (WeightSpan(start, end, int(versions[start])) for start, end in pairwise(edges))
-    return merge_spans((), tuple(run for run in runs if run.version != NO_VERSION))
+    return tuple(run for run in runs if run.version != NO_VERSION)
 
 
 class CustomGenerate:
@@ -235,9 +235,7 @@ class CustomGenerate:
 
     async def _run(self, request: RolloutRequested, prompt: PromptSubmitted, journal: Journal) -> Any:
         """What the function returns. An error in its turns goes before what the function made of it."""
-        session = Session(
-            journal, asyncio.get_running_loop(), self._tokenizer, request.sampling, self._args, prompt.tools
-        )
+        session = Session(journal, self._tokenizer, request.sampling, self._args, prompt.tools)
         call = self._function(
             self._args,
             sample_to_make(request, prompt),
@@ -267,9 +265,7 @@ class CustomGenerate:
         if self._args.group_rm:
             return []
         samples: list[Sample] = returned if isinstance(returned, list) else [returned]
-        key = self._args.reward_key
-        if request.purpose is Purpose.EVAL:
-            key = self._args.eval_reward_key or key
+        key = (self._args.eval_reward_key if request.purpose is Purpose.EVAL else None) or self._args.reward_key
         name, digest = self._function.name, self._function.digest
         return [
             outcome_event(event.sample, event.group, outcome_of(sample.reward, key, grader=name, grader_digest=digest))

@@ -39,6 +39,7 @@ from slime_events.plugins.sample import Sample
 T = TypeVar("T")
 Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
 """A text, token ids, or chat messages."""
+Tools = list[dict[str, Any]]
 _KNOWN = frozenset(Sampling.__struct_fields__)
 _ALLOWED = FIXED_SAMPLING | {"n": 1}
 
@@ -74,20 +75,13 @@ class Turn:
 
 
 class Session:
-    """The session of one rollout. Several tasks of the function may use it at once."""
+    """The session of one rollout, made on the worker's event loop. Several tasks of the function may use it at once."""
 
     def __init__(
-        self,
-        journal: Journal,
-        loop: asyncio.AbstractEventLoop,
-        tokenizer: Any,
-        sampling: Sampling,
-        args: ArgsView,
-        tools: list[dict[str, Any]] | None = None,
+        self, journal: Journal, tokenizer: Any, sampling: Sampling, args: ArgsView, tools: Tools | None = None
     ) -> None:
-        self._journal, self._loop, self._tools = journal, loop, tools
-        self.sampling = sampling
-        self.tokenizer, self.args = tokenizer, args
+        self._journal, self._loop, self._tools = journal, asyncio.get_running_loop(), tools
+        self.tokenizer, self.sampling, self.args = tokenizer, sampling, args
 
     def tokenize(self, prompt: Prompt) -> list[int]:
         """Token ids of a text, or of chat messages after the model's template, without special tokens added."""

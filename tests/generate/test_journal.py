@@ -254,7 +254,7 @@ def test_turns_that_overlapped_may_come_in_another_order(overlapping: bool) -> N
 async def session_of(log: MemoryLog) -> Session:
     await Participant(log, "conductor").append([REQUEST])
     journal = await journal_of(log, "e")
-    return Session(journal, asyncio.get_running_loop(), Letters(), REQUEST.sampling, ArgsView({}))
+    return Session(journal, Letters(), REQUEST.sampling, ArgsView({}))
 
 
 async def test_a_tool_has_its_time() -> None:
