@@ -124,9 +124,8 @@ class TurnLog:
             )
 
     def _unclaimed(self) -> list[TurnBegun | TurnRecorded]:
-        events: list[TurnBegun | TurnRecorded] = [*self._begun.values()]
-        events += [ended.event for ended in self._ended.values()]
-        return sorted(events, key=lambda event: event.index)
+        ended = (turn.event for turn in self._ended.values())
+        return sorted([*self._begun.values(), *ended], key=lambda event: event.index)
 
 
 def described(call: ToolCall | None) -> str:
