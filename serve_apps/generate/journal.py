@@ -147,8 +147,7 @@ class Journal:
         self._request, self._engine_id = rollout.request, rollout.engine
         self._turn_log, self._context = turn_log, context
         self._asked: Counter[str] = Counter()
-        self._overlapped: set[int] = set()
-        self._open: set[int] = set()
+        self._open: dict[int, bool] = {}
         self._append_lock = asyncio.Lock()
         self.turns: list[tuple[Tokens, Ended]] = []
         self.failure: BaseException | None = None
@@ -200,7 +199,7 @@ class Journal:
                 call=turn.call,
                 result=result,
                 error=error,
-                overlapping=self._end(turn.index),
+                overlapping=self._open.pop(turn.index),
                 seconds=seconds,
             )
             await self._append([event])
@@ -234,13 +233,10 @@ class Journal:
         return hashlib.sha256(f"{digest}:{occurrence}".encode()).hexdigest(), occurrence
 
     def _begin(self, index: int) -> None:
-        self._open.add(index)
+        """Open a turn; each open one is marked where there are several."""
+        self._open[index] = False
         if len(self._open) > 1:
-            self._overlapped |= self._open
-
-    def _end(self, index: int) -> bool:
-        self._open.discard(index)
-        return index in self._overlapped
+            self._open = dict.fromkeys(self._open, True)
 
     def _begun(self, turn: InFlight, role: TurnRole) -> TurnBegun:
         return TurnBegun(
@@ -250,7 +246,7 @@ class Journal:
             asked=turn.asked,
             engine=self._engine_id,
             call=turn.call,
-            overlapping=len(self._open - {turn.index}) > 0,
+            overlapping=len(self._open.keys() - {turn.index}) > 0,
         )
 
     async def _append(self, events: Sequence[Event]) -> None:
@@ -275,7 +271,7 @@ class Journal:
             request = GenerateRequest(self._context.rid, prompt, sampling, seed, turn.draft.tokens)
             last = await stream(self._context, request, rollout, append)
         finally:
-            overlapping = self._end(turn.index)
+            overlapping = self._open.pop(turn.index)
         if last is None:
             raise Suspended(f"rollout {self._request.sample} is suspended in turn {turn.index}")
         done = rollout.end(last.finish or StopReason.STOP, last.text or "")
