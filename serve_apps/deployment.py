@@ -38,11 +38,7 @@ class RolloutEngine:
     """A replica. Its work is a task of its own, which Serve does not see: `check_health` watches it."""
 
     def __init__(
-        self,
-        address: RunAddress,
-        settings: EngineSettings,
-        reward: RewardSettings,
-        generate: GenerateSetup | None = None,
+        self, address: RunAddress, settings: EngineSettings, reward: RewardSettings, generate: GenerateSetup | None
     ) -> None:
         self._address, self._settings, self._reward, self._generate = address, settings, reward, generate
         self._task = asyncio.get_event_loop().create_task(self._serve(), name="rollouts")

@@ -239,9 +239,8 @@ class Host:
 def end_tokens(manager: Any) -> frozenset[int]:
     """The tokens that end every response in SGLang's scheduler. manager: its tokenizer manager."""
     tokenizer, model = manager.tokenizer, manager.model_config
-    tokens = {tokenizer.eos_token_id, *(model.hf_eos_token_id or ())}
-    tokens |= set(getattr(tokenizer, "additional_stop_token_ids", None) or ())
-    return frozenset(token for token in tokens if token is not None)
+    more = getattr(tokenizer, "additional_stop_token_ids", None) or ()
+    return frozenset({tokenizer.eos_token_id, *(model.hf_eos_token_id or ()), *more} - {None})
 
 
 def how_it_ended(
