@@ -64,10 +64,6 @@ class Engine(Protocol):
     tokens_generated: int
     """New tokens since the start."""
 
-    @property
-    def running(self) -> int:
-        """Responses in progress."""
-
     async def start(self, deadline_s: float) -> None:
         """Ready to generate when it returns; a failure leaves no process behind."""
 

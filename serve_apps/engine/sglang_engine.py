@@ -62,10 +62,6 @@ class SglangEngine:
         self.tokens_generated = 0
         self.scheduler_pids: tuple[int, ...] = ()
 
-    @property
-    def running(self) -> int:
-        return len(self._answers)
-
     async def start(self, deadline_s: float) -> None:
         """Start the host and wait until SGLang can generate. Raises EngineError with SGLang's own reason."""
         if self._host is not None:
