@@ -16,7 +16,7 @@ from schemas.workers import WorkerLost
 from serve_apps.engine.engine import Engine
 from serve_apps.engine.sglang_engine import SglangEngine
 from serve_apps.engine_weights import EngineWeights
-from serve_apps.generate.custom import custom_generate
+from serve_apps.generate.custom import CustomGenerate
 from serve_apps.generate.function import GenerateSetup
 from serve_apps.rollout import ChunkRule
 from serve_apps.rollout_worker import TAKE_LIMIT, EngineContext, InlineRewards, RolloutWorker
@@ -25,6 +25,7 @@ from slime_events.core.config.reward import RewardSettings
 from slime_events.core.run.join import join_run
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import RunAddress
+from slime_events.plugins.tokenizer import load_tokenizer
 from storage.blobs import BlobStore
 from storage.group_commit import GroupCommit
 from storage.payloads import fetch, offload_async
@@ -37,44 +38,57 @@ class RolloutEngine:
     """A replica. Its work is a task of its own, which Serve does not see: `check_health` watches it."""
 
     def __init__(
-        self,
-        address: RunAddress,
-        settings: EngineSettings,
-        reward: RewardSettings,
-        generate: GenerateSetup | None = None,
+        self, address: RunAddress, settings: EngineSettings, reward: RewardSettings, generate: GenerateSetup | None
     ) -> None:
-        work = serve_rollouts(address, settings, reward, generate)
-        self._task = asyncio.get_event_loop().create_task(work, name="rollouts")
+        self._address, self._settings, self._reward, self._generate = address, settings, reward, generate
+        self._task = asyncio.get_event_loop().create_task(self._serve(), name="rollouts")
 
     async def check_health(self) -> None:
         """Serve replaces the replica when its work failed; its requests are delivered again to others."""
         if self._task.done() and not self._task.cancelled() and (error := self._task.exception()) is not None:
             raise EngineError(f"the replica's work ended: {error}") from error
 
+    async def _serve(self) -> None:
+        """Serve rollouts until the run is over.
 
-async def serve_rollouts(
-    address: RunAddress, settings: EngineSettings, reward: RewardSettings, generate: GenerateSetup | None = None
-) -> None:
-    """Serve rollouts until the run is over.
-
-    An engine that is lost is replaced here, in the same process: Serve replaces a replica only at its third failed
-    check, and by a new process. An engine that cannot be started at all is left to Serve.
-    """
-    while True:
-        async with join_run(address, "engine") as worker:
-            begun = time.perf_counter()
-            async with _loss_recorded(worker):
-                engine: Engine = SglangEngine(settings, log=Path(address.folder) / "logs" / f"sglang-{worker.id}.log")
-                await engine.start(START_DEADLINE_S)
-            try:
+        An engine that is lost is replaced here, in the same process: Serve replaces a replica only at its third failed
+        check, and by a new process. An engine that cannot be started at all is left to Serve.
+        """
+        logs = Path(self._address.folder) / "logs"
+        while True:
+            async with join_run(self._address, "engine") as worker:
+                begun = time.perf_counter()
                 async with _loss_recorded(worker):
-                    await worker.join({"engine": time.perf_counter() - begun})
-                    await _work(worker, engine, address, settings, reward, generate)
-                return
-            except EngineError as error:
-                log.warning("%s is lost, another engine takes its place: %s", worker.id, error)
-            finally:
-                await engine.stop()
+                    engine: Engine = SglangEngine(self._settings, log=logs / f"sglang-{worker.id}.log")
+                    await engine.start(START_DEADLINE_S)
+                try:
+                    async with _loss_recorded(worker):
+                        await worker.join({"engine": time.perf_counter() - begun})
+                        await self._work(worker, engine)
+                    return
+                except EngineError as error:
+                    log.warning("%s is lost, another engine takes its place: %s", worker.id, error)
+                finally:
+                    await engine.stop()
+
+    async def _work(self, worker: Participant, engine: Engine) -> None:
+        """Make rollouts with one engine until the run is over."""
+        address, settings, blobs = self._address, self._settings, BlobStore(self._address.blob_url)
+        fetching, room = partial(fetch, blobs=blobs), settings.sglang_server_concurrency
+        async with contextlib.AsyncExitStack() as stack:
+            commit, custom = await stack.enter_async_context(GroupCommit(worker.log)), None
+            if (setup := self._generate) is not None:
+                custom = CustomGenerate(setup, load_tokenizer(setup.tokenizer), worker.log, fetching, room)
+                stack.callback(custom.close)
+            weights = EngineWeights(worker, engine, commit, url=address.weights_url, hold_s=settings.eval_hold_seconds)
+            rule = ChunkRule(settings.chunk_tokens, settings.chunk_seconds)
+            await RolloutWorker(
+                EngineContext(worker, engine, commit, fetching, partial(offload_async, blobs=blobs), weights, rule),
+                room,
+                take_limit=TAKE_LIMIT if settings.replicas > 1 else room,
+                custom=custom,
+                rewards=InlineRewards(self._reward, worker.log),
+            ).run()
 
 
 @contextlib.asynccontextmanager
@@ -87,28 +101,6 @@ async def _loss_recorded(worker: Participant) -> AsyncIterator[None]:
         with contextlib.suppress(StorageError):
             await worker.append([WorkerLost(worker=worker.id, role=worker.role, reason=reason)])
         raise
-
-
-async def _work(
-    worker: Participant,
-    engine: Engine,
-    address: RunAddress,
-    settings: EngineSettings,
-    reward: RewardSettings,
-    generate: GenerateSetup | None,
-) -> None:
-    blobs = BlobStore(address.blob_url)
-    fetching, room = partial(fetch, blobs=blobs), settings.sglang_server_concurrency
-    async with GroupCommit(worker.log) as commit, custom_generate(generate, worker.log, fetching, room=room) as custom:
-        weights = EngineWeights(worker, engine, commit, url=address.weights_url, hold_s=settings.eval_hold_seconds)
-        rule = ChunkRule(settings.chunk_tokens, settings.chunk_seconds)
-        await RolloutWorker(
-            EngineContext(worker, engine, commit, fetching, partial(offload_async, blobs=blobs), weights, rule),
-            room,
-            take_limit=TAKE_LIMIT if settings.replicas > 1 else room,
-            custom=custom,
-            rewards=InlineRewards(reward, worker.log),
-        ).run()
 
 
 def rollout_app(

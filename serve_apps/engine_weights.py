@@ -3,7 +3,7 @@
     weights.published -> choose a version (`choose_version`) -> verify its files -> pause the rollouts that it may not
                          make -> load it under the others -> append weights.activated
 
-A rollout claims the versions that may make it, and generates only while the engine runs one of them (`PausingEngine`).
+A rollout claims the versions that may make it, and generates only while the engine runs one of them (`generate`).
 A training rollout accepts its requested version and every newer one, an evaluation exactly one version. The engine runs
 one version at a time, so one of them may have to wait:
 
@@ -19,6 +19,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass, replace
+from itertools import chain, count
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +28,7 @@ from schemas.errors import DeadlineExceeded, EngineError, WeightsDamaged
 from schemas.rollouts import RolloutRequested, StopReason
 from schemas.subjects import of_type
 from schemas.weights import WeightsActivated, WeightsPublished
-from serve_apps.engine.engine import Delta, Engine, GenerateRequest, Tokens
+from serve_apps.engine.engine import Delta, Engine, GenerateRequest
 from slime_events.core.run.participant import Participant
 from storage.follow import Follower
 from storage.group_commit import GroupCommit
@@ -117,7 +118,6 @@ class EngineWeights:
         self._next: int | None = None
         self._since = time.monotonic()
         self._claims: set[Claim] = set()
-        self._evaluations = 0
         self._generating: dict[str, Claim] = {}
         self._changed = asyncio.Event()
 
@@ -146,19 +146,16 @@ class EngineWeights:
                     await changed.wait()
 
     def _choose(self) -> Choice:
-        if not self._evaluations:
-            return Choice(self._newest)
-        now = time.monotonic()
         claims = [claim for claim in self._claims if claim.newest not in self._missing]
-        return choose_version(self._version, self._newest, claims, now=now, since=self._since, hold_s=self._hold_s)
+        return choose_version(
+            self._version, self._newest, claims, now=time.monotonic(), since=self._since, hold_s=self._hold_s
+        )
 
     async def _switch_to(self, version: int) -> None:
-        if version not in self._published:
-            self._missing[version] = f"version {version} was never published"
-            self._notify()
-            return
-        published, published_at = self._published[version]
         try:
+            if version not in self._published:
+                raise WeightsDamaged(f"version {version} was never published")
+            published, published_at = self._published[version]
             folder = await self._find(published)
             await asyncio.to_thread(verify, folder, published.digest)
         except WeightsDamaged as error:
@@ -170,10 +167,11 @@ class EngineWeights:
         self._next = version
         try:
             await self._pause(version)
-            await self._activate(folder, published, published_at)
+            activated = await self._activate(folder, published, published_at)
         finally:
             self._next = None
             self._notify()
+        await self._commit.append([Append(self._worker.enclose(activated))])
 
     async def _pause(self, version: int) -> None:
         """Abort the generations that `version` may not make, and wait until they have ended; they continue later.
@@ -210,8 +208,8 @@ class EngineWeights:
             await asyncio.sleep(POLL_S)
         return published.url
 
-    async def _activate(self, folder: str, published: WeightsPublished, published_at: int) -> None:
-        """Load the files under the running requests, and append weights.activated."""
+    async def _activate(self, folder: str, published: WeightsPublished, published_at: int) -> WeightsActivated:
+        """Load the files under the running requests."""
         begun = time.perf_counter()
         resumed = len(self._generating)
         await self._engine.update_weights(folder, published.version)
@@ -219,11 +217,9 @@ class EngineWeights:
         for claim in self._claims:
             accepted = claim.accepts(self._version)
             claim.waiting_since = None if accepted else claim.waiting_since or self._since
-        self._next = None
-        self._notify()
         returns = self._activations[published.version]
         self._activations[published.version] += 1
-        activated = WeightsActivated(
+        return WeightsActivated(
             version=published.version,
             engine=self._worker.id,
             digest=published.digest,
@@ -232,24 +228,20 @@ class EngineWeights:
             resumed=resumed,
             returns=returns,
         )
-        await self._commit.append([Append(self._worker.enclose(activated))])
 
     @contextlib.asynccontextmanager
     async def claimed_by(self, request: RolloutRequested) -> AsyncIterator[Claim]:
         """While a rollout is made; entered once the engine runs weights that it accepts. See `_wait_until_accepted`."""
         claim = Claim(request.min_version, request.max_version)
         claim.waiting_since = None if claim.accepts(self._version) else time.monotonic()
-        is_evaluation = claim.newest is not None
         self._claims.add(claim)
-        self._evaluations += is_evaluation
         self._notify_of_evaluations()
         try:
             await self._wait_until_accepted(claim)
             yield claim
         finally:
-            self._claims.discard(claim)
             self._notify_of_evaluations()
-            self._evaluations -= is_evaluation
+            self._claims.discard(claim)
 
     async def _wait_until_accepted(self, claim: Claim) -> None:
         """Wait until the engine runs weights that the rollout accepts, and is not about to leave them.
@@ -258,7 +250,7 @@ class EngineWeights:
         """
         try:
             async with asyncio.timeout(self._deadline_s):
-                while not claim.accepts(self._version) or self.pauses(claim):
+                while not claim.accepts(self._version) or self._pauses(claim):
                     if missing := self._missing.get(claim.newest):
                         raise WeightsDamaged(f"an evaluation needs weight version {claim.newest}: {missing}")
                     await self._changed.wait()
@@ -268,25 +260,39 @@ class EngineWeights:
                 f"waited {self._deadline_s:.0f} s for weight version {wanted}, engine has {self._version}"
             ) from None
 
-    def pauses(self, claim: Claim) -> bool:
+    def _pauses(self, claim: Claim) -> bool:
         """Whether weights are about to be loaded that the rollout does not accept."""
         return self._next is not None and not claim.accepts(self._next)
 
-    @contextlib.asynccontextmanager
-    async def generating(self, rid: str, claim: Claim) -> AsyncIterator[str]:
-        """A generation, from when it may begin; yields its name: `rid`, or a new one where a parallel turn has that."""
-        await self._wait_until_accepted(claim)
-        name, number = rid, 0
-        while name in self._generating:
-            number += 1
-            name = f"{rid}.{number}"
-        self._generating[name] = claim
-        try:
-            yield name
-        finally:
-            del self._generating[name]
-            if self._next is not None:
-                self._notify()
+    async def generate(self, claim: Claim, request: GenerateRequest) -> AsyncIterator[Delta]:
+        """See `Engine.generate`; paused while the engine runs weights that may not make the rollout.
+
+        After a pause it continues from its last token. Raises DeadlineExceeded.
+        """
+        made, paused = [request.resume], True
+        while paused:
+            paused = False
+            await self._wait_until_accepted(claim)
+            # A parallel turn of the rollout may have its name.
+            names = chain([request.rid], (f"{request.rid}.{number}" for number in count(1)))
+            rid = next(name for name in names if name not in self._generating)
+            self._generating[rid] = claim
+            try:
+                deltas = self._engine.generate(replace(request, rid=rid, resume=np.concatenate(made)))
+                async with contextlib.aclosing(deltas):  # type: ignore[type-var]
+                    async for delta in deltas:
+                        made.append(delta.tokens)
+                        for span in delta.spans:  # no older version may continue the work of a newer one
+                            claim.oldest = max(claim.oldest, span.version)
+                        ended = delta.finish is not None and delta.finish is not StopReason.ABORT
+                        paused = not ended and self._pauses(claim)
+                        yield replace(delta, finish=None, text=None) if paused else delta
+                        if paused:
+                            break
+            finally:
+                del self._generating[rid]
+                if self._next is not None:
+                    self._notify()
 
     def _notify(self) -> None:
         """Wake up every task that waits for a change."""
@@ -294,31 +300,5 @@ class EngineWeights:
         self._changed = asyncio.Event()
 
     def _notify_of_evaluations(self) -> None:
-        if self._evaluations:
+        if any(claim.newest is not None for claim in self._claims):
             self._notify()
-
-
-class PausingEngine:
-    """An engine as one rollout sees it (a `Generator`): paused while it runs weights that may not make the rollout."""
-
-    def __init__(self, engine: Engine, weights: EngineWeights, claim: Claim) -> None:
-        self._engine, self._weights, self._claim = engine, weights, claim
-
-    async def generate(self, request: GenerateRequest) -> AsyncIterator[Delta]:
-        """See `Engine.generate`. After a pause it continues from its last token. Raises DeadlineExceeded."""
-        made: list[Tokens] = [request.resume]
-        paused = True
-        while paused:
-            paused = False
-            async with self._weights.generating(request.rid, self._claim) as rid:
-                deltas = self._engine.generate(replace(request, rid=rid, resume=np.concatenate(made)))
-                async with contextlib.aclosing(deltas):  # type: ignore[type-var]
-                    async for delta in deltas:
-                        made.append(delta.tokens)
-                        for span in delta.spans:  # no older version may continue the work of a newer one
-                            self._claim.oldest = max(self._claim.oldest, span.version)
-                        ended = delta.finish is not None and delta.finish is not StopReason.ABORT
-                        paused = not ended and self._weights.pauses(self._claim)
-                        yield replace(delta, finish=None, text=None) if paused else delta
-                        if paused:
-                            break

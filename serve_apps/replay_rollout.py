@@ -5,8 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from schemas.rollouts import StopReason, WeightSpan
-from serve_apps.engine.engine import Engine, GenerateRequest
+from serve_apps.engine.engine import Delta, Engine, GenerateRequest
 from slime_events.analysis.replay_rollout.compare import SpanTokens
 from slime_events.analysis.replay_rollout.recorded import RecordedRollout
 
@@ -35,29 +34,16 @@ async def replay(
         if force:
             tokens = rollout.tokens[span.start : span.end]
             spans.append(SpanTokens(span=span, tokens=tokens, log_probs=await engine.score(request, tokens)))
-        else:
-            spans.append(await _generated(engine, rollout, span, request))
+            continue
+        # To the span's end; one token further where the rollout ended there, to see that the engine ends there too.
+        wanted, made = span.end - span.start + rollout.ends(span), list[Delta]()
+        deltas = engine.generate(request)
+        async with contextlib.aclosing(deltas):  # type: ignore[type-var]  # closed early, it ends the response
+            async for delta in deltas:
+                made.append(delta)
+                if sum(len(delta.tokens) for delta in made) >= wanted:
+                    break
+        tokens = np.concatenate([delta.tokens for delta in made])[:wanted]
+        log_probs = np.concatenate([delta.log_probs for delta in made])[:wanted]
+        spans.append(SpanTokens(span=span, tokens=tokens, log_probs=log_probs, stop=made[-1].finish))
     return spans
-
-
-async def _generated(
-    engine: Engine, rollout: RecordedRollout, span: WeightSpan, request: GenerateRequest
-) -> SpanTokens:
-    """To the span's end; one token further where the rollout ended there, to see that the engine ends there too."""
-    wanted = span.end - span.start + (1 if rollout.ends(span) else 0)
-    tokens, log_probs = [np.zeros(0, np.int32)], [np.zeros(0, np.float32)]
-    stop: StopReason | None = None
-    deltas = engine.generate(request)
-    async with contextlib.aclosing(deltas):  # type: ignore[type-var]  # closed early, it ends the response
-        async for delta in deltas:
-            tokens.append(delta.tokens)
-            log_probs.append(delta.log_probs)
-            stop = delta.finish
-            if sum(map(len, tokens)) >= wanted:
-                break
-    return SpanTokens(
-        span=span,
-        tokens=np.concatenate(tokens)[:wanted],
-        log_probs=np.concatenate(log_probs)[:wanted],
-        stop=stop,
-    )

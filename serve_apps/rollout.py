@@ -8,13 +8,12 @@ the log.
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
-from schemas.arrays import pack, pack_log_probs, pack_tokens
+from schemas.arrays import pack, pack_log_probs, pack_tokens, unpack
 from schemas.errors import EngineError, StorageError
 from schemas.event import Event
 from schemas.prompts import PromptSubmitted
@@ -29,7 +28,7 @@ from schemas.rollouts import (
     WeightSpan,
 )
 from schemas.subjects import about
-from serve_apps.engine.engine import Delta, GenerateRequest, Generator, LogProbs, Tokens
+from serve_apps.engine.engine import Delta, GenerateRequest, LogProbs, Tokens
 from slime_events.core.trajectory import Trajectory, content_digest, mask_older_versions, merge_spans
 from storage.log import EventLog
 
@@ -58,9 +57,7 @@ class Rollout:
     engine: str
     begun: float = field(default_factory=time.perf_counter)
     queued: float = 0.0
-    new_tokens: list[Tokens] = field(default_factory=list)
-    new_log_probs: list[LogProbs] = field(default_factory=list)
-    new_spans: tuple[WeightSpan, ...] = ()
+    new: list[Delta] = field(default_factory=list)
     new_length: int = 0
     appended_at: float = field(default_factory=time.perf_counter)
 
@@ -72,33 +69,27 @@ class Rollout:
     def add(self, delta: Delta) -> None:
         """Add new tokens from the engine."""
         if len(delta.tokens):
-            self.new_tokens.append(delta.tokens)
-            self.new_log_probs.append(delta.log_probs)
-            self.new_spans = merge_spans(self.new_spans, delta.spans)
+            self.new.append(delta)
             self.new_length += len(delta.tokens)
-
-    def due(self, rule: ChunkRule) -> bool:
-        """Whether a chunk is to be appended now."""
-        return rule.due(self.new_length, time.perf_counter() - self.appended_at)
 
     def chunk(self) -> RolloutProgressed:
         """The new tokens as an event. Call `appended` once it is in the log."""
-        tokens, log_probs = self._new()
+        tokens, log_probs, spans = self._new()
         return RolloutProgressed(
             sample=self.request.sample,
             attempt=self.request.attempt,
             start=self.known.length,
             tokens=pack_tokens(tokens),
             log_probs=pack_log_probs(log_probs),
-            spans=self.new_spans,
+            spans=merge_spans((), spans),
             engine=self.engine,
         )
 
     def end(self, stop: StopReason, text: str) -> RolloutCompleted:
         """The whole response, with the tokens that no chunk holds yet."""
-        tokens, log_probs = self._new()
+        tokens, log_probs, spans = self._new()
         whole = np.concatenate([self.known.tokens, tokens])
-        spans = merge_spans(self.known.spans, self.new_spans)
+        spans = merge_spans(self.known.spans, spans)
         mask = mask_older_versions(spans, len(whole)) if self.request.mask_older else None
         return RolloutCompleted(
             sample=self.request.sample,
@@ -132,31 +123,29 @@ class Rollout:
             engine=self.engine,
         )
 
-    def appended(self, position: int) -> None:
+    def appended(self, chunk: RolloutProgressed, position: int) -> None:
         """The chunk is in the log at `position`; its tokens are known from now on."""
-        tokens, log_probs = self._new()
-        self.known.tokens = np.concatenate([self.known.tokens, tokens])
-        self.known.log_probs = np.concatenate([self.known.log_probs, log_probs])
-        self.known.spans = merge_spans(self.known.spans, self.new_spans)
+        self.known.progress(chunk, unpack)
         self.known.position = position
-        self.new_tokens, self.new_log_probs, self.new_spans, self.new_length = [], [], (), 0
+        self.new, self.new_length = [], 0
         self.appended_at = time.perf_counter()
 
-    def _new(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
-        if not self.new_tokens:
-            return np.zeros(0, np.int32), np.zeros(0, np.float32)
-        return np.concatenate(self.new_tokens), np.concatenate(self.new_log_probs)
+    def _new(self) -> tuple[Tokens, LogProbs, tuple[WeightSpan, ...]]:
+        tokens = np.concatenate([np.zeros(0, np.int32), *(delta.tokens for delta in self.new)])
+        log_probs = np.concatenate([np.zeros(0, np.float32), *(delta.log_probs for delta in self.new)])
+        return tokens, log_probs, tuple(span for delta in self.new for span in delta.spans)
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutContext:
     """What the worker lends to one rollout.
 
-    rid: the rollout's name at the engine. append: appends events in one call, fenced on all events about the sample;
-    returns the position of the last. is_suspended: whether the rollout has to stop at a step boundary now.
+    generate: see `Engine.generate`. rid: the rollout's name at the engine. append: appends events in one call, fenced
+    on all events about the sample; returns the position of the last. is_suspended: whether the rollout has to stop at a
+    step boundary now.
     """
 
-    engine: Generator
+    generate: Callable[[GenerateRequest], AsyncIterator[Delta]]
     rule: ChunkRule
     rid: str
     append: Callable[[Sequence[Event]], Awaitable[int]]
@@ -179,15 +168,17 @@ async def stream(
     append: appends a chunk and returns its position. Raises what `append` raises, and EngineError where the engine ends
     the response in another way.
     """
-    deltas = context.engine.generate(request)
+    deltas = context.generate(request)
     async with contextlib.aclosing(deltas):  # type: ignore[type-var]  # so that a refused append ends it at once
         async for delta in deltas:
             rollout.add(delta)
             aborted, suspended = delta.finish is StopReason.ABORT, context.is_suspended()
             if delta.finish is not None and not aborted:
                 return delta
-            if rollout.due(context.rule) or ((aborted or suspended) and rollout.new_length):
-                rollout.appended(await append(rollout.chunk()))
+            due = context.rule.due(rollout.new_length, time.perf_counter() - rollout.appended_at)
+            if due or ((aborted or suspended) and rollout.new_length):
+                chunk = rollout.chunk()
+                rollout.appended(chunk, await append(chunk))
             if suspended:
                 return None
             if aborted:

@@ -38,13 +38,13 @@ from schemas.rollouts import (
 )
 from schemas.subjects import about, everything_about, of_type
 from serve_apps.engine.engine import Engine, GenerateRequest
-from serve_apps.engine_weights import Claim, EngineWeights, PausingEngine
+from serve_apps.engine_weights import Claim, EngineWeights
 from serve_apps.generate.custom import CustomGenerate
 from serve_apps.rollout import ChunkRule, Prompts, Rollout, RolloutContext, stream
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import Incarnation
-from slime_events.core.trajectory import Fetch, Trajectories
+from slime_events.core.trajectory import Fetch, Trajectories, Trajectory
 from slime_events.plugins.rewards.outcome import outcome_event
 from slime_events.plugins.rewards.worker import InlineGrader
 from slime_events.plugins.sample_view import completed_sample
@@ -128,20 +128,19 @@ class RolloutWorker:
         self._active: dict[asyncio.Task[None], Delivery] = {}
         self._newest: dict[str, asyncio.Task[None]] = {}
         self._boundary = 0
-        self._failed: asyncio.Queue[BaseException] = asyncio.Queue()
+        self._failed: asyncio.Future[None] = asyncio.Future()
 
     async def run(self) -> None:
         """Work until the run is over. Running requests then go back to the queue at once."""
         parts = [self._weights.follow, self._weights.switch, self._follow_boundary, self._follow_end, self._take]
-        parts += [self._renew, self._raise_failure]
-        tasks = [asyncio.create_task(part(), name=part.__name__) for part in parts]
+        tasks = [asyncio.create_task(part(), name=part.__name__) for part in (*parts, self._renew)]
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait([*tasks, self._failed], return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
         finally:
             active = list(self._active.items())
-            await end_all(*tasks, *self._active)
+            await end_all(*tasks, *self._active, self._failed)
             unfinished = [delivery.release() for task, delivery in active if not _ended_well(task)]
             await asyncio.gather(*unfinished, return_exceptions=True)  # else the lease gives them back
 
@@ -152,9 +151,6 @@ class RolloutWorker:
                 for recorded in await follower.next(wait_s=60.0):
                     over = self._participant.is_over(over, recorded.envelope.event)
 
-    async def _raise_failure(self) -> None:
-        raise await self._failed.get()
-
     async def _follow_boundary(self) -> None:
         """Follow the batches that suspend, and abort the rollouts that the newest one suspends.
 
@@ -162,15 +158,11 @@ class RolloutWorker:
         """
         subject = of_type(self._log.run, "batch.sealed")
         newest = await self._log.last(subject)
-        async with Follower(self._log, newest.position if newest else 1, subject) as follower:
-            while True:
-                before = self._boundary
-                for recorded in await follower.next(wait_s=60.0):
-                    if isinstance(recorded.envelope.event, BatchSealed) and recorded.envelope.event.suspends:
-                        self._boundary = recorded.position
-                if self._boundary > before:
-                    suspended = [rid_of(d) for d in self._active.values() if self._is_suspended(d.recorded)]
-                    await asyncio.gather(*map(self._context.engine.abort, suspended))
+        async for recorded in self._log.read(newest.position if newest else 1, subject, follow=True):
+            if isinstance(recorded.envelope.event, BatchSealed) and recorded.envelope.event.suspends:
+                self._boundary = recorded.position
+                suspended = [rid_of(d) for d in self._active.values() if self._is_suspended(d.recorded)]
+                await asyncio.gather(*map(self._context.engine.abort, suspended))
 
     def _is_suspended(self, requested: Recorded) -> bool:
         """Whether a batch that suspends was sealed after this request. Evaluations are never suspended."""
@@ -198,20 +190,20 @@ class RolloutWorker:
         may have forgotten what it delivered, and delivers it again as if for the first time. The earlier delivery ends
         at the latest with this worker, which checks its engine's health.
         """
-        sample = delivery.recorded.envelope.event.entity()
+        sample = _request_of(delivery.recorded).sample
         task = asyncio.create_task(self._work(delivery, after=self._newest.get(sample)))
-        self._active[task] = delivery
-        self._newest[sample] = task
+        self._active[task], self._newest[sample] = delivery, task
         task.add_done_callback(self._finished)
 
     def _finished(self, task: asyncio.Task[None]) -> None:
-        sample = self._active[task].recorded.envelope.event.entity()
+        sample = _request_of(self._active[task].recorded).sample
         if self._newest.get(sample) is task:
             del self._newest[sample]
-        if task.cancelled() or task.exception() is None:
-            self._active.pop(task, None)
-        elif (error := task.exception()) is not None:
-            self._failed.put_nowait(error)  # it stays active, so that its request is given back
+        error = None if task.cancelled() else task.exception()
+        if error is None:
+            del self._active[task]
+        elif not self._failed.done():
+            self._failed.set_exception(error)  # the task stays active, so that its request is given back
 
     async def _renew(self) -> None:
         while True:
@@ -276,29 +268,21 @@ class RolloutWorker:
 
     async def _make(self, rollout: Rollout, delivery: Delivery, claim: Claim) -> None:
         """To the rollout's end in the log, or until it is suspended. Raises EngineError, Conflict."""
-        context = self._rollout_context(rollout, delivery, claim)
+        append, is_suspended = partial(self._append, rollout, delivery), partial(self._is_suspended, delivery.recorded)
+        generate = partial(self._weights.generate, claim)
+        context = RolloutContext(generate, self._context.rule, rid_of(delivery), append, is_suspended)
         if self._custom is not None:
             await self._custom.make(rollout, context)
             return
         last = None
         if not context.is_suspended():
-            request = rollout.request
-            prompt, resume = self._context.fetch(request.prompt), rollout.known.tokens
-            generate = GenerateRequest(context.rid, prompt, request.sampling, request.seed, resume)
-            last = await stream(context, generate, rollout, lambda chunk: context.append([chunk]))
+            asked, prompt = rollout.request, self._context.fetch(rollout.request.prompt)
+            request = GenerateRequest(context.rid, prompt, asked.sampling, asked.seed, rollout.known.tokens)
+            last = await stream(context, request, rollout, lambda chunk: context.append([chunk]))
         if last is None:
             await context.append([rollout.suspended()])
         else:
             await self._complete(rollout, rollout.end(last.finish or StopReason.STOP, last.text or ""), delivery)
-
-    def _rollout_context(self, rollout: Rollout, delivery: Delivery, claim: Claim) -> RolloutContext:
-        async def append(events: Sequence[Event]) -> int:
-            rollout.known.position = await self._append(events, rollout.request, rollout.known.position, delivery)
-            return rollout.known.position
-
-        engine = PausingEngine(self._context.engine, self._weights, claim)
-        is_suspended = partial(self._is_suspended, delivery.recorded)
-        return RolloutContext(engine, self._context.rule, rid_of(delivery), append, is_suspended)
 
     async def _complete(self, rollout: Rollout, end: RolloutCompleted, delivery: Delivery) -> None:
         """Append the end, and with it the reward where this engine computes it."""
@@ -308,17 +292,13 @@ class RolloutWorker:
         envelopes = [ended, *(self._participant.enclose(reward, cause=ended.id) for reward in rewards)]
         await self._context.commit.append([Append(envelope, fence) for envelope in envelopes])
 
-    async def _append(
-        self, events: Sequence[Event], request: RolloutRequested, position: int, delivery: Delivery
-    ) -> int:
-        """Append in one call, fenced on all events about the sample: `position` is the last one known here.
-
-        Returns the position of the last event.
-        """
-        fence, cause = Fence(self._scope(request.sample), position), delivery.recorded.envelope.id
+    async def _append(self, rollout: Rollout, delivery: Delivery, events: Sequence[Event]) -> int:
+        """Append in one call, fenced on all events about the sample. Returns the position of the last event."""
+        fence, cause = Fence(self._scope(rollout.request.sample), rollout.known.position), delivery.recorded.envelope.id
         offloaded = [await self._context.offload(event) for event in events]
         appends = [Append(self._participant.enclose(event, cause=cause), fence) for event in offloaded]
-        return (await self._context.commit.append(appends))[-1]
+        rollout.known.position = (await self._context.commit.append(appends))[-1]
+        return rollout.known.position
 
     def _scope(self, sample: str) -> str:
         """The subjects of a sample in the making: its rollout, and its turns where there may be some."""
@@ -329,11 +309,10 @@ class RolloutWorker:
         self, request: RolloutRequested, rollout: Rollout | None, error: Exception, delivery: Delivery
     ) -> bool:
         """Append the reason, so that the conductor can retry or reject the group. False where another engine has it."""
-        if rollout is not None:
-            position = rollout.known.position
-        else:
+        if rollout is None:
             last = await self._log.last(self._scope(request.sample))
-            position = last.position if last else 0
+            known_so_far = Trajectory(request.sample, request.prompt, position=last.position if last else 0)
+            rollout = Rollout(request, known_so_far, self._participant.id)
         known = isinstance(error, SlimeEventsError)
         invalid = known and not isinstance(error, EngineError | DeadlineExceeded)
         log.warning("%s failed: %s", request.sample, error, exc_info=None if known else error)
@@ -345,11 +324,10 @@ class RolloutWorker:
             message=str(error) if known else f"{type(error).__name__}: {error}",
             engine=self._participant.id,
         )
-        try:
-            await self._append([failed], request, position, delivery)
-        except Conflict:
-            return False
-        return True
+        with contextlib.suppress(Conflict):
+            await self._append(rollout, delivery, [failed])
+            return True
+        return False
 
 
 def _request_of(recorded: Recorded) -> RolloutRequested:

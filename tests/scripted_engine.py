@@ -54,8 +54,8 @@ class ScriptedEngine:
 
     def __init__(self, script: Script | None = None, version: int = 0) -> None:
         self.script = script or Script()
-        self._version = version
-        self._tokens_generated = 0
+        self.version = version
+        self.tokens_generated = 0
         self._streams: dict[str, int] = {}
         self._aborted: set[str] = set()
         self._dead: str | None = "the engine has not been started"
@@ -63,16 +63,8 @@ class ScriptedEngine:
         self._awake.set()
 
     @property
-    def version(self) -> int:
-        return self._version
-
-    @property
     def running(self) -> int:
         return sum(self._streams.values())
-
-    @property
-    def tokens_generated(self) -> int:
-        return self._tokens_generated
 
     async def start(self, deadline_s: float) -> None:
         if self.script.seconds_to_start > deadline_s:
@@ -105,7 +97,7 @@ class ScriptedEngine:
             await asyncio.sleep(self.script.seconds_to_update)
         finally:
             self._awake.set()
-        self._version = version
+        self.version = version
         return self.script.seconds_to_update
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Delta]:
@@ -124,7 +116,7 @@ class ScriptedEngine:
                 self._check(request.rid)
                 delta = self._next(request, response)
                 response, finish = np.concatenate([response, delta.tokens]), delta.finish
-                self._tokens_generated += len(delta.tokens)
+                self.tokens_generated += len(delta.tokens)
                 self._maybe_die()
                 yield delta
         finally:
@@ -138,7 +130,7 @@ class ScriptedEngine:
         self._check(request.rid)
         start = len(request.prompt) + len(request.resume)
         places = range(start, start + len(tokens))
-        return np.array([self.log_prob(request.seed, place, self._version) for place in places], np.float32)
+        return np.array([self.log_prob(request.seed, place, self.version) for place in places], np.float32)
 
     def _next(self, request: GenerateRequest, response: Tokens) -> Delta:
         if request.rid in self._aborted:
@@ -150,7 +142,7 @@ class ScriptedEngine:
         while finish is None and len(tokens) < self.script.chunk:
             position = len(request.prompt) + len(response) + len(tokens)
             tokens.append(self.token(request.seed, position))
-            log_probs.append(self.log_prob(request.seed, position, self._version))
+            log_probs.append(self.log_prob(request.seed, position, self.version))
             if tokens[-1] in stops:
                 finish = StopReason.STOP
             elif len(response) + len(tokens) >= request.sampling.max_new_tokens:
@@ -159,7 +151,7 @@ class ScriptedEngine:
         return Delta(
             tokens=new,
             log_probs=np.array(log_probs, dtype=np.float32),
-            spans=(WeightSpan(len(response), len(response) + len(new), self._version),),
+            spans=(WeightSpan(len(response), len(response) + len(new), self.version),),
             finish=finish,
             text=None if finish is None else self.text(np.concatenate([response, new])),
         )
@@ -180,7 +172,7 @@ class ScriptedEngine:
 
     def _maybe_die(self) -> None:
         limit = self.script.die_after_tokens
-        if limit is not None and self._tokens_generated >= limit:
+        if limit is not None and self.tokens_generated >= limit:
             self._dead = self._dead or "the scripted engine died, as its script says"
 
     def _check(self, rid: str | None = None) -> None:

@@ -57,12 +57,8 @@ def engine_launch(settings: EngineSettings, version: int = 0) -> EngineLaunch:
     }
     if device == "cpu":
         arguments |= _cpu_arguments(settings, config)
-    return EngineLaunch(
-        device=device,
-        arguments=arguments | settings.sglang,
-        environment=_environment(device, config, deterministic),
-        deterministic=deterministic,
-    )
+    environment = _environment(device, config, deterministic)
+    return EngineLaunch(device, arguments | settings.sglang, environment, deterministic)
 
 
 def resolve_device(settings: EngineSettings) -> Device:
@@ -151,11 +147,9 @@ def _check_names(given: dict[str, Any]) -> None:
     for name in given:
         if name not in server_argument_names():
             near = difflib.get_close_matches(name, server_argument_names(), n=3, cutoff=0.5)
-            flags = ", ".join(f"--sglang-{n.replace('_', '-')}" for n in near)
-            raise UnknownFlag(
-                f"--sglang-{name.replace('_', '-')}: SGLang has no such argument"
-                + (f"; near: {flags}" if flags else "")
-            )
+            flags = [f"--sglang-{other.replace('_', '-')}" for other in (name, *near)]
+            hint = f"; near: {', '.join(flags[1:])}" if near else ""
+            raise UnknownFlag(f"{flags[0]}: SGLang has no such argument{hint}")
 
 
 @lru_cache(maxsize=8)

@@ -2,8 +2,9 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -13,9 +14,14 @@ Tokens = npt.NDArray[np.int32]
 LogProbs = npt.NDArray[np.float32]
 
 
-def no_tokens() -> Tokens:
-    """An empty int32 array."""
-    return np.empty(0, dtype=np.int32)
+FIXED_SAMPLING = {"no_stop_trim": True, "spaces_between_special_tokens": False}
+"""SGLang's sampling parameters that are the same in every request."""
+
+
+def sampling_params(sampling: Sampling) -> dict[str, Any]:
+    """A sampling under SGLang's names, which are slime's too."""
+    lists = {"stop": list(sampling.stop), "stop_token_ids": list(sampling.stop_token_ids)}
+    return {**msgspec.structs.asdict(sampling), **lists, **FIXED_SAMPLING}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +37,7 @@ class GenerateRequest:
     prompt: Tokens
     sampling: Sampling
     seed: int
-    resume: Tokens = field(default_factory=no_tokens)
+    resume: Tokens = field(default_factory=lambda: np.empty(0, np.int32))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,33 +56,22 @@ class Delta:
     text: str | None = None
 
 
-class Generator(Protocol):
-    """Generates responses."""
-
-    def generate(self, request: GenerateRequest) -> AsyncIterator[Delta]:
-        """Deltas up to the one with `finish`. Closing the iterator early aborts the response."""
-
-
-class Engine(Generator, Protocol):
+class Engine(Protocol):
     """A rollout engine, driven from one event loop. Failures are `EngineError`; waits end in `DeadlineExceeded`."""
 
-    @property
-    def version(self) -> int:
-        """Weight version of new tokens."""
-
-    @property
-    def running(self) -> int:
-        """Responses in progress."""
-
-    @property
-    def tokens_generated(self) -> int:
-        """New tokens since the start."""
+    version: int
+    """Weight version of new tokens."""
+    tokens_generated: int
+    """New tokens since the start."""
 
     async def start(self, deadline_s: float) -> None:
         """Ready to generate when it returns; a failure leaves no process behind."""
 
     async def stop(self) -> None:
         """Leaves no process behind; running responses end in `EngineError`. Safe to call twice."""
+
+    def generate(self, request: GenerateRequest) -> AsyncIterator[Delta]:
+        """Deltas up to the one with `finish`. Closing the iterator early aborts the response."""
 
     async def score(self, request: GenerateRequest, tokens: Tokens) -> LogProbs:
         """Log-probs of `tokens` after the request's prompt and resumed part.

@@ -2,6 +2,7 @@
 
     slime-engine-<random>/           in the machine's temporary folder; TMPDIR of the engine's processes
         lock                         held by the process that made the engine; the kernel releases it when that ends
+        arguments.json               SGLang's ServerArgs by name
     /dev/shm/sglang_loads_slime-engine-<random>_*.shm
 
 A process that is killed removes nothing. The next engine on the same machine removes the folders that nobody holds.
@@ -19,6 +20,7 @@ from storage.file_lock import is_locked
 
 PREFIX = "slime-engine-"
 LOCK = "lock"
+ARGUMENTS = "arguments.json"
 SHARED_MEMORY = Path("/dev/shm")
 UNLOCKED_S = 3600.0
 """How long a folder may exist without a lock: making one takes milliseconds."""

@@ -7,6 +7,7 @@ it, which saves importing SGLang twice. This process ends with its parent.
 
 import asyncio
 import gc
+import json
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -16,17 +17,18 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from schemas.rollouts import Sampling, StopReason, WeightSpan
 from serve_apps.engine import messages
-from serve_apps.engine.engine_folder import clean
+from serve_apps.engine.engine import Delta, GenerateRequest, sampling_params
+from serve_apps.engine.engine_folder import ARGUMENTS, clean
+from serve_apps.engine.plugin import SWITCH
 from slime_events.core.run.process_environment import GENERATES, yield_to_others
 
 PARENT_CHECK_S = 0.5
@@ -37,7 +39,7 @@ SCORED_TOKENS = 64
 
 
 def main() -> None:
-    """Read `Launch`, start SGLang, serve until the socket closes; then end everything in this session."""
+    """Start SGLang, serve until the socket closes; then end everything in this session."""
     yield_to_others(GENERATES)
     connection, folder = socket.socket(fileno=int(sys.argv[1])), Path(sys.argv[2])
     connection.set_inheritable(False)
@@ -48,8 +50,7 @@ def main() -> None:
 
         gc.freeze()
         gc.enable()
-        launch = msgspec.msgpack.decode(messages.receive_frame(connection), type=messages.Launch)
-        engine = _start(launch, folder.name)
+        engine = _start(folder)
         engine.tokenizer_manager._subprocess_watchdog.stop()  # it checks once a second, the thread below at once
         threading.Thread(target=end_with_schedulers, daemon=True).start()
         asyncio.set_event_loop(engine.loop)
@@ -63,7 +64,7 @@ def main() -> None:
         end()
 
 
-def _start(launch: messages.Launch, name: str) -> Any:
+def _start(folder: Path) -> Any:
     """SGLang's Engine without its detokenizer process: text is needed once per response and is decoded here."""
     from sglang.srt.entrypoints.engine import Engine
 
@@ -71,8 +72,8 @@ def _start(launch: messages.Launch, name: str) -> Any:
         @classmethod
         def _launch_scheduler_processes(cls, server_args: Any, port_args: Any, *rest: Any, **options: Any) -> Any:
             port_args.detokenizer_ipc_name = port_args.tokenizer_ipc_name
-            port_args.instance_id = name
-            if launch.fork:
+            port_args.instance_id = folder.name
+            if os.environ[SWITCH] == "cpu":  # a copy of this process has SGLang imported
                 multiprocessing.set_start_method("fork", force=True)
             return super()._launch_scheduler_processes(server_args, port_args, *rest, **options)
 
@@ -80,7 +81,7 @@ def _start(launch: messages.Launch, name: str) -> Any:
         def _launch_detokenizer_subprocesses(cls, **_: Any) -> tuple[list[Any], list[str]]:
             return [], []
 
-    return LeanEngine(**launch.arguments)
+    return LeanEngine(**json.loads((folder / ARGUMENTS).read_bytes()))
 
 
 class Host:
@@ -99,63 +100,54 @@ class Host:
         self.sender = messages.Sender(writer)
         self.manager.auto_create_handle_loop()
         self.sender.send(messages.Ready(tuple(p.pid or 0 for p in multiprocessing.active_children())))
-        decoder = msgspec.msgpack.Decoder(messages.ToHost)
         while True:
             try:
-                body = await messages.read_frame(reader)
+                frame = messages.to_host.decode(await messages.read_frame(reader))
             except (asyncio.IncompleteReadError, ConnectionError):
                 return
-            self._take(decoder.decode(body))
-
-    def _take(self, frame: messages.ToHost) -> None:
-        match frame:
-            case messages.Generate():
-                self._do(self._generate(frame), frame.id)
-            case messages.Score():
-                self._do(self._score(frame), frame.id)
-            case messages.UpdateWeights():
-                self._do(self._update(frame), frame.id)
-            case messages.Abort():
+            if isinstance(frame, messages.Abort):
                 # Not before SGLang knows the request, which may have come just now.
                 self.loop.call_soon(self.manager.abort_request, frame.id)
-            case messages.Ping():
-                self.sender.send(messages.Answer(frame.id))
-            case messages.Launch():
-                self.sender.send(messages.Failed("launched twice"))
+                continue
+            task = self.loop.create_task(self._answer(frame))
+            self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
 
-    def _do(self, work: Coroutine[Any, Any, None], id: str) -> None:
-        task = self.loop.create_task(self._answered(work, id))
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
-
-    async def _answered(self, work: Coroutine[Any, Any, None], id: str) -> None:
+    async def _answer(self, frame: messages.Request) -> None:
         try:
-            await work
+            match frame:
+                case messages.Generate():
+                    await self._generate(frame.id, frame.request)
+                case messages.Score():
+                    await self._score(frame)
+                case messages.UpdateWeights():
+                    await self._update(frame)
+                case messages.Ping():
+                    self.sender.send(messages.Answer(frame.id))
         except ValueError as error:  # SGLang's error for a request that it cannot take
-            self.sender.send(messages.Answer(id, str(error)))
+            self.sender.send(messages.Answer(frame.id, str(error)))
         except Exception as error:  # whatever it is, the caller waits for an answer
             traceback.print_exception(error)
-            self.sender.send(messages.Answer(id, f"{type(error).__name__}: {error}"))
+            self.sender.send(messages.Answer(frame.id, f"{type(error).__name__}: {error}"))
 
-    async def _generate(self, frame: messages.Generate) -> None:
+    async def _generate(self, id: str, request: GenerateRequest) -> None:
         from sglang.srt.managers.io_struct import GenerateReqInput
 
-        prompt = np.frombuffer(frame.prompt, dtype="<i4").tolist()
-        response: list[int] = np.frombuffer(frame.resume, dtype="<i4").tolist()
-        if (ended := self._how_it_ended(frame, response)) is not None:
-            text = self._text(frame.sampling, response)
-            self.sender.send(messages.Piece(frame.id, b"", b"", (), ended, text))
+        response = request.resume.tolist()
+        if (ended := self._how_it_ended(request, response)) is not None:
+            nothing = Delta(request.resume[:0], np.zeros(0, np.float32), (), ended, self._text(request, response))
+            self.sender.send(messages.Piece(id, nothing))
             return
-        resumed = len(response)
-        request = GenerateReqInput(
-            input_ids=prompt + response,
-            sampling_params=sampling_parameters(frame, resumed),
+        rest = {"max_new_tokens": request.sampling.max_new_tokens - len(response), "sampling_seed": request.seed}
+        asked = GenerateReqInput(
+            input_ids=request.prompt.tolist() + response,
+            sampling_params=sampling_params(request.sampling) | rest,
             return_logprob=True,
             stream=True,
-            rid=frame.id,
+            rid=id,
         )
-        async for output in self.manager.generate_request(request, None):
-            if self._piece(frame, output["meta_info"], output["output_ids"], resumed, response):
+        async for output in self.manager.generate_request(asked, None):
+            if self._piece(id, request, output["meta_info"], output["output_ids"], response):
                 break
 
     async def _score(self, frame: messages.Score) -> None:
@@ -164,17 +156,17 @@ class Host:
         SGLang scores tokens in one pass, but as if the temperature were 1. At any other it is asked for one token after
         the other, each with the tokens before it, for the log-prob of the token that came next.
         """
-        before: list[int] = np.frombuffer(frame.prompt + frame.resume, dtype="<i4").tolist()
-        tokens: list[int] = np.frombuffer(frame.tokens, dtype="<i4").tolist()
+        before = frame.request.prompt.tolist() + frame.request.resume.tolist()
+        tokens: list[int] = frame.tokens.tolist()
         log_probs: list[float] = []
-        if tokens and frame.temperature in UNSCALED:
+        if tokens and frame.request.sampling.temperature in UNSCALED:
             start = max(0, len(before) - 1)
             meta = await self._score_request(frame, "", before + tokens, logprob_start_len=start)
-            scored = meta["input_token_logprobs"][-len(tokens) :]
-            if [entry[1] for entry in scored] != tokens:
+            given = meta["input_token_logprobs"][-len(tokens) :]
+            if [entry[1] for entry in given] != tokens:
                 count = len(meta["input_token_logprobs"])
                 raise ValueError(f"{count} log-probs came for {len(tokens)} tokens, not of them")
-            log_probs = [float(entry[0]) for entry in scored]
+            log_probs = [float(entry[0]) for entry in given]
         elif tokens:
             room = asyncio.Semaphore(SCORED_TOKENS)
 
@@ -185,13 +177,13 @@ class Host:
                 return float(meta["output_token_ids_logprobs"][0][0][0])
 
             log_probs = await asyncio.gather(*map(score, range(len(tokens))))
-        packed = np.array(log_probs, dtype="<f4").tobytes()
-        self.sender.send(messages.Piece(frame.id, frame.tokens, packed, (), StopReason.LENGTH, ""))
+        scored = Delta(frame.tokens, np.array(log_probs, np.float32), (), StopReason.LENGTH, "")
+        self.sender.send(messages.Piece(frame.id, scored))
 
     async def _score_request(self, frame: messages.Score, part: str, tokens: list[int], **what: Any) -> dict[str, Any]:
         from sglang.srt.managers.io_struct import GenerateReqInput
 
-        parameters = {"max_new_tokens": 1, "temperature": frame.temperature, "sampling_seed": 0}
+        parameters = {"max_new_tokens": 1, "temperature": frame.request.sampling.temperature, "sampling_seed": 0}
         request = GenerateReqInput(
             input_ids=tokens, sampling_params=parameters, return_logprob=True, rid=frame.id + part, **what
         )
@@ -200,45 +192,33 @@ class Host:
         return meta
 
     def _piece(
-        self, frame: messages.Generate, meta: dict[str, Any], tokens: list[int], resumed: int, response: list[int]
+        self, id: str, request: GenerateRequest, meta: dict[str, Any], tokens: list[int], response: list[int]
     ) -> bool:
         """Send one step of a response and add it to `response`, the tokens before it. Returns whether it has ended."""
-        start = len(response)
+        start, resumed = len(response), len(request.resume)
         log_probs = [pair[0] for pair in meta["output_token_logprobs"][-len(tokens) :]] if tokens else []
         finish = StopReason(meta["finish_reason"]["type"]) if meta["finish_reason"] else None
         if finish is StopReason.ABORT:
-            finish = self._how_it_ended(frame, response + tokens) or finish
-        if (kept := self._kept_at_seam(frame, response, tokens, resumed)) is not None:
+            finish = self._how_it_ended(request, response + tokens) or finish
+        kept = None
+        if (stop := request.sampling.stop) and resumed:
+            new = response[resumed:] + tokens
+            kept = kept_at_seam(response[:resumed], new, start - resumed, stop, partial(self._text, request))
+        if kept is not None:
             tokens, log_probs, finish = tokens[:kept], log_probs[:kept], StopReason.STOP
-            self.manager.abort_request(frame.id)
+            self.manager.abort_request(id)
         response.extend(tokens)
-        self.sender.send(
-            messages.Piece(
-                frame.id,
-                np.array(tokens, dtype="<i4").tobytes(),
-                np.array(log_probs, dtype="<f4").tobytes(),
-                spans_within(meta.get("weight_versions") or [], resumed, start, start + len(tokens)),
-                finish,
-                None if finish is None else self._text(frame.sampling, response),
-            )
-        )
+        spans = spans_within(meta.get("weight_versions") or [], resumed, start, start + len(tokens))
+        text = None if finish is None else self._text(request, response)
+        delta = Delta(np.array(tokens, np.int32), np.array(log_probs, np.float32), spans, finish, text)
+        self.sender.send(messages.Piece(id, delta))
         return finish is not None
 
-    def _kept_at_seam(
-        self, frame: messages.Generate, response: list[int], tokens: list[int], resumed: int
-    ) -> int | None:
-        """New tokens up to the end of a stop string that began in the resumed part, where SGLang does not look."""
-        if not (frame.sampling.stop and resumed):
-            return None
-        new, decode = response[resumed:] + tokens, partial(self._text, frame.sampling)
-        return kept_at_seam(response[:resumed], new, len(response) - resumed, frame.sampling.stop, decode)
+    def _how_it_ended(self, request: GenerateRequest, response: list[int]) -> StopReason | None:
+        return how_it_ended(response, request.sampling, self.end_tokens, partial(self._text, request))
 
-    def _how_it_ended(self, frame: messages.Generate, response: list[int]) -> StopReason | None:
-        decode = partial(self._text, frame.sampling)
-        return how_it_ended(response, frame.sampling, self.end_tokens, decode)
-
-    def _text(self, sampling: Sampling, tokens: list[int]) -> str:
-        skip = sampling.skip_special_tokens
+    def _text(self, request: GenerateRequest, tokens: list[int]) -> str:
+        skip = request.sampling.skip_special_tokens
         return str(self.manager.tokenizer.decode(tokens, skip_special_tokens=skip, spaces_between_special_tokens=False))
 
     async def _update(self, frame: messages.UpdateWeights) -> None:
@@ -259,26 +239,8 @@ class Host:
 def end_tokens(manager: Any) -> frozenset[int]:
     """The tokens that end every response in SGLang's scheduler. manager: its tokenizer manager."""
     tokenizer, model = manager.tokenizer, manager.model_config
-    tokens = {tokenizer.eos_token_id, *(model.hf_eos_token_id or ())}
-    tokens |= set(getattr(tokenizer, "additional_stop_token_ids", None) or ())
-    return frozenset(token for token in tokens if token is not None)
-
-
-def sampling_parameters(frame: messages.Generate, resumed: int) -> dict[str, Any]:
-    """SGLang's sampling parameters for the rest of a response after `resumed` tokens."""
-    sampling = frame.sampling
-    return {
-        "max_new_tokens": sampling.max_new_tokens - resumed,
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k,
-        "stop": list(sampling.stop),
-        "stop_token_ids": list(sampling.stop_token_ids),
-        "skip_special_tokens": sampling.skip_special_tokens,
-        "spaces_between_special_tokens": False,
-        "no_stop_trim": True,
-        "sampling_seed": frame.seed,
-    }
+    more = getattr(tokenizer, "additional_stop_token_ids", None) or ()
+    return frozenset({tokenizer.eos_token_id, *(model.hf_eos_token_id or ()), *more} - {None})
 
 
 def how_it_ended(
@@ -310,6 +272,7 @@ def kept_at_seam(
     resumed: list[int], new: list[int], seen: int, stop: tuple[str, ...], decode: Callable[[list[int]], str]
 ) -> int | None:
     """How many of new[seen:] to keep where a stop string crosses the seam of resumed | new; None where none does.
+    SGLang does not look before the seam.
 
     A token is at least one byte and a character at most four, so the string cannot reach further than that.
     """

@@ -1,68 +1,53 @@
 """The frames between an engine and its host process: length-prefixed MessagePack over a socket pair."""
 
 import asyncio
-import socket
 import struct
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from schemas.rollouts import Sampling, StopReason, WeightSpan
-from serve_apps.engine.engine import Delta
+from serve_apps.engine.engine import Delta, GenerateRequest, LogProbs, Tokens
 
 HEADER = struct.Struct("<I")
 
 
 class Frame(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Any frame; the tag is the class name. id: of a request to the host; its answers have the same."""
+    """Any frame; the tag is the class name."""
 
 
-class Launch(Frame, frozen=True):
-    """First frame to the host. arguments: SGLang's ServerArgs by name. fork: start the scheduler as a copy."""
-
-    arguments: dict[str, Any]
-    fork: bool
-
-
-class Generate(Frame, frozen=True):
-    """Answered by `Piece`s, or an `Answer` that refuses it. prompt, resume: int32 little-endian."""
+class Numbered(Frame, frozen=True):
+    """A request to the host, or an answer to it; both have the request's id."""
 
     id: str
-    prompt: bytes
-    resume: bytes
-    sampling: Sampling
-    seed: int
 
 
-class Score(Frame, frozen=True):
-    """As `Generate`, but `tokens` (int32) are given, not sampled: answered by one `Piece` with their log-probs."""
+class Generate(Numbered, frozen=True):
+    """Answered by `Piece`s, or an `Answer` that refuses it."""
 
-    id: str
-    prompt: bytes
-    resume: bytes
-    tokens: bytes
-    temperature: float
+    request: GenerateRequest
 
 
-class Abort(Frame, frozen=True):
+class Score(Numbered, frozen=True):
+    """As `Generate`, but `tokens` are given, not sampled: answered by one `Piece` with their log-probs."""
+
+    request: GenerateRequest
+    tokens: Tokens
+
+
+class Abort(Numbered, frozen=True):
     """End the response with that id."""
 
-    id: str
 
-
-class UpdateWeights(Frame, frozen=True):
+class UpdateWeights(Numbered, frozen=True):
     """Load `folder` as `version`; answered by `Answer`."""
 
-    id: str
     folder: str
     version: int
 
 
-class Ping(Frame, frozen=True):
+class Ping(Numbered, frozen=True):
     """Answered by `Answer`."""
-
-    id: str
 
 
 class Ready(Frame, frozen=True):
@@ -77,39 +62,34 @@ class Failed(Frame, frozen=True):
     reason: str
 
 
-class Answer(Frame, frozen=True):
+class Answer(Numbered, frozen=True):
     """The end of a request. error: why it failed, or None."""
 
-    id: str
     error: str | None = None
 
 
-class Piece(Frame, frozen=True):
-    """New tokens of a response, as in `Delta`. tokens int32, log_probs float32, little-endian."""
+class Piece(Numbered, frozen=True):
+    """New tokens of a response."""
 
-    id: str
-    tokens: bytes
-    log_probs: bytes
-    spans: tuple[WeightSpan, ...]
-    finish: StopReason | None = None
-    text: str | None = None
-
-    def delta(self) -> Delta:
-        """The piece as the engine's caller gets it."""
-        return Delta(
-            tokens=np.frombuffer(self.tokens, dtype="<i4"),
-            log_probs=np.frombuffer(self.log_probs, dtype="<f4"),
-            spans=self.spans,
-            finish=self.finish,
-            text=self.text,
-        )
+    delta: Delta
 
 
 Request = Generate | Score | UpdateWeights | Ping
-ToHost = Launch | Request | Abort
+ToHost = Request | Abort
 FromHost = Ready | Failed | Answer | Piece
 
-_encoder = msgspec.msgpack.Encoder()
+
+def _to_bytes(array: Tokens | LogProbs) -> bytes:
+    return array.astype("<f4" if array.dtype.kind == "f" else "<i4").tobytes()
+
+
+def _to_array(kind: Any, data: bytes) -> Tokens | LogProbs:
+    return np.frombuffer(data, "<i4" if kind == Tokens else "<f4")
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=_to_bytes)
+to_host: msgspec.msgpack.Decoder[ToHost] = msgspec.msgpack.Decoder(ToHost, dec_hook=_to_array)
+from_host: msgspec.msgpack.Decoder[FromHost] = msgspec.msgpack.Decoder(FromHost, dec_hook=_to_array)
 
 
 def encode(frame: Frame) -> bytes:
@@ -122,12 +102,6 @@ async def read_frame(reader: asyncio.StreamReader) -> bytes:
     """The body of the next frame. Raises asyncio.IncompleteReadError at the end."""
     (length,) = HEADER.unpack(await reader.readexactly(HEADER.size))
     return await reader.readexactly(length)
-
-
-def receive_frame(connection: socket.socket) -> bytes:
-    """The body of the next frame of a blocking socket."""
-    (length,) = HEADER.unpack(connection.recv(HEADER.size, socket.MSG_WAITALL))
-    return connection.recv(length, socket.MSG_WAITALL)
 
 
 class Sender:

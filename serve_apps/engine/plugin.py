@@ -8,6 +8,7 @@ project did not start are not changed.
 """
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 SWITCH = "SLIME_EVENTS_ENGINE"
@@ -21,45 +22,36 @@ def register() -> None:
         return
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    HookRegistry.register(
-        "sglang.srt.managers.scheduler_components.output_streamer._GenerationStreamAccumulator.to_payload",
-        spans_on_every_piece,
-        HookType.BEFORE,
-    )
-    if device == "cpu":
-        _register_cpu()
+    streamer = "sglang.srt.managers.scheduler_components.output_streamer"
+    hooks = [(HookType.BEFORE, f"{streamer}._GenerationStreamAccumulator.to_payload", spans_on_every_piece)]
+    for kind, target, hook in hooks + (_cpu_hooks(HookType) if device == "cpu" else []):
+        HookRegistry.register(target, hook, kind)
 
 
-def _register_cpu() -> None:
+def _cpu_hooks(kinds: Any) -> list[tuple[Any, str, Callable[..., Any]]]:
     from sglang.srt.arg_groups import choices
-    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     from serve_apps.engine.cpu import attention, layers, sampling, shared_prefixes
 
     choices.add_deterministic_attention_backend_choices(["torch_native"])
     choices.add_radix_supported_deterministic_attention_backend_choices(["torch_native"])
-    backend = "sglang.srt.layers.attention.torch_native_backend.TorchNativeAttnBackend"
-    around = {
-        f"{backend}._run_sdpa_forward_decode": attention.decode,
-        f"{backend}._run_sdpa_forward_extend": attention.extend,
-        f"{backend}.forward_extend": shared_prefixes.extend,
-        "sglang.srt.layers.logits_processor.LogitsProcessor.forward": shared_prefixes.logits,
-        "sglang.srt.layers.layernorm.RMSNorm.forward_native": layers.rms_norm,
-        "sglang.srt.layers.rotary_embedding.base.RotaryEmbedding.forward_native": layers.rotary_embedding,
-        "sglang.srt.layers.quantization.unquant.UnquantizedLinearMethod.apply": layers.linear,
-        "sglang.srt.layers.logits_processor.LogitsProcessor._compute_lm_head": layers.lm_head,
-        "sglang.srt.layers.sampler.top_k_top_p_min_p_sampling_from_probs_torch": sampling.filtered_choice,
-    }
-    for before in (attention.forget_parts, shared_prefixes.share):
-        HookRegistry.register(f"{backend}.init_forward_metadata", before, HookType.BEFORE)
-    for target, hook in around.items():
-        HookRegistry.register(target, hook, HookType.AROUND)
-    HookRegistry.register(
-        "sglang.srt.layers.sampler.multinomial_with_seed", sampling.multinomial_with_seed, HookType.REPLACE
-    )
-    HookRegistry.register(
-        "sglang.srt.batch_invariant_ops.enable_batch_invariant_mode", _kernels_are_in_place, HookType.REPLACE
-    )
+    modules = "sglang.srt.layers"
+    backend = f"{modules}.attention.torch_native_backend.TorchNativeAttnBackend"
+    return [
+        (kinds.BEFORE, f"{backend}.init_forward_metadata", attention.forget_parts),
+        (kinds.BEFORE, f"{backend}.init_forward_metadata", shared_prefixes.share),
+        (kinds.AROUND, f"{backend}._run_sdpa_forward_decode", attention.decode),
+        (kinds.AROUND, f"{backend}._run_sdpa_forward_extend", attention.extend),
+        (kinds.AROUND, f"{backend}.forward_extend", shared_prefixes.extend),
+        (kinds.AROUND, f"{modules}.logits_processor.LogitsProcessor.forward", shared_prefixes.logits),
+        (kinds.AROUND, f"{modules}.layernorm.RMSNorm.forward_native", layers.rms_norm),
+        (kinds.AROUND, f"{modules}.rotary_embedding.base.RotaryEmbedding.forward_native", layers.rotary_embedding),
+        (kinds.AROUND, f"{modules}.quantization.unquant.UnquantizedLinearMethod.apply", layers.linear),
+        (kinds.AROUND, f"{modules}.logits_processor.LogitsProcessor._compute_lm_head", layers.lm_head),
+        (kinds.AROUND, f"{modules}.sampler.top_k_top_p_min_p_sampling_from_probs_torch", sampling.filtered_choice),
+        (kinds.REPLACE, f"{modules}.sampler.multinomial_with_seed", sampling.multinomial_with_seed),
+        (kinds.REPLACE, "sglang.srt.batch_invariant_ops.enable_batch_invariant_mode", _kernels_are_in_place),
+    ]
 
 
 def _kernels_are_in_place(enable_bmm: bool = True) -> None:

@@ -21,7 +21,7 @@ from schemas.errors import DeadlineExceeded, EngineError, WeightsDamaged
 from serve_apps.engine import messages
 from serve_apps.engine.arguments import EngineLaunch, engine_launch
 from serve_apps.engine.engine import Delta, GenerateRequest, LogProbs, Tokens
-from serve_apps.engine.engine_folder import EngineFolder, clear_abandoned
+from serve_apps.engine.engine_folder import ARGUMENTS, EngineFolder, clear_abandoned
 from slime_events.core.config.engine import EngineSettings
 from storage.weights.files import open_shard
 
@@ -48,7 +48,7 @@ class SglangEngine:
         self._launch: EngineLaunch = engine_launch(settings, version)
         checkpoint = Path(settings.hf_checkpoint)
         self._shapes = shapes_in(checkpoint) if checkpoint.is_dir() else {}
-        self._version = version
+        self.version = version
         self._folder = EngineFolder()
         self._log: IO[bytes] = (log or self._folder.path / "log").open("ab+")
         self._host: subprocess.Popen[bytes] | None = None
@@ -59,20 +59,8 @@ class SglangEngine:
         self._numbers = itertools.count()
         self._answers: dict[str, Answers] = {}
         self._ids: dict[str, str] = {}
-        self._tokens_generated = 0
+        self.tokens_generated = 0
         self.scheduler_pids: tuple[int, ...] = ()
-
-    @property
-    def version(self) -> int:
-        return self._version
-
-    @property
-    def running(self) -> int:
-        return len(self._answers)
-
-    @property
-    def tokens_generated(self) -> int:
-        return self._tokens_generated
 
     async def start(self, deadline_s: float) -> None:
         """Start the host and wait until SGLang can generate. Raises EngineError with SGLang's own reason."""
@@ -86,16 +74,14 @@ class SglangEngine:
         self._sender = messages.Sender(writer)
         self._ready = asyncio.get_running_loop().create_future()
         self._reading = asyncio.create_task(self._read(reader))
-        self._send(messages.Launch(self._launch.arguments, fork=self._launch.device == "cpu"))
         try:
             async with asyncio.timeout(deadline_s):
                 ready = await self._ready
         except BaseException as error:
+            last_lines = _log_end(self._log)[-500:].strip()
             await self.stop()
             if isinstance(error, TimeoutError):
-                raise DeadlineExceeded(
-                    f"SGLang did not start within {deadline_s:g} s; its log: {_log_end(self._log)[-500:].strip()}"
-                ) from None
+                raise DeadlineExceeded(f"SGLang did not start within {deadline_s:g} s; its log: {last_lines}") from None
             raise
         self.scheduler_pids = ready.processes
 
@@ -116,19 +102,16 @@ class SglangEngine:
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Delta]:
         """See `Engine.generate`. A request that SGLang refuses (too long, say) is an EngineError with its reason."""
         own_id, failed = self._new_id(), f"response {request.rid} was not finished"
-        frame = messages.Generate(
-            own_id, _bytes(request.prompt), _bytes(request.resume), request.sampling, request.seed
-        )
-        with self._asked(frame) as answers:
+        with self._asked(messages.Generate(own_id, request)) as answers:
             self._ids[request.rid] = own_id
             ended = False
             try:
                 while not ended:
                     answer = await answers.get()
-                    ended = not isinstance(answer, messages.Piece) or answer.finish is not None
-                    piece = self._piece(answer, failed)
-                    self._tokens_generated += len(piece.tokens) // 4
-                    yield piece.delta()
+                    ended = not isinstance(answer, messages.Piece) or answer.delta.finish is not None
+                    delta = self._delta(answer, failed)
+                    self.tokens_generated += len(delta.tokens)
+                    yield delta
             finally:
                 if self._ids.get(request.rid) == own_id:
                     del self._ids[request.rid]
@@ -137,10 +120,8 @@ class SglangEngine:
 
     async def score(self, request: GenerateRequest, tokens: Tokens) -> LogProbs:
         """See `Engine.score`. A request that SGLang refuses is an EngineError with its reason."""
-        prompt, resume, given = _bytes(request.prompt), _bytes(request.resume), _bytes(tokens)
-        frame = messages.Score(self._new_id(), prompt, resume, given, request.sampling.temperature)
-        with self._asked(frame) as answers:
-            return self._piece(await answers.get(), f"response {request.rid} was not scored").delta().log_probs
+        with self._asked(messages.Score(self._new_id(), request, tokens)) as answers:
+            return self._delta(await answers.get(), f"response {request.rid} was not scored").log_probs
 
     async def update_weights(self, folder: str, version: int) -> float:
         """See `Engine.update_weights`. Weights that do not fit are refused; the engine continues with the old ones."""
@@ -151,7 +132,7 @@ class SglangEngine:
         error = await self._call(messages.UpdateWeights(self._new_id(), folder, version), UPDATE_S)
         if error is not None:
             raise EngineError(f"{failed}: {error}")
-        self._version = version
+        self.version = version
         return time.monotonic() - began
 
     async def abort(self, rid: str) -> None:
@@ -182,9 +163,9 @@ class SglangEngine:
         finally:
             del self._answers[frame.id]
 
-    def _piece(self, answer: messages.Piece | messages.Answer | None, failed: str) -> messages.Piece:
+    def _delta(self, answer: messages.Piece | messages.Answer | None, failed: str) -> Delta:
         if isinstance(answer, messages.Piece):
-            return answer
+            return answer.delta
         raise EngineError(f"{failed}: {self._failure if answer is None else answer.error}")
 
     async def _call(self, frame: messages.Request, deadline_s: float) -> str | None:
@@ -208,11 +189,10 @@ class SglangEngine:
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
         """Handle the host's frames until it ends."""
-        decoder: msgspec.msgpack.Decoder[messages.FromHost] = msgspec.msgpack.Decoder(messages.FromHost)
         reason: str | None = None
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
-                frame = decoder.decode(await messages.read_frame(reader))
+                frame = messages.from_host.decode(await messages.read_frame(reader))
                 match frame:
                     case messages.Piece() | messages.Answer():
                         if (answers := self._answers.get(frame.id)) is not None:
@@ -236,15 +216,12 @@ class SglangEngine:
             self._ready.set_exception(EngineError(reason))
 
 
-def _bytes(tokens: Tokens) -> bytes:
-    return tokens.astype("<i4").tobytes()
-
-
 def _spawn(launch: EngineLaunch, folder: Path, socket_fd: int, log: IO[bytes]) -> subprocess.Popen[bytes]:
     """Start the host, leader of a session of its own.
 
     Not by asyncio: its child watchers mind the thread that a loop runs in, and a Serve replica's is any.
     """
+    (folder / ARGUMENTS).write_bytes(msgspec.json.encode(launch.arguments))
     return subprocess.Popen(
         [sys.executable, "-m", "serve_apps.engine.host", str(socket_fd), str(folder)],
         env=os.environ | launch.environment | {"TMPDIR": str(folder)},

@@ -4,8 +4,8 @@
 """
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -19,20 +19,21 @@ from schemas.ids import sibling_id
 from schemas.prompts import PromptSubmitted
 from schemas.rollouts import RolloutCompleted, RolloutRequested, StopReason, Timings, WeightSpan
 from schemas.subjects import everything_about
-from serve_apps.engine.engine import Tokens
+from serve_apps.engine.engine import LogProbs, Tokens, sampling_params
 from serve_apps.generate.function import GenerateFunction, GenerateSetup, UserLoop
 from serve_apps.generate.journal import Ended, Journal, TurnLog
-from serve_apps.generate.session import Session, sampling_params
+from serve_apps.generate.session import Session
 from serve_apps.rollout import Prompts, Rollout, RolloutContext, Suspended
-from slime_events.core.trajectory import Fetch, content_digest, mask_older_versions, merge_spans
+from slime_events.core.trajectory import Fetch, content_digest, mask_older_versions
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.rewards.outcome import outcome_event, outcome_of, plain
 from slime_events.plugins.sample import Sample, Status
 from slime_events.plugins.sample_view import sample_to_make
-from slime_events.plugins.tokenizer import load_tokenizer
 from storage.cancellation import check_cancelled
 from storage.log import EventLog
 
+Versions = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.int8]
 NO_VERSION = -1
 _STOPS = {Status.COMPLETED: StopReason.STOP, Status.TRUNCATED: StopReason.LENGTH}
 
@@ -82,6 +83,8 @@ def _completion(sample: Sample, name: str, made: Made) -> RolloutCompleted:
     newer = mask_older_versions(spans, len(mask)) if made.request.mask_older else None
     mask = mask if newer is None else mask & newer
     own = None if np.array_equal(tokens[:cut], made.prompt) else tokens[:cut]
+    given = made.metadata
+    added = {key: value for key, value in sample.metadata.items() if key not in given or given[key] != value}
     return RolloutCompleted(
         sample=name,
         group=made.request.group,
@@ -101,11 +104,7 @@ def _completion(sample: Sample, name: str, made: Made) -> RolloutCompleted:
         rollout="" if name == made.request.sample else made.request.sample,
         prompt=None if own is None else pack_tokens(own),
         prompt_text="" if own is None else _prompt_text(sample, own.tolist(), made.tokenizer),
-        metadata={
-            key: plain(value)
-            for key, value in sample.metadata.items()
-            if key not in made.metadata or made.metadata[key] != value
-        },
+        metadata={key: plain(value) for key, value in added.items()},
     )
 
 
@@ -126,9 +125,7 @@ def _stop(sample: Sample, name: str, made: Made) -> StopReason:
     return _STOPS.get(sample.status) or last or StopReason.STOP
 
 
-def _generated(
-    tokens: Tokens, turns: Sequence[tuple[Tokens, Ended]]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+def _generated(tokens: Tokens, turns: Sequence[tuple[Tokens, Ended]]) -> tuple[Versions, LogProbs]:
     """Weight version and log-prob of each token, from the turns whose prompts the tokens continue."""
     versions, log_probs = np.full(len(tokens), NO_VERSION, np.int64), np.zeros(len(tokens), np.float32)
     for prompt, turn in turns:
@@ -144,7 +141,7 @@ def _generated(
     return versions, log_probs
 
 
-def _mask(sample: Sample, name: str, versions: npt.NDArray[np.int64]) -> npt.NDArray[np.int8]:
+def _mask(sample: Sample, name: str, versions: Versions) -> Mask:
     """The function's loss mask, or 1 on the tokens that a turn of this rollout generated."""
     if sample.remove_sample:
         return np.zeros(len(versions), np.int8)
@@ -159,13 +156,8 @@ def _mask(sample: Sample, name: str, versions: npt.NDArray[np.int64]) -> npt.NDA
 
 
 def _log_probs(
-    sample: Sample,
-    name: str,
-    generated: npt.NDArray[np.float32],
-    unknown: npt.NDArray[np.bool_],
-    mask: npt.NDArray[np.int8],
-    versions: npt.NDArray[np.int64],
-) -> npt.NDArray[np.float32]:
+    sample: Sample, name: str, generated: LogProbs, unknown: npt.NDArray[np.bool_], mask: Mask, versions: Versions
+) -> LogProbs:
     """The function's log-probs, or the turns'; 0 on tokens that are neither trained on nor generated."""
     given = sample.rollout_log_probs
     if given is None:
@@ -184,12 +176,11 @@ def _log_probs(
     return log_probs
 
 
-def _spans(versions: npt.NDArray[np.int64]) -> tuple[WeightSpan, ...]:
+def _spans(versions: Versions) -> tuple[WeightSpan, ...]:
     """One span per run of equal versions; tokens without a version have none."""
-    edges = np.nonzero(np.diff(versions))[0] + 1
-    starts, ends = [0, *edges.tolist()], [*edges.tolist(), len(versions)]
-    runs = (WeightSpan(start, end, int(versions[start])) for start, end in zip(starts, ends, strict=True))
-    return merge_spans((), tuple(run for run in runs if run.version != NO_VERSION))
+    edges = [0, *(np.nonzero(np.diff(versions))[0] + 1).tolist(), len(versions)]
+    runs = (WeightSpan(start, end, int(versions[start])) for start, end in pairwise(edges))
+    return tuple(run for run in runs if run.version != NO_VERSION)
 
 
 class CustomGenerate:
@@ -224,15 +215,8 @@ class CustomGenerate:
             return
         finally:
             journal.close()
-        made = Made(
-            request,
-            self._fetch(request.prompt),
-            journal.turns,
-            prompt.metadata,
-            rollout.engine,
-            self._tokenizer,
-            rollout.timings(),
-        )
+        tokens, timings = self._fetch(request.prompt), rollout.timings()
+        made = Made(request, tokens, journal.turns, prompt.metadata, rollout.engine, self._tokenizer, timings)
         events = completions(returned, made)
         await context.append([*events, *self._rewards(returned, events, request)])
 
@@ -251,9 +235,7 @@ class CustomGenerate:
 
     async def _run(self, request: RolloutRequested, prompt: PromptSubmitted, journal: Journal) -> Any:
         """What the function returns. An error in its turns goes before what the function made of it."""
-        session = Session(
-            journal, asyncio.get_running_loop(), self._tokenizer, request.sampling, self._args, prompt.tools
-        )
+        session = Session(journal, self._tokenizer, request.sampling, self._args, prompt.tools)
         call = self._function(
             self._args,
             sample_to_make(request, prompt),
@@ -283,28 +265,10 @@ class CustomGenerate:
         if self._args.group_rm:
             return []
         samples: list[Sample] = returned if isinstance(returned, list) else [returned]
-        key = self._args.reward_key
-        if request.purpose is Purpose.EVAL:
-            key = self._args.eval_reward_key or key
+        key = (self._args.eval_reward_key if request.purpose is Purpose.EVAL else None) or self._args.reward_key
         name, digest = self._function.name, self._function.digest
-        graded = [
-            (event, outcome_of(sample.reward, key, grader=name, grader_digest=digest))
+        return [
+            outcome_event(event.sample, event.group, outcome_of(sample.reward, key, grader=name, grader_digest=digest))
             for sample, event in zip([*samples[1:], samples[0]], events, strict=True)
             if sample.reward is not None
         ]
-        return [outcome_event(event.sample, event.group, outcome) for event, outcome in graded]
-
-
-@contextlib.asynccontextmanager
-async def custom_generate(
-    setup: GenerateSetup | None, log: EventLog, fetch: Fetch, *, room: int
-) -> AsyncIterator[CustomGenerate | None]:
-    """The run's generate function, ready to run; None where it has none. room: rollouts in flight at most."""
-    if setup is None:
-        yield None
-        return
-    custom = CustomGenerate(setup, load_tokenizer(setup.tokenizer), log, fetch, room)
-    try:
-        yield custom
-    finally:
-        custom.close()

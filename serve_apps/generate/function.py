@@ -21,24 +21,19 @@ from slime_events.plugins.loader import check_call, digest_of, load_function, na
 from slime_events.plugins.sample import Sample
 from storage.cancellation import end_all
 
-DEFAULT_NAMES = ("generate",)
-
 
 class GenerateFunction:
     """slime's signature: `async (args, sample, sampling_params[, evaluation])`, and optionally our `session`."""
 
     def __init__(self, path: str, user_dir: str | Path) -> None:
-        """Raises PlugPointMissing, NameTaken, PlugPointError (its import raised, or it is no coroutine function)."""
-        self._function = load_function(path, default_names=DEFAULT_NAMES, user_dir=user_dir)
+        """Raises PlugPointMissing, NameTaken, PlugPointError (its import raised, or it cannot be called as it is)."""
+        self._function = load_function(path, default_names=("generate",), user_dir=user_dir)
         self.name, self.digest = name_of(self._function), digest_of(self._function)
         if not inspect.iscoroutinefunction(self._function):
             raise PlugPointError(f"{self.name} has to be `async def`: it awaits its turns")
         names = inspect.signature(self._function).parameters
-        self._optional = {name for name in ("evaluation", "session") if name in names}
-
-    def check(self) -> None:
-        """Raises PlugPointError where it cannot be called as it will be."""
-        check_call(self._function, "(args, sample, sampling_params)", 3, self._optional)
+        self._optional = [name for name in ("evaluation", "session") if name in names]
+        check_call(self._function, "(args, sample, sampling_params)", 3, set(self._optional))
 
     async def __call__(
         self, view: ArgsView, sample: Sample, sampling_params: dict[str, Any], *, evaluation: bool, session: Session
@@ -46,9 +41,8 @@ class GenerateFunction:
         """What it returns. Its exceptions are passed on as they are."""
         offered = {"evaluation": evaluation, "session": session}
         CURRENT.set(session)
-        return await self._function(
-            view, sample, sampling_params, **{name: offered[name] for name in sorted(self._optional)}
-        )
+        wanted = {name: offered[name] for name in self._optional}
+        return await self._function(view, sample, sampling_params, **wanted)
 
     def error_of(self, error: BaseException) -> PlugPointError:
         """An exception of the function's, with the line that raised it."""

@@ -9,31 +9,22 @@ import hashlib
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from schemas.arrays import pack_tokens, unpack
-from schemas.errors import GenerateDiffers, PlugPointError, StorageError, ToolFailed, ToolInterrupted
+from schemas.arrays import EMPTY_TOKENS, pack_tokens, unpack
+from schemas.errors import GenerateDiffers, PlugPointError, ToolFailed, ToolInterrupted
 from schemas.event import Event
-from schemas.rollouts import RolloutProgressed, Sampling, StopReason, WeightSpan
+from schemas.rollouts import RolloutProgressed, Sampling, StopReason
 from schemas.turns import ToolCall, TurnBegun, TurnRecorded, TurnRole
-from serve_apps.engine.engine import Delta, GenerateRequest, LogProbs, Tokens
+from serve_apps.engine.engine import GenerateRequest, LogProbs, Tokens
 from serve_apps.rollout import Rollout, RolloutContext, Suspended, stream
-from slime_events.core.trajectory import Fetch, Trajectory, merge_spans
+from slime_events.core.trajectory import Fetch, Trajectory
 
 _canonical = msgspec.msgpack.Encoder(order="sorted")
-
-
-@dataclass(slots=True)
-class Draft:
-    """The chunks of one generation. tokens: int32 [n]; log_probs: float32 [n]; spans: over them."""
-
-    tokens: Tokens = field(default_factory=lambda: np.zeros(0, np.int32))
-    log_probs: LogProbs = field(default_factory=lambda: np.zeros(0, np.float32))
-    spans: tuple[WeightSpan, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +44,11 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """A turn that had begun when its engine was lost. draft: the tokens that it had generated."""
+    """A turn that has begun, here or on an engine that was lost. asked: digest of its request. draft: its tokens."""
 
     index: int
-    draft: Draft
+    asked: str
+    draft: Trajectory
     call: ToolCall | None = None
 
 
@@ -69,67 +61,57 @@ class TurnLog:
     def __init__(self, sample: str, fetch: Fetch) -> None:
         self._sample, self._fetch = sample, fetch
         self._begun: dict[int, TurnBegun] = {}
-        self._drafts: dict[int, Draft] = {}
+        self._drafts: dict[int, Trajectory] = {}
         self._ended: dict[int, Ended] = {}
         self.generated = self.next_index = 0
 
     def apply(self, event: object) -> None:
         """Fold one event in; events about other things are ignored."""
-        if isinstance(event, TurnBegun):
+        if isinstance(event, RolloutProgressed) and event.turn is not None:
+            self._drafts.setdefault(event.turn, self._new_draft(event.turn)).progress(event, self._fetch)
+            self.generated += event.tokens.n
+        elif isinstance(event, TurnBegun):
             self._begun[event.index] = event
             self.next_index = max(self.next_index, event.index + 1)
-        elif isinstance(event, RolloutProgressed) and event.turn is not None:
-            self._progress(event, event.turn)
         elif isinstance(event, TurnRecorded):
-            self._end(event)
+            self._forget_begun(event.asked)
+            whole = self._drafts.pop(event.index, self._new_draft(event.index))
+            whole.join(event.start, event.tokens, event.log_probs, self._fetch)
+            self._ended[event.index] = Ended(event, whole.tokens, whole.log_probs)
+            self.generated += event.tokens.n
             self.next_index = max(self.next_index, event.index + 1)
 
-    def _progress(self, event: RolloutProgressed, turn: int) -> None:
-        draft = self._drafts.setdefault(turn, Draft())
-        self._check_start(turn, event.start, draft)
-        draft.tokens = np.concatenate([draft.tokens, self._fetch(event.tokens)])
-        draft.log_probs = np.concatenate([draft.log_probs, self._fetch(event.log_probs)])
-        draft.spans = merge_spans(draft.spans, event.spans)
-        self.generated += event.tokens.n
+    def new_turn(self, asked: str, call: ToolCall | None = None) -> InFlight:
+        """The next turn, with no tokens."""
+        self.next_index += 1
+        return InFlight(self.next_index - 1, asked, self._new_draft(self.next_index - 1), call)
 
-    def _end(self, event: TurnRecorded) -> None:
-        self._forget_begun(event.asked)
-        draft = self._drafts.pop(event.index, Draft())
-        self._check_start(event.index, event.start, draft)
-        tokens = np.concatenate([draft.tokens, self._fetch(event.tokens)])
-        log_probs = np.concatenate([draft.log_probs, self._fetch(event.log_probs)])
-        self._ended[event.index] = Ended(event, tokens, log_probs)
-        self.generated += event.tokens.n
+    def _new_draft(self, turn: int) -> Trajectory:
+        return Trajectory(f"{self._sample}, turn {turn}", EMPTY_TOKENS)
 
     def _forget_begun(self, asked: str) -> None:
         """A turn that several lost engines began is one turn."""
         self._begun = {index: event for index, event in self._begun.items() if event.asked != asked}
 
-    def _check_start(self, turn: int, start: int, draft: Draft) -> None:
-        if start != len(draft.tokens):
-            raise StorageError(
-                f"rollout {self._sample}: tokens of turn {turn} start at {start}, but the log holds "
-                f"{len(draft.tokens)} before them"
-            )
-
-    def claim(self, asked: str, what: str) -> Ended | InFlight | None:
+    def claim(self, asked: str, call: ToolCall | None = None) -> Ended | InFlight | None:
         """The recorded turn of the same request, or None where this one is new.
 
-        asked: digest of the request; what: the request in words. Raises GenerateDiffers where the log holds another
-        request at this point; turns that overlapped may come in another order.
+        asked: digest of the request; call: of a tool, else it is a generation. Raises GenerateDiffers where the log
+        holds another request at this point; turns that overlapped may come in another order.
         """
         for index, ended in self._ended.items():
             if ended.event.asked == asked:
                 return self._ended.pop(index)
         if begun := [event for event in self._begun.values() if event.asked == asked]:
             self._forget_begun(asked)
-            return InFlight(begun[-1].index, self._drafts.pop(begun[-1].index, Draft()), begun[-1].call)
+            index = begun[-1].index
+            return InFlight(index, asked, self._drafts.pop(index, self._new_draft(index)), begun[-1].call)
         first = next((turn for turn in self._unclaimed() if not turn.overlapping), None)
         if first is not None:
             raise GenerateDiffers(
-                f"rollout {self._sample}: run again after a crash, its generate function asks for {what} where the log "
-                f"has turn {first.index}, {_described(first)}: it must be deterministic (no clock, no randomness; "
-                "tools through session.call)"
+                f"rollout {self._sample}: run again after a crash, its generate function asks for {described(call)} "
+                f"where the log has turn {first.index}, {described(first.call)}: it must be deterministic (no "
+                "clock, no randomness; tools through session.call)"
             )
         return None
 
@@ -138,34 +120,20 @@ class TurnLog:
         if unclaimed := self._unclaimed():
             raise GenerateDiffers(
                 f"rollout {self._sample}: run again after a crash, its generate function ended without asking for turn "
-                f"{unclaimed[0].index}, {_described(unclaimed[0])}, which the log holds"
+                f"{unclaimed[0].index}, {described(unclaimed[0].call)}, which the log holds"
             )
 
     def _unclaimed(self) -> list[TurnBegun | TurnRecorded]:
-        events: list[TurnBegun | TurnRecorded] = [*self._begun.values()]
-        events += [ended.event for ended in self._ended.values()]
-        return sorted(events, key=lambda event: event.index)
+        ended = (turn.event for turn in self._ended.values())
+        return sorted([*self._begun.values(), *ended], key=lambda event: event.index)
 
 
-def _described(event: TurnBegun | TurnRecorded) -> str:
-    if event.role is TurnRole.TOOL and event.call is not None:
-        return described(event.call)
-    return "a generation"
-
-
-def described(call: ToolCall) -> str:
-    """A call in a message, with as much of its arguments as fits."""
+def described(call: ToolCall | None) -> str:
+    """A turn in a message: a call with as much of its arguments as fits, or a generation."""
+    if call is None:
+        return "a generation"
     arguments = ", ".join(f"{name}={value!r}" for name, value in call.arguments.items())
     return f"{call.name}({arguments if len(arguments) <= 120 else arguments[:117] + '...'})"
-
-
-@dataclass(frozen=True, slots=True)
-class Calling:
-    """A tool call whose beginning is in the log."""
-
-    index: int
-    asked: str
-    call: ToolCall
 
 
 class Journal:
@@ -179,8 +147,7 @@ class Journal:
         self._request, self._engine_id = rollout.request, rollout.engine
         self._turn_log, self._context = turn_log, context
         self._asked: Counter[str] = Counter()
-        self._overlapped: set[int] = set()
-        self._open: set[int] = set()
+        self._open: dict[int, bool] = {}
         self._append_lock = asyncio.Lock()
         self.turns: list[tuple[Tokens, Ended]] = []
         self.failure: BaseException | None = None
@@ -192,15 +159,14 @@ class Journal:
             content = hashlib.sha256(np.ascontiguousarray(prompt, "<i4").tobytes())
             content.update(_canonical.encode((sampling, seed)))
             asked, occurrence = self._name(content)
-            known = self._turn_log.claim(asked, "a generation")
-            if not isinstance(known, Ended):
-                known = known or self._fresh()
+            turn = self._turn_log.claim(asked) or self._turn_log.new_turn(asked)
+            if isinstance(turn, InFlight):
                 seed = _seed(self._request.seed, occurrence) if seed is None else seed
-                known = await self._generate(prompt, sampling, seed, asked, known)
-            self.turns.append((prompt, known))
-            return known
+                turn = await self._generate(prompt, sampling, seed, turn)
+            self.turns.append((prompt, turn))
+            return turn
 
-    async def begin_call(self, call: ToolCall) -> Ended | Calling:
+    async def begin_call(self, call: ToolCall) -> Ended | InFlight:
         """The result in the log, or permission to call the tool now: `end_call` has to follow.
 
         Raises ToolInterrupted where the call was in flight when its engine was lost, and may not be repeated.
@@ -208,7 +174,7 @@ class Journal:
         with self._keeping_failure():
             self._check()
             asked, _ = self._name(hashlib.sha256(_canonical.encode((call.name, call.arguments))))
-            known = self._turn_log.claim(asked, described(call))
+            known = self._turn_log.claim(asked, call)
             if isinstance(known, Ended):
                 return known
             if known is not None and not (known.call is not None and known.call.may_repeat and call.may_repeat):
@@ -216,28 +182,28 @@ class Journal:
                     f"{described(call)} of rollout {self._request.sample} was in flight when its engine was lost, and "
                     "may have had its effect: pass may_repeat=True to session.call where that does no harm"
                 )
-            calling = Calling(self._fresh().index, asked, call)
-            await self._append([self._begun(calling.index, TurnRole.TOOL, asked, call)])
-            self._begin(calling.index)
-            return calling
+            turn = self._turn_log.new_turn(asked, call)
+            await self._append([self._begun(turn, TurnRole.TOOL)])
+            self._begin(turn.index)
+            return turn
 
-    async def end_call(self, calling: Calling, result: Any, error: str, seconds: float) -> Ended:
+    async def end_call(self, turn: InFlight, result: Any, error: str, seconds: float) -> Ended:
         """Append a tool's result."""
         with self._keeping_failure():
             event = TurnRecorded(
                 sample=self._request.sample,
-                index=calling.index,
+                index=turn.index,
                 role=TurnRole.TOOL,
-                asked=calling.asked,
+                asked=turn.asked,
                 engine=self._engine_id,
-                call=calling.call,
+                call=turn.call,
                 result=result,
                 error=error,
-                overlapping=self._end(calling.index),
+                overlapping=self._open.pop(turn.index),
                 seconds=seconds,
             )
             await self._append([event])
-            return Ended(event, Draft().tokens, Draft().log_probs)
+            return Ended(event, turn.draft.tokens, turn.draft.log_probs)
 
     def close(self) -> None:
         """Refuse further turns: tasks that the function left running end at their next call."""
@@ -266,54 +232,55 @@ class Journal:
         self._asked[digest] += 1
         return hashlib.sha256(f"{digest}:{occurrence}".encode()).hexdigest(), occurrence
 
-    def _fresh(self) -> InFlight:
-        index = self._turn_log.next_index
-        self._turn_log.next_index += 1
-        return InFlight(index, Draft())
-
     def _begin(self, index: int) -> None:
-        self._open.add(index)
+        """Open a turn; each open one is marked where there are several."""
+        self._open[index] = False
         if len(self._open) > 1:
-            self._overlapped |= self._open
+            self._open = dict.fromkeys(self._open, True)
 
-    def _end(self, index: int) -> bool:
-        self._open.discard(index)
-        return index in self._overlapped
-
-    def _begun(self, index: int, role: TurnRole, asked: str, call: ToolCall | None = None) -> TurnBegun:
+    def _begun(self, turn: InFlight, role: TurnRole) -> TurnBegun:
         return TurnBegun(
             sample=self._request.sample,
-            index=index,
+            index=turn.index,
             role=role,
-            asked=asked,
+            asked=turn.asked,
             engine=self._engine_id,
-            call=call,
-            overlapping=len(self._open - {index}) > 0,
+            call=turn.call,
+            overlapping=len(self._open.keys() - {turn.index}) > 0,
         )
 
     async def _append(self, events: Sequence[Event]) -> None:
         async with self._append_lock:  # concurrent turns share one fence
             await self._context.append(events)
 
-    async def _generate(self, prompt: Tokens, sampling: Sampling, seed: int, asked: str, known: InFlight) -> Ended:
-        begun = time.perf_counter()
-        self._begin(known.index)
-        draft, request = known.draft, self._request
-        before = Trajectory(
-            request.sample, request.prompt, tokens=draft.tokens, log_probs=draft.log_probs, spans=draft.spans
-        )
-        turn = Rollout(request, before, self._engine_id)
+    async def _generate(self, prompt: Tokens, sampling: Sampling, seed: int, turn: InFlight) -> Ended:
+        begun, has_begun = time.perf_counter(), turn.draft.length > 0
+        rollout = Rollout(self._request, turn.draft, self._engine_id)
+
+        async def append(chunk: RolloutProgressed) -> int:
+            """With the first chunk goes the turn's beginning."""
+            nonlocal has_begun
+            beginning = [] if has_begun else [self._begun(turn, TurnRole.ASSISTANT)]
+            await self._append([*beginning, msgspec.structs.replace(chunk, turn=turn.index)])
+            has_begun = True
+            self._turn_log.generated += chunk.tokens.n
+            return 0  # the fence is over more than the turn
+
+        self._begin(turn.index)
         try:
-            last = await self._stream(turn, known.index, asked, prompt, sampling, seed)
+            request = GenerateRequest(self._context.rid, prompt, sampling, seed, turn.draft.tokens)
+            last = await stream(self._context, request, rollout, append)
         finally:
-            overlapping = self._end(known.index)
-        done = turn.end(last.finish or StopReason.STOP, last.text or "")
+            overlapping = self._open.pop(turn.index)
+        if last is None:
+            raise Suspended(f"rollout {self._request.sample} is suspended in turn {turn.index}")
+        done = rollout.end(last.finish or StopReason.STOP, last.text or "")
         extends, shared = self._continues(prompt)
         event = TurnRecorded(
             sample=done.sample,
-            index=known.index,
+            index=turn.index,
             role=TurnRole.ASSISTANT,
-            asked=asked,
+            asked=turn.asked,
             engine=done.engine,
             extends=extends,
             observed=pack_tokens(prompt[shared:]),
@@ -329,31 +296,8 @@ class Journal:
         )
         await self._append([event])
         self._turn_log.generated += event.tokens.n
-        return Ended(
-            event,
-            np.concatenate([turn.known.tokens, unpack(done.tokens)]),
-            np.concatenate([turn.known.log_probs, unpack(done.log_probs)]),
-        )
-
-    async def _stream(
-        self, turn: Rollout, index: int, asked: str, prompt: Tokens, sampling: Sampling, seed: int
-    ) -> Delta:
-        """The last delta of a generation. Its chunks are appended on the way, the first with the turn's beginning."""
-        has_begun = turn.known.length > 0
-
-        async def append(chunk: RolloutProgressed) -> int:
-            nonlocal has_begun
-            beginning = [] if has_begun else [self._begun(index, TurnRole.ASSISTANT, asked)]
-            await self._append([*beginning, msgspec.structs.replace(chunk, turn=index)])
-            has_begun = True
-            self._turn_log.generated += chunk.tokens.n
-            return 0  # the fence is over more than the turn
-
-        request = GenerateRequest(self._context.rid, prompt, sampling, seed, turn.known.tokens)
-        last = await stream(self._context, request, turn, append)
-        if last is None:
-            raise Suspended(f"rollout {self._request.sample} is suspended in turn {index}")
-        return last
+        turn.draft.join(done.start, done.tokens, done.log_probs, unpack)
+        return Ended(event, turn.draft.tokens, turn.draft.log_probs)
 
     def _continues(self, prompt: Tokens) -> tuple[int | None, int]:
         """(the turn that this prompt continues, how many tokens of the prompt that turn covers)."""

@@ -29,7 +29,8 @@ import numpy as np
 from schemas.errors import PlugPointError
 from schemas.rollouts import Sampling, StopReason
 from schemas.turns import ToolCall
-from serve_apps.generate.journal import Calling, Ended, Journal
+from serve_apps.engine.engine import FIXED_SAMPLING
+from serve_apps.generate.journal import InFlight, Journal
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.loader import name_of
 from slime_events.plugins.rewards.outcome import plain
@@ -38,9 +39,9 @@ from slime_events.plugins.sample import Sample
 T = TypeVar("T")
 Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
 """A text, token ids, or chat messages."""
+Tools = list[dict[str, Any]]
 _KNOWN = frozenset(Sampling.__struct_fields__)
-_FIXED = {"no_stop_trim": True, "spaces_between_special_tokens": False, "n": 1}
-_SEED_NAME = "sampling_seed"
+_ALLOWED = FIXED_SAMPLING | {"n": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,30 +75,21 @@ class Turn:
 
 
 class Session:
-    """The session of one rollout. Several tasks of the function may use it at once."""
+    """The session of one rollout, made on the worker's event loop. Several tasks of the function may use it at once."""
 
     def __init__(
-        self,
-        journal: Journal,
-        loop: asyncio.AbstractEventLoop,
-        tokenizer: Any,
-        sampling: Sampling,
-        args: ArgsView,
-        tools: list[dict[str, Any]] | None = None,
+        self, journal: Journal, tokenizer: Any, sampling: Sampling, args: ArgsView, tools: Tools | None = None
     ) -> None:
-        self._journal, self._loop, self._tools = journal, loop, tools
-        self.sampling = sampling
-        self.tokenizer, self.args = tokenizer, args
+        self._journal, self._loop, self._tools = journal, asyncio.get_running_loop(), tools
+        self.tokenizer, self.sampling, self.args = tokenizer, sampling, args
 
     def tokenize(self, prompt: Prompt) -> list[int]:
         """Token ids of a text, or of chat messages after the model's template, without special tokens added."""
         if isinstance(prompt, str):
             return list(self.tokenizer.encode(prompt, add_special_tokens=False))
         if all(isinstance(part, Mapping) for part in prompt):
-            extra = {
-                **({"tools": self._tools} if self._tools else {}),
-                **getattr(self.args, "apply_chat_template_kwargs", {}),
-            }
+            tools = {"tools": self._tools} if self._tools else {}
+            extra = tools | getattr(self.args, "apply_chat_template_kwargs", {})
             text = self.tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True, **extra)
             return self.tokenize(text)
         return [int(token) for token in prompt]  # type: ignore[arg-type]
@@ -110,9 +102,18 @@ class Session:
         tokens = self.tokenize(prompt)
         if not tokens:
             raise PlugPointError("session.generate was given an empty prompt")
-        sampling, seed = read_sampling(self.sampling, sampling_params or {}), read_seed(sampling_params or {})
+        sampling, seed = read_sampling(self.sampling, sampling_params or {})
         ended = await self._on_worker_loop(self._journal.generate(np.array(tokens, np.int32), sampling, seed))
-        return _turn(tokens, ended)
+        event = ended.event
+        return Turn(
+            index=event.index,
+            prompt_tokens=tokens,
+            tokens=ended.tokens.tolist(),
+            log_probs=ended.log_probs.tolist(),
+            text=event.text,
+            stop=event.stop or StopReason.STOP,
+            versions=tuple(span.version for span in event.spans),
+        )
 
     async def call(
         self,
@@ -130,7 +131,7 @@ class Session:
         """
         call = ToolCall(name_of(tool), _plain_arguments(tool, arguments), may_repeat)
         answer = await self._on_worker_loop(self._journal.begin_call(call))
-        if isinstance(answer, Calling):
+        if isinstance(answer, InFlight):
             begun = time.perf_counter()
             result, error = await _call_tool(tool, call.arguments, timeout_s)
             seconds = time.perf_counter() - begun
@@ -151,19 +152,6 @@ def current_session() -> Session:
     if session is None:
         raise PlugPointError("there is no session here: only a generate function that is making a rollout has one")
     return session
-
-
-def _turn(prompt: list[int], ended: Ended) -> Turn:
-    event = ended.event
-    return Turn(
-        index=event.index,
-        prompt_tokens=prompt,
-        tokens=ended.tokens.tolist(),
-        log_probs=ended.log_probs.tolist(),
-        text=event.text,
-        stop=event.stop or StopReason.STOP,
-        versions=tuple(span.version for span in event.spans),
-    )
 
 
 def _plain_arguments(tool: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -191,43 +179,21 @@ async def _call_tool(tool: Callable[..., Any], arguments: dict[str, Any], timeou
     return plain(result), ""
 
 
-def sampling_params(sampling: Sampling) -> dict[str, Any]:
-    """The sampling parameters that a generate function is given, under slime's names."""
-    return {
-        **msgspec.structs.asdict(sampling),
-        "stop": list(sampling.stop),
-        "stop_token_ids": list(sampling.stop_token_ids),
-        "no_stop_trim": _FIXED["no_stop_trim"],
-        "spaces_between_special_tokens": _FIXED["spaces_between_special_tokens"],
-    }
-
-
-def read_sampling(given: Sampling, params: Mapping[str, Any]) -> Sampling:
-    """The sampling of one turn: `params` override the run's. Raises PlugPointError for an unknown parameter."""
-    known = {name: _value(name, value) for name, value in params.items() if name in _KNOWN and value is not None}
-    for name, value in params.items():
-        if name in _KNOWN or name == _SEED_NAME or value is None:
-            continue
-        if name not in _FIXED:
+def read_sampling(given: Sampling, params: Mapping[str, Any]) -> tuple[Sampling, int | None]:
+    """The sampling of one turn and its seed: `params` override the run's. Raises PlugPointError for an unknown one."""
+    own = {name: value for name, value in params.items() if value is not None}
+    seed = own.pop("sampling_seed", None)
+    for name in [name for name in own if name not in _KNOWN]:
+        if name not in _ALLOWED:
             raise PlugPointError(f"sampling parameter {name!r} is not known here; known: {', '.join(sorted(_KNOWN))}")
-        if value != _FIXED[name]:
-            raise PlugPointError(f"sampling parameter {name} can only be {_FIXED[name]!r} here, not {value!r}")
+        if (value := own.pop(name)) != _ALLOWED[name]:
+            raise PlugPointError(f"sampling parameter {name} can only be {_ALLOWED[name]!r} here, not {value!r}")
+    for name in own.keys() & {"stop", "stop_token_ids"}:
+        own[name] = [own[name]] if isinstance(own[name], str) else list(own[name])
     try:
-        sampling = msgspec.convert(msgspec.to_builtins(given) | known, Sampling)
+        sampling = msgspec.convert(msgspec.to_builtins(given) | own, Sampling)
     except msgspec.ValidationError as error:
         raise PlugPointError(f"sampling parameters {dict(params)!r}: {error}") from error
     if sampling.max_new_tokens < 1:
         raise PlugPointError(f"max_new_tokens is {sampling.max_new_tokens}: there is no room for a turn")
-    return sampling
-
-
-def read_seed(params: Mapping[str, Any]) -> int | None:
-    """The seed among the sampling parameters of a turn."""
-    seed = params.get(_SEED_NAME)
-    return None if seed is None else int(seed)
-
-
-def _value(name: str, value: Any) -> Any:
-    if name == "stop":
-        return [value] if isinstance(value, str) else list(value)
-    return list(value) if name == "stop_token_ids" else value
+    return sampling, None if seed is None else int(seed)

@@ -8,12 +8,13 @@ import asyncio
 import json
 import urllib.error
 import urllib.request
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 from urllib.parse import urlsplit
 
 from schemas.errors import PlugPointError
-from serve_apps.generate.session import Session, current_session, sampling_params
+from serve_apps.engine.engine import sampling_params
+from serve_apps.generate.session import Session, current_session
 
 ROUTER = {"sglang_router_ip": "127.0.0.1", "sglang_router_port": 0}
 """The address on `args`. Nothing listens at port 0: a request without `post` is refused at once."""
@@ -24,18 +25,15 @@ _KEYS = {"input_ids", "text", "sampling_params", "return_logprob", "stream", "ri
 class GenerateState:
     """The part of slime's global generation state that a generate function may know."""
 
+    processor = None
+    aborted = False
+    semaphore = nullcontext()
+    """Open: the engine bounds its own concurrency."""
+
     def __init__(self, args: Any) -> None:
         session = current_session()
-        self.args = args
-        self.tokenizer = session.tokenizer
-        self.processor = None
-        self.aborted = False
+        self.args, self.tokenizer = args, session.tokenizer
         self.sampling_params = sampling_params(session.sampling)
-
-    @property
-    def semaphore(self) -> AbstractAsyncContextManager[None]:
-        """Open: the engine bounds its own concurrency."""
-        return nullcontext()
 
 
 def get_model_url(args: Any, model_name: str, endpoint: str = "/generate") -> str:

@@ -69,12 +69,12 @@ class Trajectory:
 
     def progress(self, event: RolloutProgressed, fetch: Fetch) -> None:
         """Append a chunk. Raises StorageError where it does not start at the end."""
-        self._join(event.start, event.tokens, event.log_probs, fetch)
+        self.join(event.start, event.tokens, event.log_probs, fetch)
         self.spans = merge_spans(self.spans, event.spans)
 
     def complete(self, event: RolloutCompleted, fetch: Fetch) -> None:
         """Append the rest and complete the rollout."""
-        self._join(event.start, event.tokens, event.log_probs, fetch)
+        self.join(event.start, event.tokens, event.log_probs, fetch)
         if self.length != event.length:
             raise StorageError(f"rollout {self.sample} says {event.length} tokens, the log holds {self.length}")
         self.spans, self.stop, self.text, self.digest = event.spans, event.stop, event.text, event.digest
@@ -84,7 +84,8 @@ class Trajectory:
         if event.prompt is not None:
             self.requested_prompt, self.prompt, self.prompt_text = self.prompt, event.prompt, event.prompt_text
 
-    def _join(self, start: int, tokens: Array, log_probs: Array, fetch: Fetch) -> None:
+    def join(self, start: int, tokens: Array, log_probs: Array, fetch: Fetch) -> None:
+        """Append tokens. Raises StorageError where they do not start at the end."""
         if start != self.length or tokens.n != log_probs.n:
             raise StorageError(
                 f"rollout {self.sample}: a chunk of {tokens.n} tokens and {log_probs.n} log-probs starts at {start}, "

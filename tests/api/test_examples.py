@@ -46,7 +46,7 @@ def test_the_filter() -> None:
 def test_the_generate_function_asks_its_tool() -> None:
     from serve_apps.generate.function import GenerateFunction
 
-    GenerateFunction("calculator.py:generate", EXAMPLES).check()
+    GenerateFunction("calculator.py:generate", EXAMPLES)
     calculate = load_function("calculator.py:calculate", user_dir=EXAMPLES)
     assert calculate("8-5-1+2") == 4
     reward = load_function("calculator.py:reward_func", user_dir=EXAMPLES)

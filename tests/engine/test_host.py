@@ -7,22 +7,25 @@ import contextlib
 import socket
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 
 from schemas.rollouts import Sampling, StopReason
 from serve_apps.engine import messages
+from serve_apps.engine.engine import GenerateRequest
 from serve_apps.engine.host import Host
 from storage.cancellation import end_all
 
 DEADLINE_S = 10.0
 END, OTHER_END = 7, 8
-GENERATE = messages.Generate("1", bytes(4), b"", Sampling(max_new_tokens=8), 0)
-SCORE = messages.Score("2", bytes(4), b"", bytes(4), 1.0)
+PROMPT = np.zeros(1, np.int32)
+REQUEST = GenerateRequest("", PROMPT, Sampling(max_new_tokens=8), 0)
+GENERATE = messages.Generate("1", REQUEST)
+SCORE = messages.Score("2", REQUEST, PROMPT)
 UPDATE = messages.UpdateWeights("3", "/weights", 7)
 
 
@@ -68,12 +71,11 @@ async def answer(manager: Manager, *frames: messages.ToHost) -> messages.FromHos
     engine = SimpleNamespace(tokenizer_manager=manager, loop=asyncio.get_running_loop())
     host = asyncio.create_task(Host(engine, theirs).serve())
     reader, writer = await asyncio.open_connection(sock=ours)
-    decoder: msgspec.msgpack.Decoder[messages.FromHost] = msgspec.msgpack.Decoder(messages.FromHost)
     try:
         async with asyncio.timeout(DEADLINE_S):
-            assert isinstance(decoder.decode(await messages.read_frame(reader)), messages.Ready)
+            assert isinstance(messages.from_host.decode(await messages.read_frame(reader)), messages.Ready)
             writer.write(b"".join(map(messages.encode, frames)))
-            return decoder.decode(await messages.read_frame(reader))
+            return messages.from_host.decode(await messages.read_frame(reader))
     finally:
         writer.close()
         with contextlib.suppress(ConnectionError):
@@ -94,7 +96,7 @@ async def test_whatever_a_request_fails_with_is_answered(error: Exception, reaso
 async def test_a_response_that_is_aborted_at_once_ends() -> None:
     ended = await answer(Manager(), GENERATE, messages.Abort("1"))
     assert isinstance(ended, messages.Piece)
-    assert ended.finish is StopReason.ABORT
+    assert ended.delta.finish is StopReason.ABORT
 
 
 @pytest.mark.parametrize(
@@ -111,12 +113,12 @@ async def test_one_that_ends_as_it_is_aborted_has_ended(tokens: list[int], finis
     manager.tokens = tokens
     ended = await answer(manager, GENERATE, messages.Abort("1"))
     assert isinstance(ended, messages.Piece)
-    assert ended.finish is finish
-    assert np.frombuffer(ended.tokens, "<i4").tolist() == tokens
+    assert ended.delta.finish is finish
+    assert ended.delta.tokens.tolist() == tokens
 
 
 async def test_one_that_had_ended_before_is_not_gone_on_with() -> None:
-    resumed = messages.Generate("1", bytes(4), np.array([3, END], "<i4").tobytes(), Sampling(max_new_tokens=8), 0)
-    ended = await answer(Manager(), resumed)
+    resumed = replace(REQUEST, resume=np.array([3, END], np.int32))
+    ended = await answer(Manager(), messages.Generate("1", resumed))
     assert isinstance(ended, messages.Piece)
-    assert (ended.finish, ended.tokens) == (StopReason.STOP, b"")
+    assert (ended.delta.finish, ended.delta.tokens.tolist()) == (StopReason.STOP, [])

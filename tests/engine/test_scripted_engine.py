@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,8 @@ async def engine() -> AsyncIterator[Engine]:
 
 
 class TestScriptedEngine(EngineContract):
-    pass
+    def running(self, engine: Any) -> int:
+        return int(engine.running)
 
 
 async def test_it_dies_as_told() -> None:

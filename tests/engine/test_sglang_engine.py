@@ -78,6 +78,9 @@ def _reference(model: Any, prompt: npt.NDArray[np.int32], response: Response, te
 class TestSglangEngine(EngineContract):
     """The contract holds for SGLang."""
 
+    def running(self, engine: Any) -> int:
+        return len(engine._answers)
+
     @pytest.mark.parametrize("temperature", [1.0, 0.7])
     async def test_log_probs_agree_with_transformers(
         self, engine: SglangEngine, checkpoints: list[Path], temperature: float
@@ -124,7 +127,7 @@ class TestSglangEngine(EngineContract):
     async def test_a_request_that_cannot_be(self, engine: SglangEngine) -> None:
         with pytest.raises(EngineError, match="context length"):
             await collect(engine, request(new=5000, rid="too-long"))
-        assert engine.running == 0
+        assert self.running(engine) == 0
 
     async def test_greedy_and_filtered_sampling(self, engine: SglangEngine, checkpoints: list[Path]) -> None:
         greedy = await collect(engine, request(1, temperature=0.0))
@@ -168,7 +171,7 @@ async def test_a_killed_scheduler_is_noticed(checkpoints: list[Path], engine: Sg
     assert ["exit code -9" in str(result) for result in results] == [True] * 4, results
     assert all(isinstance(result, EngineError) for result in results)
     assert not await engine.healthy()
-    assert engine.running == 0
+    assert not engine._answers
 
 
 async def test_a_failed_start_says_why(tmp_path: Path) -> None:

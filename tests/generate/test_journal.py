@@ -22,7 +22,7 @@ from schemas.event import Event
 from schemas.rollouts import RolloutProgressed, RolloutRequested, Sampling, WeightSpan
 from schemas.subjects import everything_about
 from schemas.turns import ToolCall, TurnBegun, TurnRecorded, TurnRole
-from serve_apps.generate.journal import Calling, InFlight, Journal, TurnLog
+from serve_apps.generate.journal import InFlight, Journal, TurnLog
 from serve_apps.generate.session import Session, current_session
 from serve_apps.rollout import ChunkRule, Rollout, RolloutContext, Suspended
 from slime_events.core.run.participant import Participant
@@ -54,7 +54,7 @@ async def journal_of(log: MemoryLog, engine: str, script: Script | None = None, 
 
     scripted = ScriptedEngine(script)
     await scripted.start(1.0)
-    context = RolloutContext(scripted, ChunkRule(4, 100.0), "rid", append, lambda: suspended)
+    context = RolloutContext(scripted.generate, ChunkRule(4, 100.0), "rid", append, lambda: suspended)
     return Journal(Rollout(REQUEST, known, engine), turn_log, context)
 
 
@@ -62,7 +62,7 @@ async def test_of_two_engines_one_may_call_the_tool() -> None:
     log = MemoryLog("r")
     await Participant(log, "conductor").append([REQUEST])
     zombie, heir = await journal_of(log, "zombie"), await journal_of(log, "heir")
-    assert isinstance(await heir.begin_call(CALL), Calling)
+    assert isinstance(await heir.begin_call(CALL), InFlight)
     with pytest.raises(Conflict):
         await zombie.begin_call(CALL)
     with pytest.raises(Conflict):
@@ -75,16 +75,16 @@ async def test_an_engine_that_lost_the_rollout_ends_no_turn() -> None:
     await Participant(log, "conductor").append([REQUEST])
     zombie = await journal_of(log, "zombie")
     calling = await zombie.begin_call(CALL)
-    assert isinstance(calling, Calling)
+    assert isinstance(calling, InFlight)
     heir = await journal_of(log, "heir")
     again = await heir.begin_call(CALL)
-    assert isinstance(again, Calling)
+    assert isinstance(again, InFlight)
     assert again.index == calling.index + 1
     with pytest.raises(Conflict):
         await zombie.end_call(calling, "late", "", 0.0)
     await heir.end_call(again, "in time", "", 0.0)
     third = await (await journal_of(log, "third")).begin_call(CALL)
-    assert not isinstance(third, Calling)
+    assert not isinstance(third, InFlight)
     assert third.event.result == "in time"
 
 
@@ -196,7 +196,7 @@ async def test_a_call_that_was_in_flight_is_repeated_where_both_say_that_it_may_
     heir = await journal_of(log, "heir")
     call = ToolCall("look_up", {"word": 1}, may_repeat=now)
     if again:
-        assert isinstance(await heir.begin_call(call), Calling)
+        assert isinstance(await heir.begin_call(call), InFlight)
         return
     with pytest.raises(ToolInterrupted):
         await heir.begin_call(call)
@@ -226,10 +226,10 @@ def test_of_a_turn_that_was_begun_again_the_last_is_gone_on_with() -> None:
     for event in (begun(0), chunk(0, 0, 1, 2), begun(1), chunk(1, 0, 3), chunk(1, 1, 4)):
         turn_log.apply(event)
     assert (turn_log.generated, turn_log.next_index) == (4, 2)
-    found = turn_log.claim("same", "a generation")
+    found = turn_log.claim("same")
     assert isinstance(found, InFlight)
     assert (found.index, found.draft.tokens.tolist()) == (1, [3, 4])
-    assert turn_log.claim("same", "a generation") is None
+    assert turn_log.claim("same") is None
 
 
 def test_tokens_of_a_turn_lie_end_to_end() -> None:
@@ -245,16 +245,16 @@ def test_turns_that_overlapped_may_come_in_another_order(overlapping: bool) -> N
     turn_log = TurnLog("g-s0", unpack)
     turn_log.apply(begun(0, overlapping=overlapping))
     if overlapping:
-        assert turn_log.claim("other", "a generation") is None
+        assert turn_log.claim("other") is None
     else:
         with pytest.raises(GenerateDiffers):
-            turn_log.claim("other", "a generation")
+            turn_log.claim("other")
 
 
 async def session_of(log: MemoryLog) -> Session:
     await Participant(log, "conductor").append([REQUEST])
     journal = await journal_of(log, "e")
-    return Session(journal, asyncio.get_running_loop(), Letters(), REQUEST.sampling, ArgsView({}))
+    return Session(journal, Letters(), REQUEST.sampling, ArgsView({}))
 
 
 async def test_a_tool_has_its_time() -> None:

@@ -15,7 +15,8 @@ from schemas.errors import PlugPointError
 from schemas.rollouts import RolloutCompleted, RolloutFailed, Sampling
 from schemas.steps import StepCommitted
 from schemas.turns import TurnRecorded, TurnRole
-from serve_apps.generate.session import read_sampling, read_seed, sampling_params
+from serve_apps.engine.engine import sampling_params
+from serve_apps.generate.session import read_sampling
 from serve_apps.generate.slime_compat import post
 from tests.generate.scene import a_run, events, setup
 from tests.simulation.crash import Crash, Fate, Half
@@ -76,9 +77,9 @@ async def test_there_is_no_session_outside_of_a_rollout() -> None:
 
 def test_sampling_parameters_go_there_and_back() -> None:
     given = Sampling(max_new_tokens=7, temperature=0.5, stop=("a", "b"), stop_token_ids=(3,))
-    assert read_sampling(given, sampling_params(given)) == given
-    assert read_sampling(given, {"stop": "x", "max_new_tokens": 3, "top_p": None}).stop == ("x",)
-    assert read_seed({"sampling_seed": 5}) == 5
+    assert read_sampling(given, sampling_params(given)) == (given, None)
+    sampling, seed = read_sampling(given, {"stop": "x", "max_new_tokens": 3, "top_p": None, "sampling_seed": 5})
+    assert (sampling.stop, seed) == (("x",), 5)
 
 
 @pytest.mark.parametrize(

@@ -41,8 +41,9 @@ def test_chunks_add_up_to_the_whole(deltas: list[tuple[list[int], int, bool]]) -
         whole += tokens
         if cut and made.new_length:
             position += 1
-            folded.apply(made.chunk(), position)
-            made.appended(position)
+            chunk = made.chunk()
+            folded.apply(chunk, position)
+            made.appended(chunk, position)
     done = made.end(StopReason.STOP, "text")
     folded.apply(done, position + 1)
     trajectory = folded.by_sample["g-s0"]

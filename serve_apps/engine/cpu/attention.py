@@ -9,7 +9,7 @@ neighbours, and whether its token was decoded or prefilled, so that a resumed ro
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
@@ -37,19 +37,25 @@ class Part:
     mask: torch.Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class Sequences:
-    """table [requests, context]: slot numbers. requests, lengths [sequences]: each one's row of it, and its keys.
+class Inputs(NamedTuple):
+    """What SGLang hands in first, in its order.
 
-    heads: of the query. key_elements: of one token's keys. dtype: the query's.
+    query, output: [rows, heads, dim]. caches: [slots, kv_heads, dim]. table [requests, context]: slot numbers.
+    requests, lengths [sequences]: each one's row of the table, and its keys.
     """
 
+    query: torch.Tensor
+    output: torch.Tensor
+    k_cache: torch.Tensor
+    v_cache: torch.Tensor
     table: torch.Tensor
     requests: torch.Tensor
     lengths: torch.Tensor
-    heads: int
-    key_elements: int
-    dtype: torch.dtype
+
+    @property
+    def key_elements(self) -> int:
+        """Of one token's keys."""
+        return self.k_cache.shape[1] * self.k_cache.shape[2]
 
     def decoded(self) -> list[Part]:
         """Parts where every sequence has one query."""
@@ -61,13 +67,14 @@ class Sequences:
         """Parts where the queries are the last `new` [sequences] tokens of each sequence, one after another; a sequence
         may have none."""
         starts, firsts = new.cumsum(0) - new, self.lengths - new + 1
-        apart = new * self.lengths * self.heads > MASK_ELEMENTS
+        heads = self.query.shape[1]
+        apart = new * self.lengths * heads > MASK_ELEMENTS
         parts = []
         for chosen in self._alike(_power(self.lengths.clamp(min=BLOCK)) * 64 + _power(new), ~apart & (new > 0)):
             # A sequence with fewer tokens than others repeats its last one: the same row with the same result.
             nth = torch.arange(int(new[chosen].max())).minimum(new[chosen, None] - 1)
             rows = (starts[chosen, None] + nth).flatten()
-            mask = self._mask(firsts[chosen, None] + nth, self.heads)
+            mask = self._mask(firsts[chosen, None] + nth, heads)
             parts.append(Part(rows, nth.shape[1], self._slots(chosen), mask))
         for sequence in apart.nonzero().flatten().tolist():
             start, first, count = (int(t[sequence]) for t in (starts, firsts, new))
@@ -95,7 +102,7 @@ class Sequences:
     def _mask(self, seen: torch.Tensor, heads: int = 1) -> torch.Tensor:
         """seen [sequences, tokens]: keys that each query may see -> [sequences, heads * tokens, 1, padded]."""
         hidden = torch.arange(_padded(seen)) >= seen[:, :, None]
-        mask = torch.zeros(hidden.shape, dtype=self.dtype).masked_fill_(hidden, -torch.inf)
+        mask = torch.zeros(hidden.shape, dtype=self.query.dtype).masked_fill_(hidden, -torch.inf)
         return mask[:, None].expand(-1, heads, -1, -1).reshape(len(seen), -1, 1, mask.shape[-1])
 
 
@@ -114,97 +121,50 @@ def forget_parts(backend: Any, forward_batch: Any) -> None:
     backend.forward_metadata = {}
 
 
-def decode(
-    original: Callable[..., torch.Tensor],
-    backend: Any,
-    query: torch.Tensor,
-    output: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    req_to_token: torch.Tensor,
-    req_pool_indices: torch.Tensor,
-    seq_lens: torch.Tensor,
-    encoder_lens: torch.Tensor | None = None,
-    **options: Any,
-) -> torch.Tensor:
+def decode(original: Callable[..., torch.Tensor], backend: Any, *given: Any, **options: Any) -> torch.Tensor:
     """Around hook of `TorchNativeAttnBackend._run_sdpa_forward_decode`; cross and windowed attention go to SGLang's.
 
-    query, output: [rows, heads, dim]. caches: [slots, kv_heads, dim]. req_to_token: [requests, context], slot numbers.
+    given: `Inputs`, and the lengths of an encoder's sequences where there is one.
     """
-    if encoder_lens is not None or options.get("is_cross_attn") or options.get("sliding_window_size") is not None:
-        return original(
-            backend, query, output, k_cache, v_cache, req_to_token, req_pool_indices, seq_lens, encoder_lens, **options
-        )
-    for part in _parts(backend, query, k_cache, req_to_token, req_pool_indices, seq_lens):
-        _attend(part, query, output, k_cache, v_cache, options.get("scaling"))
-    return output
+    if _is_special(given[7:], options):
+        return original(backend, *given, **options)
+    return _attend(backend, Inputs(*given[:7]), None, options.get("scaling"))
 
 
-def extend(
-    original: Callable[..., torch.Tensor],
-    backend: Any,
-    query: torch.Tensor,
-    output: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    req_to_token: torch.Tensor,
-    req_pool_indices: torch.Tensor,
-    seq_lens: torch.Tensor,
-    extend_prefix_lens: torch.Tensor,
-    extend_seq_lens: torch.Tensor,
-    encoder_lens: torch.Tensor | None = None,
-    **options: Any,
-) -> torch.Tensor:
-    """Around hook of `TorchNativeAttnBackend._run_sdpa_forward_extend`, shapes as in `decode`, rows = new tokens."""
-    special = encoder_lens is not None or options.get("is_cross_attn") or not options.get("causal")
-    if special or options.get("sliding_window_size") is not None:
-        return original(
-            backend, query, output, k_cache, v_cache, req_to_token, req_pool_indices, seq_lens,
-            extend_prefix_lens, extend_seq_lens, encoder_lens, **options,
-        )  # fmt: skip
-    for part in _parts(backend, query, k_cache, req_to_token, req_pool_indices, seq_lens, extend_seq_lens):
-        _attend(part, query, output, k_cache, v_cache, options.get("scaling"))
-    return output
+def extend(original: Callable[..., torch.Tensor], backend: Any, *given: Any, **options: Any) -> torch.Tensor:
+    """Around hook of `TorchNativeAttnBackend._run_sdpa_forward_extend`, as `decode`, rows = new tokens.
+
+    given: after the inputs how many tokens of each sequence are cached, and how many are new.
+    """
+    if _is_special(given[9:], options) or not options.get("causal"):
+        return original(backend, *given, **options)
+    return _attend(backend, Inputs(*given[:7]), given[8], options.get("scaling"))
 
 
-def _parts(
-    backend: Any,
-    query: torch.Tensor,
-    k_cache: torch.Tensor,
-    req_to_token: torch.Tensor,
-    req_pool_indices: torch.Tensor,
-    seq_lens: torch.Tensor,
-    new: torch.Tensor | None = None,
-) -> list[Part]:
-    """The parts of this forward pass, made for its first layer and kept for all with as many heads."""
-    heads = (query.shape[1], *k_cache.shape[1:])
-    parts: list[Part] | None = backend.forward_metadata.get(heads)
+def _is_special(encoder_lens: tuple[Any, ...], options: dict[str, Any]) -> bool:
+    encoded = any(lens is not None for lens in (*encoder_lens, options.get("encoder_lens")))
+    return encoded or bool(options.get("is_cross_attn")) or options.get("sliding_window_size") is not None
+
+
+def _attend(backend: Any, inputs: Inputs, new: torch.Tensor | None, scale: float | None) -> torch.Tensor:
+    """Fill the output. The parts of a forward pass are made for its first layer and kept for all with as many heads."""
+    query, output, k_cache, v_cache = inputs[:4]
+    heads = query.shape[1]
+    parts: list[Part] | None = backend.forward_metadata.get((heads, *k_cache.shape[1:]))
     if parts is None:
-        key_elements = k_cache.shape[1] * k_cache.shape[2]
-        sequences = Sequences(req_to_token, req_pool_indices, seq_lens, query.shape[1], key_elements, query.dtype)
-        parts = sequences.decoded() if new is None else sequences.extended(new)
-        backend.forward_metadata[heads] = parts
-    return parts
-
-
-def _attend(
-    part: Part,
-    query: torch.Tensor,
-    output: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    scale: float | None,
-) -> None:
-    """Fill output[part.rows]; shapes as in `decode`."""
-    rows = query[part.rows] if isinstance(part.rows, slice) else query.index_select(0, part.rows)
-    sequences, heads = len(part.mask), query.shape[1]
-    keys, values = _gather(k_cache, part, query.dtype), _gather(v_cache, part, query.dtype)
-    # For SDPA each token of a sequence is one more head over the same keys: a query of its own.
-    by_head = rows.view(sequences, part.tokens, heads, -1).transpose(1, 2).reshape(sequences, -1, 1, query.shape[2])
-    attended = scaled_dot_product_attention(
-        by_head, keys, values, attn_mask=part.mask, scale=scale, enable_gqa=by_head.shape[1] != keys.shape[1]
-    )
-    output[part.rows] = attended.view(sequences, heads, part.tokens, -1).transpose(1, 2).flatten(0, 1)
+        parts = inputs.decoded() if new is None else inputs.extended(new)
+        backend.forward_metadata[heads, *k_cache.shape[1:]] = parts
+    for part in parts:
+        rows = query[part.rows] if isinstance(part.rows, slice) else query.index_select(0, part.rows)
+        sequences = len(part.mask)
+        keys, values = _gather(k_cache, part, query.dtype), _gather(v_cache, part, query.dtype)
+        # For SDPA each token of a sequence is one more head over the same keys: a query of its own.
+        by_head = rows.view(sequences, part.tokens, heads, -1).transpose(1, 2).reshape(sequences, -1, 1, query.shape[2])
+        attended = scaled_dot_product_attention(
+            by_head, keys, values, attn_mask=part.mask, scale=scale, enable_gqa=by_head.shape[1] != keys.shape[1]
+        )
+        output[part.rows] = attended.view(sequences, heads, part.tokens, -1).transpose(1, 2).flatten(0, 1)
+    return output
 
 
 def _gather(cache: torch.Tensor, part: Part, dtype: torch.dtype) -> torch.Tensor:

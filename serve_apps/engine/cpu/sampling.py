@@ -32,10 +32,6 @@ def _scramble(block: UInt32) -> UInt32:
     return _rotate(block * _C1, 15) * _C2
 
 
-def _mix(state: UInt32, block: UInt32) -> UInt32:
-    return _rotate(state ^ _scramble(block), 13) * np.uint32(5) + _ADD
-
-
 @lru_cache(maxsize=4)
 def _scrambled_columns(count: int) -> UInt32:
     return _scramble(np.arange(count, dtype=np.uint32))
@@ -48,7 +44,7 @@ def murmur_hash32(seeds: npt.NDArray[np.uint64], positions: npt.NDArray[np.int64
     """
     state: UInt32 = np.zeros(len(seeds), dtype=np.uint32)
     for block in (seeds & np.uint64(0xFFFFFFFF), seeds >> np.uint64(32), positions):
-        state = _mix(state, block.astype(np.uint32))
+        state = _rotate(state ^ _scramble(block.astype(np.uint32)), 13) * np.uint32(5) + _ADD
     h = state[:, None] ^ _scrambled_columns(columns)[None, :]
     # In place from here: rows x columns is the whole vocabulary for every running request.
     spare = h >> np.uint32(19)

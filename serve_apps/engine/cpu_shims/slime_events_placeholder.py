@@ -51,9 +51,6 @@ class _Submodules(MetaPathFinder, Loader):
     ) -> ModuleSpec | None:
         return ModuleSpec(fullname, self, is_package=True) if fullname.startswith(self.prefix) else None
 
-    def create_module(self, spec: ModuleSpec) -> None:
-        return None
-
     def exec_module(self, module: ModuleType) -> None:
         module.__getattr__ = attribute_of(module.__name__)  # type: ignore[method-assign]
 

@@ -143,7 +143,7 @@ def _check_source(path: str) -> None:
 def _check_generate(path: str) -> None:
     from serve_apps.generate.function import GenerateFunction
 
-    GenerateFunction(path, Path.cwd()).check()
+    GenerateFunction(path, Path.cwd())
 
 
 def _data(settings: TrainSettings) -> Iterator[tuple[str, Check]]:
