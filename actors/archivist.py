@@ -5,6 +5,7 @@ is in the archive and the log: after a crash another one continues.
 """
 
 import asyncio
+import contextlib
 import enum
 import functools
 import logging
@@ -24,9 +25,6 @@ from storage.follow import Follower
 from storage.log import Append, EventLog, Fence, Recorded
 
 logger = logging.getLogger(__name__)
-
-Clock = Callable[[], int]
-"""UTC nanoseconds."""
 
 ResultT = TypeVar("ResultT")
 
@@ -71,9 +69,8 @@ async def archive_run(
     log: EventLog,
     writer: ArchiveWriter,
     producer: str,
-    clock: Clock = time.time_ns,
-    stop: asyncio.Event | None = None,
     *,
+    stop: asyncio.Event | None = None,
     policy: SealPolicy | None = None,
     backoff: Backoff | None = None,
 ) -> ArchiveOutcome:
@@ -83,15 +80,15 @@ async def archive_run(
     run start this after `run.resumed` was appended. Raises DeadlineExceeded where the log or the store is unavailable
     for longer than `backoff`, Conflict where another archivist writes the same archive, ArchiveDamaged.
     """
-    archivist = _Archivist(log, writer, producer, clock, policy or SealPolicy(), backoff or Backoff())
+    archivist = _Archivist(log, writer, producer, policy or SealPolicy(), backoff or Backoff())
     return await archivist.run(stop or asyncio.Event())
 
 
 class _Archivist:
     def __init__(
-        self, log: EventLog, writer: ArchiveWriter, producer: str, clock: Clock, policy: SealPolicy, backoff: Backoff
+        self, log: EventLog, writer: ArchiveWriter, producer: str, policy: SealPolicy, backoff: Backoff
     ) -> None:
-        self._log, self._writer, self._producer, self._clock = log, writer, producer, clock
+        self._log, self._writer, self._producer = log, writer, producer
         self._policy, self._backoff = policy, backoff
         self._run_events = about(log.run, "run", "run")
         self._follower: Follower | None = None
@@ -144,13 +141,13 @@ class _Archivist:
     async def _take(self, recorded: Recorded) -> None:
         self._writer.add(recorded)
         if not isinstance(recorded.envelope.event, ArchiveSealed):
-            self._since = self._since or self._clock()
+            self._since = self._since or time.time_ns()
             self._counted += 1
         if self._is_due() and not isinstance(recorded.envelope.event, RunFinished):
             await self._seal()
 
     def _age_s(self) -> float:
-        return (self._clock() - self._since) / 1e9 if self._since else 0.0
+        return (time.time_ns() - self._since) / 1e9 if self._since else 0.0
 
     def _is_due(self) -> bool:
         return should_seal(self._policy, self._writer.pending_bytes, self._counted, self._age_s())
@@ -181,18 +178,16 @@ class _Archivist:
             bytes=manifest.bytes,
             url=self._writer.locate(manifest),
         )
-        envelope = enclose(self._log.run, event, at=self._clock(), producer=self._producer)
+        envelope = enclose(self._log.run, event, at=time.time_ns(), producer=self._producer)
         while True:
             last = await self._retry("the log", lambda: self._log.last(self._run_events))
             if last is not None and isinstance(last.envelope.event, RunFinished):
                 return
             # Fenced on the run's own events: if run.finished gets in between, this is refused.
             append = Append(envelope, Fence(self._run_events, last.position if last else 0))
-            try:
+            with contextlib.suppress(Conflict):
                 await self._retry("the log", functools.partial(self._log.append, [append]))
-            except Conflict:
-                continue
-            return
+                return
 
     async def _retry(self, what: str, call: Callable[[], Awaitable[ResultT]]) -> ResultT:
         loop = asyncio.get_running_loop()

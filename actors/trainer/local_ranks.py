@@ -6,18 +6,17 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from actors.trainer.rank_process import RankProcess
-from actors.trainer.ranks import CollectiveRanks, collective, rendezvous_address
+from actors.trainer.ranks import Ranks, collective, rendezvous_address
 from slime_events.core.config.settings import TrainSettings
 
 
-class LocalRanks(CollectiveRanks):
+class LocalRanks(Ranks):
     """One for each process, in the order of ranks."""
 
     def __init__(self, processes: Sequence[RankProcess]) -> None:
         self._processes = processes
 
     async def everywhere(self, method: str, *args: Any) -> Any:
-        """As `CollectiveRanks`."""
         return await self.each(method, [args] * len(self._processes))
 
     async def each(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> Any:

@@ -16,6 +16,8 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from actors.trainer.checkpoints import CheckpointFolders, restore
 from actors.trainer.ranks import Ranks, StepResult, train
@@ -28,11 +30,14 @@ from schemas.weights import WeightsPublished
 from slime_events.analysis.retrain.difference import training_differences
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.participant import Participant, subjects_of
+from slime_events.core.run.run_address import RunAddress
 from slime_events.core.train_batch import TrainBatch
 from slime_events.loop.training.pending_batches import PendingBatches
 from slime_events.loop.training.training_state import Digests, TrainingState, read_training_state
+from storage.blobs import BlobStore
 from storage.follow import Follower
 from storage.log import Append, Fence, Recorded, once
+from storage.payloads import fetch
 from storage.weights.store import Retention, WeightManifest, WeightStore, digest_of, verify
 
 log = logging.getLogger(__name__)
@@ -89,6 +94,22 @@ class Trainer:
         self._version = self._published = -1
         self._claim: tuple[int, int] | None = None
         self._over = False
+
+    @classmethod
+    def of_run(
+        cls,
+        address: RunAddress,
+        settings: TrainSettings,
+        worker: Participant,
+        ranks: Ranks,
+        plan: TrainerPlan,
+        **more: Any,
+    ) -> Trainer:
+        """The trainer of a run whose batches are made of its own log. more: of its arguments."""
+        read = partial(fetch, blobs=BlobStore(address.blob_url))
+        batches = PendingBatches(read, temperature=settings.rollout.rollout_temperature)
+        store = WeightStore(address.weights_url, base=settings.trainer.hf_checkpoint)
+        return cls(worker, ranks, store, batches, plan, **more)
 
     async def run(self) -> int:
         """Train until the run is over; the version reached."""

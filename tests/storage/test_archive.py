@@ -202,7 +202,7 @@ def finished(log: MemoryLog) -> RunFinished:
 
 async def archive(log: MemoryLog, store: StoreUrl, stop: asyncio.Event | None = None) -> ArchiveOutcome:
     writer = ArchiveWriter(store.url, "r", store.options)
-    running = archive_run(log, writer, "archivist", time.time_ns, stop or asyncio.Event(), policy=EAGER, backoff=BRISK)
+    running = archive_run(log, writer, "archivist", stop=stop, policy=EAGER, backoff=BRISK)
     return await asyncio.wait_for(running, 60)
 
 
