@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from actors.offline.retrainer import Retrainer, SameDigests, run_steps
+from actors.offline.retrainer import retrain_steps, run_steps, same_digests
 from actors.trainer.checkpoints import CheckpointFolders, restore
 from actors.trainer.ranks import Ranks
 from schemas.errors import TrainerError
@@ -38,7 +38,8 @@ async def ranks_at(
     chain = await read_chain(opened.log)
     chain.check(version)
     begun = await begin(opened, chain, ranks, newest=version, from_base=from_base)
-    if wrong := await Retrainer(ranks, SameDigests(), on_step).run(run_steps(opened, chain, range(begun, version))):
+    steps = run_steps(opened, chain, range(begun, version))
+    if wrong := await retrain_steps(ranks, same_digests, steps, on_step):
         raise TrainerError(
             f"step {wrong.step} of run {opened.run} differs from what was committed: "
             f"{', '.join(map(str, wrong.differences))}: see `slime-events retrain {opened.where}`"

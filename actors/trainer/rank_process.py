@@ -119,29 +119,22 @@ class _Served:
 def main() -> None:
     """Serve calls until the pipe is closed."""
     pipe, served = Connection(int(sys.argv[1])), _Served()
-    _import_megatron()
-    with contextlib.suppress(EOFError, OSError):
-        while True:
-            method, arguments = pipe.recv()
-            pipe.send(_answer(served, method, arguments))
-    served.close()
-
-
-def _import_megatron() -> None:
-    """Takes seconds, in which the parent reads the log."""
     gc.disable()  # nothing that an import makes is garbage: looking through it costs a tenth of the time
-    import actors.megatron.rank  # noqa: F401
+    import actors.megatron.rank  # noqa: F401  # takes seconds, in which the parent reads the log
 
     gc.freeze()
     gc.enable()
-
-
-def _answer(served: _Served, method: str, arguments: tuple[Any, ...]) -> tuple[bool, Any]:
-    try:
-        return True, getattr(served, method)(*arguments)
-    except Exception as error:  # the reason is the caller's, who decides whether the rank goes on
-        plain = type(error).__module__ == "schemas.errors"
-        return False, error if plain else TrainerError(f"{type(error).__name__}: {error}")
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            method, arguments = pipe.recv()
+            answer: tuple[bool, Any]
+            try:
+                answer = True, getattr(served, method)(*arguments)
+            except Exception as error:  # the reason is the caller's, who decides whether the rank goes on
+                plain = type(error).__module__ == "schemas.errors"
+                answer = False, error if plain else TrainerError(f"{type(error).__name__}: {error}")
+            pipe.send(answer)
+    served.close()
 
 
 if __name__ == "__main__":
