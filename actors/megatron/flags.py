@@ -62,9 +62,9 @@ def sort_flags(flags: Mapping[str, Any], architecture: Architecture, *, cpu: boo
     """
     architecture.check_flags(flags)
     fields = {
-        "transformer": _field_names(TransformerConfig),
-        "optimizer": _field_names(OptimizerConfig),
-        "distributed": _field_names(DistributedDataParallelConfig),
+        "transformer": {field.name for field in dataclasses.fields(TransformerConfig)},
+        "optimizer": {field.name for field in dataclasses.fields(OptimizerConfig)},
+        "distributed": {field.name for field in dataclasses.fields(DistributedDataParallelConfig)},
         "scheduler": SCHEDULER,
     }
     sorted_flags: dict[str, dict[str, Any]] = {kind: {} for kind in fields}
@@ -77,7 +77,10 @@ def sort_flags(flags: Mapping[str, Any], architecture: Architecture, *, cpu: boo
             continue
         kinds = [kind for kind, names in fields.items() if given in names]
         if not kinds:
-            raise UnknownFlag(_unknown(given, frozenset().union(*fields.values())))
+            near = difflib.get_close_matches(given, sorted(WITHOUT_EFFECT.union(*fields.values())), n=3)
+            hint = f"; did you mean {', '.join('--' + name.replace('_', '-') for name in near)}?" if near else ""
+            flag = f"--{given.replace('_', '-')}"
+            raise UnknownFlag(f"{flag} is no setting of Megatron's model, optimizer or data parallelism{hint}")
         for kind in kinds:
             sorted_flags[kind][given] = _checked(given, value)
     if dropped:
@@ -99,13 +102,3 @@ def _checked(given: str, value: Any) -> Any:
         except KeyError:
             raise InvalidValue(f"--attention-backend {value}: one of {', '.join(AttnBackend.__members__)}") from None
     return value
-
-
-def _unknown(given: str, names: frozenset[str]) -> str:
-    near = difflib.get_close_matches(given, sorted(names | WITHOUT_EFFECT), n=3)
-    hint = f"; did you mean {', '.join('--' + name.replace('_', '-') for name in near)}?" if near else ""
-    return f"--{given.replace('_', '-')} is no setting of Megatron's model, optimizer or data parallelism{hint}"
-
-
-def _field_names(config: type) -> frozenset[str]:
-    return frozenset(field.name for field in dataclasses.fields(config))

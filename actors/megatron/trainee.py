@@ -33,11 +33,6 @@ class Place:
     tensor: dist.ProcessGroup
     data: dist.ProcessGroup
 
-    @property
-    def exports(self) -> bool:
-        """Whether this rank belongs to the tensor parallel group that gives the weights away: that of rank 0."""
-        return self.data.rank() == 0
-
 
 def join(settings: TrainerSettings, rank: int, world_size: int, master: str) -> Place:
     """Join torch.distributed (gloo, or NCCL on CUDA) at `master` = "host:port" and form Megatron's groups.

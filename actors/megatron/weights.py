@@ -203,15 +203,10 @@ def tensor_bytes(name: str, tensor: Tensor) -> TensorBytes:
     return name, DTYPES[tensor.dtype], tuple(tensor.shape), flat.view(torch.uint8).numpy().data
 
 
-def digest_tensor(tensor: Tensor) -> TensorDigest:
-    """Digest of one tensor on any device."""
-    _, dtype, shape, data = tensor_bytes("", tensor)
-    return TensorDigest.of(dtype, shape, memoryview(data))
-
-
 def digest_tensors(named: Iterable[tuple[str, Tensor]]) -> dict[str, TensorDigest]:
-    """name -> digest, one tensor at a time."""
-    return {name: digest_tensor(tensor) for name, tensor in named}
+    """name -> digest, one tensor at a time, of any device."""
+    stored = (tensor_bytes(name, tensor) for name, tensor in named)
+    return {name: TensorDigest.of(dtype, shape, memoryview(data)) for name, dtype, shape, data in stored}
 
 
 def optimizer_digest(optimizer: Any) -> str:

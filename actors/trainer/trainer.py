@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any
 
 from actors.trainer.checkpoints import CheckpointFolders, restore
-from actors.trainer.ranks import Ranks, StepResult, train
+from actors.trainer.ranks import Ranks, train
 from schemas.batches import BatchSealed
 from schemas.checkpoints import CheckpointSaved
 from schemas.errors import TrainerError, WeightsDamaged
