@@ -9,7 +9,6 @@ import asyncio
 import logging
 
 from schemas.errors import Conflict
-from schemas.event import Event
 from schemas.subjects import about
 from slime_events.core.run.participant import Participant, run_events_before, subjects_of
 from slime_events.loop.training.pending_rewards import PendingRewards
@@ -58,10 +57,12 @@ class Grader:
         samples = self._pending.samples(group, completed)
         grade = self._pool.grade_group if len(completed) > 1 else self._pool.grade
         outcomes = await grade(samples, evaluation=self._pending.is_evaluation(group))
-        appends = [
-            self._append_of(outcome_event(sample, group, outcome), recorded)
-            for (sample, recorded), outcome in zip(completed.items(), outcomes, strict=True)
-        ]
+        appends = []
+        for (sample, recorded), outcome in zip(completed.items(), outcomes, strict=True):
+            event = outcome_event(sample, group, outcome)
+            # Fenced on rewards and failures: a sample has one of them.
+            fence = Fence(about(self._worker.log.run, "reward", event.entity()), 0)
+            appends.append(Append(self._worker.enclose(event, cause=recorded.envelope.id), fence))
         # A whole group at once: graded in part it would never be due again.
         calls = [appends] if self._whole_groups else [[append] for append in appends]
         results = await asyncio.gather(*map(self._commit.submit, calls), return_exceptions=True)
@@ -70,8 +71,3 @@ class Grader:
                 log.info("%s was graded by another grader", ", ".join(a.envelope.event.entity() for a in call))
             elif isinstance(result, BaseException):
                 raise result
-
-    def _append_of(self, event: Event, completed: Recorded) -> Append:
-        """An outcome, fenced on rewards and failures: a sample has one of them."""
-        envelope = self._worker.enclose(event, cause=completed.envelope.id)
-        return Append(envelope, Fence(about(envelope.run, "reward", event.entity()), 0))

@@ -7,7 +7,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Awaitable, Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from actors.trainer.ranks import Ranks, StepResult
@@ -55,8 +55,8 @@ class Loader:
         *,
         steps: int,
     ) -> None:
-        self._worker, self._load, self._offload, self._steps = worker, load, offload, steps
-        self._loaded: dict[int, LoadedStep] = {}
+        self._worker, self._offload, self._steps = worker, offload, steps
+        self._load = lru_cache(maxsize=1)(load)
         self._groups: dict[str, tuple[int, int]] = {}
         self._asked: dict[str, tuple[int, RolloutRequested]] = {}
         self._next_step, self._submitted = -1, 0
@@ -78,7 +78,6 @@ class Loader:
             self._next_step = max(self._next_step, event.version)
         elif isinstance(event, BatchSealed):
             self._next_step = max(self._next_step, event.step + 1)
-            self._loaded = {step: loaded for step, loaded in self._loaded.items() if step > event.step}
         elif isinstance(event, PromptSubmitted) and event.dataset == LOADED:
             self._groups[event.group] = (event.source.epoch, event.source.row)
             self._submitted = max(self._submitted, event.source.epoch + 1)
@@ -87,25 +86,21 @@ class Loader:
         elif isinstance(event, RolloutCompleted):
             self._asked.pop(event.sample, None)
 
-    async def _step(self, step: int) -> LoadedStep:
-        if step not in self._loaded:
-            self._loaded[step] = await asyncio.to_thread(self._load, step)
-        return self._loaded[step]
-
     async def _submit(self) -> None:
         """The prompts of the next step, once all before it is sealed."""
         step = self._next_step
         if step < 0 or step >= self._steps or step < self._submitted:
             return
-        prompts = (await self._step(step)).prompts()
-        await append_all(self._worker.log, [once(await self._enclosed(prompt)) for prompt in prompts])
+        loaded = await asyncio.to_thread(self._load, step)
+        await append_all(self._worker.log, [once(await self._enclosed(prompt)) for prompt in loaded.prompts()])
         self._submitted = step + 1
 
     async def _answer(self) -> None:
         asked, self._asked = self._asked, {}
         for position, request in asked.values():
             step, place = self._groups[request.group]
-            answers = (await self._step(step)).answers(request, place, self._worker.id)
+            loaded = await asyncio.to_thread(self._load, step)
+            answers = loaded.answers(request, place, self._worker.id)
             appends = [Append(await self._enclosed(one), self._fence(one, request, position)) for one in answers]
             try:
                 await self._worker.log.append(appends)

@@ -222,14 +222,12 @@ class RolloutStep:
         if first or known_old:
             self.before.update(zip(members, old, strict=True))
             same = [torch.full_like(self.masks[index], self.fresh[index], dtype=torch.bool) for index in members]
-            self.metrics.add_difference(torch.cat(old), torch.cat(rollout), torch.cat(masks), torch.cat(same))
+            before, engines = torch.cat(old), torch.cat(rollout)
+            self.metrics.add_difference(before, engines, torch.cat(masks), torch.cat(same))
             if self.off_policy is not None:
-                self._weigh(self.off_policy, members, torch.cat(old), torch.cat(rollout))
-
-    def _weigh(self, off_policy: OffPolicyMetrics, members: list[int], old: Tensor, rollout: Tensor) -> None:
-        algorithm = self.trainee.algorithm
-        recalled = [(self.masks[index] != 0) & self.samples[index].reused for index in members]
-        off_policy.add(truncated(old, rollout, algorithm.tis_clip_low, algorithm.tis_clip), torch.cat(recalled))
+                recalled = [(self.masks[index] != 0) & self.samples[index].reused for index in members]
+                correction = truncated(before, engines, algorithm.tis_clip_low, algorithm.tis_clip)
+                self.off_policy.add(correction, torch.cat(recalled))
 
     def _weight(self, index: int) -> float:
         """What a sample counts for in the objective's sums."""

@@ -168,7 +168,12 @@ def _open_folder(folder: Path, files: ExitStack) -> dict[str, Any]:
 def _check_tensors(tensors: Mapping[str, Any], rules: Mapping[str, Rule], arch: Architecture, where: str) -> None:
     expected = {name: shape for rule in rules.values() for name, shape in zip(rule.names, rule.shapes, strict=True)}
     missing = sorted(expected.keys() - tensors.keys())
-    unexpected = sorted(name for name in tensors.keys() - expected.keys() if not _redundant(name, arch))
+    # A tied checkpoint may repeat the embedding as lm_head; old ones carry RoPE frequencies.
+    unexpected = sorted(
+        name
+        for name in tensors.keys() - expected.keys()
+        if not ((arch.tied and name == "lm_head.weight") or name.endswith("rotary_emb.inv_freq"))
+    )
     problems = [f"{name}: missing" for name in missing] + [f"{name}: unexpected" for name in unexpected]
     for name in sorted(expected.keys() & tensors.keys()):
         shape = tuple(tensors[name].get_slice(name).get_shape())
@@ -177,11 +182,6 @@ def _check_tensors(tensors: Mapping[str, Any], rules: Mapping[str, Rule], arch: 
     if problems:
         shown = "; ".join(problems[:8]) + (f"; and {len(problems) - 8} more" if len(problems) > 8 else "")
         raise CheckpointMismatch(f"{where} does not fit its config.json: {shown}")
-
-
-def _redundant(name: str, arch: Architecture) -> bool:
-    """A tied checkpoint may repeat the embedding as lm_head; old ones carry RoPE frequencies."""
-    return (arch.tied and name == "lm_head.weight") or name.endswith("rotary_emb.inv_freq")
 
 
 # safetensors' names of the dtypes.
