@@ -37,9 +37,7 @@ from storage.log import Append, EventLog, Fence, Recorded, append_all, once
 log = logging.getLogger(__name__)
 
 EVERY = 2_000
-"""Events between two snapshots: a starting conductor folds so many in a fraction of a second. The state has a few
-percent of their bytes.
-"""
+"""Events between two snapshots: a starting conductor folds so many in a fraction of a second."""
 
 
 class StateKeeper:

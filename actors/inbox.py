@@ -5,15 +5,14 @@ message is accepted whole or not at all. The sender's key makes it idempotent: a
 """
 
 import logging
-from collections.abc import Awaitable, Callable
 from typing import Any, Self
 
 import msgspec
 import nats
 import nats.errors
 
+from actors.conductor import Offload
 from schemas.errors import EventTooLarge, SlimeEventsError, UnwritableEvent
-from schemas.event import Event
 from schemas.inbox import FieldError, InboxPrompt, InboxReply
 from schemas.prompts import PromptSubmitted
 from schemas.subjects import inbox
@@ -23,8 +22,6 @@ from slime_events.loop.prompts.prompt import Problem
 from storage.log import once
 
 log = logging.getLogger(__name__)
-
-Offload = Callable[[Event], Awaitable[Event]]
 
 
 class Inbox:

@@ -15,9 +15,7 @@ from actors.inbox import Inbox
 from actors.recorded_rollout_reader import RecordedRolloutReader
 from actors.trainer.ranks import rendezvous_address
 from slime_events.analysis.query import samples_where
-from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.settings import TrainSettings
-from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.run.join import join_run
 from slime_events.core.run.run_address import RunAddress
 from slime_events.core.run.run_reader import open_run
@@ -79,8 +77,6 @@ class ConductorActor:
 
 
 class GraderActor:
-    """Grades."""
-
     async def run(self, address: RunAddress, settings: TrainSettings) -> None:
         """Grade to the end of the run."""
         begun = time.perf_counter()
@@ -146,13 +142,11 @@ class RankActor:
         setup_logging(f"trainer-rank{rank}", Path(folder) / "logs")
         self._rank: Any = None
 
-    def start(
-        self, settings: TrainerSettings, algorithm: AlgorithmSettings, rank: int, world: int, master: str
-    ) -> None:
-        """Build this rank and meet the others."""
+    def start(self, *args: Any) -> None:
+        """Build this rank and meet the others. args: of `TrainerRank`."""
         from actors.megatron.rank import TrainerRank
 
-        self._rank = TrainerRank(settings, algorithm, rank, world, master)
+        self._rank = TrainerRank(*args)
 
     def call(self, method: str, *args: Any) -> None:
         """This rank's part of a collective call."""

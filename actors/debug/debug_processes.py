@@ -6,10 +6,11 @@ next step's dump -> prompt.submitted -> (the conductor) -> rollout.requested -> 
 import asyncio
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any
 
+from actors.conductor import Offload
 from actors.trainer.ranks import Ranks, StepResult
 from actors.trainer.trainer import Trainer, TrainerPlan
 from schemas.batches import BatchSealed
@@ -47,14 +48,7 @@ class Loader:
     load: a step's dump. steps: of the run. It holds one dump, and its requests that are not answered.
     """
 
-    def __init__(
-        self,
-        worker: Participant,
-        load: Callable[[int], LoadedStep],
-        offload: Callable[[Event], Awaitable[Event]],
-        *,
-        steps: int,
-    ) -> None:
+    def __init__(self, worker: Participant, load: Callable[[int], LoadedStep], offload: Offload, *, steps: int) -> None:
         self._worker, self._offload, self._steps = worker, offload, steps
         self._load = lru_cache(maxsize=1)(load)
         self._groups: dict[str, tuple[int, int]] = {}
@@ -191,11 +185,8 @@ class UntrainedActor:
         """Commit every batch with the weights as they are; the version reached."""
         async with join_run(address, "trainer") as worker:
             await worker.join({})
-            plan = TrainerPlan(
-                settings.rollout.num_rollout or 0,
-                f"{address.folder}/checkpoints",
-                settings.trainer.update_weights_interval,
-            )
+            steps, every = settings.rollout.num_rollout or 0, settings.trainer.update_weights_interval
+            plan = TrainerPlan(steps, f"{address.folder}/checkpoints", every)
             ranks = UntrainedRanks(settings.trainer.hf_checkpoint)
             return await Trainer.of_run(address, settings, worker, ranks, plan).run()
 

@@ -156,16 +156,12 @@ class Learner:
                     self._see(recorded)
                     event = recorded.envelope.event
                     saved = max(saved, event.version) if isinstance(event, CheckpointSaved) else saved
-                if self._is_complete(state, saved):
+                every = self._plan.checkpoint_every
+                due = state.version - state.version % every if every else 0
+                is_trained = self._end.done() and state.version >= self._end.result()
+                if is_trained and (due <= state.first or saved >= due):
                     reason = FinishReason.ALL_STEPS if state.version >= self._plan.steps else FinishReason.INTERRUPTED
                     # The archivist may append something meanwhile: then it is read, and this is tried again.
                     with contextlib.suppress(Conflict):
                         await append_finished(self._worker, state, reason)
                         return
-
-    def _is_complete(self, state: RunState, saved: int) -> bool:
-        if not self._end.done() or state.version < self._end.result():
-            return False
-        every = self._plan.checkpoint_every
-        due = state.version - state.version % every if every else 0
-        return due <= state.first or saved >= due

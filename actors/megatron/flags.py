@@ -37,7 +37,6 @@ CUDA_ONLY = frozenset((
     "use_precision_aware_optimizer", "optimizer_offload_fraction", "overlap_param_gather",
     "overlap_grad_reduce", "sequence_parallel", "transformer_impl", "fp8", "fp8_recipe",
 ))  # fmt: skip
-DROPOUT = ("hidden_dropout", "attention_dropout")
 # Names the trainer's own settings have; given twice they could contradict.
 OWN = frozenset(
     ["tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size", "bf16", "lr", "min_lr"]
@@ -92,7 +91,7 @@ def _checked(given: str, value: Any) -> Any:
     """The value as Megatron's settings objects take it."""
     if given in OWN:
         raise InvalidValue(f"megatron.{given}: set the trainer's own {given} instead")
-    if given in DROPOUT and value:
+    if given in ("hidden_dropout", "attention_dropout") and value:
         raise InvalidValue(
             f"--{given.replace('_', '-')} {value}: the trainer supports 0 only (log-probs must be exact)"
         )

@@ -101,19 +101,15 @@ class TrainerRank:
         return hashlib.sha256("\n".join(everyone).encode()).hexdigest()
 
     def export_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """(Hugging Face name, whole tensor) in the trainer's dtype; on ranks other than 0 an empty iterator.
+        """(Hugging Face name, whole tensor) in the trainer's dtype; nothing on ranks other than 0.
 
-        Rank 0's must be run to its end, since the ranks that share its tensors are in it too. A tensor may share
-        memory with the model: use it before the next `train`.
+        It must be run to its end, since the ranks that share the tensors are in it too. A tensor may share memory with
+        the model: use it before the next `train`.
         """
-        if self.place.data.rank() != 0:  # the tensor parallel group of rank 0 gives the weights away
-            return iter(())
-        tensors = export_hf_weights(self.trainee.model, self.trainee.architecture, self.place.tensor)
-        if self.place.rank == 0:
-            return tensors
-        for _ in tensors:
-            pass
-        return iter(())
+        if self.place.data.rank() == 0:  # the tensor parallel group of rank 0 gives the weights away
+            for named in export_hf_weights(self.trainee.model, self.trainee.architecture, self.place.tensor):
+                if self.place.rank == 0:
+                    yield named
 
     def export_bytes(self) -> list[TensorBytes]:
         """The same as bytes, on the CPU without a copy; nothing on ranks other than 0."""

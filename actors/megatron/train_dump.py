@@ -18,8 +18,6 @@ from slime_events.analysis.export.files import write_file
 from slime_events.analysis.export.sample import OURS
 from slime_events.core.train_batch import TrainBatch, TrainSample
 
-FORMAT = 2
-
 
 def save_train_dump(step: RolloutStep, batch: TrainBatch, path: str) -> None:
     """Collective, after the step was run; rank 0 writes the file. Raises StoreUnavailable, NoSpace."""
@@ -35,7 +33,7 @@ def save_train_dump(step: RolloutStep, batch: TrainBatch, path: str) -> None:
     made = {index: shard for shard in shards for index in shard["partition"]}
     samples = [_sample(index, sample, made.get(index)) for index, sample in enumerate(batch.samples)]
     pack = {
-        "format_version": FORMAT,
+        "format_version": 2,
         "rollout_id": batch.step,
         "rank": place.rank,
         "samples": samples,

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from actors.offline.ranks_at import MakeRanks, begin
-from actors.offline.retrainer import Judge, far_from, retrain_steps, run_steps, same_digests
+from actors.offline.retrainer import Judge, MakeRanks, begin, far_from, retrain_steps, run_steps, same_digests
 from actors.trainer.checkpoints import CheckpointFolders
 from actors.trainer.local_ranks import local_ranks
 from actors.trainer.ranks import Ranks
@@ -147,8 +146,7 @@ def _weights_folder(opened: OpenedRun, chain: Chain, version: int) -> str | None
 async def _save(ranks: Ranks, settings: TrainSettings, save: Save) -> tuple[str, ...]:
     """Write the version that the ranks are at; the folders."""
     store, tensors = WeightStore(save.out, base=settings.trainer.hf_checkpoint), await ranks.export_weights()
-    parent = save.version - 1 if save.version else None
-    manifest = await asyncio.to_thread(store.write, save.version, tensors, parent)
+    manifest = await asyncio.to_thread(store.write, save.version, tensors, save.version - 1 if save.version else None)
     folder = store.folder(save.version, manifest.digest)
     if not save.checkpoint:
         return (folder,)

@@ -1,4 +1,5 @@
 """`retrain_steps`: recorded steps through the ranks once more, each compared with what the run made of it.
+`ranks_at`: ranks at a weight version of a run, from its nearest checkpoint or from its beginning.
 
     log -> `RecordedStep` n + 1 | ranks train n | the result of n - 1 is judged
 
@@ -9,11 +10,17 @@ digests in a thread.
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from pathlib import Path
+
+from msgspec import structs
 
 from actors.learner.followed_batches import FollowedBatches
+from actors.trainer.checkpoints import CheckpointFolders, restore
 from actors.trainer.ranks import Ranks, StepResult, train
 from schemas.batches import BatchSealed
-from schemas.errors import StorageError
+from schemas.errors import StorageError, TrainerError
 from schemas.ids import group_of
 from schemas.rollouts import RolloutCompleted
 from schemas.runs import Branched
@@ -21,13 +28,16 @@ from schemas.steps import StepCommitted
 from schemas.subjects import of_type
 from slime_events.analysis.retrain.difference import Difference, Distance, Retrained, distance, training_differences
 from slime_events.analysis.retrain.recorded_steps import RecordedStep, recorded_step, recorded_steps
-from slime_events.analysis.retrain.version_chain import Chain
+from slime_events.analysis.retrain.version_chain import Chain, read_chain
+from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_reader import OpenedRun, open_run
 from slime_events.loop.learner.batches import DerivedBatch
-from slime_events.loop.training.training_state import Digests
+from slime_events.loop.training.training_state import Digests, TrainingState
 from storage.cancellation import end_all
 from storage.log import Readable
 from storage.weights.store import TensorBytes, WeightStore, digest_of, read
+
+MakeRanks = Callable[[TrainSettings], AbstractAsyncContextManager[Ranks]]
 
 
 async def run_steps(opened: OpenedRun, chain: Chain, steps: range) -> AsyncGenerator[RecordedStep, None]:
@@ -161,3 +171,72 @@ def _retrained(
     committed: StepCommitted, seconds: float, differences: tuple[Difference, ...], apart: Distance | None = None
 ) -> Retrained:
     return Retrained(committed.step, committed.version, committed.tokens, seconds, differences, apart)
+
+
+async def ranks_at(
+    opened: OpenedRun,
+    version: int,
+    ranks: Ranks,
+    *,
+    from_base: bool = False,
+    on_step: Callable[[Retrained], None] = lambda step: None,
+) -> Digests:
+    """Bring ranks, as they were built from `opened.settings`, to a version that the run has made; its digests.
+
+    They begin with the nearest usable checkpoint at or before it, or with the run's beginning, and train the steps
+    since once more from the log. Raises RunNotFound for a version that was not made, TrainerError at the first step
+    that differs from what was committed, StorageError where the log does not hold what was sealed.
+    """
+    chain = await read_chain(opened.log)
+    chain.check(version)
+    begun = await begin(opened, chain, ranks, newest=version, from_base=from_base)
+    steps = run_steps(opened, chain, range(begun, version))
+    if wrong := await retrain_steps(ranks, same_digests, steps, on_step):
+        raise TrainerError(
+            f"step {wrong.step} of run {opened.run} differs from what was committed: "
+            f"{', '.join(map(str, wrong.differences))}: see `slime-events retrain {opened.where}`"
+        )
+    if version > begun:
+        return chain.trained.committed[version]
+    return Digests(digest_of(await ranks.export_weights()), await ranks.optimizer_digest())
+
+
+async def begin(
+    opened: OpenedRun, chain: Chain, ranks: Ranks, *, newest: int, from_base: bool = False, exact: bool = True
+) -> int:
+    """Bring ranks to the nearest checkpoint at or before `newest`, or to the run's beginning; the version that it is.
+
+    exact: the ranks have the run's topology, so that the optimizer's digest is comparable. Raises TrainerError where
+    the beginning has other weights than the run began with.
+    """
+    trained = chain.trained if exact else _by_weights(chain.trained)
+    trained = replace(trained, saved={}) if from_base else trained
+    version = await restore(ranks, trained, _folders(opened, trained), newest=newest)
+    first = chain.trained.published.get(version)
+    if version == 0 and first is not None and (weights := digest_of(await ranks.export_weights())) != first.digest:
+        raise TrainerError(
+            f"the run began with weights {first.digest}, but the base checkpoint has {weights}: give the one that it "
+            "began with (--hf-checkpoint FOLDER)"
+        )
+    return version
+
+
+def _by_weights(trained: TrainingState) -> TrainingState:
+    """Checkpoints that their weights alone vouch for: on another topology the optimizer's digest differs."""
+    committed = {version: Digests(digests.weights, "") for version, digests in trained.committed.items()}
+    saved = {
+        version: structs.replace(one, optimizer_digest="")
+        for version, one in trained.saved.items()
+        if trained.matches(one)
+    }
+    return replace(trained, committed=committed, saved=saved)
+
+
+def _folders(opened: OpenedRun, trained: TrainingState) -> CheckpointFolders:
+    """Where the run's checkpoints are: as its settings say, in its folder, or where the log last named one."""
+    if opened.settings.trainer.save:
+        return CheckpointFolders(opened.settings.trainer.save)
+    if opened.folder is not None:
+        return CheckpointFolders(str(opened.folder.checkpoints))
+    newest = trained.saved.get(max(trained.saved, default=-1))
+    return CheckpointFolders(str(Path(newest.url).parent) if newest else f"{opened.where}/checkpoints")

@@ -101,14 +101,9 @@ class LocalRanks(Ranks):
         self._processes = processes
 
     async def everywhere(self, method: str, *args: Any) -> Any:
-        return await self.each(method, [args] * len(self._processes))
+        return await collective([process.call(method, *args) for process in self._processes], give_up=self.kill)
 
-    async def each(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> Any:
-        """The same with other arguments for each rank."""
-        calls = (process.call(method, *args) for process, args in zip(self._processes, arguments, strict=True))
-        return await collective(list(calls), give_up=self._kill)
-
-    def _kill(self) -> None:
+    def kill(self) -> None:
         for process in self._processes:
             process.kill()
 
@@ -126,7 +121,8 @@ async def local_ranks(settings: TrainSettings) -> AsyncIterator[LocalRanks]:
         ranks = LocalRanks(processes)
         await ranks.everywhere("ready")  # they import for seconds, in which an address chosen before could be taken
         master = rendezvous_address()
-        await ranks.each("start", [(trainer, algorithm, rank, world, master) for rank in range(world)])
+        starts = [one.call("start", trainer, algorithm, rank, world, master) for rank, one in enumerate(processes)]
+        await collective(starts, give_up=ranks.kill)
         yield ranks
     finally:
         await asyncio.gather(*(process.close() for process in processes))

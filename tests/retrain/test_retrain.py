@@ -7,8 +7,7 @@ import threading
 
 import pytest
 
-from actors.offline.ranks_at import ranks_at
-from actors.offline.retrainer import retrain_steps, same_digests
+from actors.offline.retrainer import ranks_at, retrain_steps, same_digests
 from actors.trainer.ranks import StepResult
 from schemas.arrays import unpack
 from schemas.batches import BatchSealed

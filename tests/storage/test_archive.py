@@ -190,10 +190,10 @@ def test_a_segment_of_a_newer_layout_is_left_alone(tmp_path: Path) -> None:
 
 def test_when_to_seal() -> None:
     policy = SealPolicy(max_bytes=100, max_age_s=10.0, look_s=0.01)
-    assert should_seal(policy, 100, 1, 0.0)
-    assert should_seal(policy, 1, 1, 10.0)
-    assert not should_seal(policy, 99, 1, 9.9)
-    assert not should_seal(policy, 50, 0, 1e9), "archive.sealed alone must not make the next segment"
+    assert should_seal(policy, 100, True, 0.0)
+    assert should_seal(policy, 1, True, 10.0)
+    assert not should_seal(policy, 99, True, 9.9)
+    assert not should_seal(policy, 50, False, 1e9), "archive.sealed alone must not make the next segment"
 
 
 def finished(log: MemoryLog) -> RunFinished:
