@@ -63,8 +63,7 @@ class StepMetrics:
 
         weight: rollouts (or trained tokens) of the whole step. Seconds are those of the slowest rank.
         """
-        on_device = (self._sums, self._largest)
-        sums, largest = ({name: float(value) for name, value in figures.items()} for figures in on_device)
+        sums, largest = ({name: float(value) for name, value in part.items()} for part in (self._sums, self._largest))
         mine = (sums, largest, dict(self.counts), dict(self.seconds))
         everyone = [mine] * data.size()
         if data.size() > 1:

@@ -153,6 +153,7 @@ def main() -> None:
                 plain = type(error).__module__ == "schemas.errors"
                 done, value = False, error if plain else TrainerError(f"{type(error).__name__}: {error}")
             pipe.send((done, value))
+            del value  # exported weights are as large as the model
     if rank is not None:
         rank.close()
 
