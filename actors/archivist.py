@@ -5,6 +5,7 @@ is in the archive and the log: after a crash another one continues.
 """
 
 import asyncio
+import contextlib
 import enum
 import functools
 import logging
@@ -24,9 +25,6 @@ from storage.follow import Follower
 from storage.log import Append, EventLog, Fence, Recorded
 
 logger = logging.getLogger(__name__)
-
-Clock = Callable[[], int]
-"""UTC nanoseconds."""
 
 ResultT = TypeVar("ResultT")
 
@@ -59,21 +57,20 @@ class ArchiveOutcome(enum.StrEnum):
     STOPPED = "stopped"
 
 
-def should_seal(policy: SealPolicy, pending_bytes: int, pending_events: int, age_s: float) -> bool:
+def should_seal(policy: SealPolicy, pending_bytes: int, has_news: bool, age_s: float) -> bool:
     """Whether the pending events become a segment now.
 
-    pending_events does not count `archive.sealed`: else on an idle log each segment would cause the next.
+    has_news: one of them is no `archive.sealed`; else on an idle log each segment would cause the next.
     """
-    return pending_bytes >= policy.max_bytes or (pending_events > 0 and age_s >= policy.max_age_s)
+    return pending_bytes >= policy.max_bytes or (has_news and age_s >= policy.max_age_s)
 
 
 async def archive_run(
     log: EventLog,
     writer: ArchiveWriter,
     producer: str,
-    clock: Clock = time.time_ns,
-    stop: asyncio.Event | None = None,
     *,
+    stop: asyncio.Event | None = None,
     policy: SealPolicy | None = None,
     backoff: Backoff | None = None,
 ) -> ArchiveOutcome:
@@ -83,20 +80,20 @@ async def archive_run(
     run start this after `run.resumed` was appended. Raises DeadlineExceeded where the log or the store is unavailable
     for longer than `backoff`, Conflict where another archivist writes the same archive, ArchiveDamaged.
     """
-    archivist = _Archivist(log, writer, producer, clock, policy or SealPolicy(), backoff or Backoff())
+    archivist = _Archivist(log, writer, producer, policy or SealPolicy(), backoff or Backoff())
     return await archivist.run(stop or asyncio.Event())
 
 
 class _Archivist:
     def __init__(
-        self, log: EventLog, writer: ArchiveWriter, producer: str, clock: Clock, policy: SealPolicy, backoff: Backoff
+        self, log: EventLog, writer: ArchiveWriter, producer: str, policy: SealPolicy, backoff: Backoff
     ) -> None:
-        self._log, self._writer, self._producer, self._clock = log, writer, producer, clock
+        self._log, self._writer, self._producer = log, writer, producer
         self._policy, self._backoff = policy, backoff
         self._run_events = about(log.run, "run", "run")
         self._follower: Follower | None = None
-        self._counted = 0
-        self._since = 0
+        self._following = contextlib.AsyncExitStack()
+        self._since = 0  # nanoseconds; 0 while nothing but archive.sealed is pending
 
     async def run(self, stop: asyncio.Event) -> ArchiveOutcome:
         if self._writer.segments:
@@ -129,7 +126,7 @@ class _Archivist:
         try:
             if self._follower is None:
                 follower = Follower(self._log, self._writer.next_position, read_ahead=1000, every_s=self._policy.look_s)
-                self._follower = await follower.__aenter__()
+                self._follower = await self._following.enter_async_context(follower)
             wait_s = min(self._policy.look_s, max(0.01, self._policy.max_age_s - self._age_s()))
             return await self._follower.next(wait_s)
         except LogUnavailable:
@@ -137,23 +134,21 @@ class _Archivist:
             raise
 
     async def _stop_following(self) -> None:
-        follower, self._follower = self._follower, None
-        if follower is not None:
-            await follower.__aexit__(None, None, None)
+        self._follower = None
+        await self._following.aclose()
 
     async def _take(self, recorded: Recorded) -> None:
         self._writer.add(recorded)
         if not isinstance(recorded.envelope.event, ArchiveSealed):
-            self._since = self._since or self._clock()
-            self._counted += 1
+            self._since = self._since or time.time_ns()
         if self._is_due() and not isinstance(recorded.envelope.event, RunFinished):
             await self._seal()
 
     def _age_s(self) -> float:
-        return (self._clock() - self._since) / 1e9 if self._since else 0.0
+        return (time.time_ns() - self._since) / 1e9 if self._since else 0.0
 
     def _is_due(self) -> bool:
-        return should_seal(self._policy, self._writer.pending_bytes, self._counted, self._age_s())
+        return should_seal(self._policy, self._writer.pending_bytes, self._since > 0, self._age_s())
 
     async def _is_over(self, position: int) -> bool:
         """Whether the run ended at or before `position` and was not resumed since."""
@@ -162,7 +157,7 @@ class _Archivist:
 
     async def _seal(self) -> None:
         manifest = await self._retry("the archive's store", lambda: asyncio.to_thread(self._writer.seal))
-        self._counted = self._since = 0
+        self._since = 0
         if manifest is not None:
             logger.info("sealed segment %d: positions %d to %d", manifest.segment, manifest.first, manifest.last)
             await self._announce(manifest)
@@ -181,18 +176,16 @@ class _Archivist:
             bytes=manifest.bytes,
             url=self._writer.locate(manifest),
         )
-        envelope = enclose(self._log.run, event, at=self._clock(), producer=self._producer)
+        envelope = enclose(self._log.run, event, at=time.time_ns(), producer=self._producer)
         while True:
             last = await self._retry("the log", lambda: self._log.last(self._run_events))
             if last is not None and isinstance(last.envelope.event, RunFinished):
                 return
             # Fenced on the run's own events: if run.finished gets in between, this is refused.
             append = Append(envelope, Fence(self._run_events, last.position if last else 0))
-            try:
+            with contextlib.suppress(Conflict):
                 await self._retry("the log", functools.partial(self._log.append, [append]))
-            except Conflict:
-                continue
-            return
+                return
 
     async def _retry(self, what: str, call: Callable[[], Awaitable[ResultT]]) -> ResultT:
         loop = asyncio.get_running_loop()

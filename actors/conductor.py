@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 
 from actors.recorded_rollout_reader import RecordedRolloutReader
@@ -22,7 +22,7 @@ from schemas.rollouts import RolloutProgressed
 from schemas.runs import FinishReason, RunEvent, RunFailed, RunFinished
 from schemas.subjects import about, every_event, of_type
 from schemas.workers import WorkerJoined
-from slime_events.analysis.model.rejections import Rejections
+from slime_events.analysis.model.rejections import Rejections, reason_of
 from slime_events.core.run.participant import Participant, run_events_before
 from slime_events.core.state.apply import apply
 from slime_events.core.state.run import FOLD, RunPhase, RunState, state_digest
@@ -37,9 +37,7 @@ from storage.log import Append, EventLog, Fence, Recorded, append_all, once
 log = logging.getLogger(__name__)
 
 EVERY = 2_000
-"""Events between two snapshots: a starting conductor folds so many in a fraction of a second. The state has a few
-percent of their bytes.
-"""
+"""Events between two snapshots: a starting conductor folds so many in a fraction of a second."""
 
 
 class StateKeeper:
@@ -51,7 +49,7 @@ class StateKeeper:
 
     def __init__(self, snapshots: Snapshots | None, *, every: int = EVERY) -> None:
         self._snapshots, self._every = snapshots, every
-        self._kept = 0
+        self._stored = 0
         self._writing: asyncio.Task[None] | None = None
 
     async def load(self, events: EventLog) -> RunState:
@@ -60,29 +58,23 @@ class StateKeeper:
         if newest is None:
             return RunState(run=events.run)
         log.info("starts from the snapshot of position %d", newest.position)
-        self._kept = newest.position
+        self._stored = newest.position
         return newest.state
 
     def observe(self, state: RunState, before: str) -> None:
         """Store the state, if it is time. before: the chain up to its last event but one."""
-        if state.events - self._kept >= self._every and (self._writing is None or self._writing.done()):
-            self._keep(state, before)
+        due = state.events - self._stored >= self._every and (self._writing is None or self._writing.done())
+        if due and self._snapshots is not None:
+            self._stored = state.events
+            encoded = encode_snapshot(state, before)
+            self._writing = asyncio.create_task(self._write(self._snapshots, state.events, encoded))
 
     async def close(self, state: RunState, before: str) -> None:
         """Store the last state and wait until it is written."""
         if self._writing is not None:
             await self._writing
-        if state.events > self._kept:
-            self._keep(state, before)
-        if self._writing is not None:
-            await self._writing
-
-    def _keep(self, state: RunState, before: str) -> None:
-        if self._snapshots is not None:
-            self._kept = state.events
-            self._writing = asyncio.create_task(
-                self._write(self._snapshots, state.events, encode_snapshot(state, before))
-            )
+        if self._snapshots is not None and state.events > self._stored:
+            await self._write(self._snapshots, state.events, encode_snapshot(state, before))
 
     async def _write(self, snapshots: Snapshots, position: int, encoded: bytes) -> None:
         try:
@@ -90,8 +82,6 @@ class StateKeeper:
         except (NoSpace, StoreUnavailable, OSError) as error:
             log.warning("no snapshot of position %d: %s", position, error)
 
-
-log = logging.getLogger(__name__)
 
 Offload = Callable[[Event], Awaitable[Event]]
 """Moves an event's large arrays to the blob store."""
@@ -126,15 +116,12 @@ class Conductor:
         recorded: RecordedRolloutReader | None = None,
     ) -> None:
         self._worker, self._policy, self._feed, self._offload = worker, policy, feed, offload
-        self._plan = policy.plan
         self._stall = Stall(deadline_s, 2 * TICK_S, time.monotonic())
         self._keeper = keeper or StateKeeper(None)
         self._recorded = recorded or RecordedRolloutReader(worker.id, None)
         self._chain_before = ""
-        self._appended = 0
-        self._stop_asked = False
-        self._begun = self._over = False
-        self._run_at = 0
+        self._appended = self._run_at = 0
+        self._begun = self._over = self._stop_asked = False
         self._last_cycle = time.monotonic()
         self.state = RunState(run=worker.log.run)
 
@@ -143,8 +130,11 @@ class Conductor:
         self._stop_asked = True
 
     async def run(self) -> RunPhase:
-        """Conduct until the run is finished or failed."""
-        await self._load()
+        """Conduct until the run is finished or failed, from the newest snapshot and the run's own events before it."""
+        self.state = await self._keeper.load(self._worker.log)
+        await self._feed.restore(self._worker.log, self.state.events)
+        for recorded in await run_events_before(self.state.events + 1, self._worker.log):
+            self._take_run_event(recorded)
         try:
             async with Follower(self._worker.log, self.state.events + 1) as follower:
                 await self._conduct(follower)
@@ -152,18 +142,12 @@ class Conductor:
             await self._keeper.close(self.state, self._chain_before)
         return self.state.phase
 
-    async def _load(self) -> None:
-        """Start from the newest snapshot and the run's own events before it."""
-        self.state = await self._keeper.load(self._worker.log)
-        await self._feed.restore(self._worker.log, self.state.events)
-        for recorded in await run_events_before(self.state.events + 1, self._worker.log):
-            self._take_run_event(recorded)
-
     async def _conduct(self, follower: Follower) -> None:
         while not (self._over and follower.caught_up):
             due = self._fold(await follower.next(wait_s=TICK_S))
             self._keeper.observe(self.state, self._chain_before)
-            if not follower.caught_up or self.state.events < self._appended or not (due or self._tick()):
+            due = due or self._stop_asked or time.monotonic() - self._last_cycle >= TICK_S
+            if not due or not follower.caught_up or self.state.events < self._appended:
                 continue
             try:
                 await self._cycle()
@@ -191,22 +175,16 @@ class Conductor:
         if isinstance(recorded.envelope.event, RunEvent):
             self._run_at = recorded.position
 
-    def _tick(self) -> bool:
-        return self._stop_asked or time.monotonic() - self._last_cycle >= TICK_S
-
     async def _cycle(self) -> None:
-        state, plan = self.state, self._plan
+        state, plan = self.state, self._policy.plan
         self._last_cycle = time.monotonic()
         if self._over or state.phase is not RunPhase.RUNNING:
             return
         if is_complete(state, plan) or self._stop_asked:
-            await self._finish()
+            why = FinishReason.INTERRUPTED if self._stop_asked else FinishReason.ALL_STEPS
+            await append_finished(self._worker, state, why)
             return
-        reason = is_broken(state, plan)
-        if reason:
-            reason += await self._commonest(state.broken_in_a_row)
-        reason = reason or self._stalled()
-        if reason:
+        if reason := await self._failure():
             await self._fail(reason, waited_for=waits_for(state, plan))
             return
         if not self._begun:
@@ -229,38 +207,30 @@ class Conductor:
             positions += await append_all(self._worker.log, appends)
         return max(positions)
 
-    async def _commonest(self, newest: int) -> str:
-        """The commonest reasons of so many newest rejections, from the log: the state has no reasons."""
-        newest_rejections: deque[GroupRejected] = deque(maxlen=newest)
-        async for recorded in self._worker.log.read(1, of_type(self.state.run, "group.rejected")):
-            if isinstance(recorded.envelope.event, GroupRejected):
-                newest_rejections.append(recorded.envelope.event)
-        rejections = Rejections()
-        for event in newest_rejections:
-            rejections.apply(event)
-        return f"; most often: {rejections.commonest()}"
-
-    def _stalled(self) -> str | None:
+    async def _failure(self) -> str | None:
+        """Why the run cannot go on, if it cannot."""
+        if reason := is_broken(self.state, self._policy.plan):
+            # The state has no reasons: those of the newest rejections are in the log.
+            newest: deque[GroupRejected] = deque(maxlen=self.state.broken_in_a_row)
+            async for recorded in self._worker.log.read(1, of_type(self.state.run, "group.rejected")):
+                if isinstance(recorded.envelope.event, GroupRejected):
+                    newest.append(recorded.envelope.event)
+            return f"{reason}; most often: {Rejections(Counter(map(reason_of, newest))).commonest()}"
         idle = self._stall.seconds(self.state.moved, time.monotonic())
         if idle is None:
             return None
-        return f"no progress for {idle:.0f} s while waiting for {waits_for(self.state, self._plan)}"
-
-    async def _finish(self) -> None:
-        """Append run.finished, fenced on the whole log so that its digest covers all events before."""
-        state = self.state
-        event = RunFinished(
-            reason=FinishReason.INTERRUPTED if self._stop_asked else FinishReason.ALL_STEPS,
-            steps=state.steps,
-            events=state.events,
-            state_digest=state_digest(state),
-            fold=FOLD,
-        )
-        await self._worker.append_fenced(event, Fence(every_event(state.run), state.events))
+        return f"no progress for {idle:.0f} s while waiting for {waits_for(self.state, self._policy.plan)}"
 
     async def _fail(self, reason: str, waited_for: str | None) -> None:
         log.error("the run failed: %s", reason)
         event = RunFailed(role="conductor", reason=reason, waited_for=waited_for, at_events=self.state.events)
-        self._appended = await self._worker.append_fenced(
-            event, Fence(about(self.state.run, "run", "run"), self._run_at)
-        )
+        fence = Fence(about(self.state.run, "run", "run"), self._run_at)
+        self._appended = await self._worker.append_fenced(event, fence)
+
+
+async def append_finished(worker: Participant, state: RunState, reason: FinishReason) -> None:
+    """Append run.finished, fenced on the whole log so that its digest covers all events before. Raises Conflict."""
+    event = RunFinished(
+        reason=reason, steps=state.steps, events=state.events, state_digest=state_digest(state), fold=FOLD
+    )
+    await worker.append_fenced(event, Fence(every_event(state.run), state.events))

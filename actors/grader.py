@@ -9,7 +9,6 @@ import asyncio
 import logging
 
 from schemas.errors import Conflict
-from schemas.event import Event
 from schemas.subjects import about
 from slime_events.core.run.participant import Participant, run_events_before, subjects_of
 from slime_events.loop.training.pending_rewards import PendingRewards
@@ -32,44 +31,38 @@ class Grader:
         self._worker, self._pool, self._commit, self._start_at = worker, pool, commit, start
         self._whole_groups = whole_groups
         self._pending = PendingRewards(whole_groups=whole_groups)
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._over = False
 
     async def run(self) -> None:
         """Grade until the run is over. Raises errors of the pool itself; a grader's errors are outcomes."""
+        over, tasks = False, set[asyncio.Task[None]]()
         for recorded in await run_events_before(self._start_at, self._worker.log):
-            self._over = self._worker.is_over(self._over, recorded.envelope.event)
+            over = self._worker.is_over(over, recorded.envelope.event)
         try:
             followed = subjects_of(self._worker.log.run, self._pending.folded)
             async with Follower(self._worker.log, self._start_at, followed) as follower:
-                while not (self._over and follower.caught_up):
+                while not (over and follower.caught_up):
                     for recorded in await follower.next(wait_s=0.25):
                         self._pending.apply(recorded)
-                        self._over = self._worker.is_over(self._over, recorded.envelope.event)
+                        over = self._worker.is_over(over, recorded.envelope.event)
                     if follower.caught_up:
-                        self._start()
-                    self._reap()
+                        due = self._pending.take()
+                        tasks |= {asyncio.create_task(self._grade(*one), name=f"grade-{one[0]}") for one in due}
+                    for task in [task for task in tasks if task.done()]:
+                        tasks.discard(task)
+                        task.result()
         finally:
-            await end_all(*self._tasks)
-
-    def _start(self) -> None:
-        for group, completed in self._pending.take():
-            task = asyncio.create_task(self._grade(group, completed), name=f"grade-{group}")
-            self._tasks.add(task)
-
-    def _reap(self) -> None:
-        for task in [task for task in self._tasks if task.done()]:
-            self._tasks.discard(task)
-            task.result()
+            await end_all(*tasks)
 
     async def _grade(self, group: str, completed: dict[str, Recorded]) -> None:
         samples = self._pending.samples(group, completed)
         grade = self._pool.grade_group if len(completed) > 1 else self._pool.grade
         outcomes = await grade(samples, evaluation=self._pending.is_evaluation(group))
-        appends = [
-            self._append_of(outcome_event(sample, group, outcome), recorded)
-            for (sample, recorded), outcome in zip(completed.items(), outcomes, strict=True)
-        ]
+        appends = []
+        for (sample, recorded), outcome in zip(completed.items(), outcomes, strict=True):
+            event = outcome_event(sample, group, outcome)
+            # Fenced on rewards and failures: a sample has one of them.
+            fence = Fence(about(self._worker.log.run, "reward", event.entity()), 0)
+            appends.append(Append(self._worker.enclose(event, cause=recorded.envelope.id), fence))
         # A whole group at once: graded in part it would never be due again.
         calls = [appends] if self._whole_groups else [[append] for append in appends]
         results = await asyncio.gather(*map(self._commit.submit, calls), return_exceptions=True)
@@ -78,8 +71,3 @@ class Grader:
                 log.info("%s was graded by another grader", ", ".join(a.envelope.event.entity() for a in call))
             elif isinstance(result, BaseException):
                 raise result
-
-    def _append_of(self, event: Event, completed: Recorded) -> Append:
-        """An outcome, fenced on rewards and failures: a sample has one of them."""
-        envelope = self._worker.enclose(event, cause=completed.envelope.id)
-        return Append(envelope, Fence(about(envelope.run, "reward", event.entity()), 0))

@@ -4,32 +4,24 @@ JSON on `slime.<run>.inbox.prompts`, one prompt or a list; the reply names the g
 message is accepted whole or not at all. The sender's key makes it idempotent: a repeated key is the same group.
 """
 
-from __future__ import annotations
-
 import logging
-import re
-from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 import nats
 import nats.errors
 
+from actors.conductor import Offload
 from schemas.errors import EventTooLarge, SlimeEventsError, UnwritableEvent
-from schemas.event import Event
 from schemas.inbox import FieldError, InboxPrompt, InboxReply
 from schemas.prompts import PromptSubmitted
 from schemas.subjects import inbox
 from slime_events.core.run.participant import Participant
 from slime_events.loop.conductor.prompts import PromptFeed
 from slime_events.loop.prompts.prompt import Problem
-from storage.log import Append, once
+from storage.log import once
 
 log = logging.getLogger(__name__)
-
-Offload = Callable[[Event], Awaitable[Event]]
-
-_ERROR = re.compile(r"(?P<message>.*?)(?: - at `\$(?P<path>[^`]*)`)?$", re.DOTALL)
 
 
 class Inbox:
@@ -39,7 +31,7 @@ class Inbox:
         self._worker, self._feed, self._url, self._offload = worker, feed, nats_url, offload
         self._client: Any = None
 
-    async def __aenter__(self) -> Inbox:
+    async def __aenter__(self) -> Self:
         self._client = await nats.connect(
             self._url.split(","), max_reconnect_attempts=-1, reconnect_time_wait=0.1, name="slime-events-inbox"
         )
@@ -77,12 +69,9 @@ class Inbox:
                 events.setdefault(made.group, made)
         if errors:
             return InboxReply(accepted=False, errors=tuple(errors))
-        await self._worker.log.append([await self._enclosed(event, traceparent) for event in events.values()])
+        stored = [await self._offload(event) if self._offload else event for event in events.values()]
+        await self._worker.log.append([once(self._worker.enclose(event, traceparent=traceparent)) for event in stored])
         return InboxReply(accepted=True, groups=tuple(groups))
-
-    async def _enclosed(self, event: Event, traceparent: str | None) -> Append:
-        stored = await self._offload(event) if self._offload else event
-        return once(self._worker.enclose(stored, traceparent=traceparent))
 
 
 def read_message(data: bytes) -> tuple[list[tuple[int, InboxPrompt]], list[FieldError]]:
@@ -98,7 +87,6 @@ def read_message(data: bytes) -> tuple[list[tuple[int, InboxPrompt]], list[Field
         try:
             prompts.append((index, msgspec.json.decode(item, type=InboxPrompt)))
         except msgspec.DecodeError as error:
-            match = _ERROR.match(str(error))
-            path = (match["path"] or "").lstrip(".") if match else ""
-            errors.append(FieldError(index, path, match["message"] if match else str(error)))
+            reason, _, path = str(error).partition(" - at `$")
+            errors.append(FieldError(index, path.rstrip("`").lstrip("."), reason))
     return prompts, errors

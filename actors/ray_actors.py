@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,7 @@ from actors.inbox import Inbox
 from actors.recorded_rollout_reader import RecordedRolloutReader
 from actors.trainer.ranks import rendezvous_address
 from slime_events.analysis.query import samples_where
-from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.settings import TrainSettings
-from slime_events.core.config.trainer import TrainerSettings
 from slime_events.core.run.join import join_run
 from slime_events.core.run.run_address import RunAddress
 from slime_events.core.run.run_reader import open_run
@@ -26,15 +24,12 @@ from slime_events.core.telemetry.process_log import setup_logging
 from slime_events.loop.conductor.cycle import Policy
 from slime_events.loop.conductor.prompts import PromptFeed
 from slime_events.loop.prompts.archived_prompts import archived_prompts
-from slime_events.loop.training.pending_batches import PendingBatches
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.rewards.graders import Graders
 from storage.archive.writer import ArchiveWriter, blobs_to_archive
 from storage.blobs import BlobStore
 from storage.group_commit import GroupCommit
-from storage.log import EventLog
-from storage.payloads import fetch, offload_async
-from storage.weights.store import WeightStore
+from storage.payloads import offload_async
 
 
 class ConductorActor:
@@ -55,15 +50,9 @@ class ConductorActor:
             recorded = (
                 await stack.enter_async_context(open_run(archive.path)) if archive and data.reuses_rollouts else None
             )
-            shown = ArgsView.of(settings.rollout, settings.reward, settings.algorithm)
-            feed = PromptFeed.open(
-                settings.data,
-                settings.evaluation,
-                settings.rollout,
-                settings.engine.hf_checkpoint,
-                archive,
-                ArgsView({**ArgsView.of(settings.data).as_dict(), **shown.as_dict()}),
-            )
+            shown = ArgsView.of(data, settings.rollout, settings.reward, settings.algorithm)
+            checkpoint = settings.engine.hf_checkpoint
+            feed = PromptFeed.open(data, settings.evaluation, settings.rollout, checkpoint, archive, shown)
             offload = partial(offload_async, blobs=BlobStore(address.blob_url))
             self._conductor = Conductor(
                 worker,
@@ -88,8 +77,6 @@ class ConductorActor:
 
 
 class GraderActor:
-    """Grades."""
-
     async def run(self, address: RunAddress, settings: TrainSettings) -> None:
         """Grade to the end of the run."""
         begun = time.perf_counter()
@@ -97,7 +84,8 @@ class GraderActor:
             shown = ArgsView.of(settings.rollout, settings.algorithm, settings.reward).as_dict()
             output = Path(address.folder) / "logs" / "graders.log"
             async with Graders(settings.reward, args=shown, log=output) as pool, GroupCommit(worker.log) as commit:
-                start = await _grading_start(address, worker.log)
+                snapshot = await _snapshots(address).newest(worker.log)
+                start = low_water(snapshot.state) if snapshot else 1
                 await worker.join({"ready": time.perf_counter() - begun})
                 await Grader(worker, pool, commit, whole_groups=settings.reward.group_rm, start=start).run()
 
@@ -131,29 +119,18 @@ class TrainerActor:
         from actors.trainer.trainer import Trainer, TrainerPlan
 
         begun = time.perf_counter()
-        trainer = settings.trainer
         async with join_run(address, "trainer") as worker:
             ranks = RayRanks(peers, settings.debug.save_debug_train_data)
             imported = time.perf_counter()
-            await ranks.start(trainer, settings.algorithm, rendezvous_address())
+            await ranks.start(settings.trainer, settings.algorithm, rendezvous_address())
             built = time.perf_counter()
             await worker.join({"imports": imported - begun, "model": built - imported})
+            evaluated = settings.evaluation.eval_interval or 0
+            plan = TrainerPlan.of(settings, f"{address.folder}/checkpoints", evaluated=evaluated)
             try:
-                return await Trainer(
-                    worker,
-                    ranks,
-                    WeightStore(address.weights_url, base=trainer.hf_checkpoint),
-                    PendingBatches(
-                        partial(fetch, blobs=BlobStore(address.blob_url)),
-                        temperature=settings.rollout.rollout_temperature,
-                    ),
-                    TrainerPlan.of(
-                        settings,
-                        f"{address.folder}/checkpoints",
-                        evaluated=settings.evaluation.eval_interval or 0,
-                    ),
-                    start_of=await _training_start(address, worker.log),
-                ).run()
+                snapshot = await _snapshots(address).newest(worker.log)
+                start_of = partial(training_start, snapshot.state) if snapshot else lambda version: 1
+                return await Trainer.of_run(address, settings, worker, ranks, plan, start_of=start_of).run()
             finally:
                 await ranks.close()
 
@@ -165,13 +142,11 @@ class RankActor:
         setup_logging(f"trainer-rank{rank}", Path(folder) / "logs")
         self._rank: Any = None
 
-    def start(
-        self, settings: TrainerSettings, algorithm: AlgorithmSettings, rank: int, world: int, master: str
-    ) -> None:
-        """Build this rank and meet the others."""
+    def start(self, *args: Any) -> None:
+        """Build this rank and meet the others. args: of `TrainerRank`."""
         from actors.megatron.rank import TrainerRank
 
-        self._rank = TrainerRank(settings, algorithm, rank, world, master)
+        self._rank = TrainerRank(*args)
 
     def call(self, method: str, *args: Any) -> None:
         """This rank's part of a collective call."""
@@ -180,13 +155,3 @@ class RankActor:
 
 def _snapshots(address: RunAddress) -> Snapshots:
     return Snapshots(Path(address.folder) / "snapshots")
-
-
-async def _training_start(address: RunAddress, events: EventLog) -> Callable[[int], int]:
-    known = await _snapshots(address).newest(events)
-    return partial(training_start, known.state) if known else lambda version: 1
-
-
-async def _grading_start(address: RunAddress, events: EventLog) -> int:
-    known = await _snapshots(address).newest(events)
-    return low_water(known.state) if known else 1

@@ -16,9 +16,6 @@ from slime_events.core.trajectory import Trajectories, Trajectory, merge_spans
 from slime_events.loop.conductor.draw import ReusedRollout
 from storage.log import Recorded
 
-AWAY = (StoreUnavailable, LogUnavailable)
-"""Recorded rollouts may be readable later."""
-
 
 class RecordedRolloutReader:
     """worker: named as the engine. archive: the run that rollouts are drawn from now; None: there is none.
@@ -31,33 +28,30 @@ class RecordedRolloutReader:
 
     async def answers(self, due: Iterable[ReusedRollout]) -> list[Event]:
         """The completion of each, or its failure. Raises StoreUnavailable, LogUnavailable."""
-        return [event for one in due for event in await self._answer(one)]
+        events: list[Event] = []
+        for one in due:
+            try:
+                events += await self._completed(one)
+            except (StoreUnavailable, LogUnavailable):  # it may be readable later
+                raise
+            except SlimeEventsError as error:
+                failed = RolloutFailed(
+                    sample=one.sample.sample,
+                    group=one.group.group,
+                    attempt=one.sample.attempt,
+                    kind=FailureKind.INVALID,
+                    message=str(error),
+                    engine=self._worker,
+                )
+                events.append(failed)
+        return events
 
-    async def _answer(self, due: ReusedRollout) -> list[Event]:
-        try:
-            return [*await self._completed(self._opened(due), due)]
-        except AWAY:
-            raise
-        except SlimeEventsError as error:
-            failed = RolloutFailed(
-                sample=due.sample.sample,
-                group=due.group.group,
-                attempt=due.sample.attempt,
-                kind=FailureKind.INVALID,
-                message=str(error),
-                engine=self._worker,
-            )
-            return [failed]
-
-    def _opened(self, due: ReusedRollout) -> OpenedRun:
-        path = due.group.source_path
-        if self._archive is None or self._archive.where != path:
-            now = "nothing" if self._archive is None else self._archive.where
-            raise RunNotFound(f"it is {due.recorded} of {path}, and since it was drawn {now} is set to recall from")
-        return self._archive
-
-    async def _completed(self, opened: OpenedRun, due: ReusedRollout) -> list[RolloutCompleted]:
+    async def _completed(self, due: ReusedRollout) -> list[RolloutCompleted]:
         """Completions of all samples of the rollout: the further ones first, in an engine's order."""
+        opened, path = self._archive, due.group.source_path
+        if opened is None or opened.where != path:
+            now = "nothing" if opened is None else opened.where
+            raise RunNotFound(f"it is {due.recorded} of {path}, and since it was drawn {now} is set to recall from")
         trajectories, ends = Trajectories(opened.fetch), list[Recorded]()
         for number in itertools.count():
             subject = about(opened.run, "rollout", sibling_id(due.recorded, number))

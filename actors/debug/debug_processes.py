@@ -6,10 +6,12 @@ next step's dump -> prompt.submitted -> (the conductor) -> rollout.requested -> 
 import asyncio
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable
-from functools import partial
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import Any
 
-from actors.trainer.ranks import StepResult
+from actors.conductor import Offload
+from actors.trainer.ranks import Ranks, StepResult
 from actors.trainer.trainer import Trainer, TrainerPlan
 from schemas.batches import BatchSealed
 from schemas.envelope import Envelope
@@ -30,31 +32,25 @@ from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import RunAddress
 from slime_events.core.train_batch import TrainBatch
 from slime_events.core.trajectory import Fetch
-from slime_events.loop.training.pending_batches import PendingBatches
 from storage.blobs import BlobStore
 from storage.follow import Follower
 from storage.log import Append, Fence, append_all, once
 from storage.payloads import fetch, offload_async
 from storage.weights.files import open_checkpoint
-from storage.weights.store import TensorBytes, WeightStore
+from storage.weights.store import TensorBytes
 
 log = logging.getLogger(__name__)
-
-Load = Callable[[int], LoadedStep]
-"""A step's dump. Raises DataError."""
 
 
 class Loader:
     """Plays recorded rollouts into a run that has no engines, under its own name as producer and engine.
 
-    steps: of the run. It holds one dump, and its requests that are not answered.
+    load: a step's dump. steps: of the run. It holds one dump, and its requests that are not answered.
     """
 
-    def __init__(
-        self, worker: Participant, load: Load, offload: Callable[[Event], Awaitable[Event]], *, steps: int
-    ) -> None:
-        self._worker, self._load, self._offload, self._steps = worker, load, offload, steps
-        self._loaded: dict[int, LoadedStep] = {}
+    def __init__(self, worker: Participant, load: Callable[[int], LoadedStep], offload: Offload, *, steps: int) -> None:
+        self._worker, self._offload, self._steps = worker, offload, steps
+        self._load = lru_cache(maxsize=1)(load)
         self._groups: dict[str, tuple[int, int]] = {}
         self._asked: dict[str, tuple[int, RolloutRequested]] = {}
         self._next_step, self._submitted = -1, 0
@@ -76,7 +72,6 @@ class Loader:
             self._next_step = max(self._next_step, event.version)
         elif isinstance(event, BatchSealed):
             self._next_step = max(self._next_step, event.step + 1)
-            self._loaded = {step: loaded for step, loaded in self._loaded.items() if step > event.step}
         elif isinstance(event, PromptSubmitted) and event.dataset == LOADED:
             self._groups[event.group] = (event.source.epoch, event.source.row)
             self._submitted = max(self._submitted, event.source.epoch + 1)
@@ -85,25 +80,21 @@ class Loader:
         elif isinstance(event, RolloutCompleted):
             self._asked.pop(event.sample, None)
 
-    async def _step(self, step: int) -> LoadedStep:
-        if step not in self._loaded:
-            self._loaded[step] = await asyncio.to_thread(self._load, step)
-        return self._loaded[step]
-
     async def _submit(self) -> None:
         """The prompts of the next step, once all before it is sealed."""
         step = self._next_step
         if step < 0 or step >= self._steps or step < self._submitted:
             return
-        prompts = (await self._step(step)).prompts()
-        await append_all(self._worker.log, [once(await self._enclosed(prompt)) for prompt in prompts])
+        loaded = await asyncio.to_thread(self._load, step)
+        await append_all(self._worker.log, [once(await self._enclosed(prompt)) for prompt in loaded.prompts()])
         self._submitted = step + 1
 
     async def _answer(self) -> None:
         asked, self._asked = self._asked, {}
         for position, request in asked.values():
             step, place = self._groups[request.group]
-            answers = (await self._step(step)).answers(request, place, self._worker.id)
+            loaded = await asyncio.to_thread(self._load, step)
+            answers = loaded.answers(request, place, self._worker.id)
             appends = [Append(await self._enclosed(one), self._fence(one, request, position)) for one in answers]
             try:
                 await self._worker.log.append(appends)
@@ -120,38 +111,34 @@ class Loader:
         return self._worker.enclose(await self._offload(event))
 
 
-class Dumper:
-    """Writes a rollout dump for each sealed batch and each evaluation while a run is on.
+async def dump_rollouts(worker: Participant, fetch: Fetch, template: str) -> list[str]:
+    """Write a rollout dump for each sealed batch and each evaluation until the run is over; the files written.
 
     It reads the log from its beginning whenever it starts and writes the same files again, so a lost one loses nothing.
-    template: of the files' paths, with {rollout_id}.
+    template: of the files' paths, with {rollout_id}. Raises StoreUnavailable, NoSpace.
     """
-
-    def __init__(self, worker: Participant, fetch: Fetch, template: str) -> None:
-        self._worker, self._writer = worker, DumpWriter(template)
-        self._samples = Samples(worker.log.run, fetch)
-
-    async def run(self) -> list[str]:
-        """Until the run is over; the files written. Raises StoreUnavailable, NoSpace."""
-        over = False
-        async with Follower(self._worker.log) as follower:
-            while not (over and follower.caught_up):
-                for recorded in await follower.next(wait_s=1.0):
-                    event = recorded.envelope.event
-                    over = self._worker.is_over(over, event)
-                    if samples := self._samples.apply(event, recorded.position):
-                        await asyncio.to_thread(self._writer.write, samples)
-        return self._writer.files
+    writer, dumped, over = DumpWriter(template), Samples(worker.log.run, fetch), False
+    async with Follower(worker.log) as follower:
+        while not (over and follower.caught_up):
+            for recorded in await follower.next(wait_s=1.0):
+                event = recorded.envelope.event
+                over = worker.is_over(over, event)
+                if samples := dumped.apply(event, recorded.position):
+                    await asyncio.to_thread(writer.write, samples)
+    return writer.files
 
 
 DIGEST = hashlib.sha256(b"no optimizer").hexdigest()
 
 
-class UntrainedRanks:
+class UntrainedRanks(Ranks):
     """In place of Megatron's ranks: the weights stay those of the folder `hf_checkpoint`."""
 
     def __init__(self, hf_checkpoint: str) -> None:
         self._folder = hf_checkpoint
+
+    async def everywhere(self, method: str, *args: Any) -> Any:
+        """Nothing has moved: there is nothing to save, load or reset."""
 
     async def train(self, batch: TrainBatch) -> StepResult:
         """Trains nothing; counts the samples and their mean reward."""
@@ -169,15 +156,6 @@ class UntrainedRanks:
     async def optimizer_digest(self) -> str:
         """There is none."""
         return DIGEST
-
-    async def save_checkpoint(self, folder: str) -> None:
-        """Nothing to save."""
-
-    async def load_checkpoint(self, folder: str) -> None:
-        """Nothing to load."""
-
-    async def reset(self) -> None:
-        """Nothing has moved."""
 
 
 class LoaderActor:
@@ -207,21 +185,10 @@ class UntrainedActor:
         """Commit every batch with the weights as they are; the version reached."""
         async with join_run(address, "trainer") as worker:
             await worker.join({})
-            checkpoint = settings.trainer.hf_checkpoint
-            return await Trainer(
-                worker,
-                UntrainedRanks(checkpoint),
-                WeightStore(address.weights_url, base=checkpoint),
-                PendingBatches(
-                    partial(fetch, blobs=BlobStore(address.blob_url)),
-                    temperature=settings.rollout.rollout_temperature,
-                ),
-                TrainerPlan(
-                    settings.rollout.num_rollout or 0,
-                    f"{address.folder}/checkpoints",
-                    settings.trainer.update_weights_interval,
-                ),
-            ).run()
+            steps, every = settings.rollout.num_rollout or 0, settings.trainer.update_weights_interval
+            plan = TrainerPlan(steps, f"{address.folder}/checkpoints", every)
+            ranks = UntrainedRanks(settings.trainer.hf_checkpoint)
+            return await Trainer.of_run(address, settings, worker, ranks, plan).run()
 
 
 class DumperActor:
@@ -232,4 +199,4 @@ class DumperActor:
         async with join_run(address, "dumper") as worker:
             await worker.join({})
             read = partial(fetch, blobs=BlobStore(address.blob_url))
-            await Dumper(worker, read, settings.debug.save_debug_rollout_data or "").run()
+            await dump_rollouts(worker, read, settings.debug.save_debug_rollout_data or "")

@@ -11,6 +11,11 @@ from typing import Any
 from schemas.errors import CheckpointMismatch
 
 FAMILIES = {"Qwen3ForCausalLM": "qwen3", "Qwen2ForCausalLM": "qwen2", "LlamaForCausalLM": "llama"}
+SAME_NAMES = (
+    "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups", "kv_channels",
+    "qk_layernorm", "add_qkv_bias",
+)  # fmt: skip
+"""What Megatron's flags and config call as `Architecture` does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +60,16 @@ class Architecture:
         family = FAMILIES.get(names[0])
         if family is None:
             raise CheckpointMismatch(f"{where}: architecture {names[0]} is not one of {', '.join(FAMILIES)}")
-        _refuse_unsupported(config, family, where)
+        # What changes the numbers and has no counterpart in the Megatron model that is built.
+        act = config.get("hidden_act", "silu")
+        unsupported = {
+            f"hidden_act {act} (silu is supported)": act != "silu",
+            "attention_bias": config.get("attention_bias") and family != "qwen2",
+            "mlp_bias": config.get("mlp_bias"),
+            "use_sliding_window": config.get("use_sliding_window"),
+        }
+        if reasons := [reason for reason, is_so in unsupported.items() if is_so]:
+            raise CheckpointMismatch(f"{where}: not supported by the trainer: {', '.join(reasons)}")
         heads = config["num_attention_heads"]
         rotary_base, scaling_factor = _rope(config, where)
         return cls(
@@ -95,24 +109,13 @@ class Architecture:
 
     def as_flags(self) -> dict[str, Any]:
         """Megatron's architecture flags by name with the values that this architecture has."""
-        grouped = self.num_query_groups != self.num_attention_heads
-        return {
-            "num_layers": self.num_layers,
-            "hidden_size": self.hidden_size,
-            "ffn_hidden_size": self.ffn_hidden_size,
-            "num_attention_heads": self.num_attention_heads,
-            "group_query_attention": grouped,
-            "num_query_groups": self.num_query_groups,
-            "kv_channels": self.kv_channels,
-            "vocab_size": self.vocab_size,
-            "norm_epsilon": self.norm_epsilon,
+        same = {name: getattr(self, name) for name in (*SAME_NAMES, "vocab_size", "norm_epsilon", "rotary_base")}
+        return same | {
+            "group_query_attention": self.num_query_groups != self.num_attention_heads,
             "layernorm_epsilon": self.norm_epsilon,
-            "rotary_base": self.rotary_base,
             "rotary_percent": 1.0,
             "use_rope_scaling": self.rope_scaling_factor is not None,
             "rope_scaling_factor": self.rope_scaling_factor or 8.0,
-            "qk_layernorm": self.qk_layernorm,
-            "add_qkv_bias": self.add_qkv_bias,
             "untie_embeddings_and_output_weights": not self.tied,
             "swiglu": True,
             "gated_linear_unit": True,
@@ -135,21 +138,6 @@ def _same(given: Any, expected: Any) -> bool:
         except (TypeError, ValueError):
             return False
     return bool(given == expected)
-
-
-def _refuse_unsupported(config: Mapping[str, Any], family: str, where: str) -> None:
-    """What changes the numbers and has no counterpart in the Megatron model that is built."""
-    reasons = []
-    if config.get("hidden_act", "silu") != "silu":
-        reasons.append(f"hidden_act {config['hidden_act']} (silu is supported)")
-    if config.get("attention_bias") and family != "qwen2":
-        reasons.append("attention_bias")
-    if config.get("mlp_bias"):
-        reasons.append("mlp_bias")
-    if config.get("use_sliding_window"):
-        reasons.append("use_sliding_window")
-    if reasons:
-        raise CheckpointMismatch(f"{where}: not supported by the trainer: {', '.join(reasons)}")
 
 
 def _rope(config: Mapping[str, Any], where: str) -> tuple[float, float | None]:

@@ -86,24 +86,16 @@ class PackedAttention(MegatronModule):  # type: ignore[misc]
         self.softmax_scale = softmax_scale
 
     def forward(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attention_mask: Tensor | None,
-        *,
-        packed_seq_params: PackedSequences,
-        **layer: Any,
+        self, query: Tensor, key: Tensor, value: Tensor, *mask: Any, packed_seq_params: PackedSequences, **layer: Any
     ) -> Tensor:
         """query [tokens, heads, size], key and value [tokens, groups, size] -> [tokens, heads * size]."""
         packed = packed_seq_params
         to_grid, from_grid = packed.to_grid, packed.from_grid
         slots = [rows * columns for rows, columns in packed.grids]
-        gridded = [
-            _ToGrid.apply(tensor, to_grid, from_grid)  # type: ignore[no-untyped-call]
+        parts = [
+            torch.split(_ToGrid.apply(tensor, to_grid, from_grid), slots)  # type: ignore[no-untyped-call]
             for tensor in (query, key, value)
         ]
-        parts = [torch.split(tensor, slots) for tensor in gridded]
         grouped = query.size(1) != key.size(1)
         outputs = []
         for (rows, columns), *qkv in zip(packed.grids, *parts, strict=True):

@@ -26,7 +26,6 @@ from schemas.errors import CheckpointMismatch, TrainerError
 from storage.object_store import fsync
 
 MARK = "trainer.json"
-METADATA = {"distrib_optim_sharding_type": "fully_reshardable", "chained_optim_avoid_prefix": True}
 
 
 class InProcessWriter(TorchDistSaveShardedStrategy):  # type: ignore[misc]  # Megatron's class is not typed
@@ -102,7 +101,11 @@ def load(trainee: Trainee, folder: str | Path) -> None:
             # Megatron leaves the common step count out while it is 0.
             inner = state["optimizer"].get("optimizer", state["optimizer"])
             inner["state"].setdefault("common_step", torch.zeros(()))
-        own = [_rates(group) for group in trainee.optimizer.param_groups]
+        # What a group has from the settings: learning rates, betas, weight decay.
+        own = [
+            {name: value for name, value in group.items() if name not in ("params", "step")}
+            for group in trainee.optimizer.param_groups
+        ]
         trainee.optimizer.load_state_dict(state["optimizer"])
         for group, rates in zip(trainee.optimizer.param_groups, own, strict=True):
             group |= rates
@@ -112,13 +115,9 @@ def load(trainee: Trainee, folder: str | Path) -> None:
     trainee.scheduler.step(state["scheduler"]["num_steps"])
 
 
-def _rates(group: dict[str, Any]) -> dict[str, Any]:
-    """What a parameter group has from the settings: learning rates, betas, weight decay."""
-    return {name: value for name, value in group.items() if name not in ("params", "step")}
-
-
 def _state(trainee: Trainee, *, loading: bool) -> dict[str, Any]:
-    metadata = dict(METADATA)  # Megatron writes this run's process groups into it
+    # Megatron writes this run's process groups into it.
+    metadata = {"distrib_optim_sharding_type": "fully_reshardable", "chained_optim_avoid_prefix": True}
     model = trainee.model.module.sharded_state_dict(metadata=metadata)
     return {
         "model": model,

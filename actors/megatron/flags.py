@@ -37,7 +37,6 @@ CUDA_ONLY = frozenset((
     "use_precision_aware_optimizer", "optimizer_offload_fraction", "overlap_param_gather",
     "overlap_grad_reduce", "sequence_parallel", "transformer_impl", "fp8", "fp8_recipe",
 ))  # fmt: skip
-DROPOUT = ("hidden_dropout", "attention_dropout")
 # Names the trainer's own settings have; given twice they could contradict.
 OWN = frozenset(
     ["tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size", "bf16", "lr", "min_lr"]
@@ -62,9 +61,9 @@ def sort_flags(flags: Mapping[str, Any], architecture: Architecture, *, cpu: boo
     """
     architecture.check_flags(flags)
     fields = {
-        "transformer": _field_names(TransformerConfig),
-        "optimizer": _field_names(OptimizerConfig),
-        "distributed": _field_names(DistributedDataParallelConfig),
+        "transformer": {field.name for field in dataclasses.fields(TransformerConfig)},
+        "optimizer": {field.name for field in dataclasses.fields(OptimizerConfig)},
+        "distributed": {field.name for field in dataclasses.fields(DistributedDataParallelConfig)},
         "scheduler": SCHEDULER,
     }
     sorted_flags: dict[str, dict[str, Any]] = {kind: {} for kind in fields}
@@ -77,7 +76,10 @@ def sort_flags(flags: Mapping[str, Any], architecture: Architecture, *, cpu: boo
             continue
         kinds = [kind for kind, names in fields.items() if given in names]
         if not kinds:
-            raise UnknownFlag(_unknown(given, frozenset().union(*fields.values())))
+            near = difflib.get_close_matches(given, sorted(WITHOUT_EFFECT.union(*fields.values())), n=3)
+            hint = f"; did you mean {', '.join('--' + name.replace('_', '-') for name in near)}?" if near else ""
+            flag = f"--{given.replace('_', '-')}"
+            raise UnknownFlag(f"{flag} is no setting of Megatron's model, optimizer or data parallelism{hint}")
         for kind in kinds:
             sorted_flags[kind][given] = _checked(given, value)
     if dropped:
@@ -89,7 +91,7 @@ def _checked(given: str, value: Any) -> Any:
     """The value as Megatron's settings objects take it."""
     if given in OWN:
         raise InvalidValue(f"megatron.{given}: set the trainer's own {given} instead")
-    if given in DROPOUT and value:
+    if given in ("hidden_dropout", "attention_dropout") and value:
         raise InvalidValue(
             f"--{given.replace('_', '-')} {value}: the trainer supports 0 only (log-probs must be exact)"
         )
@@ -99,13 +101,3 @@ def _checked(given: str, value: Any) -> Any:
         except KeyError:
             raise InvalidValue(f"--attention-backend {value}: one of {', '.join(AttnBackend.__members__)}") from None
     return value
-
-
-def _unknown(given: str, names: frozenset[str]) -> str:
-    near = difflib.get_close_matches(given, sorted(names | WITHOUT_EFFECT), n=3)
-    hint = f"; did you mean {', '.join('--' + name.replace('_', '-') for name in near)}?" if near else ""
-    return f"--{given.replace('_', '-')} is no setting of Megatron's model, optimizer or data parallelism{hint}"
-
-
-def _field_names(config: type) -> frozenset[str]:
-    return frozenset(field.name for field in dataclasses.fields(config))

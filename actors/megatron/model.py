@@ -14,11 +14,10 @@ from megatron.core.models.gpt.gpt_layer_specs import (
 )
 from megatron.core.tensor_parallel.layers import set_tensor_model_parallel_attributes
 from megatron.core.transformer.module import Float16Module
-from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
-from actors.megatron.architecture import Architecture
+from actors.megatron.architecture import SAME_NAMES, Architecture
 from actors.megatron.attention import PackedAttention, PackedSequences
 from actors.megatron.cpu import on_cpu, stand_in
 from actors.megatron.weights import model_rules, named_parameters
@@ -26,12 +25,6 @@ from schemas.errors import ImpossibleCombination, InvalidValue
 from slime_events.core.config.trainer import TrainerSettings
 
 logger = logging.getLogger(__name__)
-
-SAME_NAMES = (
-    "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups", "kv_channels",
-    "qk_layernorm", "add_qkv_bias",
-)  # fmt: skip
-"""What Megatron's config calls as `Architecture` does."""
 
 
 class PolicyModel(GPTModel):  # type: ignore[misc]  # Megatron's class is not typed
@@ -108,21 +101,20 @@ def has_transformer_engine() -> bool:
     return not on_cpu() and importlib.util.find_spec("transformer_engine") is not None
 
 
-def layer_spec(architecture: Architecture) -> ModuleSpec:
-    """Transformer Engine's layers where there are any, else Megatron's own with `PackedAttention`."""
-    if has_transformer_engine():
-        return get_gpt_layer_with_transformer_engine_spec(qk_layernorm=architecture.qk_layernorm)
-    spec = get_gpt_layer_local_spec(qk_layernorm=architecture.qk_layernorm, normalization="RMSNorm")
-    spec.submodules.self_attention.submodules.core_attention = PackedAttention
-    return spec
-
-
 def build_model(architecture: Architecture, config: TransformerConfig, device: torch.device) -> torch.nn.Module:
-    """An uninitialised model on `device`, this tensor parallel rank's part, in bf16 behind Float16Module if so set."""
+    """An uninitialised model on `device`, this tensor parallel rank's part, in bf16 behind Float16Module if so set.
+
+    Of Transformer Engine's layers where there are any, else of Megatron's own with `PackedAttention`.
+    """
+    if has_transformer_engine():
+        spec = get_gpt_layer_with_transformer_engine_spec(qk_layernorm=architecture.qk_layernorm)
+    else:
+        spec = get_gpt_layer_local_spec(qk_layernorm=architecture.qk_layernorm, normalization="RMSNorm")
+        spec.submodules.self_attention.submodules.core_attention = PackedAttention
     with stand_in():
         model: torch.nn.Module = PolicyModel(
             config=config,
-            transformer_layer_spec=layer_spec(architecture),
+            transformer_layer_spec=spec,
             vocab_size=architecture.vocab_size,
             max_sequence_length=architecture.max_position_embeddings,
             position_embedding_type="rope",
@@ -133,16 +125,10 @@ def build_model(architecture: Architecture, config: TransformerConfig, device: t
             parallel_output=True,
         )
         model = model.to(device)
-        _mark_tensor_parallel(model, architecture)
+        # Say which parameters are cut over ranks, as Megatron's initialisation does on the way: without it the gradient
+        # norm would count only one rank's part of them.
+        rules = model_rules(model, architecture)
+        for name, parameter in named_parameters(model):
+            if rules[name].cut is not None and not hasattr(parameter, "tensor_model_parallel"):
+                set_tensor_model_parallel_attributes(parameter, is_parallel=True, dim=rules[name].cut, stride=1)
         return Float16Module(config, model) if config.bf16 else model
-
-
-def _mark_tensor_parallel(model: torch.nn.Module, architecture: Architecture) -> None:
-    """Say which parameters are cut over ranks, as Megatron's initialisation does on the way.
-
-    Without it the gradient norm would count only one rank's part of them.
-    """
-    rules = model_rules(model, architecture)
-    for name, parameter in named_parameters(model):
-        if rules[name].cut is not None and not hasattr(parameter, "tensor_model_parallel"):
-            set_tensor_model_parallel_attributes(parameter, is_parallel=True, dim=rules[name].cut, stride=1)

@@ -2,23 +2,21 @@
 
 import hashlib
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
 from actors.megatron import checkpoint
 from actors.megatron.architecture import Architecture
 from actors.megatron.cpu import on_cpu
-from actors.megatron.flags import MegatronFlags, sort_flags
+from actors.megatron.flags import sort_flags
 from actors.megatron.model import build_model, transformer_config
 from actors.megatron.optimizer import build_optimizer, build_scheduler, wrap_data_parallel
 from actors.megatron.rollout_step import RolloutStep
 from actors.megatron.train_dump import save_train_dump
-from actors.megatron.trainee import Place, Trainee, join, leave
+from actors.megatron.trainee import Trainee, join, leave
 from actors.megatron.weights import export_hf_weights, load_hf_weights, optimizer_digest, tensor_bytes
 from actors.trainer.ranks import StepResult
 from slime_events.algorithms.estimators import estimator_of
@@ -44,12 +42,12 @@ class TrainerRank:
         Raises CheckpointMismatch, ConfigError for settings that exclude each other, TrainerError when ranks are
         missing.
         """
-        architecture = Architecture.read(settings.hf_checkpoint)
-        flags = sort_flags(settings.megatron, architecture, cpu=on_cpu())
-        config = transformer_config(architecture, settings, flags.transformer)
-        torch.use_deterministic_algorithms(config.deterministic_mode)
+        self._settings, self._algorithm = settings, algorithm
+        self._architecture = architecture = Architecture.read(settings.hf_checkpoint)
+        self._flags = sort_flags(settings.megatron, architecture, cpu=on_cpu())
+        self._config = transformer_config(architecture, settings, self._flags.transformer)
+        torch.use_deterministic_algorithms(self._config.deterministic_mode)
         self.place = join(settings, rank, world_size, master)
-        self._build = partial(_build, architecture, settings, algorithm, config, flags, self.place)
         try:
             self._begin()
         except BaseException:
@@ -62,10 +60,24 @@ class TrainerRank:
         self._begin()
 
     def _begin(self) -> None:
-        self.trainee = self._build()
-        load = self.trainee.settings.load
-        if load and checkpoint.is_checkpoint(load):
-            self.load_checkpoint(load)
+        """Build models with weights, optimizer and schedule."""
+        settings, architecture, group = self._settings, self._architecture, self.place.tensor
+        load, base = settings.load, settings.hf_checkpoint
+        saved = load if load and checkpoint.is_checkpoint(load) else None
+        policy = build_model(architecture, self._config, self.place.device)
+        load_hf_weights(policy, architecture, base if saved else load or base, group)
+        reference = None
+        if estimator_of(self._algorithm).needs_reference(self._algorithm):
+            reference = build_model(architecture, self._config, self.place.device).requires_grad_(False)
+            load_hf_weights(reference, architecture, settings.ref_load or base, group)
+        model = wrap_data_parallel(policy, self._config, self._flags)
+        optimizer = build_optimizer(model, settings, self._flags)
+        scheduler = build_scheduler(optimizer, settings, self._flags.scheduler)
+        self.trainee = Trainee(
+            architecture, settings, self._algorithm, self.place, model, reference, optimizer, scheduler
+        )
+        if saved:
+            self.load_checkpoint(saved)
 
     def train(self, batch: TrainBatch, dump: str | None = None) -> StepResult:
         """All optimizer steps of one rollout step. dump: the file that what went into it is written to. Raises
@@ -89,19 +101,15 @@ class TrainerRank:
         return hashlib.sha256("\n".join(everyone).encode()).hexdigest()
 
     def export_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """(Hugging Face name, whole tensor) in the trainer's dtype; on ranks other than 0 an empty iterator.
+        """(Hugging Face name, whole tensor) in the trainer's dtype; nothing on ranks other than 0.
 
-        Rank 0's must be run to its end, since the ranks that share its tensors are in it too. A tensor may share
-        memory with the model: use it before the next `train`.
+        It must be run to its end, since the ranks that share the tensors are in it too. A tensor may share memory with
+        the model: use it before the next `train`.
         """
-        if not self.place.exports:
-            return iter(())
-        tensors = export_hf_weights(self.trainee.model, self.trainee.architecture, self.place.tensor)
-        if self.place.rank == 0:
-            return tensors
-        for _ in tensors:
-            pass
-        return iter(())
+        if self.place.data.rank() == 0:  # the tensor parallel group of rank 0 gives the weights away
+            for named in export_hf_weights(self.trainee.model, self.trainee.architecture, self.place.tensor):
+                if self.place.rank == 0:
+                    yield named
 
     def export_bytes(self) -> list[TensorBytes]:
         """The same as bytes, on the CPU without a copy; nothing on ranks other than 0."""
@@ -118,25 +126,3 @@ class TrainerRank:
     def close(self) -> None:
         """Leave the group; this process may then become another rank."""
         leave()
-
-
-def _build(
-    architecture: Architecture,
-    settings: TrainerSettings,
-    algorithm: AlgorithmSettings,
-    config: TransformerConfig,
-    flags: MegatronFlags,
-    place: Place,
-) -> Trainee:
-    """Models with weights, optimizer and schedule, on a rank that has joined."""
-    first = settings.load if settings.load and not checkpoint.is_checkpoint(settings.load) else settings.hf_checkpoint
-    policy = build_model(architecture, config, place.device)
-    load_hf_weights(policy, architecture, first, place.tensor)
-    reference = None
-    if estimator_of(algorithm).needs_reference(algorithm):
-        reference = build_model(architecture, config, place.device).requires_grad_(False)
-        load_hf_weights(reference, architecture, settings.ref_load or settings.hf_checkpoint, place.tensor)
-    model = wrap_data_parallel(policy, config, flags)
-    optimizer = build_optimizer(model, settings, flags)
-    scheduler = build_scheduler(optimizer, settings, flags.scheduler)
-    return Trainee(architecture, settings, algorithm, place, model, reference, optimizer, scheduler)

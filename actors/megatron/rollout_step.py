@@ -21,9 +21,6 @@ from slime_events.algorithms.objective import policy_objective, truncated
 from slime_events.algorithms.packing import OptimizerStep, optimizer_steps
 from slime_events.core.train_batch import TrainBatch
 
-# The figures of the objective under the names that they are reported by; None: measured otherwise here.
-RENAMED = {"entropy_loss": "entropy", "train_rollout_logprob_abs_diff": None}
-
 
 class RolloutStep:
     """Every rank is given the whole batch; the micro batches of each optimizer step are dealt out over data parallel
@@ -215,21 +212,18 @@ class RolloutStep:
             settings=algorithm,
         )
         trainee.optimizer.scale_loss(loss / divisor).backward()
-        named = {RENAMED.get(name, name): value for name, value in figures.items()}
-        self.metrics.add(
-            {name: value for name, value in named.items() if name is not None}, sum(map(self._weight, members))
-        )
+        del figures["train_rollout_logprob_abs_diff"]  # measured below, before the first update only
+        figures["entropy"] = figures.pop("entropy_loss")
+        self.metrics.add(figures, sum(map(self._weight, members)))
         if first or known_old:
             self.before.update(zip(members, old, strict=True))
             same = [torch.full_like(self.masks[index], self.fresh[index], dtype=torch.bool) for index in members]
-            self.metrics.add_difference(torch.cat(old), torch.cat(rollout), torch.cat(masks), torch.cat(same))
+            before, engines = torch.cat(old), torch.cat(rollout)
+            self.metrics.add_difference(before, engines, torch.cat(masks), torch.cat(same))
             if self.off_policy is not None:
-                self._weigh(self.off_policy, members, torch.cat(old), torch.cat(rollout))
-
-    def _weigh(self, off_policy: OffPolicyMetrics, members: list[int], old: Tensor, rollout: Tensor) -> None:
-        algorithm = self.trainee.algorithm
-        recalled = [(self.masks[index] != 0) & self.samples[index].reused for index in members]
-        off_policy.add(truncated(old, rollout, algorithm.tis_clip_low, algorithm.tis_clip), torch.cat(recalled))
+                recalled = [(self.masks[index] != 0) & self.samples[index].reused for index in members]
+                correction = truncated(before, engines, algorithm.tis_clip_low, algorithm.tis_clip)
+                self.off_policy.add(correction, torch.cat(recalled))
 
     def _weight(self, index: int) -> float:
         """What a sample counts for in the objective's sums."""

@@ -5,7 +5,7 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -26,15 +26,13 @@ class StepMetrics:
 
     def __init__(self) -> None:
         self._sums: dict[str, Tensor] = {}
-        self._largest: Tensor | None = None
-        self._largest_same: Tensor | None = None
-        self.weight_passed = 0.0
+        self._largest: dict[str, Tensor] = {}
         self.counts: dict[str, float] = defaultdict(float)
         self.seconds: dict[str, float] = defaultdict(float)
 
     def add(self, figures: Mapping[str, Tensor], weight: float) -> None:
         """Figures of the objective (weighted sums), and the weight of the samples that they are over."""
-        self.weight_passed += weight
+        self.counts["passed"] += weight
         for name, value in figures.items():
             self._sums[name] = self._sums[name] + value if name in self._sums else value
 
@@ -47,9 +45,11 @@ class StepMetrics:
         distance = (trainer - rollout).abs().masked_fill(mask == 0, 0.0)
         self._sums[DIFFERENCE] = self._sums.get(DIFFERENCE, 0.0) + distance.sum()
         self.counts["compared"] += int(mask.count_nonzero())
-        self._largest = _larger(self._largest, distance)
+        largest = {f"{DIFFERENCE}_max": distance.max()}
         if bool(same.any()):
-            self._largest_same = _larger(self._largest_same, distance.masked_fill(~same, 0.0))
+            largest[AGREEMENT] = distance.masked_fill(~same, 0.0).max()
+        for name, value in largest.items():
+            self._largest[name] = torch.maximum(self._largest.get(name, value), value)
 
     @contextmanager
     def timed(self, part: str) -> Iterator[None]:
@@ -63,31 +63,22 @@ class StepMetrics:
 
         weight: rollouts (or trained tokens) of the whole step. Seconds are those of the slowest rank.
         """
-        sums = {name: float(value) for name, value in self._sums.items()}
-        largest = [None if value is None else float(value) for value in (self._largest, self._largest_same)]
-        mine = (sums, largest, self.weight_passed, dict(self.counts), dict(self.seconds))
-        everyone = [mine]
+        sums, largest = ({name: float(value) for name, value in part.items()} for part in (self._sums, self._largest))
+        mine = (sums, largest, dict(self.counts), dict(self.seconds))
+        everyone = [mine] * data.size()
         if data.size() > 1:
-            everyone = [mine] * data.size()
             dist.all_gather_object(everyone, mine, group=data)
-        total = _add([rank[0] for rank in everyone])
-        counts = _add([rank[3] for rank in everyone])
-        passed = sum(rank[2] for rank in everyone)
-        compared = counts.pop("compared", 0.0)
+        sums_of, largest_of, counts_of, seconds_of = zip(*everyone, strict=True)
+        total, counts = _joined(sum, sums_of), _joined(sum, counts_of)
+        passed, compared = counts.pop("passed", 0.0), counts.pop("compared", 0.0)
         difference = total.pop(DIFFERENCE, 0.0)
-        means = {
+        means = dict.fromkeys(sorted(OVER_THE_STEP), 0.0) | {
             name: value / (weight if name in OVER_THE_STEP else max(passed, 1e-12)) for name, value in total.items()
         }
-        for name in OVER_THE_STEP:
-            means.setdefault(name, 0.0)
         if compared:
             means[DIFFERENCE] = difference / compared
-        for place, name in enumerate((f"{DIFFERENCE}_max", AGREEMENT)):
-            known = [value for rank in everyone if (value := rank[1][place]) is not None]
-            if known:
-                means[name] = max(known)
-        seconds = {part: max(rank[4].get(part, 0.0) for rank in everyone) for rank in everyone for part in rank[4]}
-        return {**means, **counts, **{f"seconds_{part}": value for part, value in seconds.items()}}
+        slowest = {f"seconds_{part}": value for part, value in _joined(max, seconds_of).items()}
+        return means | _joined(max, largest_of) | counts | slowest
 
 
 class OffPolicyMetrics:
@@ -118,10 +109,7 @@ class OffPolicyMetrics:
         }
 
 
-def _add(parts: list[dict[str, float]]) -> dict[str, float]:
+def _joined(how: Callable[[Iterable[float]], float], parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """One figure for each name, of those of all ranks."""
     names = sorted({name for part in parts for name in part})
-    return {name: sum(part.get(name, 0.0) for part in parts) for name in names}
-
-
-def _larger(largest: Tensor | None, distance: Tensor) -> Tensor:
-    return distance.max() if largest is None else torch.maximum(largest, distance.max())
+    return {name: how(part[name] for part in parts if name in part) for name in names}

@@ -12,14 +12,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from actors.megatron.rollout_step import RolloutStep
 from slime_events.analysis.export.files import write_file
 from slime_events.analysis.export.sample import OURS
 from slime_events.core.train_batch import TrainBatch, TrainSample
-
-FORMAT = 2
 
 
 def save_train_dump(step: RolloutStep, batch: TrainBatch, path: str) -> None:
@@ -36,7 +33,7 @@ def save_train_dump(step: RolloutStep, batch: TrainBatch, path: str) -> None:
     made = {index: shard for shard in shards for index in shard["partition"]}
     samples = [_sample(index, sample, made.get(index)) for index, sample in enumerate(batch.samples)]
     pack = {
-        "format_version": FORMAT,
+        "format_version": 2,
         "rollout_id": batch.step,
         "rank": place.rank,
         "samples": samples,
@@ -54,11 +51,7 @@ def _shard(step: RolloutStep) -> dict[str, Any]:
     unmoved = set(step.kept) - set(step.passing(step.kept))
     mine = sorted(passes | {index for index in unmoved if index % data.size() == data.rank()})
     where = {index: place for place, index in enumerate(mine)}
-    columns = {
-        "log_probs": step.old | step.before,
-        "ref_log_probs": step.reference,
-        "advantages": step.advantages,
-    }
+    columns = {"log_probs": step.old | step.before, "ref_log_probs": step.reference, "advantages": step.advantages}
     return {
         "rank": step.trainee.place.rank,
         "data_parallel_rank": data.rank(),
@@ -69,7 +62,11 @@ def _shard(step: RolloutStep) -> dict[str, Any]:
             [where[index] for index in members] for batches in step.micro_batches for members in batches
         ],
         "global_batch_sizes": [one.rollouts for one in step.steps],
-        "tokens_of": {name: {i: _plain(values[i]) for i in mine if i in values} for name, values in columns.items()},
+        # Copies, which hold their own numbers only and not those of the micro batch that they are a part of.
+        "tokens_of": {
+            name: {index: values[index].detach().cpu().clone() for index in mine if index in values}
+            for name, values in columns.items()
+        },
     }
 
 
@@ -95,8 +92,3 @@ def _sample(index: int, sample: TrainSample, shard: dict[str, Any] | None) -> di
             "weight_versions": [sample.oldest_version, sample.newest_version],
         },
     }
-
-
-def _plain(values: Tensor) -> Tensor:
-    """Its own numbers only, not those of the micro batch that it is a part of."""
-    return values.detach().cpu().clone()

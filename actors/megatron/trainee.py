@@ -33,11 +33,6 @@ class Place:
     tensor: dist.ProcessGroup
     data: dist.ProcessGroup
 
-    @property
-    def exports(self) -> bool:
-        """Whether this rank belongs to the tensor parallel group that gives the weights away: that of rank 0."""
-        return self.data.rank() == 0
-
 
 def join(settings: TrainerSettings, rank: int, world_size: int, master: str) -> Place:
     """Join torch.distributed (gloo, or NCCL on CUDA) at `master` = "host:port" and form Megatron's groups.
@@ -59,13 +54,12 @@ def join(settings: TrainerSettings, rank: int, world_size: int, master: str) -> 
         os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
     timeout = timedelta(minutes=settings.distributed_timeout_minutes)
     # A single rank needs no port. torch's own store would listen on every address of the machine.
-    meeting: dict[str, Any] = (
-        {"store": torch._C._distributed_c10d.HashStore()} if world_size == 1 else {"init_method": f"tcp://{master}"}
-    )
+    backend = "gloo" if on_cpu() else "nccl"
+    meeting: dict[str, Any] = {"init_method": f"tcp://{master}"}
+    if world_size == 1:
+        meeting = {"store": torch._C._distributed_c10d.HashStore()}
     try:
-        dist.init_process_group(
-            "gloo" if on_cpu() else "nccl", rank=rank, world_size=world_size, timeout=timeout, **meeting
-        )
+        dist.init_process_group(backend, rank=rank, world_size=world_size, timeout=timeout, **meeting)
     except (RuntimeError, ValueError) as error:
         raise TrainerError(f"rank {rank} of {world_size} could not join the trainer at {master}: {error}") from error
     parallel_state.initialize_model_parallel(
@@ -76,13 +70,8 @@ def join(settings: TrainerSettings, rank: int, world_size: int, master: str) -> 
 
         model_parallel_cuda_manual_seed(settings.seed)
     torch.manual_seed(settings.seed)
-    return Place(
-        rank=rank,
-        world_size=world_size,
-        device=device,
-        tensor=parallel_state.get_tensor_model_parallel_group(),
-        data=parallel_state.get_data_parallel_group(),
-    )
+    groups = parallel_state.get_tensor_model_parallel_group(), parallel_state.get_data_parallel_group()
+    return Place(rank, world_size, device, *groups)
 
 
 def leave() -> None:

@@ -168,7 +168,12 @@ def _open_folder(folder: Path, files: ExitStack) -> dict[str, Any]:
 def _check_tensors(tensors: Mapping[str, Any], rules: Mapping[str, Rule], arch: Architecture, where: str) -> None:
     expected = {name: shape for rule in rules.values() for name, shape in zip(rule.names, rule.shapes, strict=True)}
     missing = sorted(expected.keys() - tensors.keys())
-    unexpected = sorted(name for name in tensors.keys() - expected.keys() if not _redundant(name, arch))
+    # A tied checkpoint may repeat the embedding as lm_head; old ones carry RoPE frequencies.
+    unexpected = sorted(
+        name
+        for name in tensors.keys() - expected.keys()
+        if not ((arch.tied and name == "lm_head.weight") or name.endswith("rotary_emb.inv_freq"))
+    )
     problems = [f"{name}: missing" for name in missing] + [f"{name}: unexpected" for name in unexpected]
     for name in sorted(expected.keys() & tensors.keys()):
         shape = tuple(tensors[name].get_slice(name).get_shape())
@@ -177,11 +182,6 @@ def _check_tensors(tensors: Mapping[str, Any], rules: Mapping[str, Rule], arch: 
     if problems:
         shown = "; ".join(problems[:8]) + (f"; and {len(problems) - 8} more" if len(problems) > 8 else "")
         raise CheckpointMismatch(f"{where} does not fit its config.json: {shown}")
-
-
-def _redundant(name: str, arch: Architecture) -> bool:
-    """A tied checkpoint may repeat the embedding as lm_head; old ones carry RoPE frequencies."""
-    return (arch.tied and name == "lm_head.weight") or name.endswith("rotary_emb.inv_freq")
 
 
 # safetensors' names of the dtypes.
@@ -203,15 +203,10 @@ def tensor_bytes(name: str, tensor: Tensor) -> TensorBytes:
     return name, DTYPES[tensor.dtype], tuple(tensor.shape), flat.view(torch.uint8).numpy().data
 
 
-def digest_tensor(tensor: Tensor) -> TensorDigest:
-    """Digest of one tensor on any device."""
-    _, dtype, shape, data = tensor_bytes("", tensor)
-    return TensorDigest.of(dtype, shape, memoryview(data))
-
-
 def digest_tensors(named: Iterable[tuple[str, Tensor]]) -> dict[str, TensorDigest]:
-    """name -> digest, one tensor at a time."""
-    return {name: digest_tensor(tensor) for name, tensor in named}
+    """name -> digest, one tensor at a time, of any device."""
+    stored = (tensor_bytes(name, tensor) for name, tensor in named)
+    return {name: TensorDigest.of(dtype, shape, memoryview(data)) for name, dtype, shape, data in stored}
 
 
 def optimizer_digest(optimizer: Any) -> str:

@@ -8,29 +8,26 @@ another topology  how far the weights are from the recorded ones: from their fil
 import asyncio
 import tempfile
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from msgspec import structs
-
-from actors.offline.ranks_at import MakeRanks, begin
-from actors.offline.retrainer import FarFrom, Retrainer, SameDigests, run_steps
+from actors.offline.retrainer import Judge, MakeRanks, begin, far_from, retrain_steps, run_steps, same_digests
 from actors.trainer.checkpoints import CheckpointFolders
 from actors.trainer.local_ranks import local_ranks
 from actors.trainer.ranks import Ranks
 from schemas.errors import ImpossibleCombination, TrainerError
 from slime_events.analysis.retrain.difference import Retrained
-from slime_events.analysis.retrain.recorded_steps import RecordedStep
 from slime_events.analysis.retrain.report import Report, likely_causes
 from slime_events.analysis.retrain.settings import is_same, topology_text, with_topology
 from slime_events.analysis.retrain.version_chain import Chain, read_chain
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_reader import OpenedRun
-from storage.weights.files import TensorView
-from storage.weights.store import WeightStore, read
+from storage.weights.store import WeightStore
+
+SAME = "rewards, batch, weights and optimizer digest of each step with those in the log"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,127 +67,92 @@ async def retrain(
     """
     begun = time.perf_counter() if begun is None else begun
     chain = await read_chain(opened.log)
-    work = _Work(opened, chain, wanted, make_ranks)
-    async with work.judge() as (judge, compared), make_ranks(work.settings) as ranks:
+    settings = with_topology(opened.settings, wanted.tensor, wanted.ranks)
+    exact, steps, save = is_same(settings, opened.settings), _steps(chain, wanted), wanted.save
+    if save is not None and not exact:
+        raise ImpossibleCombination("--save-version makes weights that the run had: only the run's own topology can")
+    trained, saved = list[Retrained](), tuple[str, ...]()
+
+    def judged(step: Retrained) -> None:
+        trained.append(step)
+        on_step(step)
+
+    judging: AbstractAsyncContextManager[tuple[Judge, str]] = nullcontext((same_digests, SAME))
+    if not exact:
+        judging = _by_distance(opened, chain, steps, wanted.from_base, make_ranks)
+    async with judging as (judge, compared), make_ranks(settings) as ranks:
         building = time.perf_counter() - begun
-        first = await work.begin(ranks)
-        saver = _Saver(ranks, work.settings, wanted.save)
-        await saver.visit(first)
-        steps: list[Retrained] = []
-
-        def judged(step: Retrained) -> None:
-            steps.append(step)
-            on_step(step)
-
-        retrainer = Retrainer(ranks, judge, judged, visit=saver.visit, visits=saver.visits)
-        await retrainer.run(work.stream(first))
-    report = Report(
+        first = await begin(opened, chain, ranks, newest=steps.start, from_base=wanted.from_base, exact=exact)
+        middle = first if save is None else save.version
+        wrong = await retrain_steps(ranks, judge, run_steps(opened, chain, range(first, middle)), judged)
+        if wrong is None and save is not None:
+            saved = await _save(ranks, settings, save)
+        if wrong is None:
+            wrong = await retrain_steps(ranks, judge, run_steps(opened, chain, range(middle, steps.stop)), judged)
+    return Report(
         run=opened.run,
         origin=_origin(first, chain),
         compared=compared,
-        topology=topology_text(work.settings),
-        exact=work.exact,
-        steps=tuple(steps),
+        topology=topology_text(settings),
+        exact=exact,
+        steps=tuple(trained),
         seconds=time.perf_counter() - begun,
         building=building,
-        run_seconds=chain.seconds(range(first, work.steps.stop)),
-        saved=tuple(saver.folders),
+        run_seconds=chain.seconds(range(first, steps.stop)),
+        saved=saved,
+        causes=() if wrong is None else likely_causes(wrong, chain.started, environment or {}),
     )
-    if (wrong := report.wrong) is None:
-        return report
-    return structs.replace(report, causes=likely_causes(wrong, chain.started, environment or {}))
 
 
-class _Work:
-    """What is to be trained, how, and what it is compared with."""
-
-    def __init__(self, opened: OpenedRun, chain: Chain, wanted: Wanted, make_ranks: MakeRanks) -> None:
-        self._opened, self._chain, self._wanted, self._make_ranks = opened, chain, wanted, make_ranks
-        self.settings = with_topology(opened.settings, wanted.tensor, wanted.ranks)
-        self.exact = is_same(self.settings, opened.settings)
-        self.steps = _steps(chain, wanted)
-        if wanted.save is not None and not self.exact:
-            raise ImpossibleCombination(
-                "--save-version makes weights that the run had: only the run's own topology can"
-            )
-
-    async def begin(self, ranks: Ranks, *, exact: bool | None = None) -> int:
-        exact = self.exact if exact is None else exact
-        newest, from_base = self.steps.start, self._wanted.from_base
-        return await begin(self._opened, self._chain, ranks, newest=newest, from_base=from_base, exact=exact)
-
-    def stream(self, first: int) -> AsyncGenerator[RecordedStep, None]:
-        return run_steps(self._opened, self._chain, range(first, self.steps.stop))
-
-    @asynccontextmanager
-    async def judge(self) -> AsyncIterator[tuple[SameDigests | FarFrom, str]]:
-        """With what it compares, in words."""
-        if self.exact:
-            yield SameDigests(), "rewards, batch, weights and optimizer digest of each step with those in the log"
-        elif all(self._file(step + 1) for step in self.steps):
-            yield FarFrom(self._weights), "the weights after each step with the files that the run has written"
-        else:
-            with tempfile.TemporaryDirectory(prefix="slime-events-retrain-") as folder:
-                store = WeightStore(folder, durable=False)
-                await self._train_exactly(store)
-                topology = topology_text(self._opened.settings)
-                yield (
-                    FarFrom(partial(_stored, store)),
-                    (
-                        f"the weights after each step with those of a training on the run's own topology ({topology}) "
-                        "just before, whose digests were all those of the log: the run's own files are gone"
-                    ),
-                )
-
-    async def _train_exactly(self, store: WeightStore) -> None:
-        async with self._make_ranks(self._opened.settings) as ranks:
-            first = await self.begin(ranks, exact=True)
-            if wrong := await Retrainer(ranks, SameDigests(store)).run(self.stream(first)):
+@asynccontextmanager
+async def _by_distance(
+    opened: OpenedRun, chain: Chain, steps: range, from_base: bool, make_ranks: MakeRanks
+) -> AsyncIterator[tuple[Judge, str]]:
+    """How steps are judged on another topology, and what is compared, in words."""
+    written = partial(_weights_folder, opened, chain)
+    if all(written(step + 1) for step in steps):
+        yield partial(far_from, written), "the weights after each step with the files that the run has written"
+        return
+    with tempfile.TemporaryDirectory(prefix="slime-events-retrain-") as folder:
+        store = WeightStore(folder, durable=False)
+        async with make_ranks(opened.settings) as ranks:
+            first = await begin(opened, chain, ranks, newest=steps.start, from_base=from_base)
+            own = run_steps(opened, chain, range(first, steps.stop))
+            if wrong := await retrain_steps(ranks, partial(same_digests, keep=store), own):
                 raise TrainerError(
                     f"step {wrong.step} differs from what was committed on the run's own topology already: "
                     f"{', '.join(map(str, wrong.differences))}"
                 )
-
-    def _weights(self, version: int) -> Mapping[str, TensorView] | None:
-        folder = self._file(version)
-        return None if folder is None else read(folder)[1]
-
-    def _file(self, version: int) -> str | None:
-        """The folder of a version's weights, where the run's files are still there."""
-        digest = self._chain.trained.committed[version].weights
-        published = self._chain.trained.published.get(version)
-        if published is not None and Path(published.url).is_dir():
-            return published.url
-        if self._opened.folder is None:
-            return None
-        folders = sorted(self._opened.folder.weights.glob(f"v{version:06d}-{digest[:12]}*"))
-        return str(folders[-1]) if folders else None
+        yield (
+            partial(far_from, store.folder),
+            f"the weights after each step with those of a training on the run's own topology "
+            f"({topology_text(opened.settings)}) just before, whose digests were all those of the log: the run's own "
+            "files are gone",
+        )
 
 
-class _Saver:
-    """folders: that were written."""
-
-    def __init__(self, ranks: Ranks, settings: TrainSettings, save: Save | None) -> None:
-        self._ranks, self._base, self._save = ranks, settings.trainer.hf_checkpoint, save
-        self.visits = frozenset() if save is None else frozenset({save.version})
-        self.folders: list[str] = []
-
-    async def visit(self, version: int) -> None:
-        """Write the version that the ranks are at, if it is the one to save."""
-        save = self._save
-        if save is None or version != save.version:
-            return
-        store, tensors = WeightStore(save.out, base=self._base), await self._ranks.export_weights()
-        manifest = await asyncio.to_thread(store.write, version, tensors, version - 1 if version else None)
-        self.folders.append(store.folder(version, manifest.digest))
-        if save.checkpoint:
-            folder = CheckpointFolders(f"{save.out}/checkpoints").of(version)
-            await self._ranks.save_checkpoint(folder)
-            self.folders.append(folder)
+def _weights_folder(opened: OpenedRun, chain: Chain, version: int) -> str | None:
+    """The folder of a version's weights, where the run's files are still there."""
+    published = chain.trained.published.get(version)
+    if published is not None and Path(published.url).is_dir():
+        return published.url
+    if opened.folder is None:
+        return None
+    digest = chain.trained.committed[version].weights
+    folders = sorted(opened.folder.weights.glob(f"v{version:06d}-{digest[:12]}*"))
+    return str(folders[-1]) if folders else None
 
 
-def _stored(store: WeightStore, version: int) -> Mapping[str, TensorView]:
-    return read(store.folder(version))[1]
+async def _save(ranks: Ranks, settings: TrainSettings, save: Save) -> tuple[str, ...]:
+    """Write the version that the ranks are at; the folders."""
+    store, tensors = WeightStore(save.out, base=settings.trainer.hf_checkpoint), await ranks.export_weights()
+    manifest = await asyncio.to_thread(store.write, save.version, tensors, save.version - 1 if save.version else None)
+    folder = store.folder(save.version, manifest.digest)
+    if not save.checkpoint:
+        return (folder,)
+    checkpoint = CheckpointFolders(f"{save.out}/checkpoints").of(save.version)
+    await ranks.save_checkpoint(checkpoint)
+    return folder, checkpoint
 
 
 def _steps(chain: Chain, wanted: Wanted) -> range:

@@ -1,4 +1,5 @@
-"""`Retrainer`: recorded steps through the ranks once more, each compared with what the run made of it.
+"""`retrain_steps`: recorded steps through the ranks once more, each compared with what the run made of it.
+`ranks_at`: ranks at a weight version of a run, from its nearest checkpoint or from its beginning.
 
     log -> `RecordedStep` n + 1 | ranks train n | the result of n - 1 is judged
 
@@ -8,13 +9,18 @@ digests in a thread.
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from pathlib import Path
+
+from msgspec import structs
 
 from actors.learner.followed_batches import FollowedBatches
+from actors.trainer.checkpoints import CheckpointFolders, restore
 from actors.trainer.ranks import Ranks, StepResult, train
 from schemas.batches import BatchSealed
-from schemas.errors import StorageError
+from schemas.errors import StorageError, TrainerError
 from schemas.ids import group_of
 from schemas.rollouts import RolloutCompleted
 from schemas.runs import Branched
@@ -22,18 +28,22 @@ from schemas.steps import StepCommitted
 from schemas.subjects import of_type
 from slime_events.analysis.retrain.difference import Difference, Distance, Retrained, distance, training_differences
 from slime_events.analysis.retrain.recorded_steps import RecordedStep, recorded_step, recorded_steps
-from slime_events.analysis.retrain.version_chain import Chain
+from slime_events.analysis.retrain.version_chain import Chain, read_chain
+from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_reader import OpenedRun, open_run
 from slime_events.loop.learner.batches import DerivedBatch
-from slime_events.loop.training.training_state import Digests
+from slime_events.loop.training.training_state import Digests, TrainingState
 from storage.cancellation import end_all
 from storage.log import Readable
-from storage.weights.files import TensorView
-from storage.weights.store import TensorBytes, WeightStore, digest_of
+from storage.weights.store import TensorBytes, WeightStore, digest_of, read
+
+MakeRanks = Callable[[TrainSettings], AbstractAsyncContextManager[Ranks]]
 
 
 async def run_steps(opened: OpenedRun, chain: Chain, steps: range) -> AsyncGenerator[RecordedStep, None]:
     """Those of `steps`, which are committed, in order. Raises StorageError, RunNotFound for a parent that is gone."""
+    if not steps:
+        return
     temperature = opened.settings.rollout.rollout_temperature
     branched = chain.started.branched if chain.started else None
     if branched is None or not branched.follows:
@@ -50,7 +60,11 @@ async def followed_steps(
     own: Readable, parent: Readable, batches: FollowedBatches, steps: range, branched: Branched
 ) -> AsyncGenerator[RecordedStep, None]:
     """Of a learner: one pass over the parent's log, which holds no other rollouts than those of batches to come."""
-    committed = await _committed(own, steps)
+    committed = {
+        recorded.envelope.event.step: recorded.envelope.event
+        async for recorded in own.read(1, of_type(own.run, "step.committed"))
+        if isinstance(recorded.envelope.event, StepCommitted)
+    }
     lacking: dict[int, set[str]] = {}
     seen: dict[int, set[str]] = {step: set() for step in steps}
     async for recorded in own.read(1, of_type(own.run, "batch.sealed")):
@@ -83,114 +97,146 @@ async def followed_steps(
         )
 
 
-async def _committed(own: Readable, steps: range) -> dict[int, StepCommitted]:
-    steps_committed: dict[int, StepCommitted] = {}
-    async for recorded in own.read(1, of_type(own.run, "step.committed")):
-        event = recorded.envelope.event
-        if isinstance(event, StepCommitted) and event.step in steps:
-            steps_committed[event.step] = event
-    return steps_committed
+Judge = Callable[[RecordedStep, StepResult, list[TensorBytes]], tuple[tuple[Difference, ...], Distance | None]]
+"""What differs from the recorded step, and how far the weights are from its own where digests cannot be equal."""
 
 
-Weights = Callable[[int], Mapping[str, TensorView] | None]
-"""The recorded weights of a version; None where they are not there."""
-
-
-@dataclass(frozen=True, slots=True)
-class SameDigests:
+def same_digests(
+    step: RecordedStep, result: StepResult, tensors: list[TensorBytes], *, keep: WeightStore | None = None
+) -> tuple[tuple[Difference, ...], None]:
     """Judges that a step came out bit for bit. keep: where the weights of every step are written."""
-
-    keep: WeightStore | None = None
-
-    def __call__(
-        self, step: RecordedStep, result: StepResult, tensors: list[TensorBytes]
-    ) -> tuple[tuple[Difference, ...], Distance | None]:
-        version = step.committed.version
-        weights = self.keep.write(version, tensors, step.committed.step).digest if self.keep else digest_of(tensors)
-        return step.differences + training_differences(step.committed, Digests(weights, result.optimizer_digest)), None
+    version = step.committed.version
+    weights = keep.write(version, tensors, step.committed.step).digest if keep else digest_of(tensors)
+    return step.differences + training_differences(step.committed, Digests(weights, result.optimizer_digest)), None
 
 
-@dataclass(frozen=True, slots=True)
-class FarFrom:
-    """Judges by how much the weights are other ones, which is no error: on another topology sums are other sums."""
+def far_from(
+    folder_of: Callable[[int], str | None], step: RecordedStep, _: StepResult, tensors: list[TensorBytes]
+) -> tuple[tuple[Difference, ...], Distance | None]:
+    """Judges by how much the weights are other ones, which is no error: on another topology sums are other sums.
 
-    weights: Weights
-
-    def __call__(
-        self, step: RecordedStep, result: StepResult, tensors: list[TensorBytes]
-    ) -> tuple[tuple[Difference, ...], Distance | None]:
-        recorded = self.weights(step.committed.version)
-        return step.differences, None if recorded is None else distance(recorded, tensors)
+    folder_of: the folder of the recorded weights of a version; None where they are not there.
+    """
+    folder = folder_of(step.committed.version)
+    return step.differences, None if folder is None else distance(read(folder)[1], tensors)
 
 
-class Retrainer:
-    """on_step: called with every judged step, in order. visit: called at the versions of `visits`, when the ranks are
-    there and every digest was equal.
+async def retrain_steps(
+    ranks: Ranks,
+    judge: Judge,
+    steps: AsyncGenerator[RecordedStep, None],
+    on_step: Callable[[Retrained], None] = lambda step: None,
+) -> Retrained | None:
+    """Train them; the first that differs, at which it ends, or None. The ranks are at the step before it then, or have
+    trained it. on_step: called with every judged step, in order. Raises what the ranks and the log raise.
     """
 
-    def __init__(
-        self,
-        ranks: Ranks,
-        judge: SameDigests | FarFrom,
-        on_step: Callable[[Retrained], None] = lambda step: None,
-        *,
-        visit: Callable[[int], Awaitable[None]] | None = None,
-        visits: frozenset[int] = frozenset(),
-    ) -> None:
-        self._ranks, self._judge, self._on_step = ranks, judge, on_step
-        self._visit, self._visits = visit, visits
+    def judged(step: RecordedStep, result: StepResult, tensors: list[TensorBytes], seconds: float) -> Retrained:
+        return _retrained(step.committed, seconds, *judge(step, result, tensors))
 
-    async def run(self, steps: AsyncGenerator[RecordedStep, None]) -> Retrained | None:
-        """Train them; the first that differs, at which it ends, or None. The ranks are at the step before it then, or
-        have trained it. Raises what the ranks and the log raise.
-        """
-        building = asyncio.ensure_future(anext(steps, None))
-        training: asyncio.Future[StepResult] | None = None
-        judging: asyncio.Future[Retrained] | None = None
-        try:
-            while (step := await building) is not None:
-                if step.batch is None:
-                    return await self._report(judging) or self._tell(_untrained(step))
-                building = asyncio.ensure_future(anext(steps, None))
-                begun = time.perf_counter()
-                training = asyncio.ensure_future(train(self._ranks, step.batch))
-                wrong = await self._report(judging)
-                result = await training
-                if wrong:
-                    return wrong
-                tensors = _copied(await self._ranks.export_weights())
-                judging = asyncio.ensure_future(self._judged(step, result, tensors, time.perf_counter() - begun))
-                if step.committed.version in self._visits and self._visit is not None:
-                    if wrong := await self._report(judging):
-                        return wrong
-                    judging = None
-                    await self._visit(step.committed.version)
-            return await self._report(judging)
-        finally:
-            await end_all(*(task for task in (building, training, judging) if task is not None))
-            await steps.aclose()
-
-    async def _judged(
-        self, step: RecordedStep, result: StepResult, tensors: list[TensorBytes], seconds: float
-    ) -> Retrained:
-        differences, apart = await asyncio.to_thread(self._judge, step, result, tensors)
-        committed = step.committed
-        return Retrained(committed.step, committed.version, committed.tokens, seconds, differences, apart)
-
-    async def _report(self, judged: asyncio.Future[Retrained] | None) -> Retrained | None:
-        """Report a judged step; returns it if it differs."""
-        return None if judged is None else self._tell(await judged)
-
-    def _tell(self, step: Retrained) -> Retrained | None:
-        self._on_step(step)
+    async def report(judging: asyncio.Future[Retrained] | None) -> Retrained | None:
+        if judging is None:
+            return None
+        on_step(step := await judging)
         return step if step.differences else None
 
+    building = asyncio.ensure_future(anext(steps, None))
+    training: asyncio.Future[StepResult] | None = None
+    judging: asyncio.Future[Retrained] | None = None
+    try:
+        while (step := await building) is not None:
+            if step.batch is None:
+                if wrong := await report(judging):
+                    return wrong
+                on_step(untrained := _retrained(step.committed, 0.0, step.differences))
+                return untrained
+            building = asyncio.ensure_future(anext(steps, None))
+            begun = time.perf_counter()
+            training = asyncio.ensure_future(train(ranks, step.batch))
+            wrong = await report(judging)
+            result = await training
+            if wrong:
+                return wrong
+            # Copied: the tensors of a rank in this process would change with its next step.
+            tensors = [(name, dtype, shape, bytes(data)) for name, dtype, shape, data in await ranks.export_weights()]
+            seconds = time.perf_counter() - begun
+            judging = asyncio.ensure_future(asyncio.to_thread(judged, step, result, tensors, seconds))
+        return await report(judging)
+    finally:
+        await end_all(*(task for task in (building, training, judging) if task is not None))
+        await steps.aclose()
 
-def _untrained(step: RecordedStep) -> Retrained:
-    committed = step.committed
-    return Retrained(committed.step, committed.version, committed.tokens, 0.0, step.differences)
+
+def _retrained(
+    committed: StepCommitted, seconds: float, differences: tuple[Difference, ...], apart: Distance | None = None
+) -> Retrained:
+    return Retrained(committed.step, committed.version, committed.tokens, seconds, differences, apart)
 
 
-def _copied(tensors: list[TensorBytes]) -> list[TensorBytes]:
-    """As they are now: those of a rank in this process would change with its next step."""
-    return [(name, dtype, shape, bytes(data)) for name, dtype, shape, data in tensors]
+async def ranks_at(
+    opened: OpenedRun,
+    version: int,
+    ranks: Ranks,
+    *,
+    from_base: bool = False,
+    on_step: Callable[[Retrained], None] = lambda step: None,
+) -> Digests:
+    """Bring ranks, as they were built from `opened.settings`, to a version that the run has made; its digests.
+
+    They begin with the nearest usable checkpoint at or before it, or with the run's beginning, and train the steps
+    since once more from the log. Raises RunNotFound for a version that was not made, TrainerError at the first step
+    that differs from what was committed, StorageError where the log does not hold what was sealed.
+    """
+    chain = await read_chain(opened.log)
+    chain.check(version)
+    begun = await begin(opened, chain, ranks, newest=version, from_base=from_base)
+    steps = run_steps(opened, chain, range(begun, version))
+    if wrong := await retrain_steps(ranks, same_digests, steps, on_step):
+        raise TrainerError(
+            f"step {wrong.step} of run {opened.run} differs from what was committed: "
+            f"{', '.join(map(str, wrong.differences))}: see `slime-events retrain {opened.where}`"
+        )
+    if version > begun:
+        return chain.trained.committed[version]
+    return Digests(digest_of(await ranks.export_weights()), await ranks.optimizer_digest())
+
+
+async def begin(
+    opened: OpenedRun, chain: Chain, ranks: Ranks, *, newest: int, from_base: bool = False, exact: bool = True
+) -> int:
+    """Bring ranks to the nearest checkpoint at or before `newest`, or to the run's beginning; the version that it is.
+
+    exact: the ranks have the run's topology, so that the optimizer's digest is comparable. Raises TrainerError where
+    the beginning has other weights than the run began with.
+    """
+    trained = chain.trained if exact else _by_weights(chain.trained)
+    trained = replace(trained, saved={}) if from_base else trained
+    version = await restore(ranks, trained, _folders(opened, trained), newest=newest)
+    first = chain.trained.published.get(version)
+    if version == 0 and first is not None and (weights := digest_of(await ranks.export_weights())) != first.digest:
+        raise TrainerError(
+            f"the run began with weights {first.digest}, but the base checkpoint has {weights}: give the one that it "
+            "began with (--hf-checkpoint FOLDER)"
+        )
+    return version
+
+
+def _by_weights(trained: TrainingState) -> TrainingState:
+    """Checkpoints that their weights alone vouch for: on another topology the optimizer's digest differs."""
+    committed = {version: Digests(digests.weights, "") for version, digests in trained.committed.items()}
+    saved = {
+        version: structs.replace(one, optimizer_digest="")
+        for version, one in trained.saved.items()
+        if trained.matches(one)
+    }
+    return replace(trained, committed=committed, saved=saved)
+
+
+def _folders(opened: OpenedRun, trained: TrainingState) -> CheckpointFolders:
+    """Where the run's checkpoints are: as its settings say, in its folder, or where the log last named one."""
+    if opened.settings.trainer.save:
+        return CheckpointFolders(opened.settings.trainer.save)
+    if opened.folder is not None:
+        return CheckpointFolders(str(opened.folder.checkpoints))
+    newest = trained.saved.get(max(trained.saved, default=-1))
+    return CheckpointFolders(str(Path(newest.url).parent) if newest else f"{opened.where}/checkpoints")

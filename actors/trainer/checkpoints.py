@@ -58,21 +58,17 @@ async def restore(ranks: Ranks, trained: TrainingState, folders: CheckpointFolde
             return version
         log.warning("the checkpoint of version %d is passed over: %s", version, reason)
     if trained.is_branch:
-        await _load_beginning(ranks, trained, folders)
+        weights, optimizer = trained.committed[trained.first]
+        folder = folders.of(trained.first)
+        saved = CheckpointSaved(version=trained.first, url=folder, weights_digest=weights, optimizer_digest=optimizer)
+        if reason := await _load(ranks, saved, folder):
+            raise TrainerError(
+                f"the run branches off from version {trained.first}, and that is not to be had: {reason}. Remove "
+                f"{folder}, and `slime-events resume` makes it again from the run that it branched off from"
+            )
     elif touched:
         await ranks.reset()
     return trained.first
-
-
-async def _load_beginning(ranks: Ranks, trained: TrainingState, folders: CheckpointFolders) -> None:
-    weights, optimizer = trained.committed[trained.first]
-    folder = folders.of(trained.first)
-    saved = CheckpointSaved(version=trained.first, url=folder, weights_digest=weights, optimizer_digest=optimizer)
-    if reason := await _load(ranks, saved, folder):
-        raise TrainerError(
-            f"the run branches off from version {trained.first}, and that is not to be had: {reason}. Remove {folder}, "
-            "and `slime-events resume` makes it again from the run that it branched off from"
-        )
 
 
 async def _load(ranks: Ranks, saved: CheckpointSaved, folder: str) -> str | None:

@@ -1,12 +1,12 @@
 """`Ranks`: all ranks of a trainer as one, wherever they are.
 
-`collective` is one call that every rank takes part in. `CollectiveRanks` is what the real ones have in common.
+`collective` is one call that every rank takes part in.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from schemas.errors import RankLost
 from slime_events.core.train_batch import TrainBatch
@@ -27,48 +27,25 @@ class StepResult:
     optimizer_digest: str
 
 
-class Ranks(Protocol):
-    """Calls go to every rank, answers are rank 0's."""
-
-    async def train(self, batch: TrainBatch) -> StepResult:
-        """One rollout step: all its optimizer steps."""
-
-    async def export_weights(self) -> list[TensorBytes]:
-        """HF-named tensors. They may change with the next call."""
-
-    async def optimizer_digest(self) -> str:
-        """sha256 hex over the optimizer's state, as in a step's result."""
-
-    async def save_checkpoint(self, folder: str) -> None:
-        """Model, optimizer, scheduler."""
-
-    async def load_checkpoint(self, folder: str) -> None:
-        """Go on from such a folder. Raises CheckpointMismatch where it is incomplete or does not fit; the ranks are
-        then to be reset or to load another."""
-
-    async def reset(self) -> None:
-        """Back to what the run started from: weights, new optimizer, new schedule."""
-
-
-class CollectiveRanks:
-    """Keeps `Ranks` by one method: `everywhere`."""
+class Ranks:
+    """Calls go to every rank, answers are rank 0's. How they get there is `everywhere`, of each kind of ranks."""
 
     async def everywhere(self, method: str, *args: Any) -> Any:
         """Rank 0's answer once all have theirs. A lost rank is named, not the ranks that waited for it."""
         raise NotImplementedError
 
     async def train(self, batch: TrainBatch) -> StepResult:
-        """One rollout step on all ranks."""
+        """One rollout step: all its optimizer steps."""
         result: StepResult = await self.everywhere("train", batch)
         return result
 
     async def export_weights(self) -> list[TensorBytes]:
-        """HF-named tensors."""
+        """HF-named tensors. They may change with the next call."""
         tensors: list[TensorBytes] = await self.everywhere("export_bytes")
         return tensors
 
     async def optimizer_digest(self) -> str:
-        """Of all ranks' optimizer state."""
+        """sha256 hex over the state of all ranks' optimizers, as in a step's result."""
         return str(await self.everywhere("optimizer_digest"))
 
     async def save_checkpoint(self, folder: str) -> None:
@@ -76,11 +53,12 @@ class CollectiveRanks:
         await self.everywhere("save_checkpoint", folder)
 
     async def load_checkpoint(self, folder: str) -> None:
-        """Model, optimizer and scheduler of all ranks. Raises CheckpointMismatch."""
+        """Go on from such a folder. Raises CheckpointMismatch where it is incomplete or does not fit; the ranks are
+        then to be reset or to load another."""
         await self.everywhere("load_checkpoint", folder)
 
     async def reset(self) -> None:
-        """Build all ranks again, as they were at the start."""
+        """Back to what the run started from: weights, new optimizer, new schedule."""
         await self.everywhere("reset")
 
 

@@ -4,13 +4,14 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar
 
 import ray
 from ray.exceptions import RayActorError
 
 from actors.megatron.rank import TrainerRank
-from actors.trainer.ranks import CollectiveRanks, StepResult, collective
+from actors.trainer.ranks import Ranks, StepResult, collective
 from schemas.errors import RankLost
 from slime_events.analysis.export.dump import train_dump_path
 from slime_events.core.config.algorithm import AlgorithmSettings
@@ -22,7 +23,7 @@ CLOSE_S = 10.0
 """Seconds that rank 0 has to leave its group; its process ends without that."""
 
 
-class RayRanks(CollectiveRanks):
+class RayRanks(Ranks):
     """Rank 0 is used from one thread of its own: the event loop stays free, and what torch keeps by thread stays there.
 
     dumps: of each step that is trained, a path with {rollout_id}.
@@ -39,20 +40,16 @@ class RayRanks(CollectiveRanks):
         others = [
             peer.start.remote(settings, algorithm, rank, world, master) for rank, peer in enumerate(self._peers, 1)
         ]
-        self._rank = await self._together(lambda: TrainerRank(settings, algorithm, 0, world, master), others)
+        self._rank = await self._together(partial(TrainerRank, settings, algorithm, 0, world, master), others)
 
     async def train(self, batch: TrainBatch) -> StepResult:
-        """One rollout step on all ranks."""
         dump = train_dump_path(self._dumps, batch.step) if self._dumps else None
         result: StepResult = await self.everywhere("train", batch, dump)
         return result
 
     async def everywhere(self, method: str, *args: Any) -> Any:
-        """As `CollectiveRanks`."""
-        if self._rank is None:
-            raise RuntimeError("start the ranks first")
-        own = getattr(self._rank, method)
-        return await self._together(lambda: own(*args), [peer.call.remote(method, *args) for peer in self._peers])
+        own = partial(getattr(self._rank, method), *args)
+        return await self._together(own, [peer.call.remote(method, *args) for peer in self._peers])
 
     async def close(self) -> None:
         """Leave the process group, unless rank 0 is still in a call that waits for a lost rank."""

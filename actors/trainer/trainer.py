@@ -16,9 +16,11 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from actors.trainer.checkpoints import CheckpointFolders, restore
-from actors.trainer.ranks import Ranks, StepResult, train
+from actors.trainer.ranks import Ranks, train
 from schemas.batches import BatchSealed
 from schemas.checkpoints import CheckpointSaved
 from schemas.errors import TrainerError, WeightsDamaged
@@ -28,17 +30,16 @@ from schemas.weights import WeightsPublished
 from slime_events.analysis.retrain.difference import training_differences
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.participant import Participant, subjects_of
-from slime_events.core.train_batch import TrainBatch
+from slime_events.core.run.run_address import RunAddress
 from slime_events.loop.training.pending_batches import PendingBatches
 from slime_events.loop.training.training_state import Digests, TrainingState, read_training_state
+from storage.blobs import BlobStore
 from storage.follow import Follower
 from storage.log import Append, Fence, Recorded, once
+from storage.payloads import fetch
 from storage.weights.store import Retention, WeightManifest, WeightStore, digest_of, verify
 
 log = logging.getLogger(__name__)
-
-STEPS = (StepCommitted, StepClaimed)
-"""Read by every trainer, beside the events that its batches are made of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +91,29 @@ class Trainer:
         self._claim: tuple[int, int] | None = None
         self._over = False
 
+    @classmethod
+    def of_run(
+        cls,
+        address: RunAddress,
+        settings: TrainSettings,
+        worker: Participant,
+        ranks: Ranks,
+        plan: TrainerPlan,
+        **more: Any,
+    ) -> Trainer:
+        """The trainer of a run whose batches are made of its own log. more: of its arguments."""
+        read = partial(fetch, blobs=BlobStore(address.blob_url))
+        batches = PendingBatches(read, temperature=settings.rollout.rollout_temperature)
+        store = WeightStore(address.weights_url, base=settings.trainer.hf_checkpoint)
+        return cls(worker, ranks, store, batches, plan, **more)
+
     async def run(self) -> int:
         """Train until the run is over; the version reached."""
         self._trained = await read_training_state(self._worker)
         if self._trained.over:
             return self._trained.version
         await self._begin()
-        followed = subjects_of(self._worker.log.run, (*STEPS, *self._batches.folded))
+        followed = subjects_of(self._worker.log.run, (StepCommitted, StepClaimed, *self._batches.folded))
         async with Follower(self._worker.log, self._start_of(self._version), followed) as follower:
             while not (self._over and follower.caught_up):
                 for recorded in await follower.next(wait_s=1.0):
@@ -209,6 +226,7 @@ class Trainer:
         )
 
     async def _step(self, sealed: BatchSealed) -> None:
+        """Train a batch, and commit the step with its weights."""
         begun = time.perf_counter()
         batch = await self._batches.made(sealed.step)
         built = time.perf_counter()
@@ -217,22 +235,6 @@ class Trainer:
         manifest = await self._write(sealed.step + 1)
         written = time.perf_counter()
         seconds = {"batch": built - begun, "train": trained - built, "weights": written - trained}
-        await self._commit(sealed, batch, result, manifest, seconds)
-        self._version = manifest.version
-        self._batches.forget(sealed.step)
-        await self._checkpoint(Digests(manifest.digest, result.optimizer_digest))
-        if self.plan.retention is not None:
-            removable = self.plan.retention.removable(self._store.versions(), pinned=(self._published,))
-            await asyncio.to_thread(self._store.remove, removable)
-
-    async def _commit(
-        self,
-        sealed: BatchSealed,
-        batch: TrainBatch,
-        result: StepResult,
-        manifest: WeightManifest,
-        seconds: dict[str, float],
-    ) -> None:
         version = sealed.step + 1
         committed = StepCommitted(
             step=sealed.step,
@@ -254,6 +256,12 @@ class Trainer:
         await self._worker.log.append([Append(enclose(committed), fence), *(once(enclose(one)) for one in published)])
         if due:
             self._published = version
+        self._version = version
+        self._batches.forget(sealed.step)
+        await self._checkpoint(Digests(manifest.digest, result.optimizer_digest))
+        if self.plan.retention is not None:
+            removable = self.plan.retention.removable(self._store.versions(), pinned=(self._published,))
+            await asyncio.to_thread(self._store.remove, removable)
 
     async def _checkpoint(self, digests: Digests) -> None:
         """Save the version that the ranks are at, if it is due. Saved again, it is the same event."""

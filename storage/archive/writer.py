@@ -58,11 +58,6 @@ class ArchiveWriter:
         return self._chain.last + len(self._records) + 1
 
     @property
-    def pending_events(self) -> int:
-        """Events added and not sealed."""
-        return len(self._records)
-
-    @property
     def segments(self) -> list[SegmentManifest]:
         """What is sealed, in order."""
         return list(self._chain.manifests)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from actors.debug.debug_processes import Dumper, Loader, UntrainedRanks
+from actors.debug.debug_processes import Loader, UntrainedRanks, dump_rollouts
 from schemas.arrays import unpack
 from schemas.batches import BatchSealed
 from schemas.errors import DataError
@@ -83,7 +83,7 @@ async def test_a_run_trains_on_exactly_what_was_loaded(tmp_path: Path) -> None:
 async def test_what_is_dumped_of_it_is_what_was_loaded(tmp_path: Path) -> None:
     template = dumps(tmp_path / "dumps")
     sim = await loaded(tmp_path, template)
-    files = await Dumper(Participant(sim.log, "dumper"), unpack, f"{tmp_path}/again/{{rollout_id}}.pt").run()
+    files = await dump_rollouts(Participant(sim.log, "dumper"), unpack, f"{tmp_path}/again/{{rollout_id}}.pt")
     assert files == [f"{tmp_path}/again/{step}.pt" for step in range(PLAN.steps)]
     for step, path in enumerate(files):
         before, after = load_dump(template.format(rollout_id=step))[1], load_dump(path)[1]

@@ -13,7 +13,7 @@ from msgspec import structs
 
 from actors.learner.followed_batches import FollowedBatches
 from actors.learner.learner import Learner, parent_records
-from actors.offline.ranks_at import ranks_at
+from actors.offline.retrainer import ranks_at
 from actors.trainer.checkpoints import CheckpointFolders
 from actors.trainer.trainer import Trainer, TrainerPlan
 from schemas.arrays import unpack

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from actors.learner.followed_batches import FollowedBatches
-from actors.offline.retrainer import Retrainer, SameDigests, followed_steps
+from actors.offline.retrainer import followed_steps, retrain_steps, same_digests
 from actors.trainer.checkpoints import CheckpointFolders
 from schemas.arrays import unpack
 from schemas.batches import BatchSealed
@@ -41,7 +41,7 @@ async def again(learning: Learning, parent: MemoryLog) -> list[int]:
     assert chain.started.branched is not None
     batches = FollowedBatches(unpack, temperature=1.0, shared=BEGINS)
     steps = followed_steps(learning.log, parent, batches, range(BEGINS, STEPS), chain.started.branched)
-    assert await Retrainer(ranks, SameDigests(), lambda step: same.append(step.step)).run(steps) is None
+    assert await retrain_steps(ranks, same_digests, steps, lambda step: same.append(step.step)) is None
     assert not batches.sealed
     return same
 

@@ -7,8 +7,7 @@ import threading
 
 import pytest
 
-from actors.offline.ranks_at import ranks_at
-from actors.offline.retrainer import Retrainer, SameDigests
+from actors.offline.retrainer import ranks_at, retrain_steps, same_digests
 from actors.trainer.ranks import StepResult
 from schemas.arrays import unpack
 from schemas.batches import BatchSealed
@@ -28,7 +27,7 @@ async def retrain(run: OpenedRun, steps: range, ranks: ScriptedRanks) -> tuple[l
     """What was judged, and the first that was otherwise."""
     judged: list[Retrained] = []
     stream = recorded_steps(run.log, run.fetch, steps, temperature=1.0)
-    return judged, await Retrainer(ranks, SameDigests(), judged.append).run(stream)
+    return judged, await retrain_steps(ranks, same_digests, stream, judged.append)
 
 
 async def test_every_step_comes_out_as_it_was_committed(recorded: Recorded) -> None:
@@ -123,10 +122,10 @@ async def test_a_step_is_judged_by_its_own_weights_while_the_next_one_changes_th
     ) -> tuple[tuple[Difference, ...], None]:
         if step.committed.version < STEPS:
             assert ranks.steps_begun[step.committed.version].wait(60)
-        return SameDigests()(step, result, tensors)[0], None
+        return same_digests(step, result, tensors)
 
     steps = recorded_steps(recorded.log, unpack, range(STEPS), temperature=1.0)
-    assert await Retrainer(ranks, judge).run(steps) is None  # type: ignore[arg-type]
+    assert await retrain_steps(ranks, judge, steps) is None
 
 
 async def test_a_version_that_was_not_made_is_named(recorded: Recorded) -> None:
@@ -154,7 +153,7 @@ async def test_a_batch_is_built_while_the_one_before_trains_and_no_more_than_tha
             ahead.append(built[-1] - batch.step)
             return await super().train(batch)
 
-    assert await Retrainer(Slow(), SameDigests()).run(steps()) is None
+    assert await retrain_steps(Slow(), same_digests, steps()) is None
     assert ahead == [1] * (len(sealed) - 1) + [0]
 
 

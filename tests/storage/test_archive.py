@@ -58,9 +58,9 @@ async def recorded(count: int) -> list[Recorded]:
 
 def write(store: StoreUrl, records: list[Recorded], per_segment: int) -> ArchiveWriter:
     writer = ArchiveWriter(store.url, "r", store.options)
-    for record in records:
+    for number, record in enumerate(records, 1):
         writer.add(record)
-        if writer.pending_events == per_segment:
+        if number % per_segment == 0:
             writer.seal()
     return writer
 
@@ -126,7 +126,7 @@ async def test_a_retried_seal_writes_the_same_segment(tmp_path: Path, monkeypatc
     writer.add(records[2])
     manifest = writer.seal()
     assert manifest is not None
-    assert (manifest.first, manifest.last, writer.pending_events) == (1, 2, 1)
+    assert (manifest.first, manifest.last, writer.next_position) == (1, 2, 4)
     writer.close()
     assert list(ArchiveReader(str(tmp_path), "r").read()) == records
 
@@ -190,10 +190,10 @@ def test_a_segment_of_a_newer_layout_is_left_alone(tmp_path: Path) -> None:
 
 def test_when_to_seal() -> None:
     policy = SealPolicy(max_bytes=100, max_age_s=10.0, look_s=0.01)
-    assert should_seal(policy, 100, 1, 0.0)
-    assert should_seal(policy, 1, 1, 10.0)
-    assert not should_seal(policy, 99, 1, 9.9)
-    assert not should_seal(policy, 50, 0, 1e9), "archive.sealed alone must not make the next segment"
+    assert should_seal(policy, 100, True, 0.0)
+    assert should_seal(policy, 1, True, 10.0)
+    assert not should_seal(policy, 99, True, 9.9)
+    assert not should_seal(policy, 50, False, 1e9), "archive.sealed alone must not make the next segment"
 
 
 def finished(log: MemoryLog) -> RunFinished:
@@ -202,7 +202,7 @@ def finished(log: MemoryLog) -> RunFinished:
 
 async def archive(log: MemoryLog, store: StoreUrl, stop: asyncio.Event | None = None) -> ArchiveOutcome:
     writer = ArchiveWriter(store.url, "r", store.options)
-    running = archive_run(log, writer, "archivist", time.time_ns, stop or asyncio.Event(), policy=EAGER, backoff=BRISK)
+    running = archive_run(log, writer, "archivist", stop=stop, policy=EAGER, backoff=BRISK)
     return await asyncio.wait_for(running, 60)
 
 

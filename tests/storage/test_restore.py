@@ -162,7 +162,7 @@ async def _archive_in_twos(log: MemoryLog, store: StoreUrl, blobs: BlobStore) ->
     writer = ArchiveWriter(store.url, "r", store.options, blobs=blobs)
     for record in log.records[writer.next_position - 1 :]:
         writer.add(record)
-        if writer.pending_events == 2:
+        if record.position % 2 == 0:
             await asyncio.to_thread(writer.seal)
     await asyncio.to_thread(writer.close)
 

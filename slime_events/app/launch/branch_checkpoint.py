@@ -17,7 +17,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from actors.offline.ranks_at import MakeRanks, ranks_at
+from actors.offline.retrainer import MakeRanks, ranks_at
 from actors.trainer.checkpoints import CheckpointFolders
 from actors.trainer.local_ranks import local_ranks
 from actors.trainer.ranks import Ranks

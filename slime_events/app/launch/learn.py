@@ -18,7 +18,7 @@ from msgspec import structs
 from actors.archivist import SealPolicy, archive_run
 from actors.learner.followed_batches import FollowedBatches
 from actors.learner.learner import Learner, parent_records
-from actors.offline.ranks_at import MakeRanks
+from actors.offline.retrainer import MakeRanks
 from actors.trainer.local_ranks import local_ranks
 from actors.trainer.trainer import Trainer, TrainerPlan
 from schemas.batches import BatchSealed
