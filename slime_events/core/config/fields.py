@@ -43,13 +43,15 @@ NOTHING_REGISTERED = Registered()
 
 @dataclass(frozen=True, slots=True)
 class SettingsField:
-    """component: its table in TOML."""
+    """component: its table in TOML. above, least: its range."""
 
     component: str
     name: str
     type: ValueType
     description: str
     default: Any
+    above: int | None = None
+    least: int | None = None
 
     @property
     def flag(self) -> str:
@@ -80,7 +82,11 @@ def settings_fields() -> tuple[SettingsField, ...]:
                 continue
             hint = hints[one.name]
             default = one.default if one.default is not msgspec.NODEFAULT else one.default_factory()  # type: ignore[operator, misc, unused-ignore]
-            fields.append(SettingsField(component.name, one.name, of_annotation(hint), _description(hint), default))
+            meta = typing.get_args(hint)[1]
+            known = SettingsField(
+                component.name, one.name, of_annotation(hint), meta.description, default, **meta.extra
+            )
+            fields.append(known)
     return tuple(fields)
 
 
@@ -103,8 +109,3 @@ def component_type(component: str) -> type[msgspec.Struct]:
     """The struct of a component."""
     found: type[msgspec.Struct] = next(f.type for f in msgspec.structs.fields(TrainSettings) if f.name == component)
     return found
-
-
-def _description(hint: Any) -> str:
-    metas = [one for one in typing.get_args(hint)[1:] if isinstance(one, msgspec.Meta)]
-    return next((meta.description for meta in metas if meta.description), "")
