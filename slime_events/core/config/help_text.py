@@ -14,9 +14,8 @@ from slime_events.core.config.fields import (
     component_type,
     settings_fields,
 )
-from slime_events.core.config.values import Kind, ValueType
+from slime_events.core.config.values import ValueType
 
-_KIND_WORDS = {Kind.INT: "N", Kind.FLOAT: "X", Kind.JSON: "JSON", Kind.STR: "TEXT"}
 _USAGE = """\
 usage: slime-events train [--config FILE] [--FLAG [VALUE ...]] ...
 
@@ -45,7 +44,7 @@ def value_words(expected: ValueType) -> str:
         return ""
     if expected.choices:
         return "|".join(str(choice) for choice in expected.choices)
-    word = _KIND_WORDS[expected.kinds[0]]
+    word = expected.kinds[0].placeholder
     return f"{word} ..." if expected.many else word
 
 
