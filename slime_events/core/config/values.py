@@ -110,13 +110,9 @@ def _union(nodes: list[ast.expr]) -> ValueType | None:
 
 
 def parse_words(flag: str, words: Sequence[str], expected: ValueType) -> Any:
-    """The value of `words`; InvalidValue names the flag, the word and the expected type."""
+    """The value of one word, or of several where there may be many; InvalidValue names the flag, the word and the expected type."""
     values = [_parse_word(flag, word, expected) for word in words]
-    if expected.many and (len(values) > 1 or not expected.scalar):
-        return values
-    if len(values) > 1:
-        raise InvalidValue(f"{flag} takes one value, not {len(values)}: {' '.join(words)}")
-    return values[0]
+    return values if expected.many and (len(values) > 1 or not expected.scalar) else values[0]
 
 
 def _parse_word(flag: str, word: str, expected: ValueType) -> Any:
