@@ -8,7 +8,7 @@ from pathlib import Path
 
 from slime_events.algorithms.train_arguments import registered
 from slime_events.core.config import tables
-from slime_events.core.config.fields import Registered, SettingsField, component_names, component_type, settings_fields
+from slime_events.core.config.fields import COMPONENTS, Registered, SettingsField, settings_fields
 from slime_events.core.config.flags import OLDER_FLAGS
 from slime_events.core.config.help_text import default_words, value_words
 
@@ -54,12 +54,12 @@ mem_fraction_static = 0.7
 
 def document(registered: Registered) -> str:
     """The whole page, in Markdown."""
-    parts = [_INTRO, *(_component(name, registered) for name in component_names()), _derived(), _other_flags()]
+    parts = [_INTRO, *(_component(name, registered) for name in COMPONENTS), _derived(), _other_flags()]
     return "\n".join(parts)
 
 
 def _component(component: str, registered: Registered) -> str:
-    doc = " ".join((component_type(component).__doc__ or "").split())
+    doc = " ".join((COMPONENTS[component].__doc__ or "").split())
     rows = [
         _row(field, value_words(registered.type_of(field)))
         for field in settings_fields()

@@ -191,9 +191,8 @@ def _apply_megatron(draft: _Draft, one: _Occurrence) -> None:
         value = one.value(classic.type) if classic.type else classic.constant
         draft.put_inner("trainer", "megatron", classic.name, value)
         return
-    known, value = _installed_field(
-        _megatron_fields(), one.flag.removeprefix("--").replace("-", "_"), "no_", "disable_"
-    )
+    asked = one.flag.removeprefix("--").replace("-", "_")
+    known, value = _installed_field(_megatron_fields(), asked, "no_", "disable_")
     if known is None:
         raise UnknownFlag(f"Unknown flag {one.flag}.{nearest_text(one.flag, known_flags())}")
     draft.put_inner("trainer", "megatron", known.name, _installed_value(one, known, value))
@@ -230,7 +229,7 @@ def known_flags() -> tuple[str, ...]:
 
 
 def _megatron_fields() -> Mapping[str, InstalledField]:
-    """None where megatron-core is not installed."""
+    """Empty where megatron-core is not installed."""
     try:
         return megatron_fields()
     except MissingPart:

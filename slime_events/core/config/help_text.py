@@ -6,14 +6,7 @@ from typing import Any
 
 import msgspec
 
-from slime_events.core.config.fields import (
-    NOTHING_REGISTERED,
-    Registered,
-    SettingsField,
-    component_names,
-    component_type,
-    settings_fields,
-)
+from slime_events.core.config.fields import COMPONENTS, NOTHING_REGISTERED, Registered, SettingsField, settings_fields
 from slime_events.core.config.values import ValueType
 
 _USAGE = """\
@@ -28,8 +21,8 @@ Megatron's flags pass through by name (--recompute-granularity full), SGLang's w
 def help_text(width: int = 100, registered: Registered = NOTHING_REGISTERED) -> str:
     """The help of every flag of ours, by component, wrapped to `width` columns."""
     groups = [_USAGE]
-    for component in component_names():
-        doc = (component_type(component).__doc__ or "").strip().splitlines()[0]
+    for component, struct in COMPONENTS.items():
+        doc = (struct.__doc__ or "").strip().splitlines()[0]
         lines = [f"{component}: {doc}"]
         for field in settings_fields():
             if field.component == component:

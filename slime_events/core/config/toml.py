@@ -11,10 +11,10 @@ import msgspec
 from schemas.errors import ConfigError, InvalidValue, UnknownFlag
 from slime_events.core.config import tables
 from slime_events.core.config.fields import (
+    COMPONENTS,
     NOTHING_REGISTERED,
     PASS_THROUGH,
     Registered,
-    component_names,
     settings_fields,
 )
 from slime_events.core.config.installed import megatron_fields, sglang_fields
@@ -52,7 +52,7 @@ def read_toml(text: str, source: str, registered: Registered = NOTHING_REGISTERE
         raise InvalidValue(f"{source} is not TOML: {error}") from error
     types = {(field.component, field.name): registered.type_of(field) for field in settings_fields()}
     for component, table in values.items():
-        if component not in component_names() or not isinstance(table, dict):
+        if component not in COMPONENTS or not isinstance(table, dict):
             where = f"{source}, line {_line(text, None, component)}"
             raise UnknownFlag(f"{where}: there is no table [{component}].{_table_hint(component)}")
         for name, value in table.items():
@@ -90,7 +90,7 @@ def _table_hint(name: str) -> str:
     field = next((field for field in settings_fields() if field.name == name), None)
     if field is not None:
         return f" {name} belongs into [{field.component}]."
-    return did_you_mean(name, component_names()) or f" There are {', '.join(component_names())}."
+    return did_you_mean(name, COMPONENTS) or f" There are {', '.join(COMPONENTS)}."
 
 
 def _elsewhere(name: str) -> str:

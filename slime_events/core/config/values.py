@@ -110,7 +110,7 @@ def _union(nodes: list[ast.expr]) -> ValueType | None:
 
 
 def parse_words(flag: str, words: Sequence[str], expected: ValueType) -> Any:
-    """The value of one word, or of several where there may be many; InvalidValue names the flag, the word and the expected type."""
+    """The value of `words`: one, unless there may be many. InvalidValue names the flag, the word and the type."""
     values = [_parse_word(flag, word, expected) for word in words]
     return values if expected.many and (len(values) > 1 or not expected.scalar) else values[0]
 
