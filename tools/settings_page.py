@@ -100,9 +100,7 @@ def _other_flags() -> str:
     classic = ", ".join(f"`{flag}`" for flag in tables.CLASSIC)
     inert = [(f"`{flag}`", entry.reason) for flag, entry in tables.INERT.items()]
     inert += [(f"`{prefix}*`", reason) for prefix, reason in tables.INERT_PREFIXES.items()]
-    only = [
-        (f"`{flag}`", " ".join(f"`{v}`" for v in one.values), one.reason) for flag, one in tables.ONLY_VALUE.items()
-    ]
+    only = [(f"`{flag}`", f"`{value}`", reason) for flag, (value, reason) in tables.ONLY_VALUE.items()]
     not_yet = [(f"`{flag}`", needs) for flag, needs in tables.NOT_YET.items()]
     not_yet += [(f"`{flag} {value}`", needs) for (flag, value), needs in tables.NOT_YET_VALUES.items()]
     ours = [(f"`--sglang-{name.replace('_', '-')}`", use) for name, use in tables.SGLANG_OURS.items()]

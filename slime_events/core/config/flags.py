@@ -139,8 +139,9 @@ def _apply(draft: _Draft, one: _Occurrence) -> None:
         draft.inert.setdefault(tables.INERT[flag].reason, []).append(flag)
     elif flag in tables.ONLY_VALUE:
         (word,) = one.take("one")
-        if word not in tables.ONLY_VALUE[flag].values:
-            raise ConfigError(f"{flag} {word} is not supported: {tables.ONLY_VALUE[flag].reason}.")
+        only, reason = tables.ONLY_VALUE[flag]
+        if word != only:
+            raise ConfigError(f"{flag} {word} is not supported: {reason}.")
     elif flag in tables.NOT_YET:
         raise ConfigError(f"{flag} is not supported yet: {tables.NOT_YET[flag]}.")
     elif family := next((prefix for prefix in tables.INERT_PREFIXES if flag.startswith(prefix)), None):

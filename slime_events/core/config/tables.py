@@ -20,13 +20,6 @@ class Inert(NamedTuple):
     reason: str
 
 
-class OnlyValue(NamedTuple):
-    """A flag that is accepted only with the value that applies anyway."""
-
-    values: tuple[str, ...]
-    reason: str
-
-
 _NO_ROUTER = "there is no router: engines pull their work from the log when they have room"
 
 _INERT = {
@@ -69,26 +62,27 @@ INERT: dict[str, Inert] = {
 INERT_PREFIXES: dict[str, str] = {"--router-": _NO_ROUTER}
 """Families of flags that take whatever words follow."""
 
-ONLY_VALUE: dict[str, OnlyValue] = {
-    "--train-backend": OnlyValue(
-        ("megatron",),
+ONLY_VALUE: dict[str, tuple[str, str]] = {
+    "--train-backend": (
+        "megatron",
         "the trainer is Megatron-core, which loads Hugging Face checkpoints directly, so the conversion that FSDP "
         "saved is not needed: leave the flag out",
     ),
-    "--loss-type": OnlyValue(("policy_loss",), "SFT and custom losses need their own plug point in the trainer"),
-    "--update-weight-mode": OnlyValue(("full",), "delta weight versions need a delta writer in the weight store"),
-    "--rollout-data-transport": OnlyValue(("object-store",), "rollouts reach the trainer through the log"),
-    "--rollout-function-path": OnlyValue(
-        ("slime.rollout.sglang_rollout.generate_rollout",),
+    "--loss-type": ("policy_loss", "SFT and custom losses need their own plug point in the trainer"),
+    "--update-weight-mode": ("full", "delta weight versions need a delta writer in the weight store"),
+    "--rollout-data-transport": ("object-store", "rollouts reach the trainer through the log"),
+    "--rollout-function-path": (
+        "slime.rollout.sglang_rollout.generate_rollout",
         "a rollout function of one's own needs a plug point in the engine",
     ),
-    "--eval-function-path": OnlyValue(
-        ("slime.rollout.sglang_rollout.generate_rollout",),
+    "--eval-function-path": (
+        "slime.rollout.sglang_rollout.generate_rollout",
         "an eval function of one's own needs a plug point in the engine",
     ),
-    "--log-probs-chunk-size": OnlyValue(("-1",), "chunked log-probs need support in the trainer's loss"),
-    "--tokenizer-type": OnlyValue(("HuggingFaceTokenizer",), "the tokenizer is the checkpoint's"),
+    "--log-probs-chunk-size": ("-1", "chunked log-probs need support in the trainer's loss"),
+    "--tokenizer-type": ("HuggingFaceTokenizer", "the tokenizer is the checkpoint's"),
 }
+"""The one value that is accepted, since it applies anyway, and why no other is."""
 
 USUAL_VALUES: dict[str, tuple[str, ...]] = {
     "--data-source-path": (

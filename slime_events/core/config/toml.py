@@ -10,13 +10,7 @@ import msgspec
 
 from schemas.errors import ConfigError, InvalidValue, UnknownFlag
 from slime_events.core.config import tables
-from slime_events.core.config.fields import (
-    COMPONENTS,
-    NOTHING_REGISTERED,
-    PASS_THROUGH,
-    Registered,
-    settings_fields,
-)
+from slime_events.core.config.fields import COMPONENTS, NOTHING_REGISTERED, PASS_THROUGH, Registered, settings_fields
 from slime_events.core.config.installed import megatron_fields, sglang_fields
 from slime_events.core.config.nearest import did_you_mean
 from slime_events.core.config.settings import TrainSettings

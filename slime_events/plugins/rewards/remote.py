@@ -61,11 +61,7 @@ class RemoteJudge:
 
     async def grade(self, name: str, sample: Sample, reward_key: str | None) -> Outcome:
         """The reward of one sample, or why there is none. name: with `boxed_`, only what the last box holds is sent."""
-        question = {
-            "prompt": sample.prompt,
-            "response": response_for(name, sample.response),
-            "label": sample.label,
-        }
+        question = {"prompt": sample.prompt, "response": response_for(name, sample.response), "label": sample.label}
         async with self._room:
             return await self._answer(name, question, reward_key)
 
