@@ -56,7 +56,7 @@ def read_toml(text: str, source: str, registered: Registered = NOTHING_REGISTERE
             elif (component, name) not in types:
                 known = [field for owner, field in types if owner == component]
                 raise UnknownFlag(
-                    f"{where}: [{component}] has no {name}.{did_you_mean(name, known) or _elsewhere(name)}"
+                    f"{where}: [{component}] has no {name}.{did_you_mean(name, known) or _right_table(name)}"
                 )
             elif not fits(value, types[component, name]):
                 raise InvalidValue(f"{where}: {name} is {value!r}, and should be {types[component, name]}.")
@@ -81,15 +81,13 @@ def _check_inner(value: Any, name: str, where: str) -> None:
 
 
 def _table_hint(name: str) -> str:
-    field = next((field for field in settings_fields() if field.name == name), None)
-    if field is not None:
-        return f" {name} belongs into [{field.component}]."
-    return did_you_mean(name, COMPONENTS) or f" There are {', '.join(COMPONENTS)}."
+    hint = _right_table(name) or did_you_mean(name, COMPONENTS)
+    return hint or f" There are {', '.join(COMPONENTS)}."
 
 
-def _elsewhere(name: str) -> str:
-    owners = [field.component for field in settings_fields() if field.name == name]
-    return f" It belongs into [{owners[0]}]." if owners else ""
+def _right_table(name: str) -> str:
+    owner = next((field.component for field in settings_fields() if field.name == name), None)
+    return f" {name} belongs into [{owner}]." if owner else ""
 
 
 def _line(text: str, component: str | None, name: str) -> int | str:
@@ -117,9 +115,7 @@ def _key(name: str) -> str:
 
 
 def _value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
+    if isinstance(value, bool | str):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, int | float):
         return repr(value)
