@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from opentelemetry.semconv._incubating.attributes import gen_ai_attributes, messaging_attributes
 
 from schemas.arrays import pack_tokens
 from schemas.batches import BatchSealed
@@ -20,10 +21,9 @@ from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed, StopR
 from schemas.runs import RunStarted
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsActivated, WeightsPublished
-from slime_events.core.telemetry import names
 from slime_events.core.telemetry.event_spans import span_of, spans_of_log, traceparent_of
 from slime_events.core.telemetry.read import SpanTree, read_spans, render, trace_of
-from slime_events.core.telemetry.span import parse_traceparent, sampled, to_otlp_json, trace_id
+from slime_events.core.telemetry.span import RENAMED, parse_traceparent, sampled, to_otlp_json, trace_id
 from slime_events.core.telemetry.telemetry import Telemetry, span_file
 
 RUN = "demo"
@@ -121,7 +121,7 @@ def test_spans_last_as_long_as_the_work_took_and_say_what_failed() -> None:
     assert generate is not None
     assert train is not None
     assert generate.end_ns - generate.start_ns == 1_500_000_000
-    assert generate.attributes[names.GEN_AI_USAGE_OUTPUT_TOKENS] == 7
+    assert generate.attributes["gen_ai.usage.output_tokens"] == 7
     assert train.end_ns - train.start_ns == 750_000_000
     assert train.attributes["rl.metric.loss"] == 0.5
     for failure, message in (("rollout.failed", "engine: gone"), ("reward.failed", "timeout: slow")):
@@ -150,7 +150,7 @@ def test_sampling_keeps_whole_group_traces_and_every_version() -> None:
     for envelope in story():
         span, whole = span_of(envelope, share), span_of(envelope, 1.0)
         assert span_of(envelope, 0.0) is None
-        if whole is not None and names.RL_GROUP in whole.attributes:
+        if whole is not None and "rl.group.id" in whole.attributes:
             assert (span is not None) == sampled(whole.trace, share)
             flag = traceparent_of(RUN, envelope.event, share)
             assert flag is not None
@@ -173,6 +173,12 @@ def test_what_was_written_live_is_what_the_log_gives(tmp_path: Path) -> None:
     assert [to_otlp_json(span) for span in files.spans] == [to_otlp_json(span) for span in rebuilt]
 
 
+def test_standard_attribute_names_are_those_of_the_pinned_package() -> None:
+    standard = map(str, (*vars(gen_ai_attributes).values(), *vars(messaging_attributes).values()))
+    used = {name for span in spans_of_log(story()) for name in span.attributes}
+    assert {name for name in used if name.startswith(("gen_ai.", "messaging."))} <= set(standard)
+
+
 def test_rendering() -> None:
     text = render(trace_of(spans_of_log(story()), trace_id(RUN, "g0")))
     lines = text.splitlines()
@@ -191,13 +197,13 @@ def test_a_dropped_parent_makes_more_trees_and_hides_nothing() -> None:
 
 def test_span_files_of_earlier_releases_have_todays_names(tmp_path: Path) -> None:
     line = to_otlp_json(next(spans_of_log(story())))
-    old = {new: old for old, new in names.RENAMED.items()}
+    old = {new: old for old, new in RENAMED.items()}
     line["attributes"] = [{**one, "key": old.get(one["key"], one["key"])} for one in line["attributes"]]
     assert "rl.run" in [one["key"] for one in line["attributes"]]
     (tmp_path / "x.jsonl").write_bytes(msgspec.json.encode(line) + b"\n")
     (span,) = read_spans(tmp_path).spans
-    assert span.attributes[names.RL_RUN] == RUN
-    assert not span.attributes.keys() & names.RENAMED.keys()
+    assert span.attributes["rl.run.id"] == RUN
+    assert not span.attributes.keys() & RENAMED.keys()
 
 
 def test_a_line_that_is_no_span_is_named_and_an_unfinished_one_is_not_there_yet(tmp_path: Path) -> None:

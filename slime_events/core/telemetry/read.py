@@ -10,23 +10,12 @@ from pathlib import Path
 import msgspec
 
 from schemas.errors import DataError
-from slime_events.core.telemetry import names
 from slime_events.core.telemetry.span import Span, from_otlp_json
 
 _SHOWN = (
-    names.RL_SAMPLE,
-    names.RL_DATASET,
-    names.RL_SOURCE,
-    names.RL_ENGINE,
-    names.GEN_AI_USAGE_OUTPUT_TOKENS,
-    names.GEN_AI_RESPONSE_FINISH_REASONS,
-    names.RL_WEIGHTS_VERSIONS,
-    names.RL_REWARD,
-    names.RL_ACCEPTED,
-    names.RL_REASON,
-    names.RL_STEP,
-    names.RL_SAMPLES,
-    names.RL_WEIGHTS_VERSION,
+    *("rl.sample.id", "rl.dataset", "rl.source.path", "rl.engine.id", "gen_ai.usage.output_tokens"),
+    *("gen_ai.response.finish_reasons", "rl.weights.versions", "rl.reward.value", "rl.accepted", "rl.reason"),
+    *("rl.step", "rl.sample.count", "rl.weights.version"),
 )
 
 

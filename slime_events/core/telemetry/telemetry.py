@@ -14,9 +14,8 @@ from typing import Any, Protocol
 import msgspec
 
 from schemas.envelope import Envelope
-from slime_events.core.telemetry import names
 from slime_events.core.telemetry.event_spans import span_of
-from slime_events.core.telemetry.span import Span, SpanKind, sampled, to_otlp_json
+from slime_events.core.telemetry.span import Span, to_otlp_json
 from storage.log import Append, EventLog
 
 logger = logging.getLogger(__name__)
@@ -80,20 +79,19 @@ class OtlpExporter:
 
     def _convert(self, span: Span) -> Any:
         from opentelemetry.sdk.trace import ReadableSpan
-        from opentelemetry.trace import Link, SpanContext, Status, StatusCode, TraceFlags
-        from opentelemetry.trace import SpanKind as OtelKind
+        from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
         def context(trace: int, span_id: int) -> Any:
             return SpanContext(trace, span_id, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
 
         return ReadableSpan(
-            name=str(span.name),
+            name=span.name,
             context=context(span.trace, span.span),
             parent=context(span.trace, span.parent) if span.parent is not None else None,
             resource=self._resource,
             attributes=dict(span.attributes),
             links=[Link(context(link.trace, link.span)) for link in span.links],
-            kind=OtelKind[SpanKind(span.kind).name],
+            kind=SpanKind.PRODUCER,
             status=Status(StatusCode.ERROR, span.error) if span.error is not None else Status(),
             start_time=span.start_ns,
             end_time=span.end_ns,
@@ -132,7 +130,7 @@ class Telemetry:
         share: of group traces that are kept, 0 to 1. For the file of a run folder see `span_file`.
         """
         resource: dict[str, str | int] = {"service.namespace": "slime-events", "service.name": role}
-        resource |= {names.RL_RUN: run, "process.pid": os.getpid()}
+        resource |= {"rl.run.id": run, "process.pid": os.getpid()}
         exporter: SpanExporter | None = None
         if share > 0 and endpoint:
             exporter = OtlpExporter(endpoint, resource)
@@ -152,14 +150,22 @@ class Telemetry:
 
     def record_event(self, envelope: Envelope) -> bool:
         """Record the span that an appended event ends; whether there is one and it was queued."""
-        if self._share <= 0:
-            return False
         span = span_of(envelope, self._share)
-        return span is not None and self._enqueue(span)
+        return span is not None and self.record(span)
 
     def record(self, span: Span) -> bool:
-        """Record a finished span of something that is no event; whether it is sampled and was queued."""
-        return self._share > 0 and sampled(span.trace, self._share) and self._enqueue(span)
+        """Record a span; whether it was queued."""
+        if self._exporter is None:
+            return False
+        with self._lock:
+            if self._stopping or len(self._queue) >= self._limit:
+                self._dropped += 1
+                return False
+            self._queue.append(span)
+            full = len(self._queue) == BATCH_SPANS
+        if full:
+            self._wake.set()
+        return True
 
     def shutdown(self, deadline_s: float = 5.0) -> bool:
         """Export what is queued; whether all arrived within the deadline. What did not is counted as dropped."""
@@ -175,17 +181,6 @@ class Telemetry:
         if self._dropped:
             logger.warning("%d spans were dropped, %d exported", self._dropped, self._exported)
         return self._dropped == 0 and not self._thread.is_alive()
-
-    def _enqueue(self, span: Span) -> bool:
-        with self._lock:
-            if self._stopping or len(self._queue) >= self._limit:
-                self._dropped += 1
-                return False
-            self._queue.append(span)
-            full = len(self._queue) == BATCH_SPANS
-        if full:
-            self._wake.set()
-        return True
 
     def _run(self, exporter: SpanExporter) -> None:
         while True:
