@@ -117,8 +117,9 @@ class Telemetry:
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._stopping = False
-        self._dropped = 0
-        self._exported = 0
+        self.dropped = 0
+        """Spans that did not arrive: the queue was full, the exporter failed, or the end came first."""
+        self.exported = 0
         self._thread = threading.Thread(target=self._run, args=(exporter,), name="telemetry", daemon=True)
         if exporter is not None:
             self._thread.start()
@@ -138,16 +139,6 @@ class Telemetry:
             exporter = FileExporter(file, resource)
         return cls(exporter, share)
 
-    @property
-    def dropped(self) -> int:
-        """Spans that did not arrive: the queue was full, the exporter failed, or the end came first."""
-        return self._dropped
-
-    @property
-    def exported(self) -> int:
-        """Spans that arrived."""
-        return self._exported
-
     def record_event(self, envelope: Envelope) -> bool:
         """Record the span that an appended event ends; whether there is one and it was queued."""
         span = span_of(envelope, self._share)
@@ -159,7 +150,7 @@ class Telemetry:
             return False
         with self._lock:
             if self._stopping or len(self._queue) >= self._limit:
-                self._dropped += 1
+                self.dropped += 1
                 return False
             self._queue.append(span)
             full = len(self._queue) == BATCH_SPANS
@@ -170,30 +161,27 @@ class Telemetry:
     def shutdown(self, deadline_s: float = 5.0) -> bool:
         """Export what is queued; whether all arrived within the deadline. What did not is counted as dropped."""
         if self._exporter is None or self._stopping:
-            return self._dropped == 0
+            return self.dropped == 0
         self._stopping = True
         self._wake.set()
         self._thread.join(deadline_s)
         # Where the exporter hangs, the thread is left behind: it is a daemon and ends with the process.
         with self._lock:
-            self._dropped += len(self._queue)
+            self.dropped += len(self._queue)
             self._queue.clear()
-        if self._dropped:
-            logger.warning("%d spans were dropped, %d exported", self._dropped, self._exported)
-        return self._dropped == 0 and not self._thread.is_alive()
+        if self.dropped:
+            logger.warning("%d spans were dropped, %d exported", self.dropped, self.exported)
+        return self.dropped == 0 and not self._thread.is_alive()
 
     def _run(self, exporter: SpanExporter) -> None:
-        while True:
-            batch = self._take()
+        while (batch := self._take()) or not self._stopping:
             if batch:
                 self._export(exporter, batch)
-            elif self._stopping:
-                break
             else:
                 self._wake.wait(PAUSE_S)
                 self._wake.clear()
         try:
-            exporter.close(self._dropped)
+            exporter.close(self.dropped)
         except OSError as error:
             logger.warning("the span exporter did not close: %s", error)
 
@@ -209,9 +197,9 @@ class Telemetry:
             arrived = False
         with self._lock:
             if arrived:
-                self._exported += len(batch)
+                self.exported += len(batch)
             else:
-                self._dropped += len(batch)
+                self.dropped += len(batch)
 
 
 def span_file(run_folder: Path, role: str, pid: int) -> Path:
