@@ -16,7 +16,7 @@ import aiohttp
 
 from schemas.rewards import RewardFailureKind
 from slime_events.plugins.rewards.dispatch import response_for
-from slime_events.plugins.rewards.outcome import Outcome, RewardFailure, outcome_of
+from slime_events.plugins.rewards.outcome import Outcome, RewardFailure, failure, signed, value_of
 from slime_events.plugins.sample import Sample
 
 TRIES = 10
@@ -63,28 +63,21 @@ class RemoteJudge:
         """The reward of one sample, or why there is none. name: with `boxed_`, only what the last box holds is sent."""
         question = {"prompt": sample.prompt, "response": response_for(name, sample.response), "label": sample.label}
         async with self._room:
-            return await self._answer(name, question, reward_key)
+            begun = time.perf_counter()
+            outcome = await self._answer(question, reward_key)
+        return signed(outcome, name, self._digest, time.perf_counter() - begun)
 
-    async def _answer(self, name: str, question: dict[str, Any], reward_key: str | None) -> Outcome:
-        begun, attempts = time.perf_counter(), _Attempts()
-
-        def failure(kind: RewardFailureKind, message: str) -> RewardFailure:
-            seconds = time.perf_counter() - begun
-            return RewardFailure(
-                kind=kind, message=message[:2000], seconds=seconds, grader=name, grader_digest=self._digest
-            )
-
+    async def _answer(self, question: dict[str, Any], reward_key: str | None) -> Outcome:
+        attempts = _Attempts()
         try:
             async with asyncio.timeout(self._timeout_s):
-                returned = await self._ask(question, attempts)
+                outcome = value_of(await self._ask(question, attempts), reward_key)
         except TimeoutError:
             tries = f"{attempts.count} {'try' if attempts.count == 1 else 'tries'}"
             message = f"no reward from {self._url} within {self._timeout_s:g} s ({tries}; the last: {attempts.last})"
             return failure(RewardFailureKind.TIMEOUT, message)
         except _Refused as error:
             return failure(RewardFailureKind.RAISED, f"{self._url} {error}")
-        seconds = time.perf_counter() - begun
-        outcome = outcome_of(returned, reward_key, grader=name, grader_digest=self._digest, seconds=seconds)
         if isinstance(outcome, RewardFailure):
             return failure(outcome.kind, f"{self._url}: {outcome.message}")
         return outcome
