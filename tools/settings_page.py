@@ -98,7 +98,7 @@ def _derived() -> str:
 
 def _other_flags() -> str:
     classic = ", ".join(f"`{flag}`" for flag in tables.CLASSIC)
-    inert = [(f"`{flag}`", entry.reason) for flag, entry in tables.INERT.items()]
+    inert = [(f"`{flag}`", reason) for flag, (_, reason) in tables.INERT.items()]
     inert += [(f"`{prefix}*`", reason) for prefix, reason in tables.INERT_PREFIXES.items()]
     only = [(f"`{flag}`", f"`{value}`", reason) for flag, (value, reason) in tables.ONLY_VALUE.items()]
     not_yet = [(f"`{flag}`", needs) for flag, needs in tables.NOT_YET.items()]

@@ -135,8 +135,9 @@ def _apply(draft: _Draft, one: _Occurrence) -> None:
     if flag in honoured():
         _apply_honoured(draft, one, flag)
     elif flag in tables.INERT:
-        one.take(tables.INERT[flag].arity)
-        draft.inert.setdefault(tables.INERT[flag].reason, []).append(flag)
+        arity, reason = tables.INERT[flag]
+        one.take(arity)
+        draft.inert.setdefault(reason, []).append(flag)
     elif flag in tables.ONLY_VALUE:
         (word,) = one.take("one")
         only, reason = tables.ONLY_VALUE[flag]
@@ -186,11 +187,12 @@ def _apply_sglang(draft: _Draft, one: _Occurrence) -> None:
 
 def _apply_megatron(draft: _Draft, one: _Occurrence) -> None:
     if one.flag in tables.CLASSIC:
-        classic = tables.CLASSIC[one.flag]
-        if classic.type is None:
+        name, value = tables.CLASSIC[one.flag]
+        if isinstance(value, ValueType):
+            value = one.value(value)
+        else:
             one.take("none")
-        value = one.value(classic.type) if classic.type else classic.constant
-        draft.put_inner("trainer", "megatron", classic.name, value)
+        draft.put_inner("trainer", "megatron", name, value)
         return
     asked = one.flag.removeprefix("--").replace("-", "_")
     known, value = _installed_field(_megatron_fields(), asked, "no_", "disable_")

@@ -70,7 +70,7 @@ def _check_inner(value: Any, name: str, where: str) -> None:
     if name == "sglang":
         known = {field.name: field.type for field in sglang_fields().values()}
     else:
-        known = {classic.name: classic.type for classic in tables.CLASSIC.values()}
+        known = {name: one if isinstance(one, ValueType) else None for name, one in tables.CLASSIC.values()}
         known |= {field.name: field.type for field in megatron_fields().values() if field.type}
     for one, inner in value.items():
         if one not in known:
