@@ -12,10 +12,7 @@ def impossible(settings: TrainSettings) -> list[str]:
 
     It reads the settings alone, never the machine: see `missing_paths` for that.
     """
-    rules = (
-        *(_ranges, _run, _rollout, _data, _recorded_rollouts, _algorithm, _trainer, _batches, _evaluation, _grading),
-        *(_engines, _debug),
-    )
+    rules = (_ranges, _run, _rollout, _data, _algorithm, _trainer, _evaluation, _grading, _engines, _debug)
     return [problem for rule in rules for problem in rule(settings)]
 
 
@@ -96,10 +93,6 @@ def _data(settings: TrainSettings) -> Iterator[str]:
         yield "data_source_path excludes archive_prompts and prompt_sampler: it decides itself which prompt is next."
     if data.prompt_sampler == "curriculum" and data.prompt_data is None:
         yield "prompt_sampler curriculum needs prompt_data: it selects rows of that file."
-
-
-def _recorded_rollouts(settings: TrainSettings) -> Iterator[str]:
-    data = settings.data
     if data.archive_reuse != "rollouts":
         return
     if data.archive_prompts is None:
@@ -141,23 +134,6 @@ def _trainer(settings: TrainSettings) -> Iterator[str]:
     for name in ("adam_beta1", "adam_beta2"):
         if not 0 <= getattr(trainer, name) < 1:
             yield f"{name} is {getattr(trainer, name)}: it lies from 0 up to, and not including, 1."
-    tensor, pipeline = trainer.tensor_model_parallel_size, trainer.pipeline_model_parallel_size
-    context = trainer.context_parallel_size
-    if min(tensor, pipeline, context, trainer.world_size) < 1:
-        return
-    if trainer.world_size % (tensor * pipeline * context):
-        yield (
-            f"{trainer.world_size} trainer ranks (actor_num_nodes x actor_num_gpus_per_node) do not divide into model "
-            f"copies of {tensor} x {pipeline} x {context} ranks (tensor x pipeline x context parallel)."
-        )
-    elif trainer.global_batch_size and trainer.global_batch_size % (
-        copies := trainer.world_size // (tensor * pipeline * context)
-    ):
-        yield f"global_batch_size {trainer.global_batch_size} does not divide over {copies} copies of the model."
-
-
-def _batches(settings: TrainSettings) -> Iterator[str]:
-    trainer = settings.trainer
     groups, each = settings.rollout.rollout_batch_size, settings.rollout.n_samples_per_prompt
     size, steps = trainer.global_batch_size, trainer.num_steps_per_rollout
     if size is None or steps is None or size * steps != groups * each:
@@ -167,6 +143,18 @@ def _batches(settings: TrainSettings) -> Iterator[str]:
         )
     if trainer.use_dynamic_batch_size and trainer.max_tokens_per_gpu is None:
         yield "use_dynamic_batch_size needs max_tokens_per_gpu: it packs micro batches up to that many tokens."
+    tensor, pipeline = trainer.tensor_model_parallel_size, trainer.pipeline_model_parallel_size
+    copy = tensor * pipeline * trainer.context_parallel_size
+    if min(copy, trainer.world_size) < 1:
+        return
+    if trainer.world_size % copy:
+        yield (
+            f"{trainer.world_size} trainer ranks (actor_num_nodes x actor_num_gpus_per_node) do not divide into model "
+            f"copies of {tensor} x {pipeline} x {trainer.context_parallel_size} ranks (tensor x pipeline x context "
+            "parallel)."
+        )
+    elif size and size % (copies := trainer.world_size // copy):
+        yield f"global_batch_size {size} does not divide over {copies} copies of the model."
 
 
 def _evaluation(settings: TrainSettings) -> Iterator[str]:

@@ -56,11 +56,11 @@ class _Occurrence:
 
     flag: str
     inline: str | None
-    words: tuple[str, ...]
+    words: list[str]
 
-    def take(self, arity: tables.Arity) -> tuple[str, ...]:
+    def take(self, arity: tables.Arity) -> list[str]:
         """The words of the flag; InvalidValue where there are too few or too many."""
-        words = self.words if self.inline is None else (self.inline, *self.words)
+        words = self.words if self.inline is None else [self.inline, *self.words]
         if arity == "none" and words:
             raise InvalidValue(f"{self.flag} takes no value, and {' '.join(words)!r} follows it.")
         if arity != "none" and not words:
@@ -108,16 +108,16 @@ def _read(path: str) -> str:
 
 def _split(argv: Sequence[str]) -> list[_Occurrence]:
     """Flags, each with the words up to the next flag. A word with one dash is a value."""
-    found: list[tuple[str, str | None, list[str]]] = []
+    occurrences: list[_Occurrence] = []
     for word in argv:
         if word.startswith("--") and len(word) > 2:
             flag, equals, inline = word.partition("=")
-            found.append((flag, inline if equals else None, []))
-        elif found:
-            found[-1][2].append(word)
+            occurrences.append(_Occurrence(flag, inline if equals else None, []))
+        elif occurrences:
+            occurrences[-1].words.append(word)
         else:
             raise InvalidValue(f"{word!r} stands before the first flag; every setting is --name value.")
-    return [_Occurrence(flag, inline, tuple(words)) for flag, inline, words in found]
+    return occurrences
 
 
 OLDER_FLAGS = {

@@ -35,13 +35,14 @@ from slime_events.core.telemetry.span import (
 
 class SpanPlace(NamedTuple):
     """Where in which trace a span is. key: `<name>/<unique in its run>`; parent: key of the parent span. group or
-    version: the owner of the trace.
+    version: the owner of the trace. seconds: how long the work took that the event ends.
     """
 
     key: str
     parent: str | None = None
     group: str = ""
     version: int | None = None
+    seconds: float = 0.0
 
     def trace(self, run: str) -> int:
         """The trace of its group, or of its weight version."""
@@ -57,22 +58,22 @@ def span_place_of(event: Event) -> SpanPlace | None:
     match event:
         case PromptSubmitted(group=group):
             return SpanPlace(f"submit/{group}", None, group)
-        case RolloutCompleted(sample=sample, group=group):
-            return SpanPlace(f"generate/{sample}", f"submit/{group}", group)
+        case RolloutCompleted(sample=sample, group=group, timings=timings):
+            return SpanPlace(f"generate/{sample}", f"submit/{group}", group, seconds=timings.generating)
         case RolloutFailed(sample=sample, group=group, attempt=attempt):
             return SpanPlace(f"generate/{sample}/{attempt}", f"submit/{group}", group)
-        case RewardAssigned(sample=sample, group=group) | RewardFailed(sample=sample, group=group):
-            return SpanPlace(f"grade/{sample}", f"generate/{sample}", group)
+        case RewardAssigned() | RewardFailed():
+            return SpanPlace(f"grade/{event.sample}", f"generate/{event.sample}", event.group, seconds=event.seconds)
         case GroupAccepted(group=group) | GroupRejected(group=group):
             return SpanPlace(f"decide/{group}", f"submit/{group}", group)
         case BatchSealed(step=step):
             return SpanPlace(f"batch/{step}", version=step + 1)
-        case StepCommitted(step=step, version=version):
-            return SpanPlace(f"train/{step}", f"batch/{step}", version=version)
+        case StepCommitted(step=step, version=version, seconds=parts):
+            return SpanPlace(f"train/{step}", f"batch/{step}", version=version, seconds=sum(parts.values()))
         case WeightsPublished(version=version, parent=parent):
             return SpanPlace(f"publish/{version}", None if parent is None else f"train/{version - 1}", version=version)
-        case WeightsActivated(version=version, engine=engine):
-            return SpanPlace(f"activate/{version}/{engine}", f"publish/{version}", version=version)
+        case WeightsActivated(version=version, engine=engine, seconds=seconds):
+            return SpanPlace(f"activate/{version}/{engine}", f"publish/{version}", version=version, seconds=seconds)
         case _:
             return None
 
@@ -152,19 +153,6 @@ def _attributes(event: Event) -> dict[str, Attribute]:
     return found
 
 
-def _seconds(event: Event) -> float:
-    """How long the work took that the event ends."""
-    match event:
-        case RolloutCompleted(timings=timings):
-            return timings.generating
-        case RewardAssigned(seconds=seconds) | RewardFailed(seconds=seconds) | WeightsActivated(seconds=seconds):
-            return seconds
-        case StepCommitted(seconds=parts):
-            return sum(parts.values())
-        case _:
-            return 0.0
-
-
 def span_of(envelope: Envelope, share: float = 1.0) -> Span | None:
     """The span that ends with this event; None for an event that ends none, or whose trace is not sampled.
 
@@ -190,7 +178,7 @@ def span_of(envelope: Envelope, share: float = 1.0) -> Span | None:
         name=place.key.partition("/")[0],
         trace=trace,
         span=span_id(run, place.key),
-        start_ns=envelope.at - round(_seconds(event) * 1e9),
+        start_ns=envelope.at - round(place.seconds * 1e9),
         end_ns=envelope.at,
         parent=span_id(run, place.parent) if place.parent else None,
         attributes=attributes,

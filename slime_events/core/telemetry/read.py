@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,26 +91,22 @@ def render(trees: Sequence[SpanTree]) -> str:
     if not trees:
         return "no spans"
     begin = min(tree.span.start_ns for tree in trees)
-    lines: list[str] = []
-    for tree in trees:
-        _render(tree, begin, "", "", lines)
-    return "\n".join(lines)
+    return "\n".join(line for tree in trees for line in _lines(tree, begin, "", ""))
 
 
-def _render(tree: SpanTree, begin: int, first: str, rest: str, lines: list[str]) -> None:
+def _lines(tree: SpanTree, begin: int, first: str, rest: str) -> Iterator[str]:
     span = tree.span
-    label = f"{first}{span.name}"
     took = (span.end_ns - span.start_ns) / 1e9
     shown = " ".join(
         f"{key.split('.', 1)[1]}={_plain(span.attributes[key])}" for key in _SHOWN if key in span.attributes
     )
     error = f" FAILED {span.error}" if span.error is not None else ""
     other = f" (trace {span.trace:032x})" if tree.linked else ""
-    lines.append(f"{label:<24} +{(span.start_ns - begin) / 1e9:9.3f} s {took:8.3f} s  {shown}{error}{other}".rstrip())
-    for i, child in enumerate(tree.children):
-        last = i == len(tree.children) - 1
-        branch = "⇢ " if child.linked else "─ "
-        _render(child, begin, f"{rest}{'└' if last else '├'}{branch}", f"{rest}{'   ' if last else '│  '}", lines)
+    label = f"{first}{span.name}"
+    yield f"{label:<24} +{(span.start_ns - begin) / 1e9:9.3f} s {took:8.3f} s  {shown}{error}{other}".rstrip()
+    for child in tree.children:
+        last, branch = child is tree.children[-1], "⇢ " if child.linked else "─ "
+        yield from _lines(child, begin, f"{rest}{'└' if last else '├'}{branch}", f"{rest}{'   ' if last else '│  '}")
 
 
 def _plain(value: object) -> str:

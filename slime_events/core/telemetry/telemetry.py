@@ -174,7 +174,9 @@ class Telemetry:
         return self.dropped == 0 and not self._thread.is_alive()
 
     def _run(self, exporter: SpanExporter) -> None:
-        while (batch := self._take()) or not self._stopping:
+        while self._queue or not self._stopping:
+            with self._lock:
+                batch = [self._queue.popleft() for _ in range(min(BATCH_SPANS, len(self._queue)))]
             if batch:
                 self._export(exporter, batch)
             else:
@@ -184,10 +186,6 @@ class Telemetry:
             exporter.close(self.dropped)
         except OSError as error:
             logger.warning("the span exporter did not close: %s", error)
-
-    def _take(self) -> list[Span]:
-        with self._lock:
-            return [self._queue.popleft() for _ in range(min(BATCH_SPANS, len(self._queue)))]
 
     def _export(self, exporter: SpanExporter, batch: list[Span]) -> None:
         try:

@@ -117,7 +117,7 @@ class GraderProcess:
         Raises TimeoutError when no job was done for `limit` seconds, asyncio.IncompleteReadError or ConnectionError
         when the process died. It must then be killed.
         """
-        self._writer.write(messages.frame(messages.encode(messages.Batch(list(jobs)))))
+        self._writer.write(messages.frame(messages.encode(list(jobs))))
         for _ in jobs:
             answer = _answer_decoder.decode(await self._payload(limit))
             if not isinstance(answer, messages.Done):

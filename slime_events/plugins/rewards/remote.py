@@ -9,7 +9,6 @@ import asyncio
 import hashlib
 import random
 import time
-from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
@@ -29,12 +28,8 @@ SHOWN = 200
 """Characters of an answer in a message."""
 
 
-@dataclass(slots=True)
-class _Attempts:
-    """The requests for one reward so far. last: how the last one ended."""
-
-    count: int = 0
-    last: str = "it has not answered"
+class _Again(Exception):
+    """An answer, or none, that a retry may change."""
 
 
 class _Refused(Exception):
@@ -68,13 +63,13 @@ class RemoteJudge:
         return signed(outcome, name, self._digest, time.perf_counter() - begun)
 
     async def _answer(self, question: dict[str, Any], reward_key: str | None) -> Outcome:
-        attempts = _Attempts()
+        endings: list[str] = []
         try:
             async with asyncio.timeout(self._timeout_s):
-                outcome = value_of(await self._ask(question, attempts), reward_key)
+                outcome = value_of(await self._ask(question, endings), reward_key)
         except TimeoutError:
-            tries = f"{attempts.count} {'try' if attempts.count == 1 else 'tries'}"
-            message = f"no reward from {self._url} within {self._timeout_s:g} s ({tries}; the last: {attempts.last})"
+            tries = f"{len(endings)} {'try' if len(endings) == 1 else 'tries'}"
+            message = f"no reward from {self._url} within {self._timeout_s:g} s ({tries}; the last: {endings[-1]})"
             return failure(RewardFailureKind.TIMEOUT, message)
         except _Refused as error:
             return failure(RewardFailureKind.RAISED, f"{self._url} {error}")
@@ -82,29 +77,29 @@ class RemoteJudge:
             return failure(outcome.kind, f"{self._url}: {outcome.message}")
         return outcome
 
-    async def _ask(self, question: dict[str, Any], attempts: _Attempts) -> Any:
+    async def _ask(self, question: dict[str, Any], endings: list[str]) -> Any:
+        """endings: gets how each request ended."""
         for number in range(TRIES):
-            attempts.count, attempts.last = number + 1, "it has not answered"
-            answer = await self._try(question, attempts)
-            if answer is not None:
-                return answer[0]
+            endings.append("it has not answered")
+            try:
+                return await self._try(question)
+            except _Again as ending:
+                endings[-1] = str(ending)
             await asyncio.sleep(min(FIRST_PAUSE_S * 2**number, LONGEST_PAUSE_S) * (0.5 + random.random()))
-        raise _Refused(f"gave no reward in {TRIES} tries; the last: {attempts.last}")
+        raise _Refused(f"gave no reward in {TRIES} tries; the last: {endings[-1]}")
 
-    async def _try(self, question: dict[str, Any], attempts: _Attempts) -> tuple[Any] | None:
-        """Its answer; None where a retry may help. Raises _Refused."""
+    async def _try(self, question: dict[str, Any]) -> Any:
+        """Its answer. Raises _Again, _Refused."""
         assert self._session is not None, "enter the judge before asking it"
         try:
             async with self._session.post(self._url, json=question) as response:
                 text = await response.text(errors="replace")
                 if response.status in TRY_AGAIN:
-                    attempts.last = f"{response.status} {response.reason}: {text[:SHOWN]}"
-                    return None
+                    raise _Again(f"{response.status} {response.reason}: {text[:SHOWN]}")
                 if response.status != 200:
                     raise _Refused(f"answered {response.status} {response.reason}: {text[:SHOWN]}")
-                return (await response.json(content_type=None),)
+                return await response.json(content_type=None)
         except ValueError as error:
             raise _Refused(f"answered what is no JSON: {error}") from error
         except (aiohttp.ClientError, OSError) as error:
-            attempts.last = f"{type(error).__name__}: {error}"
-            return None
+            raise _Again(f"{type(error).__name__}: {error}") from error

@@ -32,8 +32,7 @@ from slime_events.plugins.rewards.outcome import Graded, Outcome, failure, plain
 from slime_events.plugins.sample import Sample
 
 _PR_SET_PDEATHSIG = 1
-_job_decoder = msgspec.msgpack.Decoder(messages.Job)
-_batch_decoder = msgspec.msgpack.Decoder(messages.Batch)
+_batch_decoder = msgspec.msgpack.Decoder(list[messages.Job])
 
 
 class OverLimit(Exception):
@@ -261,5 +260,4 @@ def serve(connection: socket.socket, mark: Callable[[int], None]) -> None:
         answer(messages.SetupFailed(type(error).__name__, str(error)))
         return
     while (payload := messages.receive_frame(connection)) is not None:
-        batch = _batch_decoder.decode(payload)
-        worker.grade([_job_decoder.decode(job) for job in batch.jobs], answer)
+        worker.grade(_batch_decoder.decode(payload), answer)
