@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -21,9 +22,9 @@ from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed, StopR
 from schemas.runs import RunStarted
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsActivated, WeightsPublished
-from slime_events.core.telemetry.event_spans import span_of, spans_of_log, traceparent_of
+from slime_events.core.telemetry.event_spans import span_of, traceparent_of
 from slime_events.core.telemetry.read import SpanTree, read_spans, render, trace_of
-from slime_events.core.telemetry.span import RENAMED, parse_traceparent, sampled, to_otlp_json, trace_id
+from slime_events.core.telemetry.span import RENAMED, Span, parse_traceparent, sampled, to_otlp_json, trace_id
 from slime_events.core.telemetry.telemetry import Telemetry, span_file
 
 RUN = "demo"
@@ -97,12 +98,16 @@ def story() -> list[Envelope]:
     ]
 
 
+def spans_of(envelopes: Iterable[Envelope], share: float = 1.0) -> list[Span]:
+    return [span for span in (span_of(envelope, share) for envelope in envelopes) if span is not None]
+
+
 def shape(tree: SpanTree) -> object:
     return (str(tree.span.name), tree.linked, sorted(map(shape, tree.children), key=str))
 
 
 def test_a_prompts_trace_leads_to_the_engines_that_run_what_it_made() -> None:
-    spans = list(spans_of_log(story()))
+    spans = spans_of(story())
     (tree,) = trace_of(spans, trace_id(RUN, "g0"))
     assert tree.span.name == "submit"
     sample = ("generate", False, [("grade", False, [])])
@@ -169,18 +174,18 @@ def test_what_was_written_live_is_what_the_log_gives(tmp_path: Path) -> None:
         assert telemetry.shutdown()
     files = read_spans(tmp_path / "traces")
     assert files.dropped == 0
-    rebuilt = sorted(spans_of_log(story(), share), key=lambda span: span.start_ns)
+    rebuilt = sorted(spans_of(story(), share), key=lambda span: span.start_ns)
     assert [to_otlp_json(span) for span in files.spans] == [to_otlp_json(span) for span in rebuilt]
 
 
 def test_standard_attribute_names_are_those_of_the_pinned_package() -> None:
     standard = map(str, (*vars(gen_ai_attributes).values(), *vars(messaging_attributes).values()))
-    used = {name for span in spans_of_log(story()) for name in span.attributes}
+    used = {name for span in spans_of(story()) for name in span.attributes}
     assert {name for name in used if name.startswith(("gen_ai.", "messaging."))} <= set(standard)
 
 
 def test_rendering() -> None:
-    text = render(trace_of(spans_of_log(story()), trace_id(RUN, "g0")))
+    text = render(trace_of(spans_of(story()), trace_id(RUN, "g0")))
     lines = text.splitlines()
     assert next(line.split()[0] for line in lines) == "submit"
     assert "reward.value=1" in text
@@ -190,13 +195,13 @@ def test_rendering() -> None:
 
 
 def test_a_dropped_parent_makes_more_trees_and_hides_nothing() -> None:
-    spans = [span for span in spans_of_log(story()) if span.name != "submit"]
+    spans = [span for span in spans_of(story()) if span.name != "submit"]
     trees = trace_of(spans, trace_id(RUN, "g0"))
     assert sorted(tree.span.name for tree in trees) == ["decide", "generate", "generate"]
 
 
 def test_span_files_of_earlier_releases_have_todays_names(tmp_path: Path) -> None:
-    line = to_otlp_json(next(spans_of_log(story())))
+    line = to_otlp_json(spans_of(story())[0])
     old = {new: old for old, new in RENAMED.items()}
     line["attributes"] = [{**one, "key": old.get(one["key"], one["key"])} for one in line["attributes"]]
     assert "rl.run" in [one["key"] for one in line["attributes"]]

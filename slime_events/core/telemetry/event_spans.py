@@ -8,7 +8,6 @@
 A span ends when its event was appended (`at`) and begins as many seconds earlier as the event reports for the work.
 """
 
-from collections.abc import Iterable, Iterator
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -194,11 +193,6 @@ def traceparent_of(run: str, event: Event, share: float = 1.0) -> str | None:
         return None
     trace = place.trace(run)
     return format_traceparent(SpanContext(trace, span_id(run, place.key)), place.is_sampled(trace, share))
-
-
-def spans_of_log(envelopes: Iterable[Envelope], share: float = 1.0) -> Iterator[Span]:
-    """All spans of a log: those that live processes recorded, with the same ids and times."""
-    return (span for span in (span_of(envelope, share) for envelope in envelopes) if span is not None)
 
 
 def _links(envelope: Envelope, trace: int, share: float) -> tuple[SpanContext, ...]:

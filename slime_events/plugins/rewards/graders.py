@@ -53,11 +53,6 @@ class Graders:
     async def __aexit__(self, *_: object) -> None:
         await self._parts.aclose()
 
-    @property
-    def pids(self) -> list[int]:
-        """Process ids of the pool that run now."""
-        return self._pool.pids
-
     async def _start_pool(self) -> GraderPool:
         async with self._starting:
             if not self._pool_started:

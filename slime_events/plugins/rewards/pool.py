@@ -125,7 +125,7 @@ class GraderPool:
     @property
     def pids(self) -> list[int]:
         """Process ids of the graders that run now."""
-        return [process.pid for process in self._processes.values()]
+        return [process.child.pid for process in self._processes.values()]
 
     async def grade(self, samples: Sequence[Sample], *, evaluation: bool = False) -> list[Outcome]:
         """Grade each sample by itself; outcomes in the samples' order. An error in a grader is an outcome.
