@@ -16,6 +16,7 @@ from slime_events.core.config.nearest import did_you_mean
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.values import ValueType, fits
 
+_ALL = ", ".join(COMPONENTS)
 Values = dict[str, dict[str, Any]]
 """Component to field to value: an incomplete set of settings."""
 
@@ -48,7 +49,8 @@ def read_toml(text: str, source: str, registered: Registered = NOTHING_REGISTERE
     for component, table in values.items():
         if component not in COMPONENTS or not isinstance(table, dict):
             where = f"{source}, line {_line(text, None, component)}"
-            raise UnknownFlag(f"{where}: there is no table [{component}].{_table_hint(component)}")
+            hint = _right_table(component) or did_you_mean(component, COMPONENTS) or f" There are {_ALL}."
+            raise UnknownFlag(f"{where}: there is no table [{component}].{hint}")
         for name, value in table.items():
             where = f"{source}, line {_line(text, component, name)}"
             if (component, name) in PASS_THROUGH:
@@ -78,11 +80,6 @@ def _check_inner(value: Any, name: str, where: str) -> None:
         expected = known[one]
         if expected is not None and not fits(inner, expected):
             raise InvalidValue(f"{where}: {name}.{one} is {inner!r}, and should be {expected}.")
-
-
-def _table_hint(name: str) -> str:
-    hint = _right_table(name) or did_you_mean(name, COMPONENTS)
-    return hint or f" There are {', '.join(COMPONENTS)}."
 
 
 def _right_table(name: str) -> str:
