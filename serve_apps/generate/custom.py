@@ -26,7 +26,7 @@ from serve_apps.generate.session import Session
 from serve_apps.rollout import Prompts, Rollout, RolloutContext, Suspended
 from slime_events.core.trajectory import Fetch, content_digest, mask_older_versions
 from slime_events.plugins.args_view import ArgsView
-from slime_events.plugins.rewards.outcome import outcome_event, outcome_of, plain
+from slime_events.plugins.rewards.outcome import outcome_event, plain, signed, value_of
 from slime_events.plugins.sample import Sample, Status
 from slime_events.plugins.sample_view import sample_to_make
 from storage.cancellation import check_cancelled
@@ -268,7 +268,7 @@ class CustomGenerate:
         key = (self._args.eval_reward_key if request.purpose is Purpose.EVAL else None) or self._args.reward_key
         name, digest = self._function.name, self._function.digest
         return [
-            outcome_event(event.sample, event.group, outcome_of(sample.reward, key, grader=name, grader_digest=digest))
+            outcome_event(event.sample, event.group, signed(value_of(sample.reward, key), name, digest))
             for sample, event in zip([*samples[1:], samples[0]], events, strict=True)
             if sample.reward is not None
         ]

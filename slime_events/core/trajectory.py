@@ -113,7 +113,9 @@ class Trajectories:
             requested = self.by_sample.setdefault(event.sample, Trajectory(event.sample, event.prompt))
             requested.attempt, requested.position = event.attempt, position
         elif isinstance(event, FOLDED):
-            known = self.by_sample.get(event.sample) or self._sibling(event)
+            known = self.by_sample.get(event.sample)
+            if known is None and isinstance(event, RolloutCompleted):
+                known = self._sibling(event)
             if known is None:
                 return
             if isinstance(event, RolloutProgressed):
@@ -123,10 +125,10 @@ class Trajectories:
                 known.complete(event, self._fetch)
             known.position = position
 
-    def _sibling(self, event: object) -> Trajectory | None:
+    def _sibling(self, event: RolloutCompleted) -> Trajectory | None:
         """A further sample of a requested rollout."""
-        requested = self.by_sample.get(event.rollout) if isinstance(event, RolloutCompleted) else None
-        if requested is None or not isinstance(event, RolloutCompleted):
+        requested = self.by_sample.get(event.rollout)
+        if requested is None:
             return None
         prompt = requested.requested_prompt or requested.prompt  # its completion may replace the prompt
         sibling = Trajectory(event.sample, prompt, attempt=event.attempt, rollout=event.rollout)

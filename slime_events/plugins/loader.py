@@ -82,14 +82,13 @@ def digest_of(function: Callable[..., Any]) -> str:
     target = inspect.unwrap(_unpartial(function))
     if not (inspect.isroutine(target) or inspect.isclass(target)):
         target = type(target)
-    name = f"{getattr(target, '__module__', '')}.{getattr(target, '__qualname__', '')}"
     try:
         source = Path(inspect.getsourcefile(target) or "").read_bytes()
     except (OSError, TypeError):
         code = getattr(target, "__code__", None)
         source = code.co_code if code is not None else repr(target).encode()
-    qualname = name.rpartition(".")[2]
-    return hashlib.sha256(source + b"\0" + qualname.encode()).hexdigest()
+    name = getattr(target, "__qualname__", "").rpartition(".")[2]
+    return hashlib.sha256(source + b"\0" + name.encode()).hexdigest()
 
 
 def name_of(function: Callable[..., Any]) -> str:

@@ -6,13 +6,14 @@ As in slime `sample.prompt` is a text for all of them: what the model reads, aft
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from schemas.arrays import Array
 from schemas.ids import place_of
-from schemas.rollouts import RolloutRequested, StopReason, WeightSpan
+from schemas.prompts import PromptSubmitted
+from schemas.rollouts import RolloutCompleted, RolloutRequested, StopReason
 from slime_events.core.state.group import GroupState, SampleState
 from slime_events.core.trajectory import Trajectory
 from slime_events.plugins.sample import FINISH, Sample, Status
@@ -25,23 +26,7 @@ DecodePrompt = Callable[[Array], str]
 """The text of a prompt's tokens."""
 
 
-class Submitted(Protocol):
-    """A submitted prompt: `PromptSubmitted`, or a group."""
-
-    @property
-    def text(self) -> str: ...
-
-
-class Answered(Protocol):
-    """A completed rollout's prompt: `RolloutCompleted`, or an object with these fields."""
-
-    @property
-    def prompt(self) -> Array | None: ...
-    @property
-    def prompt_text(self) -> str: ...
-
-
-def prompt_text(group: Submitted, completed: Answered | None, decode: DecodePrompt | None = None) -> str:
+def prompt_text(prompt: PromptSubmitted, completed: RolloutCompleted | None, decode: DecodePrompt | None = None) -> str:
     """The prompt of one sample as the model read it, after the chat template. Only this function decides it.
 
     It is the group's, unless a generate function gave the sample a prompt of its own. Logs from before `prompt_text`
@@ -49,7 +34,7 @@ def prompt_text(group: Submitted, completed: Answered | None, decode: DecodeProm
     empty, since the group's prompt would be wrong.
     """
     if completed is None or completed.prompt is None:
-        return group.text
+        return prompt.text
     return completed.prompt_text or (decode(completed.prompt) if decode else "")
 
 
@@ -109,33 +94,7 @@ def _from_state(group: GroupState, state: SampleState, index: int) -> Sample:
     )
 
 
-class Completed(Answered, Protocol):
-    """A completed rollout as a grader sees it: `RolloutCompleted`, or an object with these fields."""
-
-    @property
-    def sample(self) -> str: ...
-    @property
-    def text(self) -> str: ...
-    @property
-    def length(self) -> int: ...
-    @property
-    def spans(self) -> tuple[WeightSpan, ...]: ...
-    @property
-    def stop(self) -> StopReason: ...
-    @property
-    def metadata(self) -> dict[str, Any]: ...
-
-
-class Asked(Submitted, Protocol):
-    """Its prompt: `PromptSubmitted`, or an object with these fields."""
-
-    @property
-    def label(self) -> str | None: ...
-    @property
-    def metadata(self) -> dict[str, Any]: ...
-
-
-def completed_sample(completed: Completed, asked: Asked) -> Sample:
+def completed_sample(completed: RolloutCompleted, asked: PromptSubmitted) -> Sample:
     """A completed rollout as its grader sees it, live and in a rescore."""
     return Sample(
         index=place_of(completed.sample)[0],
@@ -150,7 +109,7 @@ def completed_sample(completed: Completed, asked: Asked) -> Sample:
     )
 
 
-def sample_to_make(request: RolloutRequested, asked: Asked) -> Sample:
+def sample_to_make(request: RolloutRequested, asked: PromptSubmitted) -> Sample:
     """A requested rollout, as a generate function is given it."""
     return Sample(
         index=request.index,

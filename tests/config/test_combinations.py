@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 
 import pytest
 
@@ -230,15 +231,18 @@ def test_an_evaluation_is_as_training_where_it_was_not_told_otherwise() -> None:
     assert evaluated(told + "--eval-input-key q --eval-label-key a") == (0.0, 0.5, 1, 3, "q", "a")
 
 
-def test_missing_paths_say_what_to_do() -> None:
+def test_missing_paths_say_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = parse_train(
         shlex.split(
             "--hf-checkpoint /m --ref-load /r --num-rollout 1 --rm-type math --prompt-data '/d/p.jsonl@[0:5]' "
             "--eval-interval 1 --eval-prompt-data a /e.jsonl b s3://bucket/e.jsonl --archive-prompts /a/demo"
         )
     ).settings
-    assert missing_paths(settings, lambda path: True) == []
-    absent = missing_paths(settings, lambda path: path == "/r")
+    with monkeypatch.context() as there:
+        there.setattr(Path, "exists", lambda path: True)
+        assert missing_paths(settings) == []
+        there.setattr(Path, "exists", lambda path: path == Path("/r"))
+        absent = missing_paths(settings)
     assert [sentence.split(" is ")[0].split(" has ")[0] for sentence in absent] == [
         "hf_checkpoint /m",
         "ref_load /r",

@@ -12,9 +12,9 @@ import pytest
 from schemas.errors import ConfigError, ImpossibleCombination, InvalidValue, UnknownFlag
 from slime_events.algorithms.train_arguments import parse_train
 from slime_events.core.config import tables
-from slime_events.core.config.document import help_text
 from slime_events.core.config.fields import honoured, settings_fields
 from slime_events.core.config.flags import OLDER_FLAGS, ParsedTrain
+from slime_events.core.config.help_text import help_text
 from slime_events.core.config.installed import megatron_fields, sglang_fields
 from slime_events.core.config.nearest import nearest
 

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from schemas.errors import InvalidValue, UnknownFlag
 from slime_events.algorithms.train_arguments import parse_train, registered
-from slime_events.core.config.document import document
-from slime_events.core.config.fields import SettingsField, component_names, settings_fields
+from slime_events.core.config.fields import COMPONENTS, SettingsField, settings_fields
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.toml import read_toml, settings_from, to_toml
 from slime_events.core.config.values import Kind
+from tools.settings_page import document
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 SINGLE: dict[Kind, st.SearchStrategy[Any]] = {
@@ -39,7 +39,7 @@ def values_of(field: SettingsField) -> st.SearchStrategy[Any]:
 @st.composite
 def any_settings(draw: st.DrawFn) -> TrainSettings:
     chosen = draw(st.lists(st.sampled_from(settings_fields()), max_size=12))
-    values: dict[str, dict[str, Any]] = {name: {} for name in component_names()}
+    values: dict[str, dict[str, Any]] = {name: {} for name in COMPONENTS}
     for field in chosen:
         values[field.component][field.name] = draw(values_of(field))
     values["engine"]["sglang"], values["trainer"]["megatron"] = draw(SGLANG), draw(MEGATRON)
@@ -85,6 +85,4 @@ def test_errors_carry_file_and_line(text: str, error: type[Exception], says: str
 
 def test_the_page_of_all_settings_is_up_to_date(pytestconfig: pytest.Config) -> None:
     page = pytestconfig.rootpath / "docs" / "settings.md"
-    assert page.read_text(encoding="utf-8") == document(registered()), (
-        "python -m slime_events.app.settings_page docs/settings.md"
-    )
+    assert page.read_text(encoding="utf-8") == document(registered()), "python -m tools.settings_page docs/settings.md"

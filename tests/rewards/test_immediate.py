@@ -35,20 +35,20 @@ async def test_it_comes_out_as_in_the_pool(settings: dict[str, str]) -> None:
             found = await graders.grade(SAMPLES, evaluation=evaluation)
             assert _timeless(found) == _timeless(wanted)
             assert _timeless(await graders.grade_group(SAMPLES, evaluation=evaluation)) == _timeless(wanted)
-        assert graders.pids == []
+        assert graders._pool.pids == []
 
 
 async def test_a_sample_that_names_another_grader_gets_a_process() -> None:
     async with Graders(RewardSettings(rm_type="exact", rm_workers=1)) as graders:
         named = Sample(response=r"\boxed{3}", label="3", metadata={"rm_type": "boxed_exact"})
         outcomes = await graders.grade([*SAMPLES[:2], named])
-        (pid,) = graders.pids
+        (pid,) = graders._pool.pids
         assert await graders.grade([named]) != []
-        assert graders.pids == [pid], "it is the same one the next time"
+        assert graders._pool.pids == [pid], "it is the same one the next time"
     assert [outcome.value for outcome in outcomes if isinstance(outcome, Graded)] == [1.0, 0.0, 1.0]
 
 
 async def test_of_its_own_it_starts_the_pool_for_what_may_hang() -> None:
     async with Graders(RewardSettings(rm_type="f1", rm_workers=1)) as graders:
-        assert len(graders.pids) == 1
+        assert len(graders._pool.pids) == 1
     assert GRADERS.keys() > IMMEDIATE

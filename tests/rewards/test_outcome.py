@@ -9,7 +9,7 @@ import torch
 
 from schemas.rewards import RewardAssigned, RewardFailed
 from schemas.rewards import RewardFailureKind as Kind
-from slime_events.plugins.rewards.outcome import Graded, NoValue, RewardFailure, Value, outcome_event, plain, value_of
+from slime_events.plugins.rewards.outcome import Graded, RewardFailure, outcome_event, plain, value_of
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ from slime_events.plugins.rewards.outcome import Graded, NoValue, RewardFailure,
 )
 def test_numbers(returned: Any, value: float) -> None:
     found = value_of(returned, None)
-    assert isinstance(found, Value)
+    assert isinstance(found, Graded)
     assert found.value == value
 
 
@@ -41,14 +41,14 @@ def test_numbers(returned: Any, value: float) -> None:
 )
 def test_what_is_no_reward_is_named(returned: Any, key: str | None, kind: Kind) -> None:
     found = value_of(returned, key)
-    assert isinstance(found, NoValue)
+    assert isinstance(found, RewardFailure)
     assert found.kind is kind
     assert found.message
 
 
 def test_a_dict_is_kept_as_detail() -> None:
     found = value_of({"score": np.float64(0.5), "parts": (1, {2})}, "score")
-    assert found == Value(0.5, {"score": 0.5, "parts": [1, [2]]})
+    assert found == Graded(value=0.5, detail={"score": 0.5, "parts": [1, [2]]})
 
 
 def test_plain_holds_whatever_a_user_returns() -> None:

@@ -12,6 +12,7 @@ import pytest
 from schemas.errors import NameTaken, PlugPointError, PlugPointMissing, SlimeEventsError, UnknownGrader
 from schemas.rewards import RewardFailureKind as Kind
 from slime_events.core.config.reward import RewardSettings
+from slime_events.plugins.rewards.graders import Graders
 from slime_events.plugins.rewards.outcome import Graded, Outcome, RewardFailure
 from slime_events.plugins.rewards.pool import GraderPool
 from slime_events.plugins.sample import Sample
@@ -189,7 +190,7 @@ async def test_a_machine_that_has_no_room_for_a_process_breaks_the_pool(
         os.kill(pool.pids[0], 9)
         for _ in range(2):
             with pytest.raises(SlimeEventsError, match=r"a grader process cannot be started.*Cannot allocate memory"):
-                await pool.grade(samples("ok"), deadline=LIMIT_S)
+                await pool.grade(samples("ok"))
 
 
 async def test_what_own_code_returns_raises_prints_and_changes(folder: Path) -> None:
@@ -236,17 +237,18 @@ async def test_groups(folder: Path, clock: Clock) -> None:
         grading = asyncio.create_task(pool.grade_group(samples("sleep", "b")))
         await pass_limit(clock, pool, 0)
         assert kinds(await grading) == [Kind.TIMEOUT] * 2
-    async with GraderPool(RewardSettings(rm_type="exact", group_rm=True)) as pool:
-        assert kinds(await pool.grade_group(samples("ok", "no"))) == [1.0, 0.0]
+    async with Graders(RewardSettings(rm_type="exact", group_rm=True)) as graders:
+        assert kinds(await graders.grade_group(samples("ok", "no"))) == [1.0, 0.0]
 
 
-async def test_deadline_of_a_call_and_a_clean_end(folder: Path, clock: Clock) -> None:
+async def test_a_call_that_is_given_up_and_a_clean_end(folder: Path) -> None:
     pool = own(folder, rm_timeout=2 * LIMIT_S)
     await pool.start()
     pids = pool.pids
-    grading = asyncio.create_task(pool.grade(samples("ok", "sleep", "ok"), deadline=LIMIT_S))
-    await pass_limit(clock, pool, 1)
-    assert kinds(await grading) == [1.0, Kind.TIMEOUT, Kind.TIMEOUT]
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.0):
+            await pool.grade(samples("ok", "sleep", "ok"))
+    assert not [job for job in pool._queue if not job.future.done()]
     await pool.close(deadline=0.2)
     for pid in pids:
         with pytest.raises(ProcessLookupError):

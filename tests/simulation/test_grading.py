@@ -16,8 +16,8 @@ from slime_events.analysis.model.rejections import Rejections
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.state.run import RunPhase
 from slime_events.plugins.filters.decide import run_filter
+from slime_events.plugins.rewards.graders import Graders
 from slime_events.plugins.rewards.outcome import RewardFailure
-from slime_events.plugins.rewards.pool import GraderPool
 from slime_events.plugins.sample import Sample
 from slime_events.plugins.sample_view import group_samples
 from tests.clock import Clock
@@ -57,11 +57,14 @@ async def pass_limits(folder: Path, clock: Clock, samples: int) -> None:
         clock.forward(LIMIT_S + 1.0)
 
 
-async def test_the_real_pool_with_a_grader_that_breaks(tmp_path: Path, clock: Clock) -> None:
+async def test_the_real_pool_with_a_grader_that_breaks(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "broken_grader.py").write_text(BROKEN)
     settings = RewardSettings(custom_rm_path="broken_grader:grade", rm_timeout=LIMIT_S)
     plan = make_plan(steps=2, samples=2, max_staleness=2, in_prompt_order=False)
-    async with GraderPool(settings, user_dir=tmp_path) as pool, Simulation(tmp_path, plan, pool=pool) as sim:
+    async with Graders(settings) as pool, Simulation(tmp_path, plan, pool=pool) as sim:
         sim.start_engine(Script(chunk=8))
         phase, _ = await asyncio.gather(sim.finish(), pass_limits(tmp_path, clock, samples=2))
         assert phase is RunPhase.FINISHED

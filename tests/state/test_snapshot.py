@@ -94,9 +94,7 @@ def test_what_is_taken_does_not_change_with_the_state(driver: Driver) -> None:
     taken = encode_snapshot(state, before)
     for recorded in driver.log[50:60]:
         apply(state, recorded)
-    found = unpack(pack(taken))
-    assert isinstance(found, Snapshot)
-    assert found.state == folded(driver.log[:50])[0]
+    assert unpack(pack(taken), Snapshot).state == folded(driver.log[:50])[0]
 
 
 @pytest.mark.parametrize("at", [0, 25, 60, -1])
@@ -121,9 +119,8 @@ async def test_a_damaged_one_is_passed_over(
 async def test_of_other_rules(driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     snapshots = kept(tmp_path, driver, 20)
     monkeypatch.setattr(snapshot_module, "FOLD", 999)
-    found = unpack((tmp_path / "000000000020.snapshot").read_bytes())
-    assert isinstance(found, Unusable)
-    assert "this version folds by rules 999" in found.reason
+    with pytest.raises(Unusable, match="this version folds by rules 999"):
+        unpack((tmp_path / "000000000020.snapshot").read_bytes(), Snapshot)
     assert await snapshots.newest(log_of(driver)) is None
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 import pytest
+from opentelemetry.semconv._incubating.attributes import gen_ai_attributes, messaging_attributes
 
 from schemas.arrays import pack_tokens
 from schemas.batches import BatchSealed
@@ -20,10 +22,9 @@ from schemas.rollouts import FailureKind, RolloutCompleted, RolloutFailed, StopR
 from schemas.runs import RunStarted
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsActivated, WeightsPublished
-from slime_events.core.telemetry import names
-from slime_events.core.telemetry.event_spans import span_of, spans_of_log, traceparent_of
+from slime_events.core.telemetry.event_spans import span_of, traceparent_of
 from slime_events.core.telemetry.read import SpanTree, read_spans, render, trace_of
-from slime_events.core.telemetry.span import parse_traceparent, sampled, to_otlp_json, trace_id
+from slime_events.core.telemetry.span import RENAMED, Span, parse_traceparent, sampled, to_otlp_json, trace_id
 from slime_events.core.telemetry.telemetry import Telemetry, span_file
 
 RUN = "demo"
@@ -97,12 +98,16 @@ def story() -> list[Envelope]:
     ]
 
 
+def spans_of(envelopes: Iterable[Envelope], share: float = 1.0) -> list[Span]:
+    return [span for span in (span_of(envelope, share) for envelope in envelopes) if span is not None]
+
+
 def shape(tree: SpanTree) -> object:
     return (str(tree.span.name), tree.linked, sorted(map(shape, tree.children), key=str))
 
 
 def test_a_prompts_trace_leads_to_the_engines_that_run_what_it_made() -> None:
-    spans = list(spans_of_log(story()))
+    spans = spans_of(story())
     (tree,) = trace_of(spans, trace_id(RUN, "g0"))
     assert tree.span.name == "submit"
     sample = ("generate", False, [("grade", False, [])])
@@ -121,7 +126,7 @@ def test_spans_last_as_long_as_the_work_took_and_say_what_failed() -> None:
     assert generate is not None
     assert train is not None
     assert generate.end_ns - generate.start_ns == 1_500_000_000
-    assert generate.attributes[names.GEN_AI_USAGE_OUTPUT_TOKENS] == 7
+    assert generate.attributes["gen_ai.usage.output_tokens"] == 7
     assert train.end_ns - train.start_ns == 750_000_000
     assert train.attributes["rl.metric.loss"] == 0.5
     for failure, message in (("rollout.failed", "engine: gone"), ("reward.failed", "timeout: slow")):
@@ -150,7 +155,7 @@ def test_sampling_keeps_whole_group_traces_and_every_version() -> None:
     for envelope in story():
         span, whole = span_of(envelope, share), span_of(envelope, 1.0)
         assert span_of(envelope, 0.0) is None
-        if whole is not None and names.RL_GROUP in whole.attributes:
+        if whole is not None and "rl.group.id" in whole.attributes:
             assert (span is not None) == sampled(whole.trace, share)
             flag = traceparent_of(RUN, envelope.event, share)
             assert flag is not None
@@ -169,12 +174,18 @@ def test_what_was_written_live_is_what_the_log_gives(tmp_path: Path) -> None:
         assert telemetry.shutdown()
     files = read_spans(tmp_path / "traces")
     assert files.dropped == 0
-    rebuilt = sorted(spans_of_log(story(), share), key=lambda span: span.start_ns)
+    rebuilt = sorted(spans_of(story(), share), key=lambda span: span.start_ns)
     assert [to_otlp_json(span) for span in files.spans] == [to_otlp_json(span) for span in rebuilt]
 
 
+def test_standard_attribute_names_are_those_of_the_pinned_package() -> None:
+    standard = map(str, (*vars(gen_ai_attributes).values(), *vars(messaging_attributes).values()))
+    used = {name for span in spans_of(story()) for name in span.attributes}
+    assert {name for name in used if name.startswith(("gen_ai.", "messaging."))} <= set(standard)
+
+
 def test_rendering() -> None:
-    text = render(trace_of(spans_of_log(story()), trace_id(RUN, "g0")))
+    text = render(trace_of(spans_of(story()), trace_id(RUN, "g0")))
     lines = text.splitlines()
     assert next(line.split()[0] for line in lines) == "submit"
     assert "reward.value=1" in text
@@ -184,20 +195,20 @@ def test_rendering() -> None:
 
 
 def test_a_dropped_parent_makes_more_trees_and_hides_nothing() -> None:
-    spans = [span for span in spans_of_log(story()) if span.name != "submit"]
+    spans = [span for span in spans_of(story()) if span.name != "submit"]
     trees = trace_of(spans, trace_id(RUN, "g0"))
     assert sorted(tree.span.name for tree in trees) == ["decide", "generate", "generate"]
 
 
 def test_span_files_of_earlier_releases_have_todays_names(tmp_path: Path) -> None:
-    line = to_otlp_json(next(spans_of_log(story())))
-    old = {new: old for old, new in names.RENAMED.items()}
+    line = to_otlp_json(spans_of(story())[0])
+    old = {new: old for old, new in RENAMED.items()}
     line["attributes"] = [{**one, "key": old.get(one["key"], one["key"])} for one in line["attributes"]]
     assert "rl.run" in [one["key"] for one in line["attributes"]]
     (tmp_path / "x.jsonl").write_bytes(msgspec.json.encode(line) + b"\n")
     (span,) = read_spans(tmp_path).spans
-    assert span.attributes[names.RL_RUN] == RUN
-    assert not span.attributes.keys() & names.RENAMED.keys()
+    assert span.attributes["rl.run.id"] == RUN
+    assert not span.attributes.keys() & RENAMED.keys()
 
 
 def test_a_line_that_is_no_span_is_named_and_an_unfinished_one_is_not_there_yet(tmp_path: Path) -> None:

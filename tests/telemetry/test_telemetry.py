@@ -15,21 +15,20 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from slime_events.core.telemetry.process_log import setup_logging
 from slime_events.core.telemetry.read import read_spans
-from slime_events.core.telemetry.span import Span, SpanContext, SpanKind, trace_id
+from slime_events.core.telemetry.span import Span, SpanContext
 from slime_events.core.telemetry.telemetry import Telemetry
 
 
-def record(telemetry: Telemetry, i: int = 1, trace: int = 7) -> bool:
+def record(telemetry: Telemetry) -> bool:
     span = Span(
         name="work",
-        trace=trace,
-        span=i,
+        trace=7,
+        span=1,
         parent=3,
         start_ns=10,
         end_ns=20,
         attributes={"s": "x", "i": 1, "f": 0.5, "b": True, "l": ["a"]},
         links=[SpanContext(8, 9)],
-        kind=SpanKind.CLIENT,
         error="broke",
     )
     return telemetry.record(span)
@@ -91,7 +90,8 @@ def test_file_round_trip_and_the_count_of_dropped(tmp_path: Path) -> None:
     (span,) = read_spans(path.parent).spans
     assert (span.name, span.trace, span.span, span.parent, span.start_ns, span.end_ns) == ("work", 7, 1, 3, 10, 20)
     assert dict(span.attributes) == {"s": "x", "i": 1, "f": 0.5, "b": True, "l": ("a",)}
-    assert (span.links, span.kind, span.error) == ((SpanContext(8, 9),), SpanKind.CLIENT, "broke")
+    assert (span.links, span.error) == ((SpanContext(8, 9),), "broke")
+    assert '"kind":4' in path.read_text()
     assert path.read_text().splitlines()[-1] == '{"dropped":0}'
 
 
@@ -99,11 +99,6 @@ def test_what_is_not_sampled_costs_nothing_and_goes_nowhere(tmp_path: Path) -> N
     off = Telemetry.start("role", "demo", None, tmp_path / "x.jsonl", 0.0)
     assert not record(off)
     assert not (tmp_path / "x.jsonl").exists()
-    half = Telemetry.start("role", "demo", None, tmp_path / "x.jsonl", 0.5)
-    kept = sum(record(half, i + 1, trace_id("r", str(i))) for i in range(1000))
-    assert 400 < kept < 600
-    assert half.shutdown(60)
-    assert half.exported == kept
 
 
 @pytest.fixture
@@ -142,7 +137,7 @@ def test_otlp_gets_the_ids_and_times_that_were_given(collector: tuple[str, list[
     assert (span.trace_id.hex(), span.span_id.hex()) == (f"{7:032x}", f"{1:016x}")
     assert (span.parent_span_id.hex(), span.name) == (f"{3:016x}", "work")
     assert (span.start_time_unix_nano, span.end_time_unix_nano) == (10, 20)
-    assert (span.kind, span.links[0].trace_id.hex(), span.status.message) == (3, f"{8:032x}", "broke")
+    assert (span.kind, span.links[0].trace_id.hex(), span.status.message) == (4, f"{8:032x}", "broke")
     assert {a.key for a in span.attributes} == {"s", "i", "f", "b", "l"}
 
 

@@ -18,7 +18,6 @@ from schemas.event import Event, type_of
 from schemas.registry import BY_TYPE, EVENT_CLASSES
 from schemas.rollouts import RolloutCompleted, RolloutProgressed
 from slime_events.analysis.query.columns import ArrowColumn, scalar, struct_columns, to_json
-from slime_events.core.telemetry import names
 from slime_events.core.telemetry.event_spans import span_of
 from slime_events.core.telemetry.span import Span
 from slime_events.core.trajectory import Fetch
@@ -102,9 +101,9 @@ _SPAN = (
     scalar("started", TIME, lambda row: row.span.start_ns // 1000),
     scalar("ended", TIME, lambda row: row.span.end_ns // 1000),
     scalar("seconds", pa.float64(), lambda row: (row.span.end_ns - row.span.start_ns) / 1e9),
-    scalar("group", TEXT, lambda row: row.span.attributes.get(names.RL_GROUP)),
-    scalar("sample", TEXT, lambda row: row.span.attributes.get(names.RL_SAMPLE)),
-    scalar("version", INT, lambda row: row.span.attributes.get(names.RL_WEIGHTS_VERSION)),
+    scalar("group", TEXT, lambda row: row.span.attributes.get("rl.group.id")),
+    scalar("sample", TEXT, lambda row: row.span.attributes.get("rl.sample.id")),
+    scalar("version", INT, lambda row: row.span.attributes.get("rl.weights.version")),
     scalar("error", TEXT, lambda row: row.span.error),
     scalar("attributes", TEXT, lambda row: to_json(dict(row.span.attributes))),
     scalar("links", pa.list_(TEXT), lambda row: [f"{link.trace:032x}/{link.span:016x}" for link in row.span.links]),

@@ -20,7 +20,7 @@ from schemas.errors import SlimeEventsError
 from schemas.rewards import RewardFailureKind
 from slime_events.plugins.rewards import messages
 from slime_events.plugins.rewards.dispatch import built_in
-from slime_events.plugins.rewards.outcome import NoValue, value_of
+from slime_events.plugins.rewards.outcome import RewardFailure, value_of
 from slime_events.plugins.sample import Sample
 
 _BOOT = (
@@ -120,7 +120,7 @@ def _grade(task: Task, limit_s: float) -> Grade:
     except Exception as error:
         return NoReward(RewardFailureKind.RAISED, f"the grader {task.grader} raised {type(error).__name__}: {error}")
     value = value_of(returned, grader.reward_key)
-    return NoReward(value.kind, value.message) if isinstance(value, NoValue) else value.value
+    return NoReward(value.kind, value.message) if isinstance(value, RewardFailure) else value.value
 
 
 @contextlib.contextmanager

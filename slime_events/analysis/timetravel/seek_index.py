@@ -86,20 +86,22 @@ class SeekIndex:
             index = unpack(Path(self._folder, _INDEX).read_bytes(), Index)
         except OSError:
             return None
-        if isinstance(index, Unusable) or index.version != VERSION or index.run != run:
-            log.info("the seek index in %s is made anew", self._folder)
-            return None
-        return index
+        except Unusable:
+            index = None
+        if index is not None and index.version == VERSION and index.run == run:
+            return index
+        log.info("the seek index in %s is made anew", self._folder)
+        return None
 
     def point(self, mark: Mark) -> SeekPoint | None:
         """The stored point, if it is whole and the one that the index means."""
         packed = self._packed.get(mark.position)
         try:
             stored = packed or Path(self._folder or "", _name(mark.position)).read_bytes()
-        except OSError:
+            point = unpack(stored, SeekPoint)
+        except (OSError, Unusable):
             return None
-        point = unpack(stored, SeekPoint)
-        return None if isinstance(point, Unusable) or point.state.chain != mark.chain else point
+        return point if point.state.chain == mark.chain else None
 
     def add(self, moment: Moment) -> None:
         """Store a moment. It may go on afterwards."""

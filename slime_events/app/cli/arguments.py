@@ -98,7 +98,7 @@ flags of slime-events train that are often given:
 
 def _train(parser: CommandParser) -> None:
     from slime_events.algorithms.train_arguments import registered
-    from slime_events.core.config.document import help_text
+    from slime_events.core.config.help_text import help_text
 
     parser.whole_help = lambda: help_text(max(60, min(120, shutil.get_terminal_size().columns)), registered())
 

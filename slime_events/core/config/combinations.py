@@ -3,11 +3,8 @@
 import re
 from collections.abc import Iterator
 
-from slime_events.core.config.algorithm import AlgorithmSettings
-from slime_events.core.config.data import DataSettings
-from slime_events.core.config.rollout import EvalSettings, RolloutSettings
-from slime_events.core.config.settings import RunSettings, TrainSettings
-from slime_events.core.config.trainer import TrainerSettings
+from slime_events.core.config.fields import settings_fields
+from slime_events.core.config.settings import TrainSettings
 
 
 def impossible(settings: TrainSettings) -> list[str]:
@@ -15,24 +12,21 @@ def impossible(settings: TrainSettings) -> list[str]:
 
     It reads the settings alone, never the machine: see `missing_paths` for that.
     """
-    return [
-        *_run(settings.run),
-        *_rollout(settings.rollout),
-        *_steps(settings),
-        *_draws(settings.data),
-        *_recorded_rollouts(settings.data, settings.algorithm),
-        *_algorithm(settings.algorithm),
-        *_parallelism(settings.trainer),
-        *_schedule(settings.trainer),
-        *_batches(settings.trainer, settings.rollout),
-        *_evaluation(settings.evaluation),
-        *_grading(settings),
-        *_engines(settings),
-        *_debug(settings),
-    ]
+    rules = (_ranges, _run, _rollout, _data, _algorithm, _trainer, _evaluation, _grading, _engines, _debug)
+    return [problem for rule in rules for problem in rule(settings)]
 
 
-def _run(run: RunSettings) -> Iterator[str]:
+def _ranges(settings: TrainSettings) -> Iterator[str]:
+    for field in settings_fields():
+        value = getattr(getattr(settings, field.component), field.name)
+        if value is not None and field.above is not None and value <= field.above:
+            yield f"{field.name} is {value}: it must be above {field.above}."
+        if value is not None and field.least is not None and value < field.least:
+            yield f"{field.name} is {value}: it cannot be below {field.least}."
+
+
+def _run(settings: TrainSettings) -> Iterator[str]:
+    run = settings.run
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", run.run):
         yield (
             f"run is {run.run!r}: the name is part of NATS subjects, so it has 1 to 64 letters, digits, - and _ only."
@@ -47,12 +41,8 @@ def _run(run: RunSettings) -> Iterator[str]:
         yield f"nats_replicas {run.nats_replicas} needs a cluster's nats_url: a run's own NATS is a single server."
 
 
-def _rollout(rollout: RolloutSettings) -> Iterator[str]:
-    yield from _positive(
-        rollout, "rollout_batch_size", "n_samples_per_prompt", "rollout_max_response_len", "num_rollout", "num_epoch",
-        "rollout_max_context_len", "rollout_max_prompt_len", "max_attempts", "rollout_deadline", "generate_timeout",
-        "max_turns",
-    )  # fmt: skip
+def _rollout(settings: TrainSettings) -> Iterator[str]:
+    rollout = settings.rollout
     if rollout.rollout_temperature <= 0:
         yield (
             f"rollout_temperature is {rollout.rollout_temperature}: it must be above 0, since "
@@ -73,10 +63,7 @@ def _rollout(rollout: RolloutSettings) -> Iterator[str]:
     prompt, context = rollout.rollout_max_prompt_len, rollout.rollout_max_context_len
     if prompt is not None and context is not None and prompt >= context:
         yield f"rollout_max_prompt_len {prompt} leaves no room for a response in rollout_max_context_len {context}."
-
-
-def _steps(settings: TrainSettings) -> Iterator[str]:
-    steps, epochs = settings.rollout.num_rollout, settings.rollout.num_epoch
+    steps, epochs = rollout.num_rollout, rollout.num_epoch
     if steps is None and epochs is None:
         yield "Neither num_rollout nor num_epoch is set: the run would not know when to end."
     if steps is not None and epochs is not None:
@@ -85,154 +72,11 @@ def _steps(settings: TrainSettings) -> Iterator[str]:
         yield f"num_epoch {epochs} needs prompt_data: prompts that are published to the run have no epochs."
 
 
-def _algorithm(algorithm: AlgorithmSettings) -> Iterator[str]:
-    if algorithm.kl_coef and algorithm.kl_loss_coef:
-        yield (
-            f"kl_coef {algorithm.kl_coef} and kl_loss_coef {algorithm.kl_loss_coef} would count the KL twice, in the "
-            "reward and in the loss; set one."
-        )
-    if algorithm.use_rollout_logprobs and algorithm.use_tis:
-        yield (
-            "use_rollout_logprobs excludes use_tis: TIS corrects the engine's log-probs against the trainer's, and "
-            "with the engine's as old policy there is nothing to correct."
-        )
-    if algorithm.eps_clip_c is not None and algorithm.eps_clip_c <= 1:
-        yield f"eps_clip_c is {algorithm.eps_clip_c}: the dual clip bounds ratios above 1, so it must be above 1."
-    if algorithm.tis_clip_low > algorithm.tis_clip:
-        yield f"tis_clip_low {algorithm.tis_clip_low} is above tis_clip {algorithm.tis_clip}: nothing lies between."
-    for name in ("eps_clip", "eps_clip_high", "kl_coef", "kl_loss_coef", "opsm_delta", "tis_clip_low"):
-        value = getattr(algorithm, name)
-        if value is not None and value < 0:
-            yield f"{name} is {value}: it cannot be below 0."
-    for name in ("gamma", "lambd"):
-        if not 0 <= getattr(algorithm, name) <= 1:
-            yield f"{name} is {getattr(algorithm, name)}: a discount lies between 0 and 1."
-
-
-def _parallelism(trainer: TrainerSettings) -> Iterator[str]:
-    tensor, pipeline = trainer.tensor_model_parallel_size, trainer.pipeline_model_parallel_size
-    context = trainer.context_parallel_size
-    bad = list(_positive(
-        trainer, "actor_num_nodes", "actor_num_gpus_per_node", "tensor_model_parallel_size",
-        "pipeline_model_parallel_size", "context_parallel_size",
-    ))  # fmt: skip
-    yield from bad
-    if bad:
-        return
-    if trainer.world_size % (tensor * pipeline * context):
-        yield (
-            f"{trainer.world_size} trainer ranks (actor_num_nodes x actor_num_gpus_per_node) do not divide into model "
-            f"copies of {tensor} x {pipeline} x {context} ranks (tensor x pipeline x context parallel)."
-        )
-    elif trainer.global_batch_size and trainer.global_batch_size % (
-        copies := trainer.world_size // (tensor * pipeline * context)
-    ):
-        yield f"global_batch_size {trainer.global_batch_size} does not divide over {copies} copies of the model."
-
-
-def _schedule(trainer: TrainerSettings) -> Iterator[str]:
-    yield from _positive(
-        trainer, "save_interval", "update_weights_interval", "distributed_timeout_minutes", "lr_decay_iters",
-        "max_tokens_per_gpu",
-    )  # fmt: skip
-    for name in ("lr", "min_lr", "weight_decay", "clip_grad", "lr_warmup_iters"):
-        if getattr(trainer, name) < 0:
-            yield f"{name} is {getattr(trainer, name)}: it cannot be below 0."
-    if trainer.min_lr > trainer.lr:
-        yield f"min_lr {trainer.min_lr} is above lr {trainer.lr}: the floor would be over the start."
-    for name in ("adam_beta1", "adam_beta2"):
-        if not 0 <= getattr(trainer, name) < 1:
-            yield f"{name} is {getattr(trainer, name)}: it lies from 0 up to, and not including, 1."
-
-
-def _batches(trainer: TrainerSettings, rollout: RolloutSettings) -> Iterator[str]:
-    yield from _positive(trainer, "global_batch_size", "num_steps_per_rollout", "micro_batch_size")
-    groups, each = rollout.rollout_batch_size, rollout.n_samples_per_prompt
-    size, steps = trainer.global_batch_size, trainer.num_steps_per_rollout
-    if size is None or steps is None or size * steps != groups * each:
-        yield (
-            "rollout_batch_size x n_samples_per_prompt = global_batch_size x num_steps_per_rollout does not hold: "
-            f"{groups} x {each} = {groups * each}, and {size or '?'} x {steps or '?'} cannot make that."
-        )
-    if trainer.use_dynamic_batch_size and trainer.max_tokens_per_gpu is None:
-        yield "use_dynamic_batch_size needs max_tokens_per_gpu: it packs micro batches up to that many tokens."
-
-
-def _evaluation(evaluation: EvalSettings) -> Iterator[str]:
-    yield from _positive(evaluation, "eval_interval", "n_samples_per_eval_prompt", "eval_max_response_len")
-    pairs = evaluation.eval_prompt_data
-    if evaluation.eval_interval is not None and not pairs:
-        yield f"eval_interval {evaluation.eval_interval} needs eval_prompt_data: there is nothing to evaluate on."
-    if len(pairs) % 2:
-        yield f"eval_prompt_data holds pairs of a name and a path, and {pairs[-1]!r} is left over."
-    names = pairs[0 : len(pairs) - len(pairs) % 2 : 2]
-    for name in sorted({name for name in names if names.count(name) > 1}):
-        yield f"eval_prompt_data names {name!r} twice: results are told apart by their names."
-    if evaluation.eval_temperature is not None and evaluation.eval_temperature < 0:
-        yield f"eval_temperature is {evaluation.eval_temperature}: it cannot be below 0, and 0 is greedy."
-
-
-def _grading(settings: TrainSettings) -> Iterator[str]:
-    reward = settings.reward
-    if not reward.rm_type and not reward.custom_rm_path and not settings.debug.debug_train_only:
-        yield ("Nobody grades: set rm_type (a prompt's own metadata.rm_type goes before it) or custom_rm_path.")
-    if reward.group_rm and settings.evaluation.eval_interval is not None:
-        yield "group_rm excludes eval_interval: a group's grader cannot grade the single samples of an evaluation."
-    if reward.group_rm and not reward.custom_rm_path:
-        yield "group_rm needs custom_rm_path: the built-in graders grade one sample at a time."
-    if "remote_rm" in (reward.rm_type or "") and not reward.custom_rm_path and not reward.rm_url:
-        yield "rm_type remote_rm needs rm_url: the address that is asked for rewards."
-    if reward.rm_url and not reward.rm_url.startswith(("http://", "https://")):
-        yield f"rm_url {reward.rm_url} is no http:// or https:// address."
-    yield from _positive(reward, "rm_timeout", "rm_workers")
-
-
-def _engines(settings: TrainSettings) -> Iterator[str]:
-    engine, trainer = settings.engine, settings.trainer
-    if not engine.hf_checkpoint:
-        yield "hf_checkpoint is not set: give the Hugging Face folder of the model to train."
-    yield from _positive(
-        engine, "rollout_num_gpus", "rollout_num_gpus_per_engine", "sglang_server_concurrency",
-        "chunk_tokens", "chunk_seconds", "eval_hold_seconds",
-    )  # fmt: skip
-    gpus, each = engine.rollout_num_gpus, engine.rollout_num_gpus_per_engine
-    if gpus is not None and each > 0 and gpus % each:
-        yield f"rollout_num_gpus {gpus} does not divide into engines of rollout_num_gpus_per_engine {each}."
-    lag = 0 if settings.debug.debug_rollout_only else trainer.update_weights_interval - 1
-    if lag > max(0, settings.rollout.max_staleness):
-        yield (
-            f"update_weights_interval {trainer.update_weights_interval} makes rollouts up to {lag} versions old, and "
-            f"max_staleness {settings.rollout.max_staleness} refuses them."
-        )
-
-
-def _positive(component: object, *names: str) -> Iterator[str]:
-    for name in names:
-        value = getattr(component, name)
-        if value is not None and value <= 0:
-            yield f"{name} is {value}: it must be above 0."
-
-
-def _recorded_rollouts(data: DataSettings, algorithm: AlgorithmSettings) -> Iterator[str]:
-    if data.archive_reuse != "rollouts":
-        return
-    if data.archive_prompts is None:
-        yield "archive_reuse rollouts takes them from archive_prompts, which is not set."
-    if data.prompt_data is None:
-        yield ("archive_reuse rollouts needs prompt_data: recorded rollouts get too old, and then fresh ones are left.")
-    if not algorithm.use_tis:
-        yield (
-            "archive_reuse rollouts needs use_tis: recorded log-probs are those of another policy than the one that is "
-            "trained, and without the weights of TIS the gradient would be biased towards it."
-        )
-
-
-def _draws(data: DataSettings) -> Iterator[str]:
+def _data(settings: TrainSettings) -> Iterator[str]:
+    data = settings.data
     for name in ("curriculum_new", "archive_share", "archive_min_pass_rate", "archive_max_pass_rate"):
         if not 0 <= getattr(data, name) <= 1:
             yield f"{name} is {getattr(data, name)}: a share lies between 0 and 1."
-    if data.prompt_rest < 0:
-        yield f"prompt_rest is {data.prompt_rest}: it cannot be below 0."
     if data.archive_min_pass_rate > data.archive_max_pass_rate:
         yield (
             f"archive_min_pass_rate {data.archive_min_pass_rate} is above archive_max_pass_rate "
@@ -249,6 +93,111 @@ def _draws(data: DataSettings) -> Iterator[str]:
         yield "data_source_path excludes archive_prompts and prompt_sampler: it decides itself which prompt is next."
     if data.prompt_sampler == "curriculum" and data.prompt_data is None:
         yield "prompt_sampler curriculum needs prompt_data: it selects rows of that file."
+    if data.archive_reuse != "rollouts":
+        return
+    if data.archive_prompts is None:
+        yield "archive_reuse rollouts takes them from archive_prompts, which is not set."
+    if data.prompt_data is None:
+        yield "archive_reuse rollouts needs prompt_data: recorded rollouts get too old, and then fresh ones are left."
+    if not settings.algorithm.use_tis:
+        yield (
+            "archive_reuse rollouts needs use_tis: recorded log-probs are those of another policy than the one that is "
+            "trained, and without the weights of TIS the gradient would be biased towards it."
+        )
+
+
+def _algorithm(settings: TrainSettings) -> Iterator[str]:
+    algorithm = settings.algorithm
+    if algorithm.kl_coef and algorithm.kl_loss_coef:
+        yield (
+            f"kl_coef {algorithm.kl_coef} and kl_loss_coef {algorithm.kl_loss_coef} would count the KL twice, in the "
+            "reward and in the loss; set one."
+        )
+    if algorithm.use_rollout_logprobs and algorithm.use_tis:
+        yield (
+            "use_rollout_logprobs excludes use_tis: TIS corrects the engine's log-probs against the trainer's, and "
+            "with the engine's as old policy there is nothing to correct."
+        )
+    if algorithm.eps_clip_c is not None and algorithm.eps_clip_c <= 1:
+        yield f"eps_clip_c is {algorithm.eps_clip_c}: the dual clip bounds ratios above 1, so it must be above 1."
+    if algorithm.tis_clip_low > algorithm.tis_clip:
+        yield f"tis_clip_low {algorithm.tis_clip_low} is above tis_clip {algorithm.tis_clip}: nothing lies between."
+    for name in ("gamma", "lambd"):
+        if not 0 <= getattr(algorithm, name) <= 1:
+            yield f"{name} is {getattr(algorithm, name)}: a discount lies between 0 and 1."
+
+
+def _trainer(settings: TrainSettings) -> Iterator[str]:
+    trainer = settings.trainer
+    if trainer.min_lr > trainer.lr:
+        yield f"min_lr {trainer.min_lr} is above lr {trainer.lr}: the floor would be over the start."
+    for name in ("adam_beta1", "adam_beta2"):
+        if not 0 <= getattr(trainer, name) < 1:
+            yield f"{name} is {getattr(trainer, name)}: it lies from 0 up to, and not including, 1."
+    groups, each = settings.rollout.rollout_batch_size, settings.rollout.n_samples_per_prompt
+    size, steps = trainer.global_batch_size, trainer.num_steps_per_rollout
+    if size is None or steps is None or size * steps != groups * each:
+        yield (
+            "rollout_batch_size x n_samples_per_prompt = global_batch_size x num_steps_per_rollout does not hold: "
+            f"{groups} x {each} = {groups * each}, and {size or '?'} x {steps or '?'} cannot make that."
+        )
+    if trainer.use_dynamic_batch_size and trainer.max_tokens_per_gpu is None:
+        yield "use_dynamic_batch_size needs max_tokens_per_gpu: it packs micro batches up to that many tokens."
+    tensor, pipeline = trainer.tensor_model_parallel_size, trainer.pipeline_model_parallel_size
+    copy = tensor * pipeline * trainer.context_parallel_size
+    if min(copy, trainer.world_size) < 1:
+        return
+    if trainer.world_size % copy:
+        yield (
+            f"{trainer.world_size} trainer ranks (actor_num_nodes x actor_num_gpus_per_node) do not divide into model "
+            f"copies of {tensor} x {pipeline} x {trainer.context_parallel_size} ranks (tensor x pipeline x context "
+            "parallel)."
+        )
+    elif size and size % (copies := trainer.world_size // copy):
+        yield f"global_batch_size {size} does not divide over {copies} copies of the model."
+
+
+def _evaluation(settings: TrainSettings) -> Iterator[str]:
+    evaluation = settings.evaluation
+    pairs = evaluation.eval_prompt_data
+    if evaluation.eval_interval is not None and not pairs:
+        yield f"eval_interval {evaluation.eval_interval} needs eval_prompt_data: there is nothing to evaluate on."
+    if len(pairs) % 2:
+        yield f"eval_prompt_data holds pairs of a name and a path, and {pairs[-1]!r} is left over."
+    names = pairs[0 : len(pairs) - len(pairs) % 2 : 2]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield f"eval_prompt_data names {name!r} twice: results are told apart by their names."
+    if evaluation.eval_temperature is not None and evaluation.eval_temperature < 0:
+        yield f"eval_temperature is {evaluation.eval_temperature}: it cannot be below 0, and 0 is greedy."
+
+
+def _grading(settings: TrainSettings) -> Iterator[str]:
+    reward = settings.reward
+    if not reward.rm_type and not reward.custom_rm_path and not settings.debug.debug_train_only:
+        yield "Nobody grades: set rm_type (a prompt's own metadata.rm_type goes before it) or custom_rm_path."
+    if reward.group_rm and settings.evaluation.eval_interval is not None:
+        yield "group_rm excludes eval_interval: a group's grader cannot grade the single samples of an evaluation."
+    if reward.group_rm and not reward.custom_rm_path:
+        yield "group_rm needs custom_rm_path: the built-in graders grade one sample at a time."
+    if "remote_rm" in (reward.rm_type or "") and not reward.custom_rm_path and not reward.rm_url:
+        yield "rm_type remote_rm needs rm_url: the address that is asked for rewards."
+    if reward.rm_url and not reward.rm_url.startswith(("http://", "https://")):
+        yield f"rm_url {reward.rm_url} is no http:// or https:// address."
+
+
+def _engines(settings: TrainSettings) -> Iterator[str]:
+    engine, interval = settings.engine, settings.trainer.update_weights_interval
+    if not engine.hf_checkpoint:
+        yield "hf_checkpoint is not set: give the Hugging Face folder of the model to train."
+    gpus, each = engine.rollout_num_gpus, engine.rollout_num_gpus_per_engine
+    if gpus is not None and each > 0 and gpus % each:
+        yield f"rollout_num_gpus {gpus} does not divide into engines of rollout_num_gpus_per_engine {each}."
+    lag = 0 if settings.debug.debug_rollout_only else interval - 1
+    if lag > max(0, settings.rollout.max_staleness):
+        yield (
+            f"update_weights_interval {interval} makes rollouts up to {lag} versions old, and "
+            f"max_staleness {settings.rollout.max_staleness} refuses them."
+        )
 
 
 def _debug(settings: TrainSettings) -> Iterator[str]:

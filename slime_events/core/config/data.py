@@ -27,7 +27,7 @@ class DataSettings(Settings, frozen=True, kw_only=True):
     curriculum_new: Annotated[
         float, doc("share of a curriculum's draws that are prompts never drawn before, while there are any")
     ] = 0.5
-    prompt_rest: Annotated[int, doc("versions until a curriculum, or an archive, may draw a prompt again")] = 1
+    prompt_rest: Annotated[int, doc("versions until a curriculum, or an archive, may draw a prompt again", least=0)] = 1
     pass_reward: Annotated[float, doc("reward from which on an answer counts as passed")] = 1.0
     archive_prompts: Annotated[
         str | None, doc("draw prompts of a recorded run again: the URL of its archive, its name or its folder")

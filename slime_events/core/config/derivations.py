@@ -4,8 +4,6 @@ from collections.abc import Collection
 
 from msgspec.structs import replace
 
-from slime_events.core.config.base import Settings
-from slime_events.core.config.data import DataSettings
 from slime_events.core.config.rollout import EvalSettings, RolloutSettings, staleness_bound
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.trainer import TrainerSettings
@@ -19,7 +17,6 @@ _GENERATION = {
     "mask_offpolicy_in_partial_rollout custom_generate_function_path",
 }
 """Component to settings that have no effect in a run on loaded rollouts."""
-_DEFAULTS: dict[str, Settings] = {"data": DataSettings(), "evaluation": EvalSettings(), "rollout": RolloutSettings()}
 
 
 def _debug(settings: TrainSettings) -> tuple[TrainSettings, list[str]]:
@@ -52,7 +49,7 @@ def _without_generation(settings: TrainSettings) -> tuple[TrainSettings, list[st
     for group, words in _GENERATION.items():
         names = words.split()
         given = getattr(settings, group)
-        defaults = {name: getattr(_DEFAULTS[group], name) for name in names}
+        defaults = {name: getattr(type(given)(), name) for name in names}
         unused += [name for name in names if getattr(given, name) != defaults[name]]
         settings = replace(settings, **{group: replace(given, **defaults)})
     return settings, [name for name in unused if name != "eval_prompt_data"]

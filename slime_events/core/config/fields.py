@@ -13,6 +13,8 @@ import msgspec
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.values import ValueType, of_annotation
 
+COMPONENTS: dict[str, type[msgspec.Struct]] = {one.name: one.type for one in msgspec.structs.fields(TrainSettings)}
+"""The components, which are the tables in TOML, and their structs."""
 # Filled by flags of other packages, by name; they have no flag of their own.
 PASS_THROUGH = {("trainer", "megatron"), ("engine", "sglang")}
 # slime's names for switching off a default; any other switch has `--no-` before its name.
@@ -43,13 +45,15 @@ NOTHING_REGISTERED = Registered()
 
 @dataclass(frozen=True, slots=True)
 class SettingsField:
-    """component: its table in TOML."""
+    """component: its table in TOML. above, least: its range."""
 
     component: str
     name: str
     type: ValueType
     description: str
     default: Any
+    above: int | None = None
+    least: int | None = None
 
     @property
     def flag(self) -> str:
@@ -73,14 +77,12 @@ class SettingsField:
 def settings_fields() -> tuple[SettingsField, ...]:
     """All fields in the order of the structs; a field that two components share comes once for each."""
     fields = []
-    for component in msgspec.structs.fields(TrainSettings):
-        hints = typing.get_type_hints(component.type, include_extras=True)
-        for one in msgspec.structs.fields(component.type):
-            if (component.name, one.name) in PASS_THROUGH:
-                continue
-            hint = hints[one.name]
-            default = one.default if one.default is not msgspec.NODEFAULT else one.default_factory()  # type: ignore[operator, misc, unused-ignore]
-            fields.append(SettingsField(component.name, one.name, of_annotation(hint), _description(hint), default))
+    for component, defaults in msgspec.structs.asdict(TrainSettings()).items():
+        for name, hint in typing.get_type_hints(COMPONENTS[component], include_extras=True).items():
+            if (component, name) not in PASS_THROUGH:
+                meta, default = typing.get_args(hint)[1], getattr(defaults, name)
+                known = SettingsField(component, name, of_annotation(hint), meta.description, default, **meta.extra)
+                fields.append(known)
     return tuple(fields)
 
 
@@ -92,19 +94,3 @@ def honoured() -> dict[str, tuple[SettingsField, ...]]:
         for flag in filter(None, (known.flag, known.negative)):
             flags[flag] = (*flags.get(flag, ()), known)
     return flags
-
-
-def component_names() -> tuple[str, ...]:
-    """The components, which are the tables in TOML."""
-    return tuple(one.name for one in msgspec.structs.fields(TrainSettings))
-
-
-def component_type(component: str) -> type[msgspec.Struct]:
-    """The struct of a component."""
-    found: type[msgspec.Struct] = next(f.type for f in msgspec.structs.fields(TrainSettings) if f.name == component)
-    return found
-
-
-def _description(hint: Any) -> str:
-    metas = [one for one in typing.get_args(hint)[1:] if isinstance(one, msgspec.Meta)]
-    return next((meta.description for meta in metas if meta.description), "")

@@ -4,7 +4,7 @@ slime's flags have their names, Megatron's no prefix, SGLang's `--sglang-`. It r
 flag of another package, that package's source.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,12 @@ from schemas.errors import ConfigError, ImpossibleCombination, InvalidValue, Mis
 from slime_events.core.config import tables
 from slime_events.core.config.combinations import impossible
 from slime_events.core.config.derivations import derive
-from slime_events.core.config.fields import Registered, SettingsField, honoured
+from slime_events.core.config.fields import Registered, honoured
 from slime_events.core.config.installed import InstalledField, megatron_fields, sglang_fields
 from slime_events.core.config.nearest import did_you_mean, nearest_text
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.toml import Values, read_toml, settings_from
-from slime_events.core.config.values import Kind, ValueType, parse_words
+from slime_events.core.config.values import ValueType, parse_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +56,11 @@ class _Occurrence:
 
     flag: str
     inline: str | None
-    words: tuple[str, ...]
+    words: list[str]
 
-    def take(self, arity: tables.Arity) -> tuple[str, ...]:
+    def take(self, arity: tables.Arity) -> list[str]:
         """The words of the flag; InvalidValue where there are too few or too many."""
-        words = self.words if self.inline is None else (self.inline, *self.words)
+        words = self.words if self.inline is None else [self.inline, *self.words]
         if arity == "none" and words:
             raise InvalidValue(f"{self.flag} takes no value, and {' '.join(words)!r} follows it.")
         if arity != "none" and not words:
@@ -108,77 +108,64 @@ def _read(path: str) -> str:
 
 def _split(argv: Sequence[str]) -> list[_Occurrence]:
     """Flags, each with the words up to the next flag. A word with one dash is a value."""
-    found: list[tuple[str, str | None, list[str]]] = []
+    occurrences: list[_Occurrence] = []
     for word in argv:
         if word.startswith("--") and len(word) > 2:
             flag, equals, inline = word.partition("=")
-            found.append((flag, inline if equals else None, []))
-        elif found:
-            found[-1][2].append(word)
+            occurrences.append(_Occurrence(flag, inline if equals else None, []))
+        elif occurrences:
+            occurrences[-1].words.append(word)
         else:
             raise InvalidValue(f"{word!r} stands before the first flag; every setting is --name value.")
-    return [_Occurrence(flag, inline, tuple(words)) for flag, inline, words in found]
+    return occurrences
+
+
+OLDER_FLAGS = {
+    "--async-buffer-size": ("--max-staleness", "how many versions a rollout may be behind"),
+    "--true-on-policy-mode": ("--deterministic", "the same tokens for the same seed and weights"),
+}
+"""Flags of older releases of slime: their names here, and what those mean."""
 
 
 def _apply(draft: _Draft, one: _Occurrence) -> None:
     """Apply the flag by the table that has it."""
-    if one.flag in _OLDER:
-        _OLDER[one.flag](draft, one)
-    elif one.flag in honoured():
-        _apply_honoured(draft, one, honoured()[one.flag])
-    elif one.flag in tables.INERT:
-        one.take(tables.INERT[one.flag].arity)
-        draft.inert.setdefault(tables.INERT[one.flag].reason, []).append(one.flag)
-    elif one.flag in tables.ONLY_VALUE:
-        _apply_only_value(draft, one)
-    elif one.flag in tables.NOT_YET:
-        raise ConfigError(f"{one.flag} is not supported yet: {tables.NOT_YET[one.flag]}.")
-    elif family := next((prefix for prefix in tables.INERT_PREFIXES if one.flag.startswith(prefix)), None):
-        draft.inert.setdefault(tables.INERT_PREFIXES[family], []).append(one.flag)
-    elif one.flag.startswith("--sglang-"):
+    flag, meaning = OLDER_FLAGS.get(one.flag, (one.flag, ""))
+    if meaning:
+        draft.notes.append(f"{one.flag} is {flag}: {meaning}.")
+    if flag in honoured():
+        _apply_honoured(draft, one, flag)
+    elif flag in tables.INERT:
+        arity, reason = tables.INERT[flag]
+        one.take(arity)
+        draft.inert.setdefault(reason, []).append(flag)
+    elif flag in tables.ONLY_VALUE:
+        (word,) = one.take("one")
+        only, reason = tables.ONLY_VALUE[flag]
+        if word != only:
+            raise ConfigError(f"{flag} {word} is not supported: {reason}.")
+    elif flag in tables.NOT_YET:
+        raise ConfigError(f"{flag} is not supported yet: {tables.NOT_YET[flag]}.")
+    elif family := next((prefix for prefix in tables.INERT_PREFIXES if flag.startswith(prefix)), None):
+        draft.inert.setdefault(tables.INERT_PREFIXES[family], []).append(flag)
+    elif flag.startswith("--sglang-"):
         _apply_sglang(draft, one)
     else:
         _apply_megatron(draft, one)
 
 
-def _apply_honoured(draft: _Draft, one: _Occurrence, fields: tuple[SettingsField, ...]) -> None:
-    for known in fields:
+def _apply_honoured(draft: _Draft, one: _Occurrence, flag: str) -> None:
+    """flag: its name today."""
+    for known in honoured()[flag]:
         if known.type.switch:
             one.take("none")
-            draft.put(known.component, known.name, one.flag == known.flag)
+            draft.put(known.component, known.name, flag == known.flag)
             continue
         for word in (one.inline, *one.words):
-            if needs := tables.NOT_YET_VALUES.get((one.flag, word or "")):
-                raise ConfigError(f"{one.flag} {word} is not supported yet: {needs}.")
-        if set(one.take("many")) <= set(tables.USUAL_VALUES.get(one.flag, ())):
+            if needs := tables.NOT_YET_VALUES.get((flag, word or "")):
+                raise ConfigError(f"{flag} {word} is not supported yet: {needs}.")
+        if set(one.take("many")) <= set(tables.USUAL_VALUES.get(flag, ())):
             continue
         draft.put(known.component, known.name, one.value(draft.registered.type_of(known)))
-
-
-def _apply_only_value(draft: _Draft, one: _Occurrence) -> None:
-    only = tables.ONLY_VALUE[one.flag]
-    (word,) = one.take("one")
-    if word not in only.values:
-        raise ConfigError(f"{one.flag} {word} is not supported: {only.reason}.")
-
-
-def _async_buffer_size(draft: _Draft, one: _Occurrence) -> None:
-    draft.put("rollout", "max_staleness", one.value(ValueType((Kind.INT,))))
-    draft.notes.append(f"{one.flag} is --max-staleness: how many versions a rollout may be behind.")
-
-
-def _true_on_policy(draft: _Draft, one: _Occurrence) -> None:
-    one.take("none")
-    draft.put("engine", "deterministic", True)
-    draft.notes.append(f"{one.flag} is --deterministic: the same tokens for the same seed and weights.")
-
-
-_OLDER: dict[str, Callable[[_Draft, _Occurrence], None]] = {
-    "--async-buffer-size": _async_buffer_size,
-    "--true-on-policy-mode": _true_on_policy,
-}
-"""Flags of older releases of slime, which have another name here."""
-OLDER_FLAGS: tuple[str, ...] = tuple(_OLDER)
 
 
 def _apply_sglang(draft: _Draft, one: _Occurrence) -> None:
@@ -189,9 +176,7 @@ def _apply_sglang(draft: _Draft, one: _Occurrence) -> None:
             f"{one.flag} is --sglang-{tables.SGLANG_RENAMED[asked].replace('_', '-')} in the installed SGLang."
         )
         asked = tables.SGLANG_RENAMED[asked]
-    known, value = fields.get(asked), True
-    if known is None and asked.startswith("no_") and asked[3:] in fields:
-        known, value = fields[asked[3:]], False
+    known, value = _installed_field(fields, asked, "no_")
     if known is None:
         names = [f"--sglang-{name.replace('_', '-')}" for name in fields]
         raise UnknownFlag(f"{one.flag} is no setting of the installed SGLang.{did_you_mean(one.flag, names)}")
@@ -202,30 +187,29 @@ def _apply_sglang(draft: _Draft, one: _Occurrence) -> None:
 
 def _apply_megatron(draft: _Draft, one: _Occurrence) -> None:
     if one.flag in tables.CLASSIC:
-        classic = tables.CLASSIC[one.flag]
-        if classic.type is None:
+        name, value = tables.CLASSIC[one.flag]
+        if isinstance(value, ValueType):
+            value = one.value(value)
+        else:
             one.take("none")
-        value = one.value(classic.type) if classic.type else classic.constant
-        draft.put_inner("trainer", "megatron", classic.name, value)
+        draft.put_inner("trainer", "megatron", name, value)
         return
-    known, value = _megatron_field(one.flag)
+    asked = one.flag.removeprefix("--").replace("-", "_")
+    known, value = _installed_field(_megatron_fields(), asked, "no_", "disable_")
     if known is None:
         raise UnknownFlag(f"Unknown flag {one.flag}.{nearest_text(one.flag, known_flags())}")
     draft.put_inner("trainer", "megatron", known.name, _installed_value(one, known, value))
 
 
-def _megatron_field(flag: str) -> tuple[InstalledField | None, bool]:
-    """The config field of a flag, and the value of a switch: false for `--no-x` and `--disable-x`."""
-    try:
-        fields = megatron_fields()
-    except MissingPart:
-        return None, True
-    name = flag.removeprefix("--").replace("-", "_")
+def _installed_field(
+    fields: Mapping[str, InstalledField], name: str, *negations: str
+) -> tuple[InstalledField | None, bool]:
+    """The field that a name sets, and the value where it is a switch: false for a negation before its name."""
     if name in fields:
         return fields[name], True
-    for prefix in ("no_", "disable_"):
-        positive = fields.get(name.removeprefix(prefix))
-        if name.startswith(prefix) and positive and positive.type and positive.type.switch:
+    for negation in negations:
+        positive = fields.get(name.removeprefix(negation))
+        if name.startswith(negation) and positive and positive.type and positive.type.switch:
             return positive, False
     return None, True
 
@@ -244,7 +228,12 @@ def _installed_value(one: _Occurrence, known: InstalledField, switch_value: bool
 def known_flags() -> tuple[str, ...]:
     """Every flag of `train` without SGLang's, which are many and have their own prefix."""
     own = ("--config", *OLDER_FLAGS, *honoured(), *tables.INERT, *tables.ONLY_VALUE, *tables.NOT_YET, *tables.CLASSIC)
+    return (*own, *(f"--{name.replace('_', '-')}" for name in _megatron_fields()))
+
+
+def _megatron_fields() -> Mapping[str, InstalledField]:
+    """Empty where megatron-core is not installed."""
     try:
-        return (*own, *(f"--{name.replace('_', '-')}" for name in megatron_fields()))
+        return megatron_fields()
     except MissingPart:
-        return own
+        return {}

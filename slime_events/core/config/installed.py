@@ -41,8 +41,8 @@ def megatron_fields() -> dict[str, InstalledField]:
     root = _package("megatron.core", "pip install megatron-core")
     found: dict[str, InstalledField] = {}
     for path, owners in _MEGATRON_CONFIGS.items():
-        for owner, field in _class_fields(root / path):
-            if owner in owners and not field.name.startswith("_"):
+        for field in _class_fields(root / path):
+            if field.owner in owners:
                 found.setdefault(field.name, field)
     return found
 
@@ -56,11 +56,10 @@ def sglang_fields() -> dict[str, InstalledField]:
     root = _package("sglang", "pip install sglang") / "srt"
     found: dict[str, InstalledField] = {}
     for path in (root / "server_args.py", *sorted((root / "arg_groups" / "fields").glob("*.py"))):
-        for owner, field in _class_fields(path):
-            if (path.name == "server_args.py" and owner != "ServerArgs") or field.name.startswith("_"):
-                continue
-            for name in (field.name, *field.names):
-                found.setdefault(name.replace("-", "_"), field)
+        for field in _class_fields(path):
+            if path.name != "server_args.py" or field.owner == "ServerArgs":
+                for name in field.names:
+                    found.setdefault(name.replace("-", "_"), field)
     return found
 
 
@@ -71,15 +70,12 @@ def _package(name: str, cure: str) -> Path:
     return Path(next(iter(spec.submodule_search_locations)))
 
 
-def _class_fields(path: Path) -> Iterator[tuple[str, InstalledField]]:
-    if not path.exists():
-        return
-    for top in _parsed(path).body:
-        if not isinstance(top, ast.ClassDef):
-            continue
+def _class_fields(path: Path) -> Iterator[InstalledField]:
+    classes = (top for top in _parsed(path).body if isinstance(top, ast.ClassDef)) if path.exists() else ()
+    for top in classes:
         for line in top.body:
-            if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
-                yield top.name, _field(top.name, line.target.id, line.annotation)
+            if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name) and line.target.id[0] != "_":
+                yield _field(top.name, line.target.id, line.annotation)
 
 
 def _parsed(path: Path) -> ast.Module:

@@ -20,5 +20,5 @@ class RewardSettings(Settings, frozen=True, kw_only=True):
     reward_key: Annotated[str | None, doc("entry to train on where the grader gives a dict")] = None
     eval_reward_key: Annotated[str | None, doc("the same for evaluation; default: reward-key")] = None
     group_rm: Annotated[bool, doc("grade a whole group at once")] = False
-    rm_timeout: Annotated[float, doc("seconds one grading may take")] = 30.0
-    rm_workers: Annotated[int, doc("grader processes")] = 1
+    rm_timeout: Annotated[float, doc("seconds one grading may take", above=0)] = 30.0
+    rm_workers: Annotated[int, doc("grader processes", above=0)] = 1

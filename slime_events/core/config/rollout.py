@@ -11,10 +11,10 @@ from slime_events.core.config.base import Settings, doc
 class RolloutSettings(Settings, frozen=True, kw_only=True):
     """`rollout_batch_size` groups of `n_samples_per_prompt` samples per step, `num_rollout` steps."""
 
-    num_rollout: Annotated[int | None, doc("training steps in all")] = None
-    num_epoch: Annotated[int | None, doc("... or passes over the prompt data")] = None
-    rollout_batch_size: Annotated[int, doc("groups (prompts) per step")] = 16
-    n_samples_per_prompt: Annotated[int, doc("samples per group")] = 8
+    num_rollout: Annotated[int | None, doc("training steps in all", above=0)] = None
+    num_epoch: Annotated[int | None, doc("... or passes over the prompt data", above=0)] = None
+    rollout_batch_size: Annotated[int, doc("groups (prompts) per step", above=0)] = 16
+    n_samples_per_prompt: Annotated[int, doc("samples per group", above=0)] = 8
     over_sampling_batch_size: Annotated[
         int | None, doc("groups drawn at each top-up; default: just what is missing")
     ] = None
@@ -24,8 +24,10 @@ class RolloutSettings(Settings, frozen=True, kw_only=True):
     custom_generate_function_path: Annotated[
         str | None, doc("own generate function, for several turns and tools: module:func or file.py:func")
     ] = None
-    generate_timeout: Annotated[float, doc("seconds that the generate function may take for a rollout")] = 1800.0
-    max_turns: Annotated[int | None, doc("turns of a rollout, for generate functions that ask")] = None
+    generate_timeout: Annotated[float, doc("seconds that the generate function may take for a rollout", above=0)] = (
+        1800.0
+    )
+    max_turns: Annotated[int | None, doc("turns of a rollout, for generate functions that ask", above=0)] = None
     max_staleness: Annotated[
         int,
         doc(
@@ -46,15 +48,17 @@ class RolloutSettings(Settings, frozen=True, kw_only=True):
     rollout_temperature: Annotated[float, doc("sampling temperature, above 0")] = 1.0
     rollout_top_p: Annotated[float, doc("nucleus p")] = 1.0
     rollout_top_k: Annotated[int, doc("top k; -1 is off")] = -1
-    rollout_max_context_len: Annotated[int | None, doc("prompt + response, tokens")] = None
-    rollout_max_prompt_len: Annotated[int | None, doc("longer prompts are rejected, tokens")] = None
-    rollout_max_response_len: Annotated[int, doc("new tokens at most")] = 1024
+    rollout_max_context_len: Annotated[int | None, doc("prompt + response, tokens", above=0)] = None
+    rollout_max_prompt_len: Annotated[int | None, doc("longer prompts are rejected, tokens", above=0)] = None
+    rollout_max_response_len: Annotated[int, doc("new tokens at most", above=0)] = 1024
     rollout_stop: Annotated[list[str], doc("stop strings")] = field(default_factory=list)
     rollout_stop_token_ids: Annotated[list[int], doc("stop token ids")] = field(default_factory=list)
     rollout_skip_special_tokens: Annotated[bool, doc("leave special tokens out of the text")] = False
     rollout_seed: Annotated[int, doc("seed of shuffling and sampling")] = 42
-    max_attempts: Annotated[int, doc("tries of one rollout before its group is rejected")] = 3
-    rollout_deadline: Annotated[float, doc("seconds without any progress before the run stops with a reason")] = 600.0
+    max_attempts: Annotated[int, doc("tries of one rollout before its group is rejected", above=0)] = 3
+    rollout_deadline: Annotated[
+        float, doc("seconds without any progress before the run stops with a reason", above=0)
+    ] = 600.0
 
 
 def staleness_bound(*, max_staleness: int, publish_every: int, draw: int | None, groups: int) -> int:
@@ -74,7 +78,7 @@ class EvalSettings(Settings, frozen=True, kw_only=True):
     recorded before this setting existed have none; it means `latest` there.
     """
 
-    eval_interval: Annotated[int | None, doc("evaluate every N versions")] = None
+    eval_interval: Annotated[int | None, doc("evaluate every N versions", above=0)] = None
     eval_prompt_data: Annotated[list[str], doc("pairs: name path name path ...")] = field(default_factory=list)
     eval_on: Annotated[
         Literal["version", "latest"] | None,
@@ -83,8 +87,8 @@ class EvalSettings(Settings, frozen=True, kw_only=True):
     skip_eval_before_train: Annotated[bool, doc("no evaluation of the first version")] = False
     eval_input_key: Annotated[str | None, doc("prompt field; default: input-key")] = None
     eval_label_key: Annotated[str | None, doc("label field; default: label-key")] = None
-    n_samples_per_eval_prompt: Annotated[int, doc("samples per question")] = 1
+    n_samples_per_eval_prompt: Annotated[int, doc("samples per question", above=0)] = 1
     eval_temperature: Annotated[float | None, doc("default: the rollout's")] = None
     eval_top_p: Annotated[float | None, doc("default: the rollout's")] = None
     eval_top_k: Annotated[int | None, doc("default: the rollout's")] = None
-    eval_max_response_len: Annotated[int | None, doc("default: the rollout's")] = None
+    eval_max_response_len: Annotated[int | None, doc("default: the rollout's", above=0)] = None

@@ -5,26 +5,12 @@ INERT (accepted; the reason is printed), ONLY_VALUE (accepted with the one value
 (refused). CLASSIC has Megatron-LM's argument names that are no fields of megatron-core's config classes.
 """
 
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from slime_events.core.config.values import Kind, ValueType
 
 Arity = Literal["none", "one", "many"]
 """Words that a flag takes: none, exactly one, or at least one."""
-
-
-class Inert(NamedTuple):
-    """A flag that is accepted and changes nothing."""
-
-    arity: Arity
-    reason: str
-
-
-class OnlyValue(NamedTuple):
-    """A flag that is accepted only with the value that applies anyway."""
-
-    values: tuple[str, ...]
-    reason: str
 
 
 _NO_ROUTER = "there is no router: engines pull their work from the log when they have room"
@@ -61,34 +47,35 @@ _INERT = {
     "an evaluation is over its whole data set": "--eval-iters",
 }
 """Reason to flags; a flag with `!` takes no value, any other takes one."""
-INERT: dict[str, Inert] = {
-    word.removesuffix("!"): Inert("none" if word.endswith("!") else "one", reason)
+INERT: dict[str, tuple[Arity, str]] = {
+    word.removesuffix("!"): ("none" if word.endswith("!") else "one", reason)
     for reason, words in _INERT.items()
     for word in words.split()
 }
 INERT_PREFIXES: dict[str, str] = {"--router-": _NO_ROUTER}
 """Families of flags that take whatever words follow."""
 
-ONLY_VALUE: dict[str, OnlyValue] = {
-    "--train-backend": OnlyValue(
-        ("megatron",),
+ONLY_VALUE: dict[str, tuple[str, str]] = {
+    "--train-backend": (
+        "megatron",
         "the trainer is Megatron-core, which loads Hugging Face checkpoints directly, so the conversion that FSDP "
         "saved is not needed: leave the flag out",
     ),
-    "--loss-type": OnlyValue(("policy_loss",), "SFT and custom losses need their own plug point in the trainer"),
-    "--update-weight-mode": OnlyValue(("full",), "delta weight versions need a delta writer in the weight store"),
-    "--rollout-data-transport": OnlyValue(("object-store",), "rollouts reach the trainer through the log"),
-    "--rollout-function-path": OnlyValue(
-        ("slime.rollout.sglang_rollout.generate_rollout",),
+    "--loss-type": ("policy_loss", "SFT and custom losses need their own plug point in the trainer"),
+    "--update-weight-mode": ("full", "delta weight versions need a delta writer in the weight store"),
+    "--rollout-data-transport": ("object-store", "rollouts reach the trainer through the log"),
+    "--rollout-function-path": (
+        "slime.rollout.sglang_rollout.generate_rollout",
         "a rollout function of one's own needs a plug point in the engine",
     ),
-    "--eval-function-path": OnlyValue(
-        ("slime.rollout.sglang_rollout.generate_rollout",),
+    "--eval-function-path": (
+        "slime.rollout.sglang_rollout.generate_rollout",
         "an eval function of one's own needs a plug point in the engine",
     ),
-    "--log-probs-chunk-size": OnlyValue(("-1",), "chunked log-probs need support in the trainer's loss"),
-    "--tokenizer-type": OnlyValue(("HuggingFaceTokenizer",), "the tokenizer is the checkpoint's"),
+    "--log-probs-chunk-size": ("-1", "chunked log-probs need support in the trainer's loss"),
+    "--tokenizer-type": ("HuggingFaceTokenizer", "the tokenizer is the checkpoint's"),
 }
+"""The one value that is accepted, since it applies anyway, and why no other is."""
 
 USUAL_VALUES: dict[str, tuple[str, ...]] = {
     "--data-source-path": (
@@ -227,48 +214,41 @@ _FLOAT = ValueType((Kind.FLOAT,))
 _TEXT = ValueType((Kind.STR,))
 
 
-class Classic(NamedTuple):
-    """The Megatron setting that a classic flag sets, and its type; a switch has its value in `constant`."""
-
-    name: str
-    type: ValueType | None = None
-    constant: bool | str = True
-
-
-_SAME_NAME: tuple[tuple[ValueType | None, str], ...] = (
+_CLASSIC: tuple[tuple[ValueType | bool | str, str], ...] = (
     (
-        None,
+        False,
+        "--disable-bias-linear=add_bias_linear --no-rope-fusion=apply_rope_fusion "
+        "--no-masked-softmax-fusion=masked_softmax_fusion --no-bias-swiglu-fusion=bias_activation_fusion "
+        "--no-bias-gelu-fusion=bias_activation_fusion --no-persist-layer-norm=persist_layer_norm "
+        "--no-check-for-nan-in-loss-and-grad=check_for_nan_in_grad",
+    ),
+    ("flash", "--use-flash-attn=attention_backend"),
+    ("selective", "--recompute-activations=recompute_granularity"),
+    (
+        True,
         "--swiglu --group-query-attention --use-rotary-position-embeddings --use-rope-scaling "
         "--untie-embeddings-and-output-weights --accumulate-allreduce-grads-in-fp32",
     ),
-    (_INT, "--vocab-size --make-vocab-size-divisible-by --seq-length --max-position-embeddings --lr-wsd-decay-iters"),
+    (
+        _INT,
+        "--num-experts=num_moe_experts --vocab-size --make-vocab-size-divisible-by --seq-length "
+        "--max-position-embeddings --lr-wsd-decay-iters",
+    ),
     (_NUMBER, "--rotary-base"),
     (
         _FLOAT,
         "--norm-epsilon --rotary-percent --rope-scaling-factor --lr-warmup-init --start-weight-decay "
         "--end-weight-decay",
     ),
-    (_TEXT, "--position-embedding-type --attention-backend --lr-wsd-decay-style"),
+    (_TEXT, "--fp8-format=fp8 --position-embedding-type --attention-backend --lr-wsd-decay-style"),
 )
-"""Type and flags, which set the Megatron setting of the same name; None: a switch."""
-CLASSIC: dict[str, Classic] = {
-    "--disable-bias-linear": Classic("add_bias_linear", constant=False),
-    "--num-experts": Classic("num_moe_experts", _INT),
-    "--no-rope-fusion": Classic("apply_rope_fusion", constant=False),
-    "--no-masked-softmax-fusion": Classic("masked_softmax_fusion", constant=False),
-    "--no-bias-swiglu-fusion": Classic("bias_activation_fusion", constant=False),
-    "--no-bias-gelu-fusion": Classic("bias_activation_fusion", constant=False),
-    "--no-persist-layer-norm": Classic("persist_layer_norm", constant=False),
-    "--no-check-for-nan-in-loss-and-grad": Classic("check_for_nan_in_grad", constant=False),
-    "--use-flash-attn": Classic("attention_backend", constant="flash"),
-    "--recompute-activations": Classic("recompute_granularity", constant="selective"),
-    "--fp8-format": Classic("fp8", _TEXT),
-    **{
-        flag: Classic(flag.removeprefix("--").replace("-", "_"), kind)
-        for kind, flags in _SAME_NAME
-        for flag in flags.split()
-    },
+CLASSIC: dict[str, tuple[str, ValueType | bool | str]] = {
+    flag: (name or flag.removeprefix("--").replace("-", "_"), value)
+    for value, words in _CLASSIC
+    for flag, _, name in (word.partition("=") for word in words.split())
 }
-"""Where a megatron-core field means the same, its name is used; names that describe the architecture stay, and the
+"""The Megatron setting that a classic flag sets, and the type of its value, or the value of a switch.
+
+Where a megatron-core field means the same, its name is used; names that describe the architecture stay, and the
 trainer compares them with the checkpoint.
 """

@@ -10,18 +10,13 @@ import msgspec
 
 from schemas.errors import ConfigError, InvalidValue, UnknownFlag
 from slime_events.core.config import tables
-from slime_events.core.config.fields import (
-    NOTHING_REGISTERED,
-    PASS_THROUGH,
-    Registered,
-    component_names,
-    settings_fields,
-)
+from slime_events.core.config.fields import COMPONENTS, NOTHING_REGISTERED, PASS_THROUGH, Registered, settings_fields
 from slime_events.core.config.installed import megatron_fields, sglang_fields
 from slime_events.core.config.nearest import did_you_mean
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.values import ValueType, fits
 
+_ALL = ", ".join(COMPONENTS)
 Values = dict[str, dict[str, Any]]
 """Component to field to value: an incomplete set of settings."""
 
@@ -52,9 +47,10 @@ def read_toml(text: str, source: str, registered: Registered = NOTHING_REGISTERE
         raise InvalidValue(f"{source} is not TOML: {error}") from error
     types = {(field.component, field.name): registered.type_of(field) for field in settings_fields()}
     for component, table in values.items():
-        if component not in component_names() or not isinstance(table, dict):
+        if component not in COMPONENTS or not isinstance(table, dict):
             where = f"{source}, line {_line(text, None, component)}"
-            raise UnknownFlag(f"{where}: there is no table [{component}].{_table_hint(component)}")
+            hint = _right_table(component) or did_you_mean(component, COMPONENTS) or f" There are {_ALL}."
+            raise UnknownFlag(f"{where}: there is no table [{component}].{hint}")
         for name, value in table.items():
             where = f"{source}, line {_line(text, component, name)}"
             if (component, name) in PASS_THROUGH:
@@ -62,7 +58,7 @@ def read_toml(text: str, source: str, registered: Registered = NOTHING_REGISTERE
             elif (component, name) not in types:
                 known = [field for owner, field in types if owner == component]
                 raise UnknownFlag(
-                    f"{where}: [{component}] has no {name}.{did_you_mean(name, known) or _elsewhere(name)}"
+                    f"{where}: [{component}] has no {name}.{did_you_mean(name, known) or _right_table(name)}"
                 )
             elif not fits(value, types[component, name]):
                 raise InvalidValue(f"{where}: {name} is {value!r}, and should be {types[component, name]}.")
@@ -76,7 +72,7 @@ def _check_inner(value: Any, name: str, where: str) -> None:
     if name == "sglang":
         known = {field.name: field.type for field in sglang_fields().values()}
     else:
-        known = {classic.name: classic.type for classic in tables.CLASSIC.values()}
+        known = {name: one if isinstance(one, ValueType) else None for name, one in tables.CLASSIC.values()}
         known |= {field.name: field.type for field in megatron_fields().values() if field.type}
     for one, inner in value.items():
         if one not in known:
@@ -86,16 +82,9 @@ def _check_inner(value: Any, name: str, where: str) -> None:
             raise InvalidValue(f"{where}: {name}.{one} is {inner!r}, and should be {expected}.")
 
 
-def _table_hint(name: str) -> str:
-    field = next((field for field in settings_fields() if field.name == name), None)
-    if field is not None:
-        return f" {name} belongs into [{field.component}]."
-    return did_you_mean(name, component_names()) or f" There are {', '.join(component_names())}."
-
-
-def _elsewhere(name: str) -> str:
-    owners = [field.component for field in settings_fields() if field.name == name]
-    return f" It belongs into [{owners[0]}]." if owners else ""
+def _right_table(name: str) -> str:
+    owner = next((field.component for field in settings_fields() if field.name == name), None)
+    return f" {name} belongs into [{owner}]." if owner else ""
 
 
 def _line(text: str, component: str | None, name: str) -> int | str:
@@ -123,9 +112,7 @@ def _key(name: str) -> str:
 
 
 def _value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
+    if isinstance(value, bool | str):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, int | float):
         return repr(value)

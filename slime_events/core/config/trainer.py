@@ -18,39 +18,39 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
     ref_load: Annotated[str | None, doc("HF folder of the reference model; default: hf-checkpoint")] = None
     load: Annotated[str | None, doc("trainer checkpoint (or HF folder) to start from")] = None
     save: Annotated[str | None, doc("folder for trainer checkpoints; default: the run folder")] = None
-    save_interval: Annotated[int | None, doc("save a checkpoint every N steps")] = None
-    actor_num_nodes: Annotated[int, doc("trainer nodes")] = 1
-    actor_num_gpus_per_node: Annotated[int, doc("trainer ranks per node (GPUs, or CPU processes)")] = 1
-    tensor_model_parallel_size: Annotated[int, doc("tensor parallel ranks")] = 1
-    pipeline_model_parallel_size: Annotated[int, doc("pipeline parallel ranks")] = 1
-    context_parallel_size: Annotated[int, doc("context parallel ranks (GPU only)")] = 1
+    save_interval: Annotated[int | None, doc("save a checkpoint every N steps", above=0)] = None
+    actor_num_nodes: Annotated[int, doc("trainer nodes", above=0)] = 1
+    actor_num_gpus_per_node: Annotated[int, doc("trainer ranks per node (GPUs, or CPU processes)", above=0)] = 1
+    tensor_model_parallel_size: Annotated[int, doc("tensor parallel ranks", above=0)] = 1
+    pipeline_model_parallel_size: Annotated[int, doc("pipeline parallel ranks", above=0)] = 1
+    context_parallel_size: Annotated[int, doc("context parallel ranks (GPU only)", above=0)] = 1
     sequence_parallel: Annotated[bool, doc("sequence parallelism beside tensor parallelism")] = False
-    distributed_timeout_minutes: Annotated[int, doc("process group time-out")] = 10
-    global_batch_size: Annotated[int | None, doc("rollouts per optimizer step")] = None
-    num_steps_per_rollout: Annotated[int | None, doc("optimizer steps per rollout step")] = None
-    micro_batch_size: Annotated[int, doc("samples per forward without dynamic batching")] = 1
+    distributed_timeout_minutes: Annotated[int, doc("process group time-out", above=0)] = 10
+    global_batch_size: Annotated[int | None, doc("rollouts per optimizer step", above=0)] = None
+    num_steps_per_rollout: Annotated[int | None, doc("optimizer steps per rollout step", above=0)] = None
+    micro_batch_size: Annotated[int, doc("samples per forward without dynamic batching", above=0)] = 1
     use_dynamic_batch_size: Annotated[bool, doc("pack samples by tokens")] = False
-    max_tokens_per_gpu: Annotated[int | None, doc("token limit of one packed micro batch")] = None
+    max_tokens_per_gpu: Annotated[int | None, doc("token limit of one packed micro batch", above=0)] = None
     balance_data: Annotated[bool, doc("balance tokens over data parallel ranks")] = False
     skip_zero_advantage: Annotated[
         bool, doc("no pass for samples whose advantage is exactly zero where nothing else needs one")
     ] = True
     optimizer: Annotated[Literal["adam", "sgd"], doc("optimizer")] = "adam"
-    lr: Annotated[float, doc("learning rate")] = 1e-6
-    min_lr: Annotated[float, doc("floor of the learning rate")] = 0.0
+    lr: Annotated[float, doc("learning rate", least=0)] = 1e-6
+    min_lr: Annotated[float, doc("floor of the learning rate", least=0)] = 0.0
     lr_decay_style: Annotated[
         Literal["constant", "linear", "cosine", "inverse-square-root", "WSD"], doc("schedule")
     ] = "constant"
-    lr_decay_iters: Annotated[int | None, doc("optimizer steps to decay over; default: the whole run")] = None
-    lr_warmup_iters: Annotated[int, doc("linear warm-up, optimizer steps")] = 0
-    weight_decay: Annotated[float, doc("weight decay")] = 0.0
+    lr_decay_iters: Annotated[int | None, doc("optimizer steps to decay over; default: the whole run", above=0)] = None
+    lr_warmup_iters: Annotated[int, doc("linear warm-up, optimizer steps", least=0)] = 0
+    weight_decay: Annotated[float, doc("weight decay", least=0)] = 0.0
     adam_beta1: Annotated[float, doc("Adam beta 1")] = 0.9
     adam_beta2: Annotated[float, doc("Adam beta 2")] = 0.98
     adam_eps: Annotated[float, doc("Adam epsilon")] = 1e-8
-    clip_grad: Annotated[float, doc("gradient norm clip; 0 is off")] = 1.0
+    clip_grad: Annotated[float, doc("gradient norm clip; 0 is off", least=0)] = 1.0
     bf16: Annotated[bool, doc("train in bfloat16 with float32 main weights (CPU default: float32)")] = False
     seed: Annotated[int, doc("Megatron's seed")] = 1234
-    update_weights_interval: Annotated[int, doc("publish weights every N steps")] = 1
+    update_weights_interval: Annotated[int, doc("publish weights every N steps", above=0)] = 1
     keep_weights: Annotated[
         int, doc("weight versions kept on disk: the newest N and those with a checkpoint; 0 keeps all")
     ] = 4

@@ -10,32 +10,28 @@ import json
 import math
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from schemas.errors import InvalidValue
 
 
-class Kind(enum.IntEnum):
-    """A kind of value, in the order in which a word is tried as each of them."""
+class Kind(enum.Enum):
+    """A kind of value, in the order in which a word is tried as each of them: in a sentence, in a usage, in Python."""
 
-    BOOL = 0
-    INT = 1
-    FLOAT = 2
-    JSON = 3
-    STR = 4
+    BOOL = ("true or false", "", bool)
+    INT = ("a whole number", "N", int)
+    FLOAT = ("a number", "X", float)
+    JSON = ("a JSON object", "JSON", dict)
+    STR = ("text", "TEXT", str)
+
+    def __init__(self, words: str, placeholder: str, type_: type) -> None:
+        self.words, self.placeholder, self.type = words, placeholder, type_
 
 
-KIND_NAMES = {
-    Kind.BOOL: "true or false",
-    Kind.INT: "a whole number",
-    Kind.FLOAT: "a number",
-    Kind.JSON: "a JSON object",
-    Kind.STR: "text",
-}
-_PLAIN = {bool: Kind.BOOL, int: Kind.INT, float: Kind.FLOAT, str: Kind.STR, dict: Kind.JSON}
-_PLAIN_NAMES = {"bool": Kind.BOOL, "int": Kind.INT, "float": Kind.FLOAT, "str": Kind.STR}
+_KINDS: dict[Any, Kind] = {kind.type: kind for kind in Kind}
+_KINDS_BY_NAME = {kind.type.__name__: kind for kind in Kind} | {"Dict": Kind.JSON}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +52,13 @@ class ValueType:
         if self.choices:
             one = " | ".join(str(choice) for choice in self.choices)
         else:
-            one = " or ".join(KIND_NAMES[kind] for kind in self.kinds)
+            one = " or ".join(kind.words for kind in self.kinds)
         return f"a list: {one}" if self.many and not self.scalar else one
 
 
 def merged(parts: Sequence[ValueType]) -> ValueType:
     """The union of several types."""
-    kinds = tuple(sorted({kind for part in parts for kind in part.kinds}))
+    kinds = tuple(kind for kind in Kind if any(kind in part.kinds for part in parts))
     choices = tuple(dict.fromkeys(choice for part in parts for choice in part.choices))
     return ValueType(kinds, any(p.scalar for p in parts), any(p.many for p in parts), choices)
 
@@ -75,18 +71,16 @@ def of_annotation(hint: Any) -> ValueType:
     if origin in (typing.Union, types.UnionType):
         return merged([of_annotation(one) for one in inner if one is not type(None)])
     if origin is Literal:
-        return ValueType(tuple({Kind.STR if isinstance(one, str) else Kind.INT for one in inner}), choices=inner)
+        return _one_of(inner)
     if origin is list:
         return ValueType(of_annotation(inner[0]).kinds, scalar=False, many=True)
-    return ValueType((_PLAIN[origin or hint],))
+    return ValueType((_KINDS[origin or hint],))
 
 
 def of_source(node: ast.expr) -> ValueType | None:
     """The type of an annotation in source; None where no command line can give such a value."""
     if isinstance(node, ast.Name):
-        if node.id in ("dict", "Dict"):
-            return ValueType((Kind.JSON,))
-        return ValueType((_PLAIN_NAMES[node.id],)) if node.id in _PLAIN_NAMES else None
+        return ValueType((_KINDS_BY_NAME[node.id],)) if node.id in _KINDS_BY_NAME else None
     if isinstance(node, ast.BinOp):
         return _union([node.left, node.right])
     if not isinstance(node, ast.Subscript):
@@ -98,14 +92,16 @@ def of_source(node: ast.expr) -> ValueType | None:
     if head in ("A", "Annotated"):
         return of_source(inner[0])
     if head == "Literal":
-        choices = tuple(
-            one.value for one in inner if isinstance(one, ast.Constant) and isinstance(one.value, str | int)
-        )
-        return ValueType(tuple({Kind.STR if isinstance(one, str) else Kind.INT for one in choices}), choices=choices)
+        values = [one.value for one in inner if isinstance(one, ast.Constant)]
+        return _one_of([value for value in values if isinstance(value, str | int)])
     if head in ("List", "list", "Tuple", "tuple", "set", "Set"):
         part = of_source(inner[0])
         return part and ValueType(part.kinds, scalar=False, many=True, choices=part.choices)
     return ValueType((Kind.JSON,)) if head in ("Dict", "dict") else None
+
+
+def _one_of(choices: Sequence[str | int]) -> ValueType:
+    return merged([ValueType((Kind.STR if isinstance(one, str) else Kind.INT,), choices=(one,)) for one in choices])
 
 
 def _union(nodes: list[ast.expr]) -> ValueType | None:
@@ -114,19 +110,15 @@ def _union(nodes: list[ast.expr]) -> ValueType | None:
 
 
 def parse_words(flag: str, words: Sequence[str], expected: ValueType) -> Any:
-    """The value of `words`; InvalidValue names the flag, the word and the expected type."""
+    """The value of `words`: one, unless there may be many. InvalidValue names the flag, the word and the type."""
     values = [_parse_word(flag, word, expected) for word in words]
-    if expected.many and (len(values) > 1 or not expected.scalar):
-        return values
-    if len(values) > 1:
-        raise InvalidValue(f"{flag} takes one value, not {len(values)}: {' '.join(words)}")
-    return values[0]
+    return values if expected.many and (len(values) > 1 or not expected.scalar) else values[0]
 
 
 def _parse_word(flag: str, word: str, expected: ValueType) -> Any:
     for kind in expected.kinds:
         try:
-            value = _READERS[kind](word)
+            value = _read(kind, word)
         except ValueError:
             continue
         if expected.choices and value not in expected.choices:
@@ -135,31 +127,13 @@ def _parse_word(flag: str, word: str, expected: ValueType) -> Any:
     raise InvalidValue(f"{flag} is {word!r}, and should be {expected}.")
 
 
-def _bool(word: str) -> bool:
-    return {"true": True, "false": False}[word.lower()] if word.lower() in ("true", "false") else _refuse(word)
-
-
-def _float(word: str) -> float:
-    value = float(word)
-    return value if math.isfinite(value) else _refuse(word)
-
-
-def _json(word: str) -> dict[str, Any]:
-    value = json.loads(word)
-    return value if isinstance(value, dict) else _refuse(word)
-
-
-def _refuse(word: str) -> typing.NoReturn:
-    raise ValueError(word)
-
-
-_READERS: dict[Kind, typing.Callable[[str], Any]] = {
-    Kind.BOOL: _bool,
-    Kind.INT: int,
-    Kind.FLOAT: _float,
-    Kind.JSON: _json,
-    Kind.STR: str,
-}
+def _read(kind: Kind, word: str) -> Any:
+    """Raises ValueError for a word that is no such value."""
+    read: Callable[[str], Any] = json.loads if kind in (Kind.BOOL, Kind.JSON) else kind.type
+    value = read(word.lower() if kind is Kind.BOOL else word)
+    if (kind is Kind.FLOAT and not math.isfinite(value)) or type(value) is not kind.type:
+        raise ValueError(word)
+    return value
 
 
 def fits(value: Any, expected: ValueType) -> bool:
@@ -169,5 +143,5 @@ def fits(value: Any, expected: ValueType) -> bool:
         return expected.many and all(fits(one, single) for one in value)
     if not expected.scalar or (expected.choices and value not in expected.choices):
         return False
-    kinds = {bool: {Kind.BOOL}, int: {Kind.INT, Kind.FLOAT}, float: {Kind.FLOAT}, str: {Kind.STR}, dict: {Kind.JSON}}
-    return bool(kinds.get(type(value), set()) & set(expected.kinds))
+    kind = _KINDS.get(type(value))
+    return kind in expected.kinds or (kind is Kind.INT and Kind.FLOAT in expected.kinds)

@@ -25,8 +25,6 @@ from storage.log import Readable
 from storage.open_log import open_run_log
 from storage.payloads import fetch
 
-NOT_STARTED = "the log of run {run} does not say that it was started: it is empty, or it is no run's log"
-
 
 @dataclass(frozen=True, slots=True)
 class OpenedRun:
@@ -52,21 +50,18 @@ async def open_run(where: str, runs_dir: str | Path = RUNS_DIR) -> AsyncIterator
     if is_archive(where):
         reader = await asyncio.to_thread(open_archive, where)
         log = ArchivedLog(reader, reader.run)
-        yield OpenedRun(log, await _settings(log), _fetch(reader.blobs), None, reader.url)
+        yield OpenedRun(log, settings_in_force(await _run_events(log)), _fetch(reader.blobs), None, reader.url)
         return
     folder = find_run(where, runs_dir)
     async with open_run_log(folder.path, folder.log_name()) as live:
-        settings = await _settings(live)
+        settings = settings_in_force(await _run_events(live))
         blobs = BlobStore(settings.run.blob_url or str(folder.blobs))
         yield OpenedRun(live, settings, _fetch(blobs), folder, str(folder.path))
 
 
 async def branched_of(log: Readable) -> Branched | None:
     """The run and version that a run continues; None where it begins with a base checkpoint. Raises RunNotFound."""
-    async for event in _run_events(log):
-        if isinstance(event, RunStarted):
-            return event.branched
-    raise RunNotFound(NOT_STARTED.format(run=log.run))
+    return next(event.branched for event in await _run_events(log) if isinstance(event, RunStarted))
 
 
 @contextlib.asynccontextmanager
@@ -94,18 +89,15 @@ def open_archive(where: str) -> ArchiveReader:
     return reader
 
 
-async def _settings(log: Readable) -> TrainSettings:
-    events = [event async for event in _run_events(log)]
-    if not events:
-        raise RunNotFound(NOT_STARTED.format(run=log.run))
-    return settings_in_force(events)
-
-
-async def _run_events(log: Readable) -> AsyncIterator[Event]:
+async def _run_events(log: Readable) -> list[Event]:
     """Its start and its resumptions. By whole subjects: with a wildcard a server looks through all of a long log."""
-    for cls in (RunStarted, RunResumed):
-        async for recorded in log.read(1, f"slime.{log.run}.{type_of(cls)}.run"):
-            yield recorded.envelope.event
+    subjects = [f"slime.{log.run}.{type_of(cls)}.run" for cls in (RunStarted, RunResumed)]
+    events = [recorded.envelope.event for subject in subjects async for recorded in log.read(1, subject)]
+    if not events or not isinstance(events[0], RunStarted):
+        raise RunNotFound(
+            f"the log of run {log.run} does not say that it was started: it is empty, or it is no run's log"
+        )
+    return events
 
 
 def _fetch(blobs: BlobStore) -> Fetch:

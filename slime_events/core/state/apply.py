@@ -17,7 +17,7 @@ from schemas.prompts import PromptRejected, PromptSubmitted
 from schemas.registry import EVENT_CLASSES
 from schemas.rewards import RewardAssigned, RewardFailed
 from schemas.rollouts import RolloutCompleted, RolloutFailed, RolloutProgressed, RolloutRequested, RolloutSuspended
-from schemas.runs import Branched, RunFailed, RunFinished, RunResumed, RunStarted
+from schemas.runs import RunFailed, RunFinished, RunResumed, RunStarted
 from schemas.steps import StepCommitted
 from schemas.turns import TurnBegun, TurnRecorded
 from schemas.weights import WeightsActivated, WeightsPublished
@@ -40,33 +40,52 @@ _REQUESTED, _RUNNING = SamplePhase.REQUESTED, SamplePhase.RUNNING
 _COMPLETED, _GRADED = SamplePhase.COMPLETED, SamplePhase.GRADED
 
 
-def _run_started(state: RunState, event: RunStarted, at: int, position: int) -> None:
+Rule = Callable[[RunState, Any, int], None]
+"""(state, event, position of the event in the log)"""
+_RULES: dict[type, tuple[Rule | None, bool]] = dict.fromkeys(EVENT_CLASSES, (None, False))
+"""For each event type, and partial form, but those that `_fold` handles itself: its rule, and whether it counts as
+progress of a run, as completions and rewards do. Prompts and requests do not: they may pile up while nobody works on
+them.
+"""
+_RULES |= {TurnBegun: (None, True), TurnRecorded: (None, True)}
+
+
+def _rule(kind: type[Event], *, moves: bool = False) -> Callable[[Rule], Rule]:
+    def register(rule: Rule) -> Rule:
+        _RULES[kind] = rule, moves
+        return rule
+
+    return register
+
+
+@_rule(RunStarted)
+def _run_started(state: RunState, event: RunStarted, position: int) -> None:
+    """A branch starts from the parent's version and cursors, without its open groups. Counts are of its own log."""
     state.phase = RunPhase.RUNNING
-    if event.branched is not None:
-        _begin_branch(state, event.branched)
+    if (branched := event.branched) is not None:
+        state.branched = structs.replace(branched, draws=UNSET)  # `DrawStats` folds them
+        state.version = state.next_step = branched.version
+        state.weights_digest, state.optimizer_digest = branched.weights_digest, branched.optimizer_digest
+        state.cursors = dict(branched.cursors)
 
 
-def _begin_branch(state: RunState, branched: Branched) -> None:
-    """Start from the parent's version and cursors, without its open groups. Counts are of its own log."""
-    state.branched = structs.replace(branched, draws=UNSET)  # `DrawStats` folds them
-    state.version = state.next_step = branched.version
-    state.weights_digest, state.optimizer_digest = branched.weights_digest, branched.optimizer_digest
-    state.cursors = dict(branched.cursors)
-
-
-def _run_resumed(state: RunState, event: RunResumed, at: int, position: int) -> None:
+@_rule(RunResumed)
+def _run_resumed(state: RunState, event: RunResumed, position: int) -> None:
     state.phase, state.failure, state.activated = RunPhase.RUNNING, "", {}
 
 
-def _run_finished(state: RunState, event: RunFinished, at: int, position: int) -> None:
+@_rule(RunFinished)
+def _run_finished(state: RunState, event: RunFinished, position: int) -> None:
     state.phase = RunPhase.FINISHED
 
 
-def _run_failed(state: RunState, event: RunFailed, at: int, position: int) -> None:
+@_rule(RunFailed)
+def _run_failed(state: RunState, event: RunFailed, position: int) -> None:
     state.phase, state.failure = RunPhase.FAILED, event.reason
 
 
-def _prompt_submitted(state: RunState, event: PromptSubmitted, at: int, position: int) -> None:
+@_rule(PromptSubmitted)
+def _prompt_submitted(state: RunState, event: PromptSubmitted, position: int) -> None:
     group = GroupState(
         group=event.group,
         prompt=event.tokens,
@@ -92,7 +111,8 @@ def _prompt_submitted(state: RunState, event: PromptSubmitted, at: int, position
     state.evals.setdefault(key, EvalState(dataset=event.dataset, version=version)).groups.append(event.group)
 
 
-def _prompt_rejected(state: RunState, event: PromptRejected, at: int, position: int) -> None:
+@_rule(PromptRejected)
+def _prompt_rejected(state: RunState, event: PromptRejected, position: int) -> None:
     state.counts.prompts_rejected += 1
     if event.dataset == TRAIN:  # an evaluation may read the same file and has no cursor
         _advance(state, event.source.path, event.source.offset)
@@ -108,7 +128,8 @@ def sample_of(state: RunState, sample: str) -> SampleState | None:
     return group.samples.get(sample) if group else None
 
 
-def _rollout_progressed(state: RunState, event: RolloutProgressed, at: int, position: int) -> None:
+@_rule(RolloutProgressed, moves=True)
+def _rollout_progressed(state: RunState, event: RolloutProgressed, position: int) -> None:
     sample = sample_of(state, event.sample)
     if sample is not None:
         sample.phase = _RUNNING
@@ -116,7 +137,8 @@ def _rollout_progressed(state: RunState, event: RolloutProgressed, at: int, posi
         sample.add_spans(event.spans)
 
 
-def _rollout_suspended(state: RunState, event: RolloutSuspended, at: int, position: int) -> None:
+@_rule(RolloutSuspended)
+def _rollout_suspended(state: RunState, event: RolloutSuspended, position: int) -> None:
     sample = sample_of(state, event.sample)
     if sample is not None:
         sample.phase, sample.length = SamplePhase.SUSPENDED, event.length
@@ -124,7 +146,8 @@ def _rollout_suspended(state: RunState, event: RolloutSuspended, at: int, positi
         state.counts.suspensions += 1
 
 
-def _rollout_failed(state: RunState, event: RolloutFailed, at: int, position: int) -> None:
+@_rule(RolloutFailed, moves=True)
+def _rollout_failed(state: RunState, event: RolloutFailed, position: int) -> None:
     sample = sample_of(state, event.sample)
     if sample is not None:
         sample.phase, sample.failed_as, sample.failure = SamplePhase.FAILED, event.kind, event.message
@@ -132,14 +155,16 @@ def _rollout_failed(state: RunState, event: RolloutFailed, at: int, position: in
         state.counts.samples_failed += 1
 
 
-def _reward_failed(state: RunState, event: RewardFailed, at: int, position: int) -> None:
+@_rule(RewardFailed, moves=True)
+def _reward_failed(state: RunState, event: RewardFailed, position: int) -> None:
     sample = sample_of(state, event.sample)
     if sample is not None:
         sample.phase, sample.failure = SamplePhase.UNGRADED, f"{event.kind}: {event.message}"
         state.counts.rewards_failed += 1
 
 
-def _group_accepted(state: RunState, event: GroupAccepted, at: int, position: int) -> None:
+@_rule(GroupAccepted, moves=True)
+def _group_accepted(state: RunState, event: GroupAccepted, position: int) -> None:
     group = state.groups.get(event.group)
     if group is not None:
         group.phase, group.rewards = GroupPhase.ACCEPTED, event.rewards
@@ -148,14 +173,16 @@ def _group_accepted(state: RunState, event: GroupAccepted, at: int, position: in
         state.counts.groups_accepted += 1
 
 
-def _group_rejected(state: RunState, event: GroupRejected, at: int, position: int) -> None:
+@_rule(GroupRejected, moves=True)
+def _group_rejected(state: RunState, event: GroupRejected, position: int) -> None:
     if state.groups.pop(event.group, None) is not None:
         state.counts.groups_rejected += 1
         state.broken_in_a_row = 0 if event.cause is RejectionCause.FILTER else state.broken_in_a_row + 1
         state.rejections[event.cause] = state.rejections.get(event.cause, 0) + 1
 
 
-def _batch_sealed(state: RunState, event: BatchSealed, at: int, position: int) -> None:
+@_rule(BatchSealed, moves=True)
+def _batch_sealed(state: RunState, event: BatchSealed, position: int) -> None:
     state.next_step = event.step + 1
     if state.follows:  # the groups belong to the followed run
         state.sealed[event.step] = SealedState(groups=(), digest=event.digest)
@@ -168,7 +195,8 @@ def _batch_sealed(state: RunState, event: BatchSealed, at: int, position: int) -
     state.batch_starts[event.step] = min(state.groups[group].position for group in event.groups)
 
 
-def _step_committed(state: RunState, event: StepCommitted, at: int, position: int) -> None:
+@_rule(StepCommitted, moves=True)
+def _step_committed(state: RunState, event: StepCommitted, position: int) -> None:
     sealed = state.sealed.pop(event.step, None)
     for group in sealed.groups if sealed else ():
         state.groups.pop(group, None)
@@ -177,80 +205,40 @@ def _step_committed(state: RunState, event: StepCommitted, at: int, position: in
     state.weights_digest, state.optimizer_digest = event.weights_digest, event.optimizer_digest
 
 
-def _weights_published(state: RunState, event: WeightsPublished, at: int, position: int) -> None:
+@_rule(WeightsPublished, moves=True)
+def _weights_published(state: RunState, event: WeightsPublished, position: int) -> None:
     state.published = event.version
     state.version = max(state.version, event.version)
     state.weights_digest = event.digest
 
 
-def _weights_activated(state: RunState, event: WeightsActivated, at: int, position: int) -> None:
+@_rule(WeightsActivated, moves=True)
+def _weights_activated(state: RunState, event: WeightsActivated, position: int) -> None:
     state.activated[event.engine] = event.version
 
 
-def _eval_completed(state: RunState, event: EvalCompleted, at: int, position: int) -> None:
+@_rule(EvalCompleted, moves=True)
+def _eval_completed(state: RunState, event: EvalCompleted, position: int) -> None:
     done = state.evals.pop(event.entity(), None)
     for group in done.groups if done else ():
         state.groups.pop(group, None)
     state.eval_means[event.dataset] = event.mean
 
 
-def _checkpoint_saved(state: RunState, event: CheckpointSaved, at: int, position: int) -> None:
+@_rule(CheckpointSaved, moves=True)
+def _checkpoint_saved(state: RunState, event: CheckpointSaved, position: int) -> None:
     state.counts.checkpoints += 1
     state.batch_starts = {step: start for step, start in state.batch_starts.items() if step >= event.version}
 
 
-def _archive_sealed(state: RunState, event: ArchiveSealed, at: int, position: int) -> None:
+@_rule(ArchiveSealed)
+def _archive_sealed(state: RunState, event: ArchiveSealed, position: int) -> None:
     state.counts.segments += 1
 
 
-def _worker_lost(state: RunState, event: WorkerLost, at: int, position: int) -> None:
+@_rule(WorkerLost)
+def _worker_lost(state: RunState, event: WorkerLost, position: int) -> None:
     state.activated.pop(event.worker, None)
-
-
-Rule = Callable[[RunState, Any, int, int], None]
-"""(state, event, at, position): at is the writer's clock, UTC nanoseconds; position is the event's in the log."""
-RULES: dict[type[Event], Rule] = {
-    RunStarted: _run_started,
-    RunResumed: _run_resumed,
-    RunFinished: _run_finished,
-    RunFailed: _run_failed,
-    PromptSubmitted: _prompt_submitted,
-    PromptRejected: _prompt_rejected,
-    RolloutProgressed: _rollout_progressed,
-    RolloutSuspended: _rollout_suspended,
-    RolloutFailed: _rollout_failed,
-    RewardFailed: _reward_failed,
-    GroupAccepted: _group_accepted,
-    GroupRejected: _group_rejected,
-    BatchSealed: _batch_sealed,
-    StepCommitted: _step_committed,
-    WeightsPublished: _weights_published,
-    WeightsActivated: _weights_activated,
-    EvalCompleted: _eval_completed,
-    CheckpointSaved: _checkpoint_saved,
-    ArchiveSealed: _archive_sealed,
-    WorkerLost: _worker_lost,
-}
-
-
-MOVES = (
-    RolloutProgressed,
-    RolloutFailed,
-    TurnBegun,
-    TurnRecorded,
-    RewardFailed,
-    GroupAccepted,
-    GroupRejected,
-    BatchSealed,
-    StepCommitted,
-    WeightsPublished,
-    WeightsActivated,
-    EvalCompleted,
-    CheckpointSaved,
-)
-"""Events that count as progress of a run, beside completions and rewards. Prompts and requests do not: they may pile
-up while nobody works on them.
-"""
 
 
 def apply(state: RunState, recorded: Recorded) -> None:
@@ -313,7 +301,7 @@ def _fold(state: RunState, events: Sequence[FoldedEvent], first: int) -> None:
         else:
             rule, moves = _RULES[kind]
             if rule is not None:
-                rule(state, event, entry.at, position)
+                rule(state, event, position)
             if moves:
                 moved = position
     state.events, state.moved = position, moved
@@ -341,6 +329,4 @@ def _join(state: RunState, event: RolloutCompleted) -> None:
         state.groups[event.group].samples = dict(sorted(samples.items(), key=lambda item: place_of(item[0])))
 
 
-_RULES: dict[type, tuple[Rule | None, bool]] = {kind: (RULES.get(kind), kind in MOVES) for kind in EVENT_CLASSES}
 _RULES |= {short: _RULES[kind] for kind, short in (PARTIAL_EVENTS | PARTIAL_DECISIONS).items()}
-"""For each other event and partial form: its rule, and whether it counts as progress."""

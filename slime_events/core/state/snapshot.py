@@ -8,7 +8,7 @@ import contextlib
 import hashlib
 import logging
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import msgspec
 import zstandard
@@ -47,10 +47,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         return hashlib.sha256(bytes.fromhex(self.before) + last).hexdigest() == self.state.chain
 
 
-class Unusable(NamedTuple):
+class Unusable(Exception):
     """Why a file holds no usable snapshot."""
-
-    reason: str
 
 
 def encode_snapshot(state: RunState, before: str) -> bytes:
@@ -64,20 +62,20 @@ def pack(encoded: bytes) -> bytes:
     return MAGIC + hashlib.sha256(body).digest() + body
 
 
-def unpack(data: bytes, kind: type[T] = Snapshot) -> T | Unusable:  # type: ignore[assignment]
-    """The snapshot (or another packed struct with a `fold`) in a file's bytes, if it is intact and of these rules."""
+def unpack(data: bytes, kind: type[T]) -> T:
+    """The snapshot, or another packed struct with a `fold`. Raises Unusable where it is damaged or of other rules."""
     head = len(MAGIC) + hashlib.sha256().digest_size
     digest, body = data[len(MAGIC) : head], data[head:]
     if not data.startswith(MAGIC) or hashlib.sha256(body).digest() != digest:
-        return Unusable("it is damaged")
+        raise Unusable("it is damaged")
     plain = zstandard.ZstdDecompressor().decompress(body)
     fold = msgspec.msgpack.decode(plain, type=_Fold).fold
     if fold != FOLD:
-        return Unusable(f"it was folded by rules {fold}, this version folds by rules {FOLD}")
+        raise Unusable(f"it was folded by rules {fold}, this version folds by rules {FOLD}")
     try:
         return msgspec.msgpack.decode(plain, type=kind)
     except msgspec.DecodeError as error:
-        return Unusable(f"it holds another state than its rules say: {error}")
+        raise Unusable(f"it holds another state than its rules say: {error}") from error
 
 
 class _Fold(msgspec.Struct, frozen=True):
@@ -122,12 +120,13 @@ class Snapshots:
     async def newest(self, events: EventLog) -> Snapshot | None:
         """The newest snapshot of this log; others are skipped with a warning."""
         for path in self._paths():
-            found = await asyncio.to_thread(_read, path)
-            if isinstance(found, Snapshot):
-                found = await _checked(found, events)
-            if isinstance(found, Snapshot):
-                return found
-            log.warning("snapshot %s is not used: %s", path, found.reason)
+            try:
+                snapshot = unpack(await asyncio.to_thread(path.read_bytes), Snapshot)
+                await _check(snapshot, events)
+            except (Unusable, OSError) as error:
+                log.warning("snapshot %s is not used: %s", path, error)
+            else:
+                return snapshot
         return None
 
     def _paths(self) -> list[Path]:
@@ -135,21 +134,13 @@ class Snapshots:
         return sorted(self._folder.glob(f"*{SUFFIX}"), reverse=True)
 
 
-def _read(path: Path) -> Snapshot | Unusable:
-    try:
-        return unpack(path.read_bytes())
-    except OSError as error:
-        return Unusable(f"it cannot be read: {error}")
-
-
-async def _checked(snapshot: Snapshot, events: EventLog) -> Snapshot | Unusable:
-    """The snapshot, if the log has the event at its position that it chains to."""
+async def _check(snapshot: Snapshot, events: EventLog) -> None:
+    """Raises Unusable where the log has not the event at its position that it chains to."""
     if snapshot.state.run != events.run:
-        return Unusable(f"it is of run {snapshot.state.run}")
+        raise Unusable(f"it is of run {snapshot.state.run}")
     async with contextlib.aclosing(events.read(snapshot.position)) as read:  # type: ignore[type-var]
         last = await anext(read, None)
     if last is None:
-        return Unusable(f"the log ends before its position {snapshot.position}")
+        raise Unusable(f"the log ends before its position {snapshot.position}")
     if not snapshot.is_followed_by(last.data):
-        return Unusable(f"the log has another history up to position {snapshot.position}")
-    return snapshot
+        raise Unusable(f"the log has another history up to position {snapshot.position}")

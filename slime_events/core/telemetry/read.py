@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from schemas.errors import DataError
-from slime_events.core.telemetry import names
 from slime_events.core.telemetry.span import Span, from_otlp_json
 
 _SHOWN = (
-    names.RL_SAMPLE,
-    names.RL_DATASET,
-    names.RL_SOURCE,
-    names.RL_ENGINE,
-    names.GEN_AI_USAGE_OUTPUT_TOKENS,
-    names.GEN_AI_RESPONSE_FINISH_REASONS,
-    names.RL_WEIGHTS_VERSIONS,
-    names.RL_REWARD,
-    names.RL_ACCEPTED,
-    names.RL_REASON,
-    names.RL_STEP,
-    names.RL_SAMPLES,
-    names.RL_WEIGHTS_VERSION,
+    *("rl.sample.id", "rl.dataset", "rl.source.path", "rl.engine.id", "gen_ai.usage.output_tokens"),
+    *("gen_ai.response.finish_reasons", "rl.weights.versions", "rl.reward.value", "rl.accepted", "rl.reason"),
+    *("rl.step", "rl.sample.count", "rl.weights.version"),
 )
 
 
@@ -102,26 +91,22 @@ def render(trees: Sequence[SpanTree]) -> str:
     if not trees:
         return "no spans"
     begin = min(tree.span.start_ns for tree in trees)
-    lines: list[str] = []
-    for tree in trees:
-        _render(tree, begin, "", "", lines)
-    return "\n".join(lines)
+    return "\n".join(line for tree in trees for line in _lines(tree, begin, "", ""))
 
 
-def _render(tree: SpanTree, begin: int, first: str, rest: str, lines: list[str]) -> None:
+def _lines(tree: SpanTree, begin: int, first: str, rest: str) -> Iterator[str]:
     span = tree.span
-    label = f"{first}{span.name}"
     took = (span.end_ns - span.start_ns) / 1e9
     shown = " ".join(
         f"{key.split('.', 1)[1]}={_plain(span.attributes[key])}" for key in _SHOWN if key in span.attributes
     )
     error = f" FAILED {span.error}" if span.error is not None else ""
     other = f" (trace {span.trace:032x})" if tree.linked else ""
-    lines.append(f"{label:<24} +{(span.start_ns - begin) / 1e9:9.3f} s {took:8.3f} s  {shown}{error}{other}".rstrip())
-    for i, child in enumerate(tree.children):
-        last = i == len(tree.children) - 1
-        branch = "⇢ " if child.linked else "─ "
-        _render(child, begin, f"{rest}{'└' if last else '├'}{branch}", f"{rest}{'   ' if last else '│  '}", lines)
+    label = f"{first}{span.name}"
+    yield f"{label:<24} +{(span.start_ns - begin) / 1e9:9.3f} s {took:8.3f} s  {shown}{error}{other}".rstrip()
+    for child in tree.children:
+        last, branch = child is tree.children[-1], "⇢ " if child.linked else "─ "
+        yield from _lines(child, begin, f"{rest}{'└' if last else '├'}{branch}", f"{rest}{'   ' if last else '│  '}")
 
 
 def _plain(value: object) -> str:

@@ -4,7 +4,6 @@ Trace and span ids follow from names, so every process and every reader of the l
 one trace, a weight version has one; a span's id follows from the run and its key (`submit/<group>`).
 """
 
-import enum
 import functools
 import hashlib
 import re
@@ -13,10 +12,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from slime_events.core.telemetry.names import RENAMED
-
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _LOW_64 = 2**64 - 1
+_PRODUCER = 4
+"""OTLP's kind of a span that ends with a message."""
 KEPT = 1024
 """Cached ids: those of an event are needed again for its span, those of a group for each of its samples."""
 
@@ -32,11 +31,6 @@ class SpanContext(NamedTuple):
 def trace_id(run: str, group: str) -> int:
     """The trace of a group: 128 bits."""
     return int.from_bytes(_digest(run, group)[:16], "big")
-
-
-def version_trace_id(run: str, version: int) -> int:
-    """The trace of a weight version, from the batch that it was made of to the engines that run it."""
-    return trace_id(run, f"version/{version}")
 
 
 @functools.lru_cache(KEPT)
@@ -68,16 +62,21 @@ def _digest(*parts: str) -> bytes:
     return hashlib.sha256("\x1f".join(parts).encode()).digest()
 
 
+RENAMED: dict[str, str] = {
+    "rl.run": "rl.run.id",
+    "rl.group": "rl.group.id",
+    "rl.sample": "rl.sample.id",
+    "rl.engine": "rl.engine.id",
+    "rl.source": "rl.source.path",
+    "rl.weights.parent": "rl.weights.parent.version",
+    "rl.reward": "rl.reward.value",
+    "rl.filter": "rl.filter.name",
+    "rl.samples": "rl.sample.count",
+    "rl.tokens": "rl.token.count",
+}
+"""Names in span files of earlier releases, which no attribute may have again: a namespace is no attribute."""
+
 Attribute: TypeAlias = str | bool | int | float | Sequence[str] | Sequence[int]
-
-
-class SpanKind(enum.IntEnum):
-    """OTLP's numbers."""
-
-    INTERNAL = 1
-    CLIENT = 3
-    PRODUCER = 4
-    CONSUMER = 5
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,7 +90,6 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
     parent: int | None = None
     attributes: Mapping[str, Attribute] = {}
     links: Sequence[SpanContext] = ()
-    kind: SpanKind = SpanKind.INTERNAL
     error: str | None = None
 
     @property
@@ -105,8 +103,8 @@ def to_otlp_json(span: Span) -> dict[str, Any]:
     plain: dict[str, Any] = {
         "traceId": f"{span.trace:032x}",
         "spanId": f"{span.span:016x}",
-        "name": str(span.name),
-        "kind": int(span.kind),
+        "name": span.name,
+        "kind": _PRODUCER,
         "startTimeUnixNano": str(span.start_ns),
         "endTimeUnixNano": str(span.end_ns),
         "attributes": [{"key": key, "value": _wrap(value)} for key, value in span.attributes.items()],
@@ -133,7 +131,6 @@ def from_otlp_json(plain: Mapping[str, Any]) -> Span:
         parent=int(parent, 16) if parent else None,
         attributes={RENAMED.get(e["key"], e["key"]): _unwrap(e["value"]) for e in plain.get("attributes", ())},
         links=tuple(SpanContext(int(e["traceId"], 16), int(e["spanId"], 16)) for e in plain.get("links", ())),
-        kind=SpanKind(plain.get("kind", 1)),
         error=status.get("message", "") if status.get("code") == 2 else None,
     )
 

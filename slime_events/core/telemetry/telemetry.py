@@ -14,9 +14,8 @@ from typing import Any, Protocol
 import msgspec
 
 from schemas.envelope import Envelope
-from slime_events.core.telemetry import names
 from slime_events.core.telemetry.event_spans import span_of
-from slime_events.core.telemetry.span import Span, SpanKind, sampled, to_otlp_json
+from slime_events.core.telemetry.span import Span, to_otlp_json
 from storage.log import Append, EventLog
 
 logger = logging.getLogger(__name__)
@@ -80,20 +79,19 @@ class OtlpExporter:
 
     def _convert(self, span: Span) -> Any:
         from opentelemetry.sdk.trace import ReadableSpan
-        from opentelemetry.trace import Link, SpanContext, Status, StatusCode, TraceFlags
-        from opentelemetry.trace import SpanKind as OtelKind
+        from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
         def context(trace: int, span_id: int) -> Any:
             return SpanContext(trace, span_id, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
 
         return ReadableSpan(
-            name=str(span.name),
+            name=span.name,
             context=context(span.trace, span.span),
             parent=context(span.trace, span.parent) if span.parent is not None else None,
             resource=self._resource,
             attributes=dict(span.attributes),
             links=[Link(context(link.trace, link.span)) for link in span.links],
-            kind=OtelKind[SpanKind(span.kind).name],
+            kind=SpanKind.PRODUCER,
             status=Status(StatusCode.ERROR, span.error) if span.error is not None else Status(),
             start_time=span.start_ns,
             end_time=span.end_ns,
@@ -119,8 +117,9 @@ class Telemetry:
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._stopping = False
-        self._dropped = 0
-        self._exported = 0
+        self.dropped = 0
+        """Spans that did not arrive: the queue was full, the exporter failed, or the end came first."""
+        self.exported = 0
         self._thread = threading.Thread(target=self._run, args=(exporter,), name="telemetry", daemon=True)
         if exporter is not None:
             self._thread.start()
@@ -132,7 +131,7 @@ class Telemetry:
         share: of group traces that are kept, 0 to 1. For the file of a run folder see `span_file`.
         """
         resource: dict[str, str | int] = {"service.namespace": "slime-events", "service.name": role}
-        resource |= {names.RL_RUN: run, "process.pid": os.getpid()}
+        resource |= {"rl.run.id": run, "process.pid": os.getpid()}
         exporter: SpanExporter | None = None
         if share > 0 and endpoint:
             exporter = OtlpExporter(endpoint, resource)
@@ -140,46 +139,18 @@ class Telemetry:
             exporter = FileExporter(file, resource)
         return cls(exporter, share)
 
-    @property
-    def dropped(self) -> int:
-        """Spans that did not arrive: the queue was full, the exporter failed, or the end came first."""
-        return self._dropped
-
-    @property
-    def exported(self) -> int:
-        """Spans that arrived."""
-        return self._exported
-
     def record_event(self, envelope: Envelope) -> bool:
         """Record the span that an appended event ends; whether there is one and it was queued."""
-        if self._share <= 0:
-            return False
         span = span_of(envelope, self._share)
-        return span is not None and self._enqueue(span)
+        return span is not None and self.record(span)
 
     def record(self, span: Span) -> bool:
-        """Record a finished span of something that is no event; whether it is sampled and was queued."""
-        return self._share > 0 and sampled(span.trace, self._share) and self._enqueue(span)
-
-    def shutdown(self, deadline_s: float = 5.0) -> bool:
-        """Export what is queued; whether all arrived within the deadline. What did not is counted as dropped."""
-        if self._exporter is None or self._stopping:
-            return self._dropped == 0
-        self._stopping = True
-        self._wake.set()
-        self._thread.join(deadline_s)
-        # Where the exporter hangs, the thread is left behind: it is a daemon and ends with the process.
-        with self._lock:
-            self._dropped += len(self._queue)
-            self._queue.clear()
-        if self._dropped:
-            logger.warning("%d spans were dropped, %d exported", self._dropped, self._exported)
-        return self._dropped == 0 and not self._thread.is_alive()
-
-    def _enqueue(self, span: Span) -> bool:
+        """Record a span; whether it was queued."""
+        if self._exporter is None:
+            return False
         with self._lock:
             if self._stopping or len(self._queue) >= self._limit:
-                self._dropped += 1
+                self.dropped += 1
                 return False
             self._queue.append(span)
             full = len(self._queue) == BATCH_SPANS
@@ -187,24 +158,34 @@ class Telemetry:
             self._wake.set()
         return True
 
+    def shutdown(self, deadline_s: float = 5.0) -> bool:
+        """Export what is queued; whether all arrived within the deadline. What did not is counted as dropped."""
+        if self._exporter is None or self._stopping:
+            return self.dropped == 0
+        self._stopping = True
+        self._wake.set()
+        self._thread.join(deadline_s)
+        # Where the exporter hangs, the thread is left behind: it is a daemon and ends with the process.
+        with self._lock:
+            self.dropped += len(self._queue)
+            self._queue.clear()
+        if self.dropped:
+            logger.warning("%d spans were dropped, %d exported", self.dropped, self.exported)
+        return self.dropped == 0 and not self._thread.is_alive()
+
     def _run(self, exporter: SpanExporter) -> None:
-        while True:
-            batch = self._take()
+        while self._queue or not self._stopping:
+            with self._lock:
+                batch = [self._queue.popleft() for _ in range(min(BATCH_SPANS, len(self._queue)))]
             if batch:
                 self._export(exporter, batch)
-            elif self._stopping:
-                break
             else:
                 self._wake.wait(PAUSE_S)
                 self._wake.clear()
         try:
-            exporter.close(self._dropped)
+            exporter.close(self.dropped)
         except OSError as error:
             logger.warning("the span exporter did not close: %s", error)
-
-    def _take(self) -> list[Span]:
-        with self._lock:
-            return [self._queue.popleft() for _ in range(min(BATCH_SPANS, len(self._queue)))]
 
     def _export(self, exporter: SpanExporter, batch: list[Span]) -> None:
         try:
@@ -214,9 +195,9 @@ class Telemetry:
             arrived = False
         with self._lock:
             if arrived:
-                self._exported += len(batch)
+                self.exported += len(batch)
             else:
-                self._dropped += len(batch)
+                self.dropped += len(batch)
 
 
 def span_file(run_folder: Path, role: str, pid: int) -> Path:

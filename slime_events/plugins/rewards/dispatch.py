@@ -113,14 +113,13 @@ def built_in(rm_type: str | None, key: str | None = None) -> Grader:
     So `boxed_math` and `boxed_deepscaler`, which look for a box themselves, are always 0, as in slime.
     """
     name = (rm_type or "").strip()
-    known = (
-        f"--rm-type takes {', '.join(sorted([*GRADERS, REMOTE]))} or boxed_ before one; --custom-rm-path takes your own"
-    )
-    if not name:
-        raise UnknownGrader(f"no grader: {known}")
     base = name.removeprefix(BOXED)
     if base not in GRADERS:
-        raise UnknownGrader(f"no grader is called {name!r}: {known}")
+        known = ", ".join(sorted([*GRADERS, REMOTE]))
+        raise UnknownGrader(
+            f"no grader{f' is called {name!r}' if name else ''}: --rm-type takes {known} or boxed_ before one; "
+            "--custom-rm-path takes your own"
+        )
     grade = GRADERS[base]
 
     def function(_: Any, sample: Sample) -> Any:

@@ -13,7 +13,7 @@ import msgspec
 from schemas.rewards import RewardFailureKind
 from slime_events.core.config.reward import RewardSettings
 from slime_events.plugins.rewards.dispatch import IMMEDIATE, REMOTE, grader_name, reward_key
-from slime_events.plugins.rewards.outcome import Outcome, RewardFailure
+from slime_events.plugins.rewards.outcome import Outcome, failure, signed
 from slime_events.plugins.rewards.pool import GraderPool
 from slime_events.plugins.rewards.worker import InlineGrader
 from slime_events.plugins.sample import Sample
@@ -53,11 +53,6 @@ class Graders:
     async def __aexit__(self, *_: object) -> None:
         await self._parts.aclose()
 
-    @property
-    def pids(self) -> list[int]:
-        """Process ids of the pool that run now."""
-        return self._pool.pids
-
     async def _start_pool(self) -> GraderPool:
         async with self._starting:
             if not self._pool_started:
@@ -75,9 +70,9 @@ class Graders:
 
     async def grade_group(self, samples: Sequence[Sample], *, evaluation: bool = False) -> list[Outcome]:
         """Grade a group: as a whole by the user's function under --group-rm, else sample by sample."""
-        if not (self._settings.group_rm and self._settings.custom_rm_path):
-            return await self.grade(samples, evaluation=evaluation)
-        return await (await self._start_pool()).grade_group(samples, evaluation=evaluation)
+        if self._settings.group_rm and self._settings.custom_rm_path:
+            return await (await self._start_pool()).grade_group(samples, evaluation=evaluation)
+        return await self.grade(samples, evaluation=evaluation)
 
     async def _grade(self, sample: Sample, evaluation: bool) -> Outcome:
         name = grader_name(self._settings, sample)
@@ -85,6 +80,6 @@ class Graders:
             return (await (await self._start_pool()).grade([sample], evaluation=evaluation))[0]
         if self._judge is None:
             message = f"the sample's metadata names the grader {name}, and the run has no --rm-url"
-            return RewardFailure(kind=RewardFailureKind.RAISED, message=message, grader=name)
+            return signed(failure(RewardFailureKind.RAISED, message), name, "")
         outcome: Outcome = await self._judge.grade(name, sample, reward_key(self._settings, evaluation=evaluation))
         return outcome

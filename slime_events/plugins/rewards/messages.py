@@ -26,17 +26,14 @@ class Setup(msgspec.Struct, frozen=True):
 
 
 class Job(msgspec.Struct, frozen=True):
-    """One call of a grader: a single sample, or a group that is graded as a whole."""
+    """One call of a grader: a single sample, or a group that is graded as a whole.
+
+    A batch is a list of them, each encoded apart, so that it can be sent again without its neighbours.
+    """
 
     samples: list[Sample]
     group: bool = False
     evaluation: bool = False
-
-
-class Batch(msgspec.Struct, frozen=True):
-    """Jobs to grade, each encoded apart, so that they can be sent again without their neighbours."""
-
-    jobs: list[msgspec.Raw]
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):

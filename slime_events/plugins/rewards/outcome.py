@@ -39,80 +39,59 @@ Outcome = Graded | RewardFailure
 
 def outcome_event(sample: str, group: str, outcome: Outcome) -> Event:
     """A sample's outcome as an event."""
-    if isinstance(outcome, Graded):
-        return RewardAssigned(
-            sample=sample,
-            group=group,
-            value=outcome.value,
-            grader=outcome.grader,
-            grader_digest=outcome.grader_digest,
-            detail=outcome.detail or None,
-            seconds=outcome.seconds,
-        )
-    return RewardFailed(sample=sample, group=group, **msgspec.structs.asdict(outcome))
+    fields = msgspec.structs.asdict(outcome)
+    if isinstance(outcome, RewardFailure):
+        return RewardFailed(sample=sample, group=group, **fields)
+    return RewardAssigned(sample=sample, group=group, **fields | {"detail": outcome.detail or None})
 
 
-class Value(msgspec.Struct, frozen=True):
-    """A finite reward out of a grader's return value, with the dict that held it."""
-
-    value: float
-    detail: dict[str, Any]
-
-
-class NoValue(msgspec.Struct, frozen=True):
-    """Why a grader's return value is no reward."""
-
-    kind: RewardFailureKind
-    message: str
-
-
-def value_of(returned: Any, key: str | None) -> Value | NoValue:
+def value_of(returned: Any, key: str | None) -> Outcome:
     """The reward in `returned`: a number, a bool, a numpy or torch scalar, or `returned[key]` of a dict."""
     detail: dict[str, Any] = {}
     if isinstance(returned, dict):
         detail = plain(returned)
         if not key:
-            return NoValue(
+            return failure(
                 RewardFailureKind.NO_KEY,
                 f"the grader returned a dict with {_keys(returned)}: name the one that is the reward with --reward-key",
             )
         if key not in returned:
-            return NoValue(
+            return failure(
                 RewardFailureKind.NO_KEY, f"the grader's dict has no --reward-key {key!r}, but {_keys(returned)}"
             )
         returned = returned[key]
     return _number(returned, detail)
 
 
-def outcome_of(returned: Any, key: str | None, *, grader: str, grader_digest: str, seconds: float = 0.0) -> Outcome:
-    """The outcome of a grader that returned this. key: see `value_of`."""
-    value = value_of(returned, key)
-    if isinstance(value, NoValue):
-        return RewardFailure(
-            kind=value.kind, message=value.message, seconds=seconds, grader=grader, grader_digest=grader_digest
-        )
-    return Graded(value=value.value, detail=value.detail, seconds=seconds, grader=grader, grader_digest=grader_digest)
+def signed(outcome: Outcome, grader: str, digest: str, seconds: float = 0.0) -> Outcome:
+    """The outcome with who graded, and how long it took."""
+    return msgspec.structs.replace(outcome, grader=grader, grader_digest=digest, seconds=seconds)
 
 
-def _number(returned: Any, detail: dict[str, Any]) -> Value | NoValue:
+def failure(kind: RewardFailureKind, message: str) -> RewardFailure:
+    """By no grader yet. A long message is cut."""
+    return RewardFailure(kind=kind, message=message[:2000])
+
+
+def _number(returned: Any, detail: dict[str, Any]) -> Outcome:
     if returned is None:
-        return NoValue(RewardFailureKind.NONE, "the grader returned None")
+        return failure(RewardFailureKind.NONE, "the grader returned None")
     number = returned
     if not isinstance(returned, bool | int | float) and callable(getattr(returned, "item", None)):
         try:
             number = returned.item()
         except (ValueError, RuntimeError) as error:  # an array or tensor of several elements
-            return NoValue(RewardFailureKind.WRONG_TYPE, f"the grader returned more than one number: {error}")
+            return failure(RewardFailureKind.WRONG_TYPE, f"the grader returned more than one number: {error}")
     if not isinstance(number, bool | int | float):
         kind = type(returned).__name__
-        return NoValue(RewardFailureKind.WRONG_TYPE, f"the grader returned {kind} {str(returned)[:80]!r}, not a number")
+        return failure(RewardFailureKind.WRONG_TYPE, f"the grader returned {kind} {str(returned)[:80]!r}, not a number")
     try:
         value = float(number)
     except OverflowError:
         value = math.inf
     if not math.isfinite(value):
-        return NoValue(RewardFailureKind.NOT_A_NUMBER, f"the grader returned {value}")
-    return Value(value, detail)
+        return failure(RewardFailureKind.NOT_A_NUMBER, f"the grader returned {value}")
+    return Graded(value=value, detail=detail)
 
 
 def _keys(returned: dict[Any, Any]) -> str:

@@ -25,7 +25,7 @@ from schemas.errors import SlimeEventsError
 from schemas.rewards import RewardFailureKind
 from slime_events.core.config.reward import RewardSettings
 from slime_events.plugins.rewards import messages
-from slime_events.plugins.rewards.outcome import Outcome, RewardFailure
+from slime_events.plugins.rewards.outcome import Outcome, failure, signed
 from slime_events.plugins.rewards.process import GraderProcess, KilledWhileLoading
 from slime_events.plugins.sample import Sample
 from storage.cancellation import end_all
@@ -34,25 +34,28 @@ BATCH = 32
 """Jobs that a process gets at a time; small enough that a stuck one does not hold many behind it."""
 CONCURRENT_BATCH = 256
 """The same for an async grader, whose jobs run side by side."""
+START_DEADLINE_S = 60.0
 STARTS = 3
 """Starts of a process before a signal that ends it while it loads counts as the grader's fault."""
 GRACE = 0.25
 """Seconds beyond the limit before a process is killed, so that an async grader's own limit ends it first."""
 
 
+def _future() -> asyncio.Future[list[Outcome]]:
+    return asyncio.get_running_loop().create_future()
+
+
+@dataclasses.dataclass(eq=False, slots=True)
 class PendingJob:
     """A job on its way to a process. payload: its encoded form; future: its outcomes; deaths: how often a process died
     on it; alone: it is sent without others.
     """
 
-    __slots__ = ("alone", "deaths", "future", "payload", "samples")
-
-    def __init__(self, payload: bytes, samples: int) -> None:
-        self.payload = msgspec.Raw(payload)
-        self.samples = samples
-        self.future: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
-        self.deaths = 0
-        self.alone = False
+    payload: bytes
+    samples: int
+    deaths: int = 0
+    alone: bool = False
+    future: asyncio.Future[list[Outcome]] = dataclasses.field(default_factory=_future)
 
     def resolve(self, outcomes: list[Outcome]) -> None:
         """Set the outcomes; later ones are ignored."""
@@ -61,10 +64,8 @@ class PendingJob:
 
     def fail(self, kind: RewardFailureKind, message: str, ready: messages.Ready, seconds: float = 0.0) -> None:
         """The same failure for each of its samples. ready: of the process whose grader it was."""
-        failure = RewardFailure(
-            kind=kind, message=message, seconds=seconds, grader=ready.grader, grader_digest=ready.digest
-        )
-        self.resolve([failure] * self.samples)
+        failed = signed(failure(kind, message), ready.grader, ready.digest, seconds)
+        self.resolve([failed] * self.samples)
 
 
 def slim(sample: Sample, settings: RewardSettings) -> Sample:
@@ -88,12 +89,10 @@ class GraderPool:
         args: Mapping[str, Any] | None = None,
         user_dir: Path | None = None,
         log: Path | None = None,
-        start_deadline: float = 60.0,
     ) -> None:
         self._settings = settings
         self._setup = messages.Setup(settings, dict(args or {}), str((user_dir or Path.cwd()).resolve()))
         self._log = log
-        self._start_deadline = start_deadline
         self._queue: deque[PendingJob] = deque()
         self._arrived = asyncio.Event()
         self._processes: dict[int, GraderProcess] = {}
@@ -126,25 +125,18 @@ class GraderPool:
     @property
     def pids(self) -> list[int]:
         """Process ids of the graders that run now."""
-        return [process.pid for process in self._processes.values()]
+        return [process.child.pid for process in self._processes.values()]
 
-    async def grade(
-        self, samples: Sequence[Sample], *, evaluation: bool = False, deadline: float | None = None
-    ) -> list[Outcome]:
+    async def grade(self, samples: Sequence[Sample], *, evaluation: bool = False) -> list[Outcome]:
         """Grade each sample by itself; outcomes in the samples' order. An error in a grader is an outcome.
 
-        evaluation: use --eval-reward-key. deadline: seconds for the whole call, beside each sample's own limit; what
-        is not graded by then fails as `timeout`. Raises only where grader processes can no longer be started.
+        evaluation: use --eval-reward-key. Raises only where grader processes can no longer be started.
         """
-        return await self._grade([([sample], False) for sample in samples], evaluation, deadline)
+        return await self._grade([([sample], False) for sample in samples], evaluation)
 
-    async def grade_group(
-        self, samples: Sequence[Sample], *, evaluation: bool = False, deadline: float | None = None
-    ) -> list[Outcome]:
-        """Grade a group: as a whole by the user's function under --group-rm, else sample by sample."""
-        if not (self._settings.group_rm and self._settings.custom_rm_path):
-            return await self.grade(samples, evaluation=evaluation, deadline=deadline)
-        return await self._grade([(list(samples), True)], evaluation, deadline)
+    async def grade_group(self, samples: Sequence[Sample], *, evaluation: bool = False) -> list[Outcome]:
+        """Grade a group as a whole by the user's function of --group-rm."""
+        return await self._grade([(list(samples), True)], evaluation)
 
     async def close(self, deadline: float = 1.0) -> None:
         """End all processes; what is not graded fails as `worker_died`. Nothing is left running."""
@@ -155,9 +147,7 @@ class GraderPool:
         while self._queue:
             self._queue.popleft().fail(RewardFailureKind.WORKER_DIED, "the grader pool was closed", self.ready)
 
-    async def _grade(
-        self, calls: Sequence[tuple[list[Sample], bool]], evaluation: bool, deadline: float | None
-    ) -> list[Outcome]:
+    async def _grade(self, calls: Sequence[tuple[list[Sample], bool]], evaluation: bool) -> list[Outcome]:
         if self._broken is not None:
             raise self._broken
         jobs = [self._enqueue(samples, group, evaluation) for samples, group in calls]
@@ -165,11 +155,10 @@ class GraderPool:
             return []
         self._arrived.set()
         try:
-            await asyncio.wait([job.future for job in jobs], timeout=deadline)
+            await asyncio.wait([job.future for job in jobs])
         finally:
             for job in jobs:
-                if not job.future.done():
-                    job.fail(RewardFailureKind.TIMEOUT, f"not graded within {deadline} s", self.ready)
+                job.future.cancel()  # of one that is not done: nobody waits for it any more
         return [outcome for job in jobs for outcome in job.future.result()]
 
     def _enqueue(self, samples: list[Sample], group: bool, evaluation: bool) -> PendingJob:
@@ -220,7 +209,7 @@ class GraderPool:
         began = time.monotonic()
         try:
             async with contextlib.aclosing(
-                process.grade([job.payload for job in batch], self._settings.rm_timeout + GRACE)
+                process.grade([msgspec.Raw(job.payload) for job in batch], self._settings.rm_timeout + GRACE)
             ) as answers:
                 async for done in answers:
                     batch[done.job].resolve(done.outcomes)
@@ -263,7 +252,7 @@ class GraderPool:
         """A process that a signal ends while it loads is started again: somebody may have killed it."""
         for tries_left in reversed(range(STARTS)):
             try:
-                self._processes[slot] = await GraderProcess.start(self._setup, self._log, self._start_deadline)
+                self._processes[slot] = await GraderProcess.start(self._setup, self._log, START_DEADLINE_S)
                 return
             except KilledWhileLoading:
                 if not tries_left:

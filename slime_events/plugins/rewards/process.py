@@ -44,7 +44,7 @@ class GraderProcess:
     def __init__(
         self, child: subprocess.Popen[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter, mark: int
     ) -> None:
-        self._child = child
+        self.child = child
         self._frames = messages.Frames(reader)
         self._writer = writer
         self._mark = mark
@@ -85,7 +85,7 @@ class GraderProcess:
             answer = _answer_decoder.decode(await self._frames.next())
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             await self.kill()
-            killed = self._child.returncode < 0
+            killed = self.child.returncode < 0
             kind = KilledWhileLoading if killed else PlugPointError
             raise kind(f"a grader process {self.ending()} while it loaded its grader") from error
         if isinstance(answer, messages.SetupFailed):
@@ -95,18 +95,13 @@ class GraderProcess:
         return answer
 
     @property
-    def pid(self) -> int:
-        """Process id."""
-        return self._child.pid
-
-    @property
     def alive(self) -> bool:
         """Still running."""
-        return self._child.poll() is None
+        return self.child.poll() is None
 
     def ending(self) -> str:
         """How it ended, in words."""
-        code = self._child.poll()
+        code = self.child.poll()
         if code is None:
             return "stopped answering"
         return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
@@ -117,7 +112,7 @@ class GraderProcess:
         Raises TimeoutError when no job was done for `limit` seconds, asyncio.IncompleteReadError or ConnectionError
         when the process died. It must then be killed.
         """
-        self._writer.write(messages.frame(messages.encode(messages.Batch(list(jobs)))))
+        self._writer.write(messages.frame(messages.encode(list(jobs))))
         for _ in jobs:
             answer = _answer_decoder.decode(await self._payload(limit))
             if not isinstance(answer, messages.Done):
@@ -140,13 +135,13 @@ class GraderProcess:
     async def kill(self, *, stack: bool = False) -> None:
         """Kill it and its children at once; it is reaped when this returns."""
         if stack and self.alive:
-            self._child.send_signal(signal.SIGUSR1)
+            self.child.send_signal(signal.SIGUSR1)
             await asyncio.sleep(STACK_SECONDS)
         self._writer.close()
         if self.alive:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._child.pid, signal.SIGKILL)
-        await asyncio.to_thread(self._child.wait)
+                os.killpg(self.child.pid, signal.SIGKILL)
+        await asyncio.to_thread(self.child.wait)
         if self._mark >= 0:
             os.close(self._mark)
             self._mark = -1
@@ -155,7 +150,7 @@ class GraderProcess:
         """Let it finish its job and exit; killed after `deadline` seconds."""
         self._writer.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            await asyncio.to_thread(self._child.wait, deadline)
+            await asyncio.to_thread(self.child.wait, deadline)
         await self.kill()
 
 

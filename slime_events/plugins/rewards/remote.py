@@ -9,14 +9,13 @@ import asyncio
 import hashlib
 import random
 import time
-from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 
 from schemas.rewards import RewardFailureKind
 from slime_events.plugins.rewards.dispatch import response_for
-from slime_events.plugins.rewards.outcome import Outcome, RewardFailure, outcome_of
+from slime_events.plugins.rewards.outcome import Outcome, RewardFailure, failure, signed, value_of
 from slime_events.plugins.sample import Sample
 
 TRIES = 10
@@ -29,12 +28,8 @@ SHOWN = 200
 """Characters of an answer in a message."""
 
 
-@dataclass(slots=True)
-class _Attempts:
-    """The requests for one reward so far. last: how the last one ended."""
-
-    count: int = 0
-    last: str = "it has not answered"
+class _Again(Exception):
+    """An answer, or none, that a retry may change."""
 
 
 class _Refused(Exception):
@@ -61,61 +56,50 @@ class RemoteJudge:
 
     async def grade(self, name: str, sample: Sample, reward_key: str | None) -> Outcome:
         """The reward of one sample, or why there is none. name: with `boxed_`, only what the last box holds is sent."""
-        question = {
-            "prompt": sample.prompt,
-            "response": response_for(name, sample.response),
-            "label": sample.label,
-        }
+        question = {"prompt": sample.prompt, "response": response_for(name, sample.response), "label": sample.label}
         async with self._room:
-            return await self._answer(name, question, reward_key)
+            begun = time.perf_counter()
+            outcome = await self._answer(question, reward_key)
+        return signed(outcome, name, self._digest, time.perf_counter() - begun)
 
-    async def _answer(self, name: str, question: dict[str, Any], reward_key: str | None) -> Outcome:
-        begun, attempts = time.perf_counter(), _Attempts()
-
-        def failure(kind: RewardFailureKind, message: str) -> RewardFailure:
-            seconds = time.perf_counter() - begun
-            return RewardFailure(
-                kind=kind, message=message[:2000], seconds=seconds, grader=name, grader_digest=self._digest
-            )
-
+    async def _answer(self, question: dict[str, Any], reward_key: str | None) -> Outcome:
+        endings: list[str] = []
         try:
             async with asyncio.timeout(self._timeout_s):
-                returned = await self._ask(question, attempts)
+                outcome = value_of(await self._ask(question, endings), reward_key)
         except TimeoutError:
-            tries = f"{attempts.count} {'try' if attempts.count == 1 else 'tries'}"
-            message = f"no reward from {self._url} within {self._timeout_s:g} s ({tries}; the last: {attempts.last})"
+            tries = f"{len(endings)} {'try' if len(endings) == 1 else 'tries'}"
+            message = f"no reward from {self._url} within {self._timeout_s:g} s ({tries}; the last: {endings[-1]})"
             return failure(RewardFailureKind.TIMEOUT, message)
         except _Refused as error:
             return failure(RewardFailureKind.RAISED, f"{self._url} {error}")
-        seconds = time.perf_counter() - begun
-        outcome = outcome_of(returned, reward_key, grader=name, grader_digest=self._digest, seconds=seconds)
         if isinstance(outcome, RewardFailure):
             return failure(outcome.kind, f"{self._url}: {outcome.message}")
         return outcome
 
-    async def _ask(self, question: dict[str, Any], attempts: _Attempts) -> Any:
+    async def _ask(self, question: dict[str, Any], endings: list[str]) -> Any:
+        """endings: gets how each request ended."""
         for number in range(TRIES):
-            attempts.count, attempts.last = number + 1, "it has not answered"
-            answer = await self._try(question, attempts)
-            if answer is not None:
-                return answer[0]
+            endings.append("it has not answered")
+            try:
+                return await self._try(question)
+            except _Again as ending:
+                endings[-1] = str(ending)
             await asyncio.sleep(min(FIRST_PAUSE_S * 2**number, LONGEST_PAUSE_S) * (0.5 + random.random()))
-        raise _Refused(f"gave no reward in {TRIES} tries; the last: {attempts.last}")
+        raise _Refused(f"gave no reward in {TRIES} tries; the last: {endings[-1]}")
 
-    async def _try(self, question: dict[str, Any], attempts: _Attempts) -> tuple[Any] | None:
-        """Its answer; None where a retry may help. Raises _Refused."""
+    async def _try(self, question: dict[str, Any]) -> Any:
+        """Its answer. Raises _Again, _Refused."""
         assert self._session is not None, "enter the judge before asking it"
         try:
             async with self._session.post(self._url, json=question) as response:
                 text = await response.text(errors="replace")
                 if response.status in TRY_AGAIN:
-                    attempts.last = f"{response.status} {response.reason}: {text[:SHOWN]}"
-                    return None
+                    raise _Again(f"{response.status} {response.reason}: {text[:SHOWN]}")
                 if response.status != 200:
                     raise _Refused(f"answered {response.status} {response.reason}: {text[:SHOWN]}")
-                return (await response.json(content_type=None),)
+                return await response.json(content_type=None)
         except ValueError as error:
             raise _Refused(f"answered what is no JSON: {error}") from error
         except (aiohttp.ClientError, OSError) as error:
-            attempts.last = f"{type(error).__name__}: {error}"
-            return None
+            raise _Again(f"{type(error).__name__}: {error}") from error

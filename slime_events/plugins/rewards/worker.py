@@ -28,12 +28,11 @@ from schemas.rewards import RewardFailureKind
 from slime_events.core.config.reward import RewardSettings
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.rewards import dispatch, messages
-from slime_events.plugins.rewards.outcome import Outcome, RewardFailure, outcome_of, plain
+from slime_events.plugins.rewards.outcome import Graded, Outcome, failure, plain, signed, value_of
 from slime_events.plugins.sample import Sample
 
 _PR_SET_PDEATHSIG = 1
-_job_decoder = msgspec.msgpack.Decoder(messages.Job)
-_batch_decoder = msgspec.msgpack.Decoder(messages.Batch)
+_batch_decoder = msgspec.msgpack.Decoder(list[messages.Job])
 
 
 class OverLimit(Exception):
@@ -99,8 +98,12 @@ class Worker:
         """Grade all jobs; `answer` gets each as it is done, in any order."""
         waiting = []
         for number, job in enumerate(jobs):
-            grader = self._grader(job)
-            if isinstance(grader, dispatch.Grader) and grader.concurrent:
+            try:
+                grader = self._grader(job)
+            except SlimeEventsError as error:
+                answer(messages.Done(number, [failure(RewardFailureKind.RAISED, str(error))] * len(job.samples)))
+                continue
+            if grader.concurrent:
                 waiting.append((number, job, grader))
                 continue
             self._mark(number)
@@ -110,40 +113,32 @@ class Worker:
         if waiting:
             self._loop.run_until_complete(self._grade_side_by_side(waiting, answer))
 
-    def _grader(self, job: messages.Job) -> dispatch.Grader | SlimeEventsError:
-        try:
-            evaluation, folder = job.evaluation, self._folder
-            if job.group and (grader := dispatch.resolve_group(self._settings, evaluation=evaluation, user_dir=folder)):
-                return grader
-            return dispatch.resolve(self._settings, job.samples[0], evaluation=evaluation, user_dir=folder)
-        except SlimeEventsError as error:
-            return error
+    def _grader(self, job: messages.Job) -> dispatch.Grader:
+        evaluation, folder = job.evaluation, self._folder
+        if job.group and (grader := dispatch.resolve_group(self._settings, evaluation=evaluation, user_dir=folder)):
+            return grader
+        return dispatch.resolve(self._settings, job.samples[0], evaluation=evaluation, user_dir=folder)
 
-    def _grade_one(self, job: messages.Job, grader: dispatch.Grader | SlimeEventsError) -> list[Outcome]:
-        began = time.perf_counter()
-        if isinstance(grader, SlimeEventsError):
-            return [RewardFailure(kind=RewardFailureKind.RAISED, message=str(grader))] * len(job.samples)
-        before = _metadata_of(job, grader)
+    def _grade_one(self, job: messages.Job, grader: dispatch.Grader) -> list[Outcome]:
+        grading = _Grading(job, grader)
         try:
             returned = self._call(job, grader)
             if inspect.isawaitable(returned):
                 returned = self._loop.run_until_complete(with_timeout(returned, self._settings.rm_timeout))
         except Exception as error:
-            return _raised(job, grader, error, self._settings.rm_timeout, time.perf_counter() - began)
-        return _outcomes(job, grader, returned, before, time.perf_counter() - began)
+            return grading.raised(error, self._settings.rm_timeout)
+        return grading.returned(returned)
 
     async def _grade_side_by_side(
         self, waiting: Sequence[tuple[int, messages.Job, dispatch.Grader]], answer: Callable[[messages.Done], None]
     ) -> None:
         async def one(number: int, job: messages.Job, grader: dispatch.Grader) -> None:
-            began = time.perf_counter()
-            before = _metadata_of(job, grader)
+            grading = _Grading(job, grader)
             try:
                 call = marked(self._call(job, grader), number, self._mark)
-                returned = await with_timeout(call, self._settings.rm_timeout)
-                outcomes = _outcomes(job, grader, returned, before, time.perf_counter() - began)
+                outcomes = grading.returned(await with_timeout(call, self._settings.rm_timeout))
             except Exception as error:
-                outcomes = _raised(job, grader, error, self._settings.rm_timeout, time.perf_counter() - began)
+                outcomes = grading.raised(error, self._settings.rm_timeout)
             answer(messages.Done(number, outcomes))
 
         await asyncio.gather(*(one(*each) for each in waiting))
@@ -187,52 +182,46 @@ def _args(values: dict[str, Any], evaluation: bool) -> ArgsView:
     return ArgsView(values)
 
 
-def _metadata_of(job: messages.Job, grader: dispatch.Grader) -> list[dict[str, Any]]:
-    return [dict(sample.metadata) for sample in job.samples] if grader.own else []
+class _Grading:
+    """One job's grading, which begins now: what its grader returns or raises as outcomes."""
 
+    def __init__(self, job: messages.Job, grader: dispatch.Grader) -> None:
+        self._job, self._grader = job, grader
+        self._metadata = [dict(sample.metadata) for sample in job.samples] if grader.own else []
+        self._began = time.perf_counter()
 
-def _outcomes(
-    job: messages.Job, grader: dispatch.Grader, returned: Any, before: list[dict[str, Any]], seconds: float
-) -> list[Outcome]:
-    values = [returned]
-    if job.group:
-        values = list(returned) if hasattr(returned, "__iter__") and not isinstance(returned, dict | str) else []
-        if len(values) != len(job.samples):
-            what = f"{len(values)} values" if values else f"{type(returned).__name__} {str(returned)[:80]!r}"
-            message = f"the group grader returned {what} for {len(job.samples)} samples: it must return one for each"
-            return [_failure(grader, RewardFailureKind.WRONG_TYPE, message, seconds)] * len(job.samples)
-    outcomes: list[Outcome] = []
-    for index, value in enumerate(values):
-        outcome = outcome_of(value, grader.reward_key, grader=grader.name, grader_digest=grader.digest, seconds=seconds)
-        if isinstance(outcome, RewardFailure):
-            outcome = _failure(grader, outcome.kind, outcome.message, seconds)
-        elif before and (changed := _changed(before[index], job.samples[index].metadata)):
-            outcome = msgspec.structs.replace(outcome, detail=outcome.detail | {"metadata": changed})
-        outcomes.append(outcome)
-    return outcomes
+    def returned(self, returned: Any) -> list[Outcome]:
+        samples, values = self._job.samples, [returned]
+        if self._job.group:
+            values = list(returned) if hasattr(returned, "__iter__") and not isinstance(returned, dict | str) else []
+            if len(values) != len(samples):
+                what = f"{len(values)} values" if values else f"{type(returned).__name__} {str(returned)[:80]!r}"
+                message = f"the group grader returned {what} for {len(samples)} samples: it must return one for each"
+                return self._signed([failure(RewardFailureKind.WRONG_TYPE, message)] * len(samples))
+        outcomes = [value_of(value, self._grader.reward_key) for value in values]
+        for index, before in enumerate(self._metadata[: len(outcomes)]):
+            outcome, changed = outcomes[index], _changed(before, samples[index].metadata)
+            if isinstance(outcome, Graded) and changed:
+                outcomes[index] = msgspec.structs.replace(outcome, detail=outcome.detail | {"metadata": changed})
+        return self._signed(outcomes)
+
+    def raised(self, error: Exception, limit: float) -> list[Outcome]:
+        if isinstance(error, OverLimit):
+            failed = failure(RewardFailureKind.TIMEOUT, f"grading took longer than {limit:g} s")
+        else:
+            message = f"the grader {self._grader.name} raised {type(error).__name__}: {error}{_line_of(error)}"
+            failed = failure(RewardFailureKind.RAISED, message)
+        return self._signed([failed] * len(self._job.samples))
+
+    def _signed(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
+        name, digest, seconds = self._grader.name, self._grader.digest, time.perf_counter() - self._began
+        return [signed(outcome, name, digest, seconds) for outcome in outcomes]
 
 
 def _changed(before: dict[str, Any], after: Any) -> dict[str, Any]:
     if not isinstance(after, dict):
         return {}
     return {str(key): plain(value) for key, value in after.items() if key not in before or before[key] is not value}
-
-
-def _raised(
-    job: messages.Job, grader: dispatch.Grader, error: Exception, limit: float, seconds: float
-) -> list[Outcome]:
-    if isinstance(error, OverLimit):
-        failure = _failure(grader, RewardFailureKind.TIMEOUT, f"grading took longer than {limit:g} s", seconds)
-    else:
-        message = f"the grader {grader.name} raised {type(error).__name__}: {error}{_line_of(error)}"
-        failure = _failure(grader, RewardFailureKind.RAISED, message, seconds)
-    return [failure] * len(job.samples)
-
-
-def _failure(grader: dispatch.Grader, kind: RewardFailureKind, message: str, seconds: float) -> RewardFailure:
-    return RewardFailure(
-        kind=kind, message=message[:2000], seconds=seconds, grader=grader.name, grader_digest=grader.digest
-    )
 
 
 def _line_of(error: Exception) -> str:
@@ -271,5 +260,4 @@ def serve(connection: socket.socket, mark: Callable[[int], None]) -> None:
         answer(messages.SetupFailed(type(error).__name__, str(error)))
         return
     while (payload := messages.receive_frame(connection)) is not None:
-        batch = _batch_decoder.decode(payload)
-        worker.grade([_job_decoder.decode(job) for job in batch.jobs], answer)
+        worker.grade(_batch_decoder.decode(payload), answer)

@@ -1,77 +1,16 @@
-"""`help_text`: the help of `train`; `document`: the text of `docs/settings.md`. Both from structs and tables."""
+"""`docs/settings.md` made again, from structs and tables: `python -m tools.settings_page docs/settings.md`."""
 
-import json
-import textwrap
+from __future__ import annotations
+
+import sys
 from collections.abc import Iterable
-from typing import Any
+from pathlib import Path
 
-import msgspec
-
+from slime_events.algorithms.train_arguments import registered
 from slime_events.core.config import tables
-from slime_events.core.config.fields import (
-    NOTHING_REGISTERED,
-    Registered,
-    SettingsField,
-    component_names,
-    component_type,
-    settings_fields,
-)
+from slime_events.core.config.fields import COMPONENTS, Registered, SettingsField, settings_fields
 from slime_events.core.config.flags import OLDER_FLAGS
-from slime_events.core.config.values import Kind, ValueType
-
-_KIND_WORDS = {Kind.INT: "N", Kind.FLOAT: "X", Kind.JSON: "JSON", Kind.STR: "TEXT"}
-_USAGE = """\
-usage: slime-events train [--config FILE] [--FLAG [VALUE ...]] ...
-
---config FILE takes settings from TOML; flags go before it wherever they stand. slime's flags work by their names.
-Megatron's flags pass through by name (--recompute-granularity full), SGLang's with --sglang- before them
-(--sglang-mem-fraction-static 0.7); both are checked against the installed packages. Any switch --x has --no-x.
-"""
-
-
-def help_text(width: int = 100, registered: Registered = NOTHING_REGISTERED) -> str:
-    """The help of every flag of ours, by component, wrapped to `width` columns."""
-    groups = [_USAGE]
-    for component in component_names():
-        doc = (component_type(component).__doc__ or "").strip().splitlines()[0]
-        lines = [f"{component}: {doc}"]
-        for field in settings_fields():
-            if field.component == component:
-                lines.append(_entry(field, registered.type_of(field), width))
-        groups.append("\n".join(lines) + "\n")
-    return "\n".join(groups)
-
-
-def value_words(expected: ValueType) -> str:
-    """What follows the flag: `N`, `TEXT ...`, `a|b`, or nothing for a switch."""
-    if expected.switch:
-        return ""
-    if expected.choices:
-        return "|".join(str(choice) for choice in expected.choices)
-    word = _KIND_WORDS[expected.kinds[0]]
-    return f"{word} ..." if expected.many else word
-
-
-def default_words(default: Any) -> str:
-    """A default as one would write it; empty for unset, empty or off."""
-    if default is None or default is False or default in ("", [], {}):
-        return ""
-    if default is True:
-        return "on"
-    return str(default) if isinstance(default, str) else json.dumps(msgspec.to_builtins(default))
-
-
-def _entry(field: SettingsField, expected: ValueType, width: int) -> str:
-    head = f"  {field.usual_flag} {value_words(expected)}".rstrip()
-    default = default_words(field.default)
-    text = f"{field.description} [{default}]" if default else field.description
-    if field.usual_flag != field.flag:
-        text = f"switch off: {field.description}"
-    body = textwrap.wrap(text, max(20, width - 36)) or [""]
-    pad = " " * 36
-    first = f"{head:<36}{body[0]}" if len(head) < 36 else f"{head}\n{pad}{body[0]}"
-    return "\n".join([first, *(pad + line for line in body[1:])])
-
+from slime_events.core.config.help_text import default_words, value_words
 
 DEFAULTS_OF_SLIME: dict[str, str] = {
     "actor_num_gpus_per_node": "8",
@@ -86,7 +25,7 @@ DEFAULTS_OF_SLIME: dict[str, str] = {
 _INTRO = """\
 # Settings
 
-This page is made from the source: `python -m slime_events.app.settings_page docs/settings.md`.
+This page is made from the source: `python -m tools.settings_page docs/settings.md`.
 
 Every setting is a flag of `slime-events train` and a key in TOML, under the table of its component. `--config FILE`
 takes settings from a TOML file; flags go before the file, wherever they stand. What a run resolved to is in its
@@ -115,12 +54,12 @@ mem_fraction_static = 0.7
 
 def document(registered: Registered) -> str:
     """The whole page, in Markdown."""
-    parts = [_INTRO, *(_component(name, registered) for name in component_names()), _derived(), _other_flags()]
+    parts = [_INTRO, *(_component(name, registered) for name in COMPONENTS), _derived(), _other_flags()]
     return "\n".join(parts)
 
 
 def _component(component: str, registered: Registered) -> str:
-    doc = " ".join((component_type(component).__doc__ or "").split())
+    doc = " ".join((COMPONENTS[component].__doc__ or "").split())
     rows = [
         _row(field, value_words(registered.type_of(field)))
         for field in settings_fields()
@@ -159,11 +98,9 @@ def _derived() -> str:
 
 def _other_flags() -> str:
     classic = ", ".join(f"`{flag}`" for flag in tables.CLASSIC)
-    inert = [(f"`{flag}`", entry.reason) for flag, entry in tables.INERT.items()]
+    inert = [(f"`{flag}`", reason) for flag, (_, reason) in tables.INERT.items()]
     inert += [(f"`{prefix}*`", reason) for prefix, reason in tables.INERT_PREFIXES.items()]
-    only = [
-        (f"`{flag}`", " ".join(f"`{v}`" for v in one.values), one.reason) for flag, one in tables.ONLY_VALUE.items()
-    ]
+    only = [(f"`{flag}`", f"`{value}`", reason) for flag, (value, reason) in tables.ONLY_VALUE.items()]
     not_yet = [(f"`{flag}`", needs) for flag, needs in tables.NOT_YET.items()]
     not_yet += [(f"`{flag} {value}`", needs) for (flag, value), needs in tables.NOT_YET_VALUES.items()]
     ours = [(f"`--sglang-{name.replace('_', '-')}`", use) for name, use in tables.SGLANG_OURS.items()]
@@ -186,3 +123,7 @@ def _section(title: str, text: str, head: tuple[str, ...], rows: Iterable[tuple[
 
 def _cells(cells: Iterable[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(document(registered()), encoding="utf-8")
