@@ -191,6 +191,10 @@ class MemoryLog:
         self._check_open()
         return {subject: self.records[self._last[subject] - 1] for subject in subjects if subject in self._last}
 
+    async def subjects(self, pattern: str) -> list[str]:
+        self._check_open()
+        return [subject for subject in self._last if matches(pattern, subject)]
+
     async def position(self) -> int:
         self._check_open()
         return len(self.records)

@@ -64,6 +64,13 @@ class ArchivedLog:
         found = await asyncio.to_thread(self._index.last_of_each, subjects)
         return {subject: _recorded(record) for subject, record in found.items()}
 
+    async def subjects(self, pattern: str) -> list[str]:
+        return await asyncio.to_thread(self._subjects, pattern)
+
+    def _subjects(self, pattern: str) -> list[str]:
+        named = (subject for manifest in self.reader.segments for subject in self.reader.segment(manifest).subjects)
+        return [subject for subject in dict.fromkeys(named) if matches(pattern, subject)]
+
     async def position(self) -> int:
         return self.reader.last
 

@@ -181,6 +181,9 @@ class JetStreamLog:
         stored = await _last_of_each(self._stream, subjects)
         return {one.subject: recorded_of(one) for one in stored}
 
+    async def subjects(self, pattern: str) -> list[str]:
+        return await self._stream.subjects(pattern)
+
     async def position(self) -> int:
         return await self._stream.end()
 

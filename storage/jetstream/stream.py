@@ -25,6 +25,8 @@ PAGE_BYTES = 16 * 1024 * 1024
 DUPLICATE_WINDOW_S = 600
 """Seconds for which the server itself knows an id again. Longer costs it memory (about 150 bytes an event); fences
 and look-ups know an event again for ever."""
+_PENDING = b"\r\nNats-Num-Pending: "
+"""Header of a message: how many more of the answer do not fit, or come after it."""
 _EVERY = ">"
 """The filter that all subjects pass."""
 _NO_MESSAGE, _NO_STREAM, _OTHER_STREAM, _NOT_ENABLED, _NO_CLUSTER = 10037, 10059, 10058, {10039, 10076}, 10074
@@ -73,15 +75,23 @@ class Stream:
         """The last message of each of at most 1024 subjects that have any."""
         if self.replicated:
             return [last for last in await asyncio.gather(*map(self.last, subjects)) if last]
-        left = set(subjects)
-        last: list[Stored] = []
-        while left:
-            page = await self.connection.direct_get(self.name, {"multi_last": sorted(left)})
-            if not page:
-                break
+        left, last = set(subjects), list[Stored]()
+        while left and (page := await self.connection.direct_get(self.name, {"multi_last": sorted(left)})):
             last += map(_stored, page)
             left -= {stored.subject for stored in last}
+            if _last(page[-1].head, _PENDING) == b"0":
+                break
         return last
+
+    async def subjects(self, pattern: str) -> list[str]:
+        """All that match a filter and have a message."""
+        found: list[str] = []
+        while True:
+            question = {"subjects_filter": pattern, "offset": len(found)}
+            info = await self.connection.api(f"STREAM.INFO.{self.name}", question)
+            found += info["state"].get("subjects", ())
+            if len(found) >= info.get("total", 0):
+                return found
 
     async def page(self, position: int, end: int, subject: str | None = None, *, limit: int = PAGE) -> list[Stored]:
         """Messages from `position` on under a filter, at least one: `end`, not below, is known to be one of them.

@@ -137,6 +137,10 @@ class Line:
         self._check()
         return await self.log.last_of_each(subjects)
 
+    async def subjects(self, pattern: str) -> list[str]:
+        self._check()
+        return await self.log.subjects(pattern)
+
     async def position(self) -> int:
         self._check()
         return await self.log.position()
