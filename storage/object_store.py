@@ -12,8 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import fsspec
-
 from schemas.errors import NoSpace, SlimeEventsError, StoreUnavailable
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -63,6 +61,8 @@ class ObjectFolder:
     """
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
+        import fsspec  # takes longer than looking one record up, which needs no store
+
         self.url = url.rstrip("/") or "/"
         with store_errors(self.url):
             self._fs, self._root = fsspec.core.url_to_fs(self.url, **(options or {}))
