@@ -26,4 +26,4 @@ if "nats" not in sys.modules:
     finally:
         for name in left_out:
             del sys.modules[name]
-    nats.__getattr__ = _module  # type: ignore[method-assign]
+    nats.__getattr__ = _module
