@@ -135,8 +135,8 @@ class Readable(Protocol):
     async def last_of_each(self, subjects: Sequence[str]) -> dict[str, Recorded]:
         """The last event of each of these subjects that has any; the subjects are whole, without wildcards."""
 
-    async def subjects(self, pattern: str) -> list[str]:
-        """The subjects of all events that match a filter, each once."""
+    async def subjects(self, pattern: str, start: int = 1) -> list[str]:
+        """The subjects of all events that match a filter, each once. Those from before `start` may be left out."""
 
     async def position(self) -> int:
         """The last position, 0 for an empty log."""

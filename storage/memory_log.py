@@ -192,7 +192,7 @@ class MemoryLog:
         self._check_open()
         return {subject: self.records[self._last[subject] - 1] for subject in subjects if subject in self._last}
 
-    async def subjects(self, pattern: str) -> list[str]:
+    async def subjects(self, pattern: str, start: int = 1) -> list[str]:
         self._check_open()
         return [subject for subject in self._last if matches(pattern, subject)]
 

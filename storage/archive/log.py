@@ -69,12 +69,13 @@ class ArchivedLog:
         found = await asyncio.to_thread(self._index.last_of_each, subjects)
         return {subject: recorded_of(record) for subject, record in found.items()}
 
-    async def subjects(self, pattern: str) -> list[str]:
-        return await asyncio.to_thread(self._subjects, pattern)
+    async def subjects(self, pattern: str, start: int = 1) -> list[str]:
+        return await asyncio.to_thread(self._subjects, pattern, start)
 
-    def _subjects(self, pattern: str) -> list[str]:
-        named = (subject for manifest in self.reader.segments for subject in self.reader.segment(manifest).subjects)
-        return [subject for subject in dict.fromkeys(named) if matches(pattern, subject)]
+    def _subjects(self, pattern: str, start: int) -> list[str]:
+        segments = (self.reader.segment(manifest) for manifest in self.reader.segments if manifest.last >= start)
+        named = dict.fromkeys(subject for segment in segments for subject in segment.subjects)
+        return [subject for subject in named if matches(pattern, subject)]
 
     async def position(self) -> int:
         return self.reader.last

@@ -174,7 +174,7 @@ class JetStreamLog:
         stored = await _last_of_each(self._stream, subjects)
         return {one.subject: recorded_of(one) for one in stored}
 
-    async def subjects(self, pattern: str) -> list[str]:
+    async def subjects(self, pattern: str, start: int = 1) -> list[str]:
         return await self._stream.subjects(pattern)
 
     async def position(self) -> int:

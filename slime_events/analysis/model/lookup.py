@@ -191,9 +191,10 @@ class Lookup:
         if version not in self.run.versions:
             raise await self._no_number("weight version", version, WeightsPublished)
         self._fold((await self._part.last_of_each(wanted((CheckpointSaved,), [version]))).values())
-        begin, end = f"{version}-", evaluation_id("", version)
+        published = self.run.versions[version].published
+        start, begin, end = published.position if published else 1, f"{version}-", evaluation_id("", version)
         for cls in (WeightsActivated, EvalCompleted):  # a version is only a part of their entities
-            names = [name for name in await self._entities(cls) if name.startswith(begin) or name.endswith(end)]
+            names = [name for name in await self._entities(cls, start) if name.startswith(begin) or name.endswith(end)]
             events = await self._part.about((cls,), names)
             self._fold(one for one in events if one.envelope.event.version == version)  # type: ignore[attr-defined]
         await self.lifetime()
@@ -271,8 +272,8 @@ class Lookup:
         near = nearest(name, ids, 5) or tuple(ids)[:5]
         raise RunNotFound(f"no {what} is called {name!r}; {'near: ' + ', '.join(near) if near else 'there is none'}")
 
-    async def _entities(self, cls: type[Event]) -> list[str]:
-        subjects = await self._log.subjects(of_type(self.run.run, type_of(cls)))
+    async def _entities(self, cls: type[Event], start: int = 1) -> list[str]:
+        subjects = await self._log.subjects(of_type(self.run.run, type_of(cls)), start)
         return [subject.rpartition(".")[2] for subject in subjects]
 
     async def _no_number(self, what: str, number: int, cls: type[Event]) -> RunNotFound:
