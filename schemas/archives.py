@@ -15,5 +15,3 @@ class ArchiveSealed(Event, frozen=True, kw_only=True, tag="archive.sealed"):
     sha256: str
     bytes: int
     url: str
-
-    ENTITY = "segment"

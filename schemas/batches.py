@@ -20,5 +20,3 @@ class BatchSealed(Event, frozen=True, kw_only=True, tag="batch.sealed"):
     digest: str
     oldest_version: int = 0
     suspends: bool = False
-
-    ENTITY = "step"

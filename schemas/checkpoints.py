@@ -14,5 +14,3 @@ class CheckpointSaved(Event, frozen=True, kw_only=True, tag="checkpoint.saved"):
     weights_digest: str
     optimizer_digest: str
     seconds: float = 0.0
-
-    ENTITY = "version"

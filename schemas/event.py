@@ -23,14 +23,12 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_de
     """
 
     SCHEMA: ClassVar[int] = 1
-    ENTITY: ClassVar[str]
-    """The field that `entity` is of."""
     IDENTITY: ClassVar[tuple[str, ...]] = ()
     """The fields that `identity` is of; none: the entity alone."""
 
     def entity(self) -> str:
-        """What the event is about: the last token of its subject."""
-        return str(getattr(self, self.ENTITY))
+        """What the event is about: the last token of its subject. Its first field, if its class does not say else."""
+        return str(getattr(self, self.__struct_fields__[0]))
 
     def identity(self) -> tuple[str | int, ...]:
         """What makes it this event and no other, whenever it is appended."""

@@ -30,8 +30,6 @@ class GroupAccepted(Event, frozen=True, kw_only=True, tag="group.accepted"):
     reason: str | None = None
     figures: dict[str, float] = {}
 
-    ENTITY = "group"
-
 
 class GroupRejected(Event, frozen=True, kw_only=True, tag="group.rejected"):
     """The conductor, when a group is not trained on: by the filter, because a part of it failed, or as too old.
@@ -48,5 +46,3 @@ class GroupRejected(Event, frozen=True, kw_only=True, tag="group.rejected"):
     filter: str = "none"
     filter_digest: str = ""
     figures: dict[str, float] = {}
-
-    ENTITY = "group"

@@ -55,8 +55,6 @@ class PromptSubmitted(Event, frozen=True, kw_only=True, tag="prompt.submitted"):
     tools: list[dict[str, Any]] | None = None
     recalled: Recalled | None = None
 
-    ENTITY = "group"
-
 
 class PromptRejected(Event, frozen=True, kw_only=True, tag="prompt.rejected"):
     """The prompt source, for a line that cannot be used; the others go on. reason: one sentence."""

@@ -34,8 +34,6 @@ class RewardAssigned(Event, frozen=True, kw_only=True, tag="reward.assigned"):
     detail: dict[str, Any] | None = None
     seconds: float = 0.0
 
-    ENTITY = "sample"
-
 
 class RewardFailed(Event, frozen=True, kw_only=True, tag="reward.failed"):
     """As `reward.assigned`, where there is no usable reward: the sample's group cannot be trained on.
@@ -50,5 +48,3 @@ class RewardFailed(Event, frozen=True, kw_only=True, tag="reward.failed"):
     grader: str
     grader_digest: str
     seconds: float = 0.0
-
-    ENTITY = "sample"

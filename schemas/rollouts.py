@@ -97,7 +97,6 @@ class RolloutRequested(Event, frozen=True, kw_only=True, tag="rollout.requested"
     recalls: str = ""
     max_version: int | None = None
 
-    ENTITY = "sample"
     IDENTITY = ("sample", "attempt")
 
 
@@ -117,8 +116,6 @@ class RolloutProgressed(Event, frozen=True, kw_only=True, tag="rollout.progresse
     spans: tuple[WeightSpan, ...]
     engine: str
     turn: int | None = None
-
-    ENTITY = "sample"
 
     def identity(self) -> tuple[str | int, ...]:
         # With its content: chunks of two engines at the same start are one event only where they are equal.
@@ -163,8 +160,6 @@ class RolloutCompleted(Event, frozen=True, kw_only=True, tag="rollout.completed"
     metadata: dict[str, Any] = {}
     origin: Origin | None = None
 
-    ENTITY = "sample"
-
     def identity(self) -> tuple[str | int, ...]:
         return (self.sample, "completed")
 
@@ -181,8 +176,6 @@ class RolloutSuspended(Event, frozen=True, kw_only=True, tag="rollout.suspended"
     reason: SuspendReason
     engine: str
 
-    ENTITY = "sample"
-
     def identity(self) -> tuple[str | int, ...]:
         return (self.sample, self.attempt, "suspended", self.length)
 
@@ -196,8 +189,6 @@ class RolloutFailed(Event, frozen=True, kw_only=True, tag="rollout.failed"):
     kind: FailureKind
     message: str
     engine: str
-
-    ENTITY = "sample"
 
     def identity(self) -> tuple[str | int, ...]:
         return (self.sample, self.attempt, "failed")

@@ -12,7 +12,6 @@ class StepClaimed(Event, frozen=True, kw_only=True, tag="step.claimed"):
     step: int
     trainer: str
 
-    ENTITY = "step"
     IDENTITY = ("step", "trainer")
 
 
@@ -34,5 +33,3 @@ class StepCommitted(Event, frozen=True, kw_only=True, tag="step.committed"):
     tokens: int
     metrics: dict[str, float] = {}
     seconds: dict[str, float] = {}
-
-    ENTITY = "step"

@@ -43,8 +43,6 @@ class TurnBegun(Event, frozen=True, kw_only=True, tag="turn.begun"):
     call: ToolCall | None = None
     overlapping: bool = False
 
-    ENTITY = "sample"
-
     def identity(self) -> tuple[str | int, ...]:
         # With the engine: of two that begin the same turn, the fence lets only one.
         return (self.sample, self.index, self.engine)
@@ -86,5 +84,4 @@ class TurnRecorded(Event, frozen=True, kw_only=True, tag="turn.recorded"):
     overlapping: bool = False
     seconds: float = 0.0
 
-    ENTITY = "sample"
     IDENTITY = ("sample", "index", "engine")

@@ -25,8 +25,6 @@ class WeightsPublished(Event, frozen=True, kw_only=True, tag="weights.published"
     bytes: int
     kind: WeightsKind = WeightsKind.FULL
 
-    ENTITY = "version"
-
 
 class WeightsActivated(Event, frozen=True, kw_only=True, tag="weights.activated"):
     """An engine, once it runs this version and has checked its digest. seconds: from retraction to continuation.

@@ -17,8 +17,6 @@ class WorkerJoined(Event, frozen=True, kw_only=True, tag="worker.joined"):
     facts: dict[str, str] = {}
     seconds: dict[str, float] = {}
 
-    ENTITY = "worker"
-
 
 class WorkerLost(Event, frozen=True, kw_only=True, tag="worker.lost"):
     """Any participant that notices that a worker is gone. worker, role: as it joined. reason: one sentence."""
@@ -26,5 +24,3 @@ class WorkerLost(Event, frozen=True, kw_only=True, tag="worker.lost"):
     worker: str
     role: str
     reason: str
-
-    ENTITY = "worker"

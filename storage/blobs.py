@@ -1,6 +1,5 @@
 """`BlobStore`: large payloads, each named by the sha256 of its bytes, on any fsspec URL."""
 
-import asyncio
 import hashlib
 from collections.abc import Mapping
 from typing import Any
@@ -49,10 +48,6 @@ class BlobStore:
     def has(self, ref: BlobRef) -> bool:
         """Whether it is there, unverified."""
         return self._objects.exists(_name(ref.sha256))
-
-    async def put_async(self, data: bytes) -> BlobRef:
-        """`put` off the event loop."""
-        return await asyncio.to_thread(self.put, data)
 
 
 def _name(digest: str) -> str:

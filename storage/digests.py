@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 TensorBytes = bytes | bytearray | memoryview
 
 
-@dataclass(frozen=True, slots=True)
-class TensorDigest:
+class TensorDigest(msgspec.Struct, frozen=True):
     """One tensor. dtype: safetensors' name (`F32`, `BF16`, `I64` ...). sha256: hex, of its little-endian bytes."""
 
     dtype: str

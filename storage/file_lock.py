@@ -5,12 +5,12 @@ import os
 from pathlib import Path
 
 
-def is_locked(lock: Path) -> bool | None:
-    """None where there is no such file. Does not wait; processes that ask at the same time do not see each other."""
+def is_locked(lock: Path) -> bool:
+    """Not, where there is no such file. Does not wait; processes that ask at the same time do not see each other."""
     try:
         file = os.open(lock, os.O_RDONLY)
     except FileNotFoundError:
-        return None
+        return False
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

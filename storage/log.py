@@ -16,9 +16,9 @@ What every back-end keeps, proved by one contract suite:
   without `working` or `done`, until it is done (and perhaps once more after a crash of the log itself).
 """
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -26,6 +26,8 @@ from schemas.codec import encode
 from schemas.envelope import Envelope
 from schemas.errors import Conflict, EventTooLarge
 from schemas.subjects import matches
+
+T = TypeVar("T")
 
 MAX_EVENT_BYTES = 4 * 1024 * 1024
 """One encoded event. A server that takes less sets the limit; larger payloads belong into the blob store."""
@@ -133,6 +135,9 @@ class Readable(Protocol):
     async def last_of_each(self, subjects: Sequence[str]) -> dict[str, Recorded]:
         """The last event of each of these subjects that has any; the subjects are whole, without wildcards."""
 
+    async def subjects(self, pattern: str, start: int = 1) -> list[str]:
+        """The subjects of all events that match a filter, each once. Those from before `start` may be left out."""
+
     async def position(self) -> int:
         """The last position, 0 for an empty log."""
 
@@ -162,6 +167,16 @@ class Restorable(Readable, Protocol):
         At most what one atomic call holds. Where all of them are there already nothing is stored again. Raises
         Conflict where the log has something else there or does not end just before them, LogUnavailable.
         """
+
+
+def fence_lost(event: str, fence: Fence, actual: int) -> Conflict:
+    """The refusal of `append`. event: its type and subject."""
+    return Conflict(
+        f"{event} expected position {fence.position} under {fence.subject}, found {actual}: another writer was first",
+        subject=fence.subject,
+        expected=fence.position,
+        actual=actual,
+    )
 
 
 def not_the_end(run: str, record: Recorded, end: int) -> Conflict:
@@ -199,21 +214,21 @@ async def append_all(log: EventLog, appends: Sequence[Append], *, at_most: int =
     After an error the first calls stand, and the whole may be retried. No fence may be over what an earlier call moves.
     """
     positions: list[int] = []
-    for batch in in_batches(appends, at_most):
+    for batch in in_batches(appends, lambda append: len(append.encoded()), at_most):
         positions += await log.append(batch)
     return positions
 
 
-def in_batches(appends: Sequence[Append], at_most: int = MAX_BATCH) -> Iterator[list[Append]]:
-    """The same in pieces that one atomic call can hold."""
-    batch: list[Append] = []
+def in_batches(events: Iterable[T], size_of: Callable[[T], int], at_most: int = MAX_BATCH) -> Iterator[list[T]]:
+    """The same in pieces that one atomic call can hold. size_of: bytes of one, encoded."""
+    batch: list[T] = []
     size = 0
-    for append in appends:
-        bytes_ = len(append.encoded())
+    for event in events:
+        bytes_ = size_of(event)
         if batch and (len(batch) >= at_most or size + bytes_ > MAX_BATCH_BYTES):
             yield batch
             batch, size = [], 0
-        batch.append(append)
+        batch.append(event)
         size += bytes_
     if batch:
         yield batch

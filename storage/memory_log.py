@@ -8,9 +8,19 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
 from schemas.codec import decode
-from schemas.errors import Conflict, LogUnavailable
+from schemas.errors import LogUnavailable
 from schemas.subjects import any_verb, every_event, matches
-from storage.log import Append, Delivery, Recorded, Subjects, check_batch, check_size, is_wanted, not_the_end
+from storage.log import (
+    Append,
+    Delivery,
+    Recorded,
+    Subjects,
+    check_batch,
+    check_size,
+    fence_lost,
+    is_wanted,
+    not_the_end,
+)
 
 
 @dataclass(slots=True)
@@ -146,18 +156,9 @@ class MemoryLog:
         return position
 
     def _check_fence(self, append: Append) -> None:
-        fence = append.fence
-        if fence is None:
-            return
-        actual = self._last_position(fence.subject)
-        if actual != fence.position:
-            raise Conflict(
-                f"{append.envelope.type} on {append.envelope.subject} expected position {fence.position} under "
-                f"{fence.subject}, found {actual}: another writer was first",
-                subject=fence.subject,
-                expected=fence.position,
-                actual=actual,
-            )
+        fence, envelope = append.fence, append.envelope
+        if fence is not None and (actual := self._last_position(fence.subject)) != fence.position:
+            raise fence_lost(f"{envelope.type} on {envelope.subject}", fence, actual)
 
     def _last_position(self, subject: str) -> int:
         if subject == every_event(self.run):
@@ -190,6 +191,10 @@ class MemoryLog:
     async def last_of_each(self, subjects: Sequence[str]) -> dict[str, Recorded]:
         self._check_open()
         return {subject: self.records[self._last[subject] - 1] for subject in subjects if subject in self._last}
+
+    async def subjects(self, pattern: str, start: int = 1) -> list[str]:
+        self._check_open()
+        return [subject for subject in self._last if matches(pattern, subject)]
 
     async def position(self) -> int:
         self._check_open()

@@ -12,8 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import fsspec
-
 from schemas.errors import NoSpace, SlimeEventsError, StoreUnavailable
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -63,10 +61,14 @@ class ObjectFolder:
     """
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
+        # Here: to import them takes longer than to look one record up, which needs no store.
+        from fsspec.core import url_to_fs
+        from fsspec.implementations.local import LocalFileSystem
+
         self.url = url.rstrip("/") or "/"
         with store_errors(self.url):
-            self._fs, self._root = fsspec.core.url_to_fs(self.url, **(options or {}))
-        self.local = Path(self._root) if "file" in _protocols(self._fs) else None
+            self._fs, self._root = url_to_fs(self.url, **(options or {}))
+        self.local = Path(self._root) if isinstance(self._fs, LocalFileSystem) else None
 
     def locate(self, name: str) -> str:
         """The full URL of an object, for events and messages."""
@@ -151,11 +153,6 @@ class ObjectFolder:
 
     def _path(self, name: str) -> str:
         return f"{self._root.rstrip('/')}/{name}"
-
-
-def _protocols(fs: Any) -> tuple[str, ...]:
-    protocol = fs.protocol
-    return (protocol,) if isinstance(protocol, str) else tuple(protocol)
 
 
 def _write_temp(path: Path, data: bytes) -> Path:

@@ -79,6 +79,7 @@ def changed_inside(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         package="nats-py", targets=("nats.aio.client:Client._moved",), where=(client.FAST_CLIENT,), why="", gain=""
     )
     monkeypatch.setattr(reaches_module, "reaches", lambda: (moved,))
+    monkeypatch.setattr(client, "KNOWN_INSIDE", "another")
     client._changed_inside.cache_clear()
     yield
     client._changed_inside.cache_clear()
@@ -91,6 +92,11 @@ async def test_the_plain_client_takes_over_and_says_so_once(caplog: pytest.LogCa
     assert {type(one) for one in clients} == {client.PlainClient}
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert missing() == ["nats.aio.client:Client._moved"]
+
+
+def test_the_version_that_is_not_looked_into_is_the_pinned_one() -> None:
+    pinned = (ROOT / "requirements" / "constraints.txt").read_text().splitlines()
+    assert f"nats-py=={client.KNOWN_INSIDE}" in pinned
 
 
 async def test_the_fast_client_is_the_usual_one() -> None:

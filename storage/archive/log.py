@@ -5,11 +5,10 @@ import contextlib
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 
-from schemas.codec import decode
 from schemas.subjects import matches, named_by
 from storage.archive.index import ArchiveIndex
 from storage.archive.manifest import SegmentManifest
-from storage.archive.reader import ArchiveReader
+from storage.archive.reader import ArchiveReader, recorded_of
 from storage.archive.segment import Segment, SegmentRecord
 from storage.event_block import EventBlock
 from storage.hash_chain import link_all
@@ -32,7 +31,7 @@ class ArchivedLog:
             raise ValueError(f"{self.reader.url} is an archive, and nothing is appended to it: read it to its end")
         for number, record in enumerate(self._records(start, subject)):
             if is_wanted(record.subject, subject):
-                yield _recorded(record)
+                yield recorded_of(record)
             if not number % 1000:
                 await asyncio.sleep(0)
 
@@ -40,8 +39,14 @@ class ArchivedLog:
         """Every event from position `start`, as it is stored: for readers that decode a few fields of some."""
         return self.reader.records(start)
 
-    def event_blocks(self, start: int, chain: bytes, every: int | None) -> AsyncGenerator[EventBlock, None]:
-        return event_blocks(self.reader, start, chain, every)
+    async def event_blocks(self, start: int, chain: bytes, every: int | None) -> AsyncGenerator[EventBlock, None]:
+        """See `HasEventBlocks`. Without `every` a block is a segment, and its chain that of the manifest."""
+        async with contextlib.aclosing(_segments(self.reader, start)) as segments:
+            async for manifest, segment in segments:
+                for block in _of_segment(self.reader, manifest, segment, start, chain, every):
+                    chain = block.chain
+                    yield block
+                    await asyncio.sleep(0)
 
     def _records(self, start: int, subject: Subjects) -> Iterator[SegmentRecord]:
         """A superset of those that match."""
@@ -52,8 +57,8 @@ class ArchivedLog:
         named = named_by(subject)
         if named is not None:
             found = self._index.last_of_each(named)
-            return _recorded(max(found.values(), key=lambda record: record.position)) if found else None
-        return next(map(_recorded, self._backwards(subject)), None)
+            return recorded_of(max(found.values(), key=lambda record: record.position)) if found else None
+        return next(map(recorded_of, self._backwards(subject)), None)
 
     def _backwards(self, subject: str) -> Iterator[SegmentRecord]:
         for manifest in reversed(self.reader.segments):
@@ -62,29 +67,18 @@ class ArchivedLog:
 
     async def last_of_each(self, subjects: Sequence[str]) -> dict[str, Recorded]:
         found = await asyncio.to_thread(self._index.last_of_each, subjects)
-        return {subject: _recorded(record) for subject, record in found.items()}
+        return {subject: recorded_of(record) for subject, record in found.items()}
+
+    async def subjects(self, pattern: str, start: int = 1) -> list[str]:
+        return await asyncio.to_thread(self._subjects, pattern, start)
+
+    def _subjects(self, pattern: str, start: int) -> list[str]:
+        segments = (self.reader.segment(manifest) for manifest in self.reader.segments if manifest.last >= start)
+        named = dict.fromkeys(subject for segment in segments for subject in segment.subjects)
+        return [subject for subject in named if matches(pattern, subject)]
 
     async def position(self) -> int:
         return self.reader.last
-
-
-def _recorded(record: SegmentRecord) -> Recorded:
-    return Recorded(record.position, record.subject, decode(record.data), record.data)
-
-
-async def event_blocks(
-    reader: ArchiveReader, start: int, chain: bytes, every: int | None
-) -> AsyncGenerator[EventBlock, None]:
-    """See `HasEventBlocks`. Without `every` a block is a segment, and its chain that of the manifest.
-
-    Raises as `ArchiveReader`.
-    """
-    async with contextlib.aclosing(_segments(reader, start)) as segments:
-        async for manifest, segment in segments:
-            for block in _of_segment(reader, manifest, segment, start, chain, every):
-                chain = block.chain
-                yield block
-                await asyncio.sleep(0)
 
 
 async def _segments(reader: ArchiveReader, start: int) -> AsyncGenerator[tuple[SegmentManifest, Segment], None]:

@@ -14,6 +14,11 @@ from storage.log import Recorded
 from storage.object_store import ObjectFolder
 
 
+def recorded_of(record: SegmentRecord) -> Recorded:
+    """Decoded. Raises SchemaError."""
+    return Recorded(record.position, record.subject, decode(record.data), record.data)
+
+
 @dataclass(frozen=True, slots=True)
 class ArchiveSummary:
     """An archive that was read through: how many segments and events, their stored bytes, whether its run ended."""
@@ -42,8 +47,7 @@ class ArchiveReader:
 
     def read(self, start: int = 1) -> Iterator[Recorded]:
         """Events from position `start`. Raises ArchiveDamaged, StoreUnavailable, and SchemaError as `decode` does."""
-        for record in self.records(start):
-            yield Recorded(record.position, record.subject, decode(record.data), record.data)
+        return map(recorded_of, self.records(start))
 
     def records(self, start: int = 1) -> Iterator[SegmentRecord]:
         """The same without decoding the events: position, subject, exact bytes."""

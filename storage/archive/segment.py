@@ -113,20 +113,12 @@ def pack_raw(records: Sequence[SegmentRecord]) -> bytes:
     return _encoder.encode(_Packed(sizes, subjects, memoryview(b"".join(record.data for record in records))))
 
 
-def pack_segment(records: Sequence[SegmentRecord]) -> bytes:
-    """The segment's bytes. The same records give the same bytes."""
-    return compress(pack_raw(records))
-
-
-def pack_segment_v1(records: Sequence[SegmentRecord]) -> bytes:
-    """The same in layout 1."""
+def pack(layout: int, records: Sequence[SegmentRecord]) -> bytes:
+    """A segment's bytes. The same records give the same bytes."""
+    if layout != 1:
+        return compress(pack_raw(records))
     encoded = map(_encoder.encode, records)
     return compress(b"".join(part for record in encoded for part in (_LENGTH.pack(len(record)), record)))
-
-
-def pack(manifest: SegmentManifest, records: Sequence[SegmentRecord]) -> bytes:
-    """The object that `manifest` describes, made of its records again."""
-    return pack_segment_v1(records) if manifest.layout == 1 else pack_segment(records)
 
 
 def unpack(manifest: SegmentManifest, data: bytes) -> Segment:

@@ -1,8 +1,9 @@
 """Between a log and its archive: `archive_log`, `restore_log`, and `repair_archive` for damaged segments."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any
 
 from schemas.arrays import BlobRef
@@ -14,7 +15,7 @@ from storage.archive.reader import ArchiveReader
 from storage.archive.segment import SegmentRecord, pack
 from storage.archive.writer import SEGMENT_BYTES, ArchiveWriter
 from storage.blobs import BlobStore
-from storage.log import MAX_BATCH, MAX_BATCH_BYTES, EventLog, Recorded, Restorable
+from storage.log import EventLog, Recorded, Restorable, in_batches
 from storage.object_store import ObjectFolder
 from storage.payloads import blob_refs
 
@@ -70,7 +71,7 @@ async def _from_log(log: Restorable, manifest: SegmentManifest) -> bytes:
         if recorded.position > manifest.last:
             break
         records.append(SegmentRecord(recorded.position, recorded.subject, recorded.data))
-    return await asyncio.to_thread(pack, manifest, records)
+    return await asyncio.to_thread(pack, manifest.layout, records)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +103,10 @@ async def restore_log(
             actual=before,
         )
     copied = 0
-    # The last event that is there goes first: storing it again does nothing, if it is the archive's.
-    batches = _batches(reader, max(1, before))
+    # The last event that is there goes first, alone: storing it again does nothing, if it is the archive's.
+    records = reader.read(max(1, before))
+    first = await asyncio.to_thread(list, islice(records, 1))
+    batches = chain([first], in_batches(records, lambda record: len(record.data)))
     while batch := await asyncio.to_thread(next, batches, None):
         copied += await asyncio.to_thread(_copy_blobs, batch, reader.blobs, blobs)
         await log.restore(batch)
@@ -112,21 +115,6 @@ async def restore_log(
     if end != reader.last:
         raise LogDamaged(f"the restored log ends at position {end}, the archive {reader.url} at {reader.last}")
     return Restored(end, before, copied)
-
-
-def _batches(reader: ArchiveReader, start: int) -> Iterator[list[Recorded]]:
-    """What one atomic call can hold; the event at `start` alone, as it may be there already."""
-    batch: list[Recorded] = []
-    size = 0
-    for recorded in reader.read(start):
-        alone = bool(batch) and batch[0].position == start
-        if alone or len(batch) == MAX_BATCH or (batch and size + len(recorded.data) > MAX_BATCH_BYTES):
-            yield batch
-            batch, size = [], 0
-        batch.append(recorded)
-        size += len(recorded.data)
-    if batch:
-        yield batch
 
 
 def _copy_blobs(batch: Sequence[Recorded], archived: BlobStore, blobs: BlobStore) -> int:

@@ -18,7 +18,7 @@ from storage.archive.manifest import (
     segment_name,
     to_json,
 )
-from storage.archive.segment import SegmentRecord, pack_segment, raw_bytes
+from storage.archive.segment import SegmentRecord, pack, raw_bytes
 from storage.blobs import BlobStore
 from storage.hash_chain import link_all
 from storage.log import Recorded
@@ -90,7 +90,7 @@ class ArchiveWriter:
             return None
         self._copy_blobs()
         # A failed attempt may have been stored all the same, so a retry must be the same bytes.
-        self._attempt = manifest, data = self._attempt or self._describe(pack_segment(self._records))
+        self._attempt = manifest, data = self._attempt or self._describe(pack(LAYOUT, self._records))
         self._write_verified(manifest, data)
         self._commit(manifest)
         del self._records[: manifest.count]

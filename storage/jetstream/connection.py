@@ -17,7 +17,7 @@ import nats.errors
 
 from schemas.errors import LogUnavailable, MissingPart
 from storage.jetstream.client import Answer, OnAnswer, new_client
-from storage.jetstream.retry import REPORT_AFTER_S, Away, OnWait, Retry, json_answer
+from storage.jetstream.retry import REPORT_AFTER_S, ApiError, Away, OnWait, Retry, json_answer
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -95,15 +95,17 @@ class Connection:
         await self.client.receive(self._inbox, self._answer)
 
     @contextlib.asynccontextmanager
-    async def receiving(self, inbox: str, on_answer: OnAnswer) -> AsyncIterator[None]:
-        """While inside, `on_answer` is called with every message to an inbox; the caller bounds how many may come.
-        Raises Away, LogUnavailable where the connection was closed.
+    async def receiving(self, inbox: str, on_answer: OnAnswer, on_break: Callable[[], None]) -> AsyncIterator[None]:
+        """While inside, `on_answer` is called with every message to an inbox (the caller bounds how many may come), and
+        `on_break` whenever the connection is lost or comes back. Raises Away, LogUnavailable where it was closed.
         """
         with self._errors():
             subscription = await self.client.receive(inbox, on_answer)
+        self._on_breaks.add(on_break)
         try:
             yield
         finally:
+            self._on_breaks.discard(on_break)
             with contextlib.suppress(nats.errors.Error, OSError):
                 await self.client.end(subscription)
 
@@ -135,15 +137,6 @@ class Connection:
                 answers.ended.set_exception(Away("the connection was lost while an answer was under way"))
         for call in tuple(self._on_breaks):
             call()
-
-    @contextlib.contextmanager
-    def calling_on_breaks(self, call: Callable[[], None]) -> Iterator[None]:
-        """While inside, `call` is called whenever the connection is lost or comes back."""
-        self._on_breaks.add(call)
-        try:
-            yield
-        finally:
-            self._on_breaks.discard(call)
 
     def retry(self, seconds: float | None = None) -> Retry:
         """A new deadline, by default that of the log."""
@@ -197,10 +190,19 @@ class Connection:
             except Away as error:
                 await retry.pause(error)
 
-    async def api(self, subject: str, body: Mapping[str, Any] | None = None, *, deadline_s: float | None = None) -> Any:
-        """Ask JetStream's API until there is an answer. Raises ApiError, LogUnavailable."""
+    async def api(
+        self, subject: str, body: Mapping[str, Any] | None = None, *, deadline_s: float | None = None, absent: int = 0
+    ) -> Any:
+        """Ask JetStream's API until there is an answer; None for a refusal with the code `absent`. Raises ApiError,
+        LogUnavailable.
+        """
         question = json.dumps(body).encode() if body is not None else b""
-        return await self.persist(lambda: self.request(f"$JS.API.{subject}", question), deadline_s)
+        try:
+            return await self.persist(lambda: self.request(f"$JS.API.{subject}", question), deadline_s)
+        except ApiError as error:
+            if error.code != absent:
+                raise
+            return None
 
     async def direct_get(self, stream: str, body: Mapping[str, Any]) -> list[Answer]:
         """Stored messages by one Direct Get, without the closing status. Asks until there is an answer."""

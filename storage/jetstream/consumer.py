@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping
 from typing import Any
 
 from schemas.errors import SchemaError, StorageError
@@ -12,7 +11,7 @@ from schemas.subjects import check_token
 from storage.jetstream.connection import Connection
 from storage.jetstream.pull import Pull, Pulled
 from storage.jetstream.read import recorded_of
-from storage.jetstream.retry import ApiError, Away
+from storage.jetstream.retry import Away
 from storage.log import Delivery, Recorded
 
 MAX_TAKEN = 65536
@@ -74,7 +73,8 @@ class JetStreamConsumer:
         if start > 1:
             config["opt_start_seq"] = start
         # Not made anew where it is as wanted: in a cluster even that interrupts its takers.
-        if not await _stands(connection, f"CONSUMER.INFO.{stream}.{name}", config):
+        info = await _info(connection, stream, name)
+        if info is None or any(info["config"].get(key) != value for key, value in config.items()):
             await connection.api(f"CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": config})
         pull = await Pull(connection, stream, name).__aenter__()
         return cls(connection, pull, lease_s)
@@ -154,21 +154,10 @@ class JetStreamConsumer:
 
 async def done_up_to(connection: Connection, stream: str, name: str) -> int:
     """See `EventLog.done_up_to`."""
-    info = await _info(connection, f"CONSUMER.INFO.{stream}.{name}")
+    info = await _info(connection, stream, name)
     return int(info["ack_floor"]["stream_seq"]) if info else 0
 
 
-async def _info(connection: Connection, question: str) -> Any:
+async def _info(connection: Connection, stream: str, name: str) -> Any:
     """The server's record of a consumer; None where there is none."""
-    try:
-        return await connection.api(question)
-    except ApiError as error:
-        if error.code == _NO_CONSUMER:
-            return None
-        raise
-
-
-async def _stands(connection: Connection, question: str, wanted: Mapping[str, Any]) -> bool:
-    """Whether the consumer is there, and as wanted."""
-    info = await _info(connection, question)
-    return info is not None and all(info["config"].get(key) == value for key, value in wanted.items())
+    return await connection.api(f"CONSUMER.INFO.{stream}.{name}", absent=_NO_CONSUMER)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import secrets
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from schemas.errors import Conflict
 from schemas.subjects import check_token, every_event, stream_name
@@ -24,7 +23,7 @@ from storage.jetstream.consumer import JetStreamConsumer, done_up_to
 from storage.jetstream.read import read_blocks, read_events, recorded_of
 from storage.jetstream.retry import ApiError, Away, OnWait, Retry, log_wait
 from storage.jetstream.stream import Stored, Stream, ensure_stream
-from storage.log import HEADER_BYTES, MAX_EVENT_BYTES, Append, Fence, Recorded, Subjects, not_the_end
+from storage.log import HEADER_BYTES, MAX_EVENT_BYTES, Append, Fence, Recorded, Subjects, fence_lost, not_the_end
 
 RETRY_S = 300.0
 """Seconds that a call waits for NATS to come back: longer than a machine takes to start again."""
@@ -134,12 +133,12 @@ class JetStreamLog:
         self, pending: list[Message], positions: dict[tuple[str, str], int], retry: Retry
     ) -> list[Message]:
         """What is still to be stored. Raises Conflict where another writer was first."""
-        now = await _find(self._stream, pending)
-        positions |= now.stored
-        left = [message for message in pending if message.key not in now.stored]
+        stored, last = await _find(self._stream, pending)
+        positions |= stored
+        left = [message for message in pending if message.key not in stored]
         for fence, message in {message.fence: message for message in left if message.fence is not None}.items():
             await self._check_fence(fence, message)
-        moved = {m.subject: now.last[m.subject] for m in left if m.fence is None}
+        moved = {m.subject: last[m.subject] for m in left if m.fence is None}
         learnt = any(self._known.get(subject, 0) != position for subject, position in moved.items())
         self._remember(moved)
         if len(left) == len(pending) and not learnt:
@@ -149,13 +148,7 @@ class JetStreamLog:
     async def _check_fence(self, fence: Fence, message: Message) -> None:
         actual = await self._stream.end(None if fence.subject == every_event(self.run) else fence.subject)
         if actual != fence.position:
-            raise Conflict(
-                f"{message.event_type} on {message.subject} expected position {fence.position} under {fence.subject}, "
-                f"found {actual}: another writer was first",
-                subject=fence.subject,
-                expected=fence.position,
-                actual=actual,
-            )
+            raise fence_lost(f"{message.event_type} on {message.subject}", fence, actual)
 
     def _remember(self, positions: Mapping[str, int]) -> None:
         for subject, position in positions.items():
@@ -181,6 +174,9 @@ class JetStreamLog:
         stored = await _last_of_each(self._stream, subjects)
         return {one.subject: recorded_of(one) for one in stored}
 
+    async def subjects(self, pattern: str, start: int = 1) -> list[str]:
+        return await self._stream.subjects(pattern)
+
     async def position(self) -> int:
         return await self._stream.end()
 
@@ -202,36 +198,30 @@ class _Refused(Exception):
     """The server stored nothing, because of a fence or an id."""
 
 
-@dataclass(slots=True)
-class _Found:
-    """stored: position by (subject, id). last: last position by subject, 0 where there is none."""
-
-    stored: dict[tuple[str, str], int]
-    last: dict[str, int]
-
-    def note(self, ids: set[str], message: Stored) -> None:
-        if message.id in ids:
-            ids.discard(message.id)
-            self.stored[(message.subject, message.id)] = message.position
-
-
-async def _find(stream: Stream, messages: Sequence[Message]) -> _Found:
-    """Which of these events are stored already, and the last position of each subject."""
-    wanted: dict[str, set[str]] = {}
+async def _find(stream: Stream, messages: Sequence[Message]) -> tuple[dict[tuple[str, str], int], dict[str, int]]:
+    """Positions of those of these events that are stored already, by (subject, id); the last of each subject, or 0."""
+    missing: dict[str, set[str]] = {}
     for message in messages:
-        wanted.setdefault(message.subject, set()).add(message.id)
-    found = _Found({}, dict.fromkeys(wanted, 0))
-    for stored in await _last_of_each(stream, list(wanted)):
-        found.last[stored.subject] = stored.position
-        found.note(wanted[stored.subject], stored)
-    for subject, ids in wanted.items():
-        position, last = 1, found.last[subject]
-        while ids and position <= last:  # oldest first, until all are found
-            page = await stream.page(position, last, subject, limit=_PAGE)
-            for stored in page:
-                found.note(ids, stored)
+        missing.setdefault(message.subject, set()).add(message.id)
+    stored: dict[tuple[str, str], int] = {}
+
+    def note(found: Stored) -> None:
+        if found.id in missing[found.subject]:
+            missing[found.subject].discard(found.id)
+            stored[(found.subject, found.id)] = found.position
+
+    last = dict.fromkeys(missing, 0)
+    for newest in await _last_of_each(stream, list(missing)):
+        last[newest.subject] = newest.position
+        note(newest)
+    for subject, end in last.items():
+        position = 1
+        while missing[subject] and position <= end:  # oldest first, until all are found
+            page = await stream.page(position, end, subject, limit=_PAGE)
+            for found in page:
+                note(found)
             position = page[-1].position + 1
-    return found
+    return stored, last
 
 
 async def _last_of_each(stream: Stream, subjects: Sequence[str]) -> list[Stored]:

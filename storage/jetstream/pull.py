@@ -74,8 +74,8 @@ class _Requests:
         self._stack = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        await self._stack.enter_async_context(self._connection.receiving(self._inbox, self._receive))
-        self._stack.enter_context(self._connection.calling_on_breaks(self._on_break))
+        receiving = self._connection.receiving(self._inbox, self._receive, self._on_break)
+        await self._stack.enter_async_context(receiving)
         return self
 
     async def __aexit__(self, *_: object) -> None:

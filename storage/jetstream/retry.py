@@ -13,12 +13,8 @@ REPORT_AFTER_S = 0.5
 """Seconds without an answer after which the wait is reported."""
 
 OnWait = Callable[[str], None]
-_log = logging.getLogger(__name__)
-
-
-def log_wait(message: str) -> None:
-    """The default for `on_wait`: a warning in the log of the process."""
-    _log.warning(message)
+log_wait: OnWait = logging.getLogger(__name__).warning
+"""Into the log of the process."""
 
 
 class Away(StorageError):

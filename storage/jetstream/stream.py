@@ -7,7 +7,6 @@ page is asked for up to a position that the leader has named.
 
 import asyncio
 import base64
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -25,6 +24,8 @@ PAGE_BYTES = 16 * 1024 * 1024
 DUPLICATE_WINDOW_S = 600
 """Seconds for which the server itself knows an id again. Longer costs it memory (about 150 bytes an event); fences
 and look-ups know an event again for ever."""
+_PENDING = b"\r\nNats-Num-Pending: "
+"""Header of a message: how many more of the answer do not fit, or come after it."""
 _EVERY = ">"
 """The filter that all subjects pass."""
 _NO_MESSAGE, _NO_STREAM, _OTHER_STREAM, _NOT_ENABLED, _NO_CLUSTER = 10037, 10059, 10058, {10039, 10076}, 10074
@@ -51,9 +52,9 @@ class Stream:
     def __init__(self, connection: Connection, name: str, *, replicated: bool) -> None:
         self.connection, self.name, self.replicated = connection, name, replicated
 
-    async def info(self, deadline_s: float | None = None) -> Any:
+    async def info(self, deadline_s: float | None = None, *, absent: int = 0) -> Any:
         """Its configuration and state. A replica that has just started may lag behind what was acked."""
-        return await self.connection.api(f"STREAM.INFO.{self.name}", deadline_s=deadline_s)
+        return await self.connection.api(f"STREAM.INFO.{self.name}", deadline_s=deadline_s, absent=absent)
 
     async def end(self, subject: str | None = None) -> int:
         """The last position, of all or under a filter; 0 where there is none."""
@@ -73,15 +74,23 @@ class Stream:
         """The last message of each of at most 1024 subjects that have any."""
         if self.replicated:
             return [last for last in await asyncio.gather(*map(self.last, subjects)) if last]
-        left = set(subjects)
-        last: list[Stored] = []
-        while left:
-            page = await self.connection.direct_get(self.name, {"multi_last": sorted(left)})
-            if not page:
-                break
+        left, last = set(subjects), list[Stored]()
+        while left and (page := await self.connection.direct_get(self.name, {"multi_last": sorted(left)})):
             last += map(_stored, page)
             left -= {stored.subject for stored in last}
+            if _last(page[-1].head, _PENDING) == b"0":
+                break
         return last
+
+    async def subjects(self, pattern: str) -> list[str]:
+        """All that match a filter and have a message."""
+        found: list[str] = []
+        while True:
+            question = {"subjects_filter": pattern, "offset": len(found)}
+            info = await self.connection.api(f"STREAM.INFO.{self.name}", question)
+            found += info["state"].get("subjects", ())
+            if len(found) >= info.get("total", 0):
+                return found
 
     async def page(self, position: int, end: int, subject: str | None = None, *, limit: int = PAGE) -> list[Stored]:
         """Messages from `position` on under a filter, at least one: `end`, not below, is known to be one of them.
@@ -101,14 +110,10 @@ class Stream:
             await retry.pause(f"the replica of {self.name} that was asked is behind position {position}")
 
     async def _of_the_leader(self, body: Mapping[str, Any]) -> Stored | None:
-        question = json.dumps(body).encode()
-        subject = f"$JS.API.STREAM.MSG.GET.{self.name}"
-        try:
-            message = (await self.connection.persist(lambda: self.connection.request(subject, question)))["message"]
-        except ApiError as error:
-            if error.code == _NO_MESSAGE:
-                return None
-            raise
+        answer = await self.connection.api(f"STREAM.MSG.GET.{self.name}", body, absent=_NO_MESSAGE)
+        if answer is None:
+            return None
+        message = answer["message"]
         head, data = base64.b64decode(message.get("hdrs", "")), base64.b64decode(message.get("data", ""))
         return Stored(int(message["seq"]), str(message["subject"]), head, data)
 
@@ -134,9 +139,11 @@ async def ensure_stream(stream: Stream, run: str, *, create: bool, replicas: int
     url = stream.connection.url
     try:
         # Not made anew where it is there: in a cluster even that moves leaders about.
-        config = await _config(stream, deadline_s)
-        if config is None and create:
-            config = await _create(stream, stream_config(run, replicas), deadline_s)
+        info = await stream.info(deadline_s, absent=_NO_STREAM)
+        if info is None and create:
+            wanted, create_stream = stream_config(run, replicas), f"STREAM.CREATE.{stream.name}"
+            info = await stream.connection.api(create_stream, wanted, deadline_s=deadline_s, absent=_OTHER_STREAM)
+            info = info or await stream.info(deadline_s)  # somebody else made it at the same time
     except ApiError as error:
         if error.code in _NOT_ENABLED:
             raise LogUnavailable(f"NATS at {url} runs without JetStream: start it with -js") from error
@@ -145,30 +152,11 @@ async def ensure_stream(stream: Stream, run: str, *, create: bool, replicas: int
                 f"--nats-replicas {replicas} needs a cluster, and NATS at {url} is a single server"
             ) from error
         raise
-    if config is None:
+    if info is None:
         raise RunNotFound(f"NATS at {url} has no log of run {run!r}: check the run's name, or --nats-url")
     if create:
-        _check(run, config)
-    stream.replicated = int(config["num_replicas"]) > 1
-
-
-async def _config(stream: Stream, deadline_s: float) -> Any:
-    try:
-        return (await stream.info(deadline_s))["config"]
-    except ApiError as error:
-        if error.code == _NO_STREAM:
-            return None
-        raise
-
-
-async def _create(stream: Stream, wanted: Mapping[str, Any], deadline_s: float) -> Any:
-    try:
-        made = await stream.connection.api(f"STREAM.CREATE.{stream.name}", wanted, deadline_s=deadline_s)
-    except ApiError as error:
-        if error.code != _OTHER_STREAM:
-            raise
-        return await _config(stream, deadline_s)  # somebody else made it at the same time
-    return made["config"]
+        _check(run, info["config"])
+    stream.replicated = int(info["config"]["num_replicas"]) > 1
 
 
 def stream_config(run: str, replicas: int = 1) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from schemas.errors import NoSpace
-from storage import file_lock
 from storage.nats.ports import HOST
 
 LOCK = "server.lock"
@@ -59,11 +58,6 @@ def read_record(folder: Path) -> ServerRecord | None:
         return ServerRecord(**json.loads((folder / "server.json").read_text()))
     except (OSError, ValueError, TypeError):
         return None
-
-
-def is_locked(folder: Path) -> bool:
-    """Whether a live server holds the folder."""
-    return bool(file_lock.is_locked(folder / LOCK))
 
 
 @contextlib.contextmanager

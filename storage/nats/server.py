@@ -20,9 +20,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from schemas.errors import FolderInUse, LogUnavailable, MissingPart, StorageError
+from storage.file_lock import is_locked
 from storage.jetstream.connection import OLDEST_SERVER
 from storage.nats import batch_staging
-from storage.nats.folder import ServerRecord, config_text, is_locked, locked, log_tail, max_store, read_record
+from storage.nats.folder import LOCK, ServerRecord, config_text, locked, log_tail, max_store, read_record
 from storage.nats.ports import HOST, free_port, port_is_free
 
 _STEP_S = 0.01
@@ -48,7 +49,7 @@ class NatsServer:
     def attach(cls, folder: Path) -> NatsServer | None:
         """The live server of the folder, whichever process started it."""
         folder = folder.resolve()
-        record = read_record(folder) if folder.is_dir() and is_locked(folder) else None
+        record = read_record(folder) if is_locked(folder / LOCK) else None
         return None if record is None else cls(folder, record)
 
     @classmethod

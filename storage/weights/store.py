@@ -41,12 +41,9 @@ MANIFEST = "manifest.json"
 _SIDE_FILES = (".json", ".jinja", ".txt", ".model", ".tiktoken")
 
 
-class StoredTensor(msgspec.Struct, frozen=True):
-    """One tensor. dtype: safetensors' name; sha256: of its little-endian bytes; file: the shard that holds it."""
+class StoredTensor(TensorDigest, frozen=True):
+    """One tensor. file: the shard that holds it."""
 
-    dtype: str
-    shape: tuple[int, ...]
-    sha256: str
     file: str
 
 
@@ -62,10 +59,6 @@ class WeightManifest(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     tensors: dict[str, StoredTensor]
     files: dict[str, str] = {}
-
-    def digest_of_tensors(self) -> str:
-        """The digest that the entries of `tensors` give."""
-        return weights_digest({name: TensorDigest(t.dtype, t.shape, t.sha256) for name, t in self.tensors.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,13 +142,12 @@ class WeightStore:
 
     def _fill(self, folder: Path, version: int, parent: int | None, tensors: Iterable[TensorBytes]) -> WeightManifest:
         stored = self._write_shards(folder, tensors)
-        digests = {name: digest for name, (digest, _) in stored.items()}
         manifest = WeightManifest(
             version=version,
             parent=parent,
-            digest=weights_digest(digests),
-            bytes=sum(map(_size, digests.values())),
-            tensors={name: StoredTensor(d.dtype, d.shape, d.sha256, file) for name, (d, file) in stored.items()},
+            digest=weights_digest(stored),
+            bytes=sum(map(_size, stored.values())),
+            tensors=stored,
             files=self._link_side_files(folder),
         )
         path = write_manifest(folder, manifest)
@@ -163,24 +155,24 @@ class WeightStore:
             fsync(path)
         return manifest
 
-    def _write_shards(self, folder: Path, tensors: Iterable[TensorBytes]) -> dict[str, tuple[TensorDigest, str]]:
+    def _write_shards(self, folder: Path, tensors: Iterable[TensorBytes]) -> dict[str, StoredTensor]:
         written: list[tuple[Path, dict[str, TensorDigest]]] = []
         for shard in _shards(tensors, self._max_shard_bytes):
             path = folder / f"shard-{len(written)}"
             written.append((path, write_shard(path, shard, self._pool, durable=self._durable)))
-        stored: dict[str, tuple[TensorDigest, str]] = {}
+        stored: dict[str, StoredTensor] = {}
         for number, (path, digests) in enumerate(written, 1):
             name = SINGLE if len(written) == 1 else f"model-{number:05d}-of-{len(written):05d}.safetensors"
             path.rename(folder / name)
-            stored.update({tensor: (digest, name) for tensor, digest in digests.items()})
+            stored |= {tensor: StoredTensor(d.dtype, d.shape, d.sha256, name) for tensor, d in digests.items()}
         if len(written) > 1:
             self._write_index(folder, stored)
         return stored
 
-    def _write_index(self, folder: Path, stored: dict[str, tuple[TensorDigest, str]]) -> None:
-        total = sum(_size(digest) for digest, _ in stored.values())
-        weight_map = {name: file for name, (_, file) in sorted(stored.items())}
-        index = msgspec.json.encode({"metadata": {"total_size": total}, "weight_map": weight_map})
+    def _write_index(self, folder: Path, stored: dict[str, StoredTensor]) -> None:
+        weight_map = {name: stored[name].file for name in sorted(stored)}
+        metadata = {"total_size": sum(map(_size, stored.values()))}
+        index = msgspec.json.encode({"metadata": metadata, "weight_map": weight_map})
         (folder / INDEX).write_bytes(msgspec.json.format(index, indent=2))
         if self._durable:
             fsync(folder / INDEX)
@@ -244,7 +236,7 @@ def read_manifest(folder: Path) -> WeightManifest:
         raise WeightsDamaged(f"{folder} is no weight version: it has no {MANIFEST}") from None
     except msgspec.DecodeError as error:
         raise WeightsDamaged(f"{path} is damaged ({error}): restore the folder from a copy") from error
-    if manifest.digest_of_tensors() != manifest.digest:
+    if weights_digest(manifest.tensors) != manifest.digest:
         raise WeightsDamaged(f"{path} lists tensors that do not have its digest: restore the folder from a copy")
     return manifest
 

@@ -87,5 +87,9 @@ class Counting:
         self.looks += 1
         return await self._log.last_of_each(subjects)
 
+    async def subjects(self, pattern: str, start: int = 1) -> list[str]:
+        self.looks += 1
+        return await self._log.subjects(pattern, start)
+
     async def position(self) -> int:
         return await self._log.position()

@@ -19,7 +19,7 @@ This page is made from the structs in `schemas/`: `python -m tests.schemas.event
 
 An event is a MessagePack map in an envelope: `id`, `run`, `schema`, `at` (UTC nanoseconds), `producer`, `event`, and
 where there are any `cause` (the id of the event that led to it) and `traceparent`. It is stored under the subject
-`slime.<run>.<type>.<entity>`. Fields with a default may be absent. `python -m schemas.json_schema` prints all of this
+`slime.<run>.<type>.<entity>`. Fields with a default may be absent. `python -m tools.json_schema` prints all of this
 as JSON Schema.
 """
 

@@ -137,6 +137,10 @@ class Line:
         self._check()
         return await self.log.last_of_each(subjects)
 
+    async def subjects(self, pattern: str, start: int = 1) -> list[str]:
+        self._check()
+        return await self.log.subjects(pattern, start)
+
     async def position(self) -> int:
         self._check()
         return await self.log.position()

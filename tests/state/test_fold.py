@@ -18,7 +18,7 @@ from schemas.rewards import RewardAssigned
 from slime_events.core.state.apply import apply, apply_all
 from slime_events.core.state.partial_events import PARTIAL_DECISIONS, PARTIAL_EVENTS, read_partial_events
 from slime_events.core.state.run import RunState, state_digest
-from storage.archive.log import ArchivedLog, event_blocks
+from storage.archive.log import ArchivedLog
 from storage.archive.reader import ArchiveReader
 from storage.archive.writer import ArchiveWriter
 from storage.event_block import EventBlock, arrays_of
@@ -77,7 +77,7 @@ async def test_an_archive_folds_to_the_state_of_its_log(name: str, tmp_path: Pat
 
 
 async def _event_blocks(reader: ArchiveReader, start: int, chain: bytes, every: int | None) -> list[EventBlock]:
-    return [block async for block in event_blocks(reader, start, chain, every)]
+    return [block async for block in ArchivedLog(reader, reader.run).event_blocks(start, chain, every)]
 
 
 @pytest.mark.parametrize("every", [50, None])
@@ -100,7 +100,7 @@ async def test_what_is_whole_is_given_before_what_is_damaged(tmp_path: Path) -> 
     reader = _archive(_driven(), tmp_path, "drive")
     first, *_, last = reader.segments
     (tmp_path / "drive" / last.name).write_bytes(b"")
-    read = event_blocks(reader, 1, b"", None)
+    read = ArchivedLog(reader, reader.run).event_blocks(1, b"", None)
     assert (await anext(read)).first == first.first
     with pytest.raises(ArchiveDamaged, match=f"archive segment {last.segment} "):
         _ = [block async for block in read]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from schemas.subjects import about, of_type
+from schemas.subjects import about, every_event, of_type
 from storage.archive import index
 from storage.archive.index import ArchiveIndex
 from storage.archive.log import ArchivedLog
@@ -65,6 +65,8 @@ async def test_many_subjects_are_looked_up_at_once(archived: ArchivedLog, was: M
     asked = [*{record.subject for record in was.records}, "slime.r.prompt.submitted.nobody"]
     found = await archived.last_of_each(asked)
     assert found == await was.last_of_each(asked)
+    everything = every_event(was.run)
+    assert sorted(await archived.subjects(everything)) == sorted(await was.subjects(everything))
     assert found.keys() == {record.subject for record in was.records}
 
 

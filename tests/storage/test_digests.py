@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 
+import msgspec
 import pytest
 
 from storage.digests import TensorDigest, weights_digest
@@ -22,6 +22,6 @@ def test_it_is_over_lines_in_the_order_of_names() -> None:
     "changes", [{"dtype": "I32"}, {"shape": (3, 2)}, {"sha256": hashlib.sha256(bytes(23) + b"\1").hexdigest()}]
 )
 def test_any_other_tensor_is_another_digest(changes: dict[str, object]) -> None:
-    other = TENSORS | {"a": dataclasses.replace(TENSORS["a"], **changes)}  # type: ignore[arg-type]
+    other = TENSORS | {"a": msgspec.structs.replace(TENSORS["a"], **changes)}  # type: ignore[arg-type]
     assert weights_digest(other) != weights_digest(TENSORS)
     assert weights_digest({"c": TENSORS["a"], "b": TENSORS["b"]}) != weights_digest(TENSORS)

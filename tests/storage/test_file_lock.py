@@ -11,7 +11,7 @@ from storage.file_lock import is_locked
 
 
 def test_only_the_holder_is_seen_not_another_who_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lock, seen = tmp_path / "lock", list[bool | None]()
+    lock, seen = tmp_path / "lock", list[bool]()
     flock = fcntl.flock
 
     def ask_meanwhile(file: int, kind: int) -> None:
@@ -19,7 +19,7 @@ def test_only_the_holder_is_seen_not_another_who_asks(tmp_path: Path, monkeypatc
         monkeypatch.setattr(fcntl, "flock", flock)
         seen.append(is_locked(lock))
 
-    assert is_locked(lock) is None
+    assert is_locked(lock) is False
     with lock.open("w") as holder:
         monkeypatch.setattr(fcntl, "flock", ask_meanwhile)
         seen.append(is_locked(lock))

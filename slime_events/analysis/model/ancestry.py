@@ -195,7 +195,7 @@ class Ancestry:
         async for ancestor in self.all():
             first, last = ancestor.first_step, await ancestor.last_sealed()
             if ancestor is origin:
-                return await ancestor.step_of(group, await ancestor.batch_after(decided, first, last), last)
+                return await ancestor.step_of(group, first, last, decided)
             if ancestor.follows and (step := await ancestor.step_of(group, first, last)) is not None:
                 return step
         raise RunNotFound(f"run {origin.run} is none of the runs that {self.own.run} comes from")

@@ -14,7 +14,7 @@ from schemas.errors import InvalidSubject, RunNotFound
 from schemas.evals import EvalCompleted
 from schemas.event import Event, type_of
 from schemas.groups import GroupAccepted, GroupRejected
-from schemas.ids import group_of, requested_sample, sample_id, sibling_id
+from schemas.ids import evaluation_id, group_of, requested_sample, sample_id, sibling_id
 from schemas.prompts import PromptSubmitted
 from schemas.registry import BY_TYPE
 from schemas.rewards import RewardAssigned, RewardFailed
@@ -33,7 +33,7 @@ RUN_EVENTS = (RunStarted, RunResumed, RunFinished, RunFailed)
 GROUP_EVENTS = (PromptSubmitted, GroupAccepted, GroupRejected)
 STEP_EVENTS = (BatchSealed, StepCommitted)
 RECURRING: tuple[type[Event], ...] = (
-    *RUN_EVENTS,
+    *(RunResumed, RunFinished, RunFailed, WeightsActivated),
     *(RolloutRequested, RolloutProgressed, RolloutSuspended, RolloutFailed, TurnRecorded),
 )
 """Types of which there may be several about one entity."""
@@ -112,26 +112,38 @@ class LogPart:
     def _has(self, recorded: Recorded) -> bool:
         return self.end is None or recorded.position <= self.end
 
-    async def batch_after(self, position: int, first: int, last: int) -> int:
-        """The first of the steps `first` to `last` whose batch is behind a position: batches are sealed in order."""
-        while first < last:
-            middle = (first + last) // 2
-            batch = next(iter((await self.last_of_each(wanted((BatchSealed,), [middle]))).values()), None)
-            if batch is not None and batch.position < position:
-                first = middle + 1
-            else:
-                last = middle
-        return first
-
-    async def step_of(self, group: str, first: int, last: int) -> int | None:
-        """The step within `first` to `last` whose batch has the group."""
-        for begin in range(first, last + 1, AT_ONCE):
+    async def step_of(self, group: str, first: int, last: int, decided: int = 0) -> int | None:
+        """The step within `first` to `last` whose batch has the group. decided: the position of the verdict on it."""
+        for begin in range(await self._step_before(decided, first, last), last + 1, AT_ONCE):
             steps = range(begin, min(begin + AT_ONCE, last + 1))
             for recorded in (await self.last_of_each(wanted((BatchSealed,), steps))).values():
                 event = recorded.envelope.event
                 if isinstance(event, BatchSealed) and group in event.groups:
                     return event.step
         return None
+
+    async def _step_before(self, position: int, first: int, last: int) -> int:
+        """A step shortly before the first one, from `first` to `last`, whose batch is behind a position.
+
+        Batches come at a more or less even pace, so this looks into two or three places of a long log: a server takes
+        5 ms for a place that it has not in memory.
+        """
+        begin, end, margin = 0, (await self._sealed_at([last])).get(last, position), AT_ONCE // 4
+        while position and last - first > AT_ONCE // 2:
+            even = first + (last - first) * (position - begin) // max(1, end - begin)
+            steps = [min(max(even + by, first), last - 1) for by in (-margin, margin)]
+            sealed_at = await self._sealed_at(steps)
+            for step in steps:
+                if sealed_at.get(step, end) < position:
+                    first, begin = step + 1, sealed_at[step]
+                elif step < last:
+                    last, end = step, sealed_at.get(step, end)
+            margin = min(2 * margin, (last - first) // 4)
+        return first
+
+    async def _sealed_at(self, steps: Iterable[int]) -> dict[int, int]:
+        batches = await self.last_of_each(wanted((BatchSealed,), steps))
+        return {int(step): batch.position for (_, step), batch in batches.items()}
 
 
 class Lookup:
@@ -180,15 +192,18 @@ class Lookup:
             raise await self._no_number("weight version", version, WeightsPublished)
         self._fold((await self._part.last_of_each(wanted((CheckpointSaved,), [version]))).values())
         published = self.run.versions[version].published
-        for cls in (WeightsActivated, EvalCompleted):  # a version is only a part of their entities: read from it on
-            later = self._part.of_type(cls, start=published.position if published else 1)
-            self._fold([one async for one in later if one.envelope.event.version == version])  # type: ignore[attr-defined]
+        start, begin, end = published.position if published else 1, f"{version}-", evaluation_id("", version)
+        for cls in (WeightsActivated, EvalCompleted):  # a version is only a part of their entities
+            names = [name for name in await self._entities(cls, start) if name.startswith(begin) or name.endswith(end)]
+            events = await self._part.about((cls,), names)
+            self._fold(one for one in events if one.envelope.event.version == version)  # type: ignore[attr-defined]
         await self.lifetime()
         return self.run.versions[version]
 
     async def lifetime(self) -> None:
         """The run's starts, resumptions and ends: its settings."""
-        self._fold(await self._part.about(RUN_EVENTS, ["run"]))
+        if not self.run.lifetime:
+            self._fold(await self._part.about(RUN_EVENTS, ["run"]))
 
     async def group_id(self, name: str) -> str:
         """The id of a group, of which `name` may be a beginning."""
@@ -211,7 +226,7 @@ class Lookup:
         if last is not None and (decided or group.prompt is None):
             await self.lifetime()
             first, newest = self.run.branched.version if self.run.branched else 0, int(last.envelope.event.entity())
-            step = await self._part.step_of(name, await self._part.batch_after(decided, first, newest), newest)
+            step = await self._part.step_of(name, first, newest, decided)
             self._fold(await self._part.last_events(steps=[step] if step is not None else []))
         return group
 
@@ -257,7 +272,11 @@ class Lookup:
         near = nearest(name, ids, 5) or tuple(ids)[:5]
         raise RunNotFound(f"no {what} is called {name!r}; {'near: ' + ', '.join(near) if near else 'there is none'}")
 
+    async def _entities(self, cls: type[Event], start: int = 1) -> list[str]:
+        subjects = await self._log.subjects(of_type(self.run.run, type_of(cls)), start)
+        return [subject.rpartition(".")[2] for subject in subjects]
+
     async def _no_number(self, what: str, number: int, cls: type[Event]) -> RunNotFound:
-        numbers = [int(one.envelope.event.entity()) async for one in self._part.of_type(cls)]
+        numbers = [int(entity) for entity in await self._entities(cls)]
         there = f"there are {min(numbers)} to {max(numbers)}" if numbers else "there is none yet"
         return RunNotFound(f"run {self.run.run} has no {what} {number}: {there}")

@@ -69,8 +69,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace | None:
 
 def _reported(run: Callable[[], int]) -> int:
     """The exit code; errors as sentences on standard error."""
-    from slime_events.plugins.loader import OUR_PACKAGES
-
     try:
         return run()
     except (ConfigError, PlugPointError, RunNotFound) as error:
@@ -78,6 +76,8 @@ def _reported(run: Callable[[], int]) -> int:
     except SlimeEventsError as error:
         return _error(str(error), 1)
     except ModuleNotFoundError as error:
+        from slime_events.plugins.loader import OUR_PACKAGES
+
         if (error.name or "").partition(".")[0] in OUR_PACKAGES:
             raise
         mend = "`make install`, or, in a clone, pip install '.[train]'"

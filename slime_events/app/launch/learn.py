@@ -309,7 +309,7 @@ async def new_learner(parent: OpenedRun, plan: LearnerPlan, folder: RunFolder) -
         raise ValueError("nothing is trained otherwise")
     settings = plan.parsed.settings
     blobs = BlobStore(settings.run.blob_url or str(folder.blobs))
-    kept = await blobs.put_async(write_overrides(plan.changes)) if plan.changes else None
+    kept = await asyncio.to_thread(blobs.put, write_overrides(plan.changes)) if plan.changes else None
     point = await read_point(parent.log, plan.version, parent.where)
     branched = structs.replace(point, cursors={}, passed={}, follows=True, changes=kept)
     return NewLearner(settings, branched)

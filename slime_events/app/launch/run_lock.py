@@ -55,7 +55,7 @@ def holding(folder: RunFolder) -> Iterator[Holder | None]:
 
 def is_held(folder: RunFolder) -> bool:
     """Whether a launcher holds the run now."""
-    return bool(is_locked(folder.lock))
+    return is_locked(folder.lock)
 
 
 def holder_of(folder: RunFolder) -> Holder | None:

@@ -6,10 +6,13 @@ URL of an archived run            `<archive URL>/<run>`, such as s3://bucket/arc
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from schemas.arrays import unpack
 from schemas.errors import RunNotFound
 from schemas.event import Event, type_of
 from schemas.runs import Branched, RunResumed, RunStarted
@@ -17,13 +20,14 @@ from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_folder import RUNS_DIR, RunFolder, find_run
 from slime_events.core.run.run_settings import settings_in_force
 from slime_events.core.trajectory import Fetch
-from storage.archive.log import ArchivedLog
 from storage.archive.manifest import MANIFESTS
-from storage.archive.reader import ArchiveReader
 from storage.blobs import BlobStore
 from storage.log import Readable
 from storage.open_log import open_run_log
 from storage.payloads import fetch
+
+if TYPE_CHECKING:
+    from storage.archive.reader import ArchiveReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +52,17 @@ class OpenedRun:
 async def open_run(where: str, runs_dir: str | Path = RUNS_DIR) -> AsyncIterator[OpenedRun]:
     """Open a run by name, folder or archive URL. Raises RunNotFound, StorageError, ConfigError."""
     if is_archive(where):
+        from storage.archive.log import ArchivedLog  # not needed to look one record of a live run up
+
         reader = await asyncio.to_thread(open_archive, where)
         log = ArchivedLog(reader, reader.run)
-        yield OpenedRun(log, settings_in_force(await _run_events(log)), _fetch(reader.blobs), None, reader.url)
+        settings = settings_in_force(await _run_events(log))
+        yield OpenedRun(log, settings, functools.partial(fetch, blobs=reader.blobs), None, reader.url)
         return
     folder = find_run(where, runs_dir)
     async with open_run_log(folder.path, folder.log_name()) as live:
         settings = settings_in_force(await _run_events(live))
-        blobs = BlobStore(settings.run.blob_url or str(folder.blobs))
-        yield OpenedRun(live, settings, _fetch(blobs), folder, str(folder.path))
+        yield OpenedRun(live, settings, _fetch(settings.run.blob_url or str(folder.blobs)), folder, str(folder.path))
 
 
 async def branched_of(log: Readable) -> Branched | None:
@@ -80,8 +86,10 @@ def is_archive(where: str) -> bool:
     return "://" in where or ("/" in where and Path(where, MANIFESTS).is_dir())
 
 
-def open_archive(where: str) -> ArchiveReader:
+def open_archive(where: str) -> "ArchiveReader":
     """The segments sealed so far. Raises RunNotFound where there are none, ArchiveDamaged, StorageError."""
+    from storage.archive.reader import ArchiveReader
+
     url, _, run = where.rstrip("/").rpartition("/")
     reader = ArchiveReader(url, run)
     if not reader.last:
@@ -100,5 +108,7 @@ async def _run_events(log: Readable) -> list[Event]:
     return events
 
 
-def _fetch(blobs: BlobStore) -> Fetch:
-    return lambda array: fetch(array, blobs)
+def _fetch(blob_url: str) -> Fetch:
+    """Opens the blob store for the first array that lies there: few do."""
+    blobs = functools.cache(lambda: BlobStore(blob_url))
+    return lambda array: unpack(array) if array.blob is None else fetch(array, blobs())

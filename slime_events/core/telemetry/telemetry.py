@@ -211,7 +211,8 @@ class TracedLog:
     def __init__(self, log: EventLog, telemetry: Telemetry) -> None:
         self._log, self._telemetry = log, telemetry
         self.run, self.read, self.last, self.last_of_each = log.run, log.read, log.last, log.last_of_each
-        self.position, self.consume, self.done_up_to, self.close = log.position, log.consume, log.done_up_to, log.close
+        self.subjects, self.position, self.consume = log.subjects, log.position, log.consume
+        self.done_up_to, self.close = log.done_up_to, log.close
 
     async def append(self, appends: Sequence[Append]) -> list[int]:
         """As the log's; a span is recorded only for what is in the log."""

@@ -274,6 +274,15 @@ async def test_the_last_event_of_many_subjects(log: EventLog) -> None:
     assert await log.last_of_each([]) == {}
 
 
+async def test_the_subjects_under_a_filter_are_named_once(log: EventLog) -> None:
+    said = [chunk(log, f"s{number}", place) for place in (0, 4) for number in range(3)]
+    await log.append([*said, reward(log, "s0")])
+    assert sorted(await log.subjects(of_type(log.run, "rollout.progressed"))) == [
+        append.envelope.subject for append in said[:3]
+    ]
+    assert await log.subjects(of_type(log.run, "rollout.failed")) == []
+
+
 async def test_a_follower_sees_all_that_comes(opened: Open) -> None:
     log, other = await opened(), await opened()
     await log.append([reward(log, "before"), chunk(log, "x", 0)])

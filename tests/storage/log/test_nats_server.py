@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from schemas.errors import FolderInUse, LogUnavailable, MissingPart, NoSpace, RunNotFound
+from storage.file_lock import is_locked
 from storage.jetstream.log import JetStreamLog
 from storage.nats import folder, server
 from storage.nats.server import NatsServer, find_binary
@@ -137,7 +138,7 @@ async def test_a_server_that_ends_at_once_is_quoted(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(server, "config_text", lambda *_: f'log_file: "{tmp_path}/nats.log"\nlisten: nowhere\n')
     with pytest.raises(LogUnavailable, match="ended at once with status 1"):
         await NatsServer.start(tmp_path)
-    assert not folder.is_locked(tmp_path)
+    assert not is_locked(tmp_path / folder.LOCK)
 
 
 async def test_no_room_is_said_before_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

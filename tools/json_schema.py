@@ -1,4 +1,4 @@
-"""JSON Schema of the events, the envelope and the inbox: `python -m schemas.json_schema` prints it."""
+"""JSON Schema of the events, the envelope and the inbox: `python -m tools.json_schema` prints it."""
 
 import json
 import sys
