@@ -9,11 +9,18 @@ import msgspec
 from schemas.errors import ArchiveDamaged, LogDamaged, SchemaError
 from schemas.event import Event
 from schemas.registry import EVENT_CLASSES
+from slime_events.analysis.audit.batches import Batches, Followed
 from slime_events.analysis.audit.check import Check, Finding
+from slime_events.analysis.audit.evaluations import Evaluations
+from slime_events.analysis.audit.groups import Rewards, Verdicts
+from slime_events.analysis.audit.history import Archive, Fold, Lifetime, Positions
 from slime_events.analysis.audit.ledger import Ledger, Rules
-from slime_events.analysis.audit.recorded_rollouts import RecordedEnds
-from slime_events.analysis.audit.registry import make_checks
-from slime_events.analysis.audit.tokens import Fetch
+from slime_events.analysis.audit.prompts import Prompts
+from slime_events.analysis.audit.recorded_rollouts import RecordedEnds, RecordedRollouts
+from slime_events.analysis.audit.rollouts import Rollouts
+from slime_events.analysis.audit.steps import Staleness, Steps, Training
+from slime_events.analysis.audit.tokens import Fetch, Tokens
+from slime_events.analysis.audit.weights import WeightFiles, Weights
 from storage.log import Recorded
 
 
@@ -91,10 +98,27 @@ class Audit:
         parent: Ledger | None = None,
         recorded: RecordedEnds | None = None,
     ) -> None:
-        self._ledger = Ledger(run, rules or Rules())
-        self._checks = make_checks(
-            self._ledger, fetch=fetch, weights=weights, files=files, parent=parent, recorded=recorded
-        )
+        self._ledger = ledger = Ledger(run, rules or Rules())
+        self._checks: list[Check] = [  # in the order in which they are reported: from the record to the run
+            Positions(ledger),
+            Lifetime(ledger),
+            Prompts(ledger),
+            Rollouts(ledger),
+            RecordedRollouts(ledger, recorded or {}),
+            Tokens(ledger, fetch),
+            Rewards(ledger),
+            Verdicts(ledger),
+            Batches(ledger),
+            Steps(ledger),
+            Training(ledger),
+            Followed(ledger, parent),
+            Staleness(ledger),
+            Evaluations(ledger),
+            Weights(ledger),
+            Archive(ledger),
+            Fold(ledger),
+            *([WeightFiles(ledger, weights)] if files else []),
+        ]
         self._hearing: dict[type[Event], list[Check]] = {
             kind: [check for check in self._checks if check.hears(kind)] for kind in EVENT_CLASSES
         }
@@ -105,7 +129,7 @@ class Audit:
         self._events += 1
         for check in self._hearing[type(recorded.envelope.event)]:
             if check.applies:
-                check.apply(recorded)
+                check.take(recorded)
         self._ledger.apply(recorded)
 
     def finish(self, unread: str | None = None) -> Report:

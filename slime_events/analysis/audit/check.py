@@ -11,7 +11,7 @@ from storage.log import Recorded
 
 Counts = dict[str, Any]
 """What a check looked at, by name: numbers, words, and for histograms a dict of numbers."""
-Handlers = Mapping[type[Event], Callable[[Recorded, Any], None]]
+Handlers = Mapping[type[Event], Callable[[Any], None]]
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,16 +35,21 @@ class Check:
     """name: one word. promise: what holds where it finds nothing. handlers: by type of event, what looks at it.
 
     An event is shown to the checks before the ledger takes it in: `ledger` holds what stands before it in the log.
+    recorded: the event that is looked at, with its position.
     """
 
     name: ClassVar[str]
     promise: ClassVar[str]
     of_own_rollouts: ClassVar[bool] = False
     """Whether it is skipped for a learner, whose rollouts are another run's: `Followed` checks those."""
+    counted: ClassVar[tuple[str, ...]] = ()
+    """What it counts in `seen`."""
+    recorded: Recorded
 
     def __init__(self, ledger: Ledger, handlers: Handlers | None = None) -> None:
-        self.ledger, self.handlers = ledger, dict(handlers or {})
+        self.ledger, self.handlers = ledger, handlers or {}
         self.findings: list[Finding] = []
+        self.seen: Counts = dict.fromkeys(self.counted, 0)
 
     def hears(self, kind: type[Event]) -> bool:
         """Whether it looks at events of this type; without handlers it looks at every event."""
@@ -55,10 +60,14 @@ class Check:
         """Whether it applies to a run like this one, by the log so far."""
         return not (self.of_own_rollouts and self.ledger.follows)
 
-    def apply(self, recorded: Recorded) -> None:
+    def take(self, recorded: Recorded) -> None:
         """Look at one event."""
-        event = recorded.envelope.event
-        self.handlers[type(event)](recorded, event)
+        self.recorded = recorded
+        self.apply(recorded.envelope.event)
+
+    def apply(self, event: Event) -> None:
+        """Look at the event of `recorded`."""
+        self.handlers[type(event)](event)
 
     def finish(self) -> list[Finding]:
         """All findings, after the last event."""
@@ -66,12 +75,10 @@ class Check:
 
     def counts(self) -> Counts:
         """How much was looked at."""
-        raise NotImplementedError
+        return self.seen
 
-    def find(self, recorded: Recorded, wrong: str, means: str) -> None:
-        """Note what is wrong with an event."""
-        event = recorded.envelope.event
-        about = f"{recorded.envelope.type} of {event.entity()}"
-        self.findings.append(
-            Finding(check=self.name, position=recorded.position, event=about, wrong=wrong, means=means)
-        )
+    def find(self, wrong: str, means: str) -> None:
+        """Note what is wrong with the event of `recorded`."""
+        envelope, position = self.recorded.envelope, self.recorded.position
+        about = f"{envelope.type} of {envelope.event.entity()}"
+        self.findings.append(Finding(check=self.name, position=position, event=about, wrong=wrong, means=means))
