@@ -127,9 +127,11 @@ class Audit:
     def apply(self, recorded: Recorded) -> None:
         """Take in the next event."""
         self._events += 1
-        for check in self._hearing[type(recorded.envelope.event)]:
+        event = recorded.envelope.event
+        for check in self._hearing[type(event)]:
             if check.applies:
-                check.take(recorded)
+                check.recorded = recorded
+                check.apply(event)
         self._ledger.apply(recorded)
 
     def finish(self, unread: str | None = None) -> Report:

@@ -35,7 +35,7 @@ class Check:
     """name: one word. promise: what holds where it finds nothing. handlers: by type of event, what looks at it.
 
     An event is shown to the checks before the ledger takes it in: `ledger` holds what stands before it in the log.
-    recorded: the event that is looked at, with its position.
+    recorded: what is looked at.
     """
 
     name: ClassVar[str]
@@ -59,11 +59,6 @@ class Check:
     def applies(self) -> bool:
         """Whether it applies to a run like this one, by the log so far."""
         return not (self.of_own_rollouts and self.ledger.follows)
-
-    def take(self, recorded: Recorded) -> None:
-        """Look at one event."""
-        self.recorded = recorded
-        self.apply(recorded.envelope.event)
 
     def apply(self, event: Event) -> None:
         """Look at the event of `recorded`."""

@@ -148,28 +148,28 @@ class Ledger:
     def apply(self, recorded: Recorded) -> None:
         """Take one event in. What does not fit is left to the checks."""
         self.position = recorded.position
-        event = recorded.envelope.event
+        event = recorded.envelope.event  # the most frequent first
         group = self.groups.get(getattr(event, "group", ""))
         sample = self.samples.get(getattr(event, "sample", ""))
         match event:
             case RolloutProgressed() if sample is not None:
                 sample.fate, sample.length = Fate.RUNNING, event.start + event.tokens.n
                 sample.widen(event.spans)
-            case RolloutRequested() if group is not None:
-                self._requested(event, group)
             case RolloutCompleted():
                 self._completed(event)
+            case RolloutRequested() if group is not None:
+                self._requested(event, group)
+            case RewardAssigned() | RewardFailed() if sample is not None and not sample.graded:
+                sample.graded = self.position
+                sample.reward = event.value if isinstance(event, RewardAssigned) else None
+            case PromptSubmitted():
+                self._submitted(event)
+            case GroupAccepted() | GroupRejected() if group is not None and not group.decided:
+                group.decided, group.accepted = self.position, isinstance(event, GroupAccepted)
             case RolloutSuspended() if sample is not None:
                 sample.fate = Fate.SUSPENDED
             case RolloutFailed() if sample is not None:
                 sample.fate = Fate.FAILED
-            case RewardAssigned() | RewardFailed() if sample is not None and not sample.graded:
-                sample.graded = self.position
-                sample.reward = event.value if isinstance(event, RewardAssigned) else None
-            case GroupAccepted() | GroupRejected() if group is not None and not group.decided:
-                group.decided, group.accepted = self.position, isinstance(event, GroupAccepted)
-            case PromptSubmitted():
-                self._submitted(event)
             case BatchSealed():
                 self.batches.setdefault(event.step, event)
                 for one in [self.groups[name] for name in event.groups if name in self.groups]:
