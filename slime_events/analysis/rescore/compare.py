@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from functools import partial
+from typing import IO, NamedTuple
 
 import msgspec
 import numpy as np
@@ -21,23 +22,15 @@ from schemas.rewards import RewardFailed, RewardFailureKind
 from slime_events.algorithms.reward_norm import normalize_rewards
 from slime_events.analysis.model.advantages import Floats, Mask, sample_advantages, trained_tokens
 from slime_events.analysis.model.records import Group, Sample
-from slime_events.analysis.rescore.bulk_grading import Grade, NoReward
-from slime_events.analysis.rescore.change import Change, ChangesFile, GroupChange, SampleChange
+from slime_events.analysis.rescore.bulk_grading import Grade
+from slime_events.analysis.rescore.change import Change, GroupChange, SampleChange, write_change
 from slime_events.analysis.rescore.collect import completed_of, is_evaluation, prompt_of
-from slime_events.analysis.rescore.report import (
-    Distribution,
-    Evaluation,
-    FlippedGroup,
-    Groups,
-    Regraded,
-    Samples,
-    Step,
-    distributions,
-)
+from slime_events.analysis.rescore.report import Evaluation, FlippedGroup, Groups, Regraded, Samples, Step
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.state.group import GroupState, SampleState
 from slime_events.core.trajectory import Fetch
 from slime_events.loop.conductor.accept import GroupFilter
+from slime_events.plugins.rewards.outcome import NoValue
 
 
 def advantage_weights(advantages: Floats, masks: Sequence[Mask], settings: AlgorithmSettings) -> Floats:
@@ -87,11 +80,11 @@ def verdict_on(group: Group, grades: Sequence[Grade], group_filter: GroupFilter 
     if before.cause in BEYOND:
         return before
     for sample, one in zip(group.samples, grades, strict=True):
-        if isinstance(one, NoReward):
+        if isinstance(one, NoValue):
             return Verdict(False, RejectionCause.REWARD_FAILED, f"{sample}: {one.kind}: {one.message}")
     if group_filter is None:
         return Verdict(True)
-    rewards = [one for one in grades if not isinstance(one, NoReward)]
+    rewards = [one for one in grades if not isinstance(one, NoValue)]
     try:
         decision = group_filter(_state(group, rewards))
     except PlugPointError as error:
@@ -134,14 +127,15 @@ class _Waiting:
 
 @dataclass(slots=True)
 class Comparison:
-    """Takes everything in the log's order. judge: the filter of the change, None where every group is kept. most: of
-    each kind of example. waiting: accepted groups that no batch has yet. mismatched: see `Report`.
+    """Takes everything in the log's order. judge: the filter of the change, None where every group is kept. changes:
+    where what would differ is written. most: of each kind of example. waiting: accepted groups that no batch has yet.
+    before, after: rewards of training samples. mismatched: see `Report`.
     """
 
     change: Change
     judge: GroupFilter | None
     fetch: Fetch
-    changes: ChangesFile
+    changes: IO[bytes] | None
     most: int = 5
     waiting: dict[str, _Waiting] = field(default_factory=dict)
     samples: Samples = field(default_factory=Samples)
@@ -149,9 +143,9 @@ class Comparison:
     steps: list[Step] = field(default_factory=list)
     evaluations: list[Evaluation] = field(default_factory=list)
     mismatched: int = 0
-    _before: array[float] = field(default_factory=lambda: array("d"))
-    _after: array[float] = field(default_factory=lambda: array("d"))
-    _eval_sums: Counter[tuple[str, int]] = field(default_factory=Counter)
+    before: array[float] = field(default_factory=lambda: array("d"))
+    after: array[float] = field(default_factory=lambda: array("d"))
+    _eval_sums: defaultdict[tuple[str, int], float] = field(default_factory=lambda: defaultdict(float))
     _offered: int = 0
 
     def group(self, group: Group, grades: Sequence[Grade] | None) -> None:
@@ -160,13 +154,13 @@ class Comparison:
         prompt = prompt_of(group)
         if is_evaluation(group):
             key = prompt.dataset, prompt.version or 0
-            self._eval_sums[key] += sum(one for one in grades if not isinstance(one, NoReward))  # type: ignore[assignment]
+            self._eval_sums[key] += sum(one for one in grades if not isinstance(one, NoValue))
             return
         self._compare_samples(group, grades)
         before, after = recorded_verdict(group), verdict_on(group, grades, self.judge)
         self._compare_verdicts(group, grades, before, after)
         if before.accepted:
-            rewards = tuple(one for one in grades if not isinstance(one, NoReward)) if after.accepted else None
+            rewards = tuple(one for one in grades if not isinstance(one, NoValue)) if after.accepted else None
             masks = tuple(self._mask(sample) for sample in group.samples.values())
             self.waiting[prompt.group] = _Waiting(rewards, masks)
 
@@ -174,24 +168,25 @@ class Comparison:
         for (name, sample), one in zip(group.samples.items(), grades, strict=True):
             if sample.reward is None:
                 continue  # another of its group failed before it was graded
-            before = sample.value
-            after, failure = (None, one.message) if isinstance(one, NoReward) else (one, "")
-            self.samples.graded += 1
+            before, samples = sample.value, self.samples
+            samples.graded += 1
             if before is None:
-                self.samples.failed_before += 1
+                samples.failed_before += 1
             else:
-                self._before.append(before)
-            if isinstance(one, NoReward):
-                self.samples.failed[one.kind.value] += 1
+                self.before.append(before)
+            if isinstance(one, NoValue):
+                after, failure = None, one.message
+                samples.failed[one.kind.value] += 1
             else:
-                self._after.append(one)
+                after, failure = one, ""
+                self.after.append(one)
             if after == before:
                 continue
-            self.samples.changed += 1
+            samples.changed += 1
             if after is not None:
-                self.changes.write(SampleChange(name, after))
-            if len(self.samples.examples) < self.most:
-                self.samples.examples.append(Regraded(sample=name, before=before, after=after, failure=failure))
+                write_change(self.changes, SampleChange(name, after))
+            if len(samples.examples) < self.most:
+                samples.examples.append(Regraded(sample=name, before=before, after=after, failure=failure))
 
     def _compare_verdicts(self, group: Group, grades: Sequence[Grade], before: Verdict, after: Verdict) -> None:
         groups = self.groups
@@ -205,11 +200,11 @@ class Comparison:
         self._offered += after.accepted
         groups.accepted_now += after.accepted
         groups.rejected_now += not after.accepted
-        self.changes.write(GroupChange(group.group, after.accepted, after.reason))
+        write_change(self.changes, GroupChange(group.group, after.accepted, after.reason))
         shown = groups.accepted_examples if after.accepted else groups.rejected_examples
         if len(shown) < self.most:
             was = [sample.value for sample in group.samples.values()]
-            now = [None if isinstance(one, NoReward) else one for one in grades]
+            now = [None if isinstance(one, NoValue) else one for one in grades]
             step = len(self.steps)
             shown.append(FlippedGroup(group=group.group, before=was, after=now, reason=after.reason, step=step))
 
@@ -221,63 +216,54 @@ class Comparison:
         """A batch, after its groups."""
         groups = [self.waiting.pop(group, _Waiting(None, ())) for group in sealed.groups]
         sizes = [len(group.masks) for group in groups]
-        masks = [mask for group in groups for mask in group.masks]
         if sum(sizes) != len(sealed.raw_rewards):
             self.mismatched += 1  # not the groups that were decided
             return
-        algorithm = self.change.before.algorithm
-        normalised = normalize_rewards(sealed.raw_rewards, sizes, algorithm)
+        normalised, before, ess_before = _trained_on(sealed.raw_rewards, groups, self.change.before.algorithm)
         self.mismatched += not all(map(_close, normalised, sealed.rewards))
-        before = sample_advantages(normalised, masks, algorithm).mean
+        stay = [group for group in groups if group.rewards is not None]
+        rewards = [reward for group in stay for reward in group.rewards or ()]
+        _, after, ess_after = _trained_on(rewards, stay, self.change.after.algorithm)
         stays = np.repeat([group.rewards is not None for group in groups], sizes)
-        after, left = self._after_change(groups)
         differ = ~np.isclose(before[stays], after, rtol=1e-9, atol=1e-12)
         self.steps.append(
             Step(
                 step=sealed.step,
-                samples=len(masks),
-                samples_after=len(left),
-                lost=sum(1 for group in groups if group.rewards is None),
+                samples=len(before),
+                samples_after=len(after),
+                lost=len(groups) - len(stay),
                 offered=self._offered,
                 advantages=int(differ.sum()),
-                ess_before=_ess(before, masks, algorithm),
-                ess_after=_ess(after, left, self.change.after.algorithm),
+                ess_before=ess_before,
+                ess_after=ess_after,
             )
         )
         self._offered = 0
 
-    def _after_change(self, groups: Sequence[_Waiting]) -> tuple[Floats, list[Mask]]:
-        """Advantages and masks of the groups that stay in a batch."""
-        left = [group for group in groups if group.rewards is not None]
-        raw = [reward for group in left for reward in group.rewards or ()]
-        masks = [mask for group in left for mask in group.masks]
-        algorithm = self.change.after.algorithm
-        normalised = normalize_rewards(raw, [len(group.masks) for group in left], algorithm)
-        return sample_advantages(normalised, masks, algorithm).mean, masks
-
     def evaluation(self, event: EvalCompleted) -> None:
         """An evaluation, after its groups. Samples without a reward count as 0, as in the run."""
-        total = float(self._eval_sums.pop((event.dataset, event.version), 0))
+        total = self._eval_sums.pop((event.dataset, event.version), 0.0)
         after = total / event.samples if event.samples else 0.0
         self.evaluations.append(
             Evaluation(dataset=event.dataset, version=event.version, before=event.mean, after=after)
         )
 
-    def rewards(self) -> tuple[Distribution, Distribution]:
-        """Before and after."""
-        return distributions(self._before, self._after)
-
 
 def _recorded_grade(sample: Sample) -> Grade:
     event = None if sample.reward is None else sample.reward.event
     if isinstance(event, RewardFailed):
-        return NoReward(event.kind, event.message)
-    return NoReward(RewardFailureKind.NONE, "") if event is None else event.value
+        return NoValue(event.kind, event.message)
+    return NoValue(RewardFailureKind.NONE, "") if event is None else event.value
 
 
-def _ess(advantages: Floats, masks: Sequence[Mask], algorithm: AlgorithmSettings) -> float:
-    return effective_sample_size(advantage_weights(advantages, masks, algorithm))
+def _trained_on(
+    raw: Sequence[float], groups: Sequence[_Waiting], algorithm: AlgorithmSettings
+) -> tuple[list[float], Floats, float]:
+    """Normalised rewards and mean advantage of each sample of these groups, and their effective sample size."""
+    masks = [mask for group in groups for mask in group.masks]
+    normalised = normalize_rewards(raw, [len(group.masks) for group in groups], algorithm)
+    advantages = sample_advantages(normalised, masks, algorithm).mean
+    return normalised, advantages, effective_sample_size(advantage_weights(advantages, masks, algorithm))
 
 
-def _close(one: float, other: float) -> bool:
-    return math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-12)
+_close = partial(math.isclose, rel_tol=1e-9, abs_tol=1e-12)

@@ -1,6 +1,7 @@
 """`Report`: what would have been different, as figures and as text."""
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -144,31 +145,22 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 def distributions(before: Sequence[float], after: Sequence[float]) -> tuple[Distribution, Distribution]:
     """Both over the same bars."""
     one, other = np.asarray(before, dtype=np.float64), np.asarray(after, dtype=np.float64)
-    both = np.concatenate([one, other])
-    values = np.unique(both)
-    if not len(values):
-        return _distribution(one, []), _distribution(other, [])
+    values: list[float] = np.unique(np.concatenate([one, other])).tolist()
     if len(values) <= VALUES:
-        ends = [(float(value), float(value)) for value in values]
+        edges, ends = [*values, math.inf], list(zip(values, values, strict=True))
     else:
-        edges = np.linspace(values[0], values[-1], BINS + 1)
-        ends = [(float(low), float(high)) for low, high in itertools.pairwise(edges)]
-    return _distribution(one, ends), _distribution(other, ends)
+        edges = np.linspace(values[0], values[-1], BINS + 1).tolist()
+        ends = list(itertools.pairwise(edges))
+    return _distribution(one, edges, ends), _distribution(other, edges, ends)
 
 
-def _distribution(values: np.ndarray, ends: Sequence[tuple[float, float]]) -> Distribution:
-    if ends and ends[0][0] == ends[0][1]:
-        counts = Counter(values.tolist())
-        bars = [(low, high, counts[low]) for low, high in ends]
-    else:
-        edges = [low for low, _ in ends] + [high for _, high in ends[-1:]]
-        found = np.histogram(values, bins=edges)[0].tolist() if ends else []
-        bars = [(low, high, count) for (low, high), count in zip(ends, found, strict=True)]
+def _distribution(values: np.ndarray, edges: list[float], ends: list[tuple[float, float]]) -> Distribution:
+    counts = np.histogram(values, edges)[0].tolist()
     return Distribution(
         count=len(values),
         mean=float(values.mean()) if len(values) else None,
         std=float(values.std(ddof=1)) if len(values) > 1 else None,
-        bars=bars,
+        bars=[(low, high, count) for (low, high), count in zip(ends, counts, strict=True)],
     )
 
 
