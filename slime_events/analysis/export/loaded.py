@@ -113,21 +113,21 @@ class LoadedStep:
 
     def prompts(self) -> list[PromptSubmitted]:
         """One for each group, as if someone outside had sent them."""
-        return [self._prompt(place, group) for place, group in enumerate(self.groups)]
-
-    def _prompt(self, place: int, group: list[Rollout]) -> PromptSubmitted:
-        """The first sample's: of a group whose samples have prompts of their own the others say theirs."""
-        first = group[0][0]
-        return PromptSubmitted(
-            group=group_id(LOADED, self.step, place),
-            text=_text(first),
-            tokens=pack_tokens(first.tokens[: -first.response_length]),
-            source=Source(path=self.template, row=place, epoch=self.step, offset=self.step * len(self.groups) + place),
-            dataset=LOADED,
-            messages=first.prompt if isinstance(first.prompt, list) else _ours(first).get("messages"),
-            label=first.label,
-            metadata=_shared_metadata(group),
-        )
+        offset = self.step * len(self.groups)
+        return [
+            PromptSubmitted(
+                group=group_id(LOADED, self.step, place),
+                text=_text(first),
+                tokens=pack_tokens(first.tokens[: -first.response_length]),
+                source=Source(path=self.template, row=place, epoch=self.step, offset=offset + place),
+                dataset=LOADED,
+                messages=first.prompt if isinstance(first.prompt, list) else _ours(first).get("messages"),
+                label=first.label,
+                metadata=_shared_metadata(group),
+            )
+            for place, group in enumerate(self.groups)
+            for first in [group[0][0]]  # where samples have prompts of their own, the others say theirs
+        ]
 
     def answers(self, request: RolloutRequested, place: int, worker: str) -> list[RolloutCompleted | RewardAssigned]:
         """What the dump has for a request: the samples of its rollout, the one that was asked for last, as an engine
