@@ -49,17 +49,10 @@ def _from_parquet(data: bytes, step: int) -> Iterator[ExportedSample]:
     import pyarrow.parquet as pq
 
     table = pq.read_table(io.BytesIO(data), filters=[("step", "=", step), ("fate", "=", Fate.TRAINED.value)])
-    for plain in table.to_pylist():
-        read: dict[str, Any] = {name: _read(name, value) for name, value in plain.items()}
-        yield msgspec.convert(read, ExportedSample)
-
-
-def _read(name: str, value: Any) -> Any:
-    if name in AS_JSON and value is not None:
-        return msgspec.json.decode(value)
-    if name == "spans":
-        return [(span["start"], span["end"], span["version"]) for span in value]
-    return value
+    for row in table.to_pylist():
+        row |= {name: msgspec.json.decode(row[name]) for name in AS_JSON if row.get(name) is not None}
+        row["spans"] = [(span["start"], span["end"], span["version"]) for span in row["spans"]]
+        yield msgspec.convert(row, ExportedSample)
 
 
 GRADER = "recorded"

@@ -50,25 +50,25 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
             return f"{recorded}; now nothing would be decided here{f': {self.why}' if self.why else ''}"
         if self.kind is Kind.OTHER and self.fields:
             return f"{recorded}; now it would have other {', '.join(self.fields)}"
-        return f"{recorded}; now {name_of(self.decided)}{_reason(self.decided)}"
+        reason = getattr(self.decided, "reason", None)
+        return f"{recorded}; now {name_of(self.decided)}" + (f" ({reason})" if reason else "")
 
 
 def difference(
     recorded: Event, decided: Event | None, state: RunState, plan: Plan, *, position: int, at: int, why: str = ""
 ) -> Difference:
     """state: the log folded up to just before the recorded event."""
-    if decided is None:
-        kind = Kind.NOT_NOW
-    else:
+    kind, fields = Kind.NOT_NOW, list[str]()
+    if decided is not None:
         kind = Kind.OTHER if about(recorded) == about(decided) else Kind.INSTEAD
-    fields = differing_fields(recorded, decided) if decided is not None and type(decided) is type(recorded) else []
+        fields = differing_fields(recorded, decided) if kind is Kind.OTHER and type(decided) is type(recorded) else []
     return Difference(
         kind=kind,
         position=position,
         at=at,
         recorded=recorded,
         decided=decided,
-        fields=tuple(fields) if kind is Kind.OTHER else (),
+        fields=tuple(fields),
         inputs=_inputs(recorded, decided, state, plan),
         why=why,
     )
@@ -77,11 +77,6 @@ def difference(
 def name_of(event: Event) -> str:
     """`group.accepted train-0-000003`."""
     return f"{type_of(event)} {event.entity()}"
-
-
-def _reason(event: Event) -> str:
-    reason = getattr(event, "reason", None)
-    return f" ({reason})" if reason else ""
 
 
 def _inputs(recorded: Event, decided: Event | None, state: RunState, plan: Plan) -> dict[str, Any]:
@@ -127,13 +122,12 @@ def _batch(recorded: BatchSealed, decided: BatchSealed) -> dict[str, Any]:
         "only_recorded": [group for group in recorded.groups if group not in decided.groups],
         "only_now": [group for group in decided.groups if group not in recorded.groups],
     }
-    now = dict(zip(decided.samples, zip(decided.raw_rewards, decided.rewards, strict=True), strict=True))
-    pairs = zip(recorded.samples, recorded.raw_rewards, recorded.rewards, strict=True)
-    for sample, raw, reward in pairs:
-        if sample in now and now[sample] != (raw, reward):
-            names = ("raw", "recorded", "now_raw", "now")
-            inputs["first_reward"] = {"sample": sample, **dict(zip(names, (raw, reward, *now[sample]), strict=True))}
-            break
+    both = dict(zip(decided.samples, zip(decided.raw_rewards, decided.rewards, strict=True), strict=True))
+    for sample, *rewards in zip(recorded.samples, recorded.raw_rewards, recorded.rewards, strict=True):
+        now = both.get(sample, rewards)
+        if [*now] != rewards:
+            names = ("sample", "raw", "recorded", "now_raw", "now")
+            return inputs | {"first_reward": dict(zip(names, (sample, *rewards, *now), strict=True))}
     return inputs
 
 
@@ -168,8 +162,7 @@ class ReplayReport(msgspec.Struct, kw_only=True):
 
     def kinds(self) -> dict[str, int]:
         """How many differences of each kind."""
-        counted = Counter(_kind(one) for one in self.differences)
-        return dict(counted.most_common())
+        return dict(Counter(map(_kind, self.differences)).most_common())
 
     def json_values(self) -> dict[str, Any]:
         """As JSON values."""
@@ -180,7 +173,20 @@ class ReplayReport(msgspec.Struct, kw_only=True):
             "decisions": self.decisions,
             "prompts": self.prompts,
             "kinds": self.kinds(),
-            "differences": [_difference_values(one) for one in self.differences],
+            "differences": [
+                {
+                    "kind": one.kind.value,
+                    "sentence": str(one),
+                    "position": one.position,
+                    "decided_at": one.at,
+                    "fields": list(one.fields),
+                    "recorded": json_values(one.recorded),
+                    "now": None if one.decided is None else json_values(one.decided),
+                    "inputs": one.inputs,
+                    "why": one.why,
+                }
+                for one in self.differences
+            ],
         }
 
 
@@ -193,17 +199,3 @@ def _kind(one: Difference) -> str:
     if one.fields:
         return f"{recorded}: other {', '.join(one.fields)}"
     return f"{recorded}: {type_of(one.decided)} comes first"
-
-
-def _difference_values(one: Difference) -> dict[str, Any]:
-    return {
-        "kind": one.kind.value,
-        "sentence": str(one),
-        "position": one.position,
-        "decided_at": one.at,
-        "fields": list(one.fields),
-        "recorded": json_values(one.recorded),
-        "now": None if one.decided is None else json_values(one.decided),
-        "inputs": one.inputs,
-        "why": one.why,
-    }
