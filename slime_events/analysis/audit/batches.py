@@ -8,13 +8,14 @@ from schemas.errors import DataError
 from schemas.ids import group_of
 from schemas.steps import StepCommitted
 from slime_events.algorithms.reward_norm import normalize_rewards
-from slime_events.analysis.audit.check import Check, Counts
+from slime_events.analysis.audit.check import Check
 from slime_events.analysis.audit.ledger import Ledger, SampleEntry
 from slime_events.loop.conductor.seal import batch_digest
 
 
 class _BatchCheck(Check):
     def _check_step(self, batch: BatchSealed) -> None:
+        self.seen["batches"] += batch.step not in self.ledger.batches
         if batch.step != self.ledger.steps_sealed:
             wrong = f"it is step {batch.step}, and the batch of step {self.ledger.steps_sealed} is next"
             self.find(wrong, "a batch is missing or repeated")
@@ -34,14 +35,15 @@ class Batches(_BatchCheck):
 
     name = "batches"
     promise = "accepted groups once each, samples, rewards and digest recomputed"
+    counted = ("batches", "samples", "rewards not renormalised")
     of_own_rollouts = True
 
     def __init__(self, ledger: Ledger) -> None:
         super().__init__(ledger, {BatchSealed: self._sealed})
-        self._samples = self._renormalised = 0
 
     def _sealed(self, event: BatchSealed) -> None:
-        self._samples += len(event.samples)
+        self.seen["samples"] += len(event.samples)
+        self.seen["rewards not renormalised"] += len(event.samples)
         self._check_step(event)
         groups = [self.ledger.groups[name] for name in event.groups if self._is_known(name)]
         samples = [sample for group in groups for sample in group.samples.values()]
@@ -71,19 +73,12 @@ class Batches(_BatchCheck):
             self.find("its raw rewards are not those assigned", "it trains on rewards that nobody gave")
             return
         normalised = self._normalised(event, sizes)
-        self._renormalised += len(normalised or ())
+        self.seen["rewards not renormalised"] -= len(normalised or ())
         if normalised is not None and not (
             len(normalised) == len(event.rewards) and all(map(_close, normalised, event.rewards))
         ):
             wrong = "its rewards are not its raw rewards normalised over their groups"
             self.find(wrong, "it trains on other advantages than the log gives")
-
-    def counts(self) -> Counts:
-        return {
-            "batches": len(self.ledger.batches),
-            "samples": self._samples,
-            "rewards not renormalised": self._samples - self._renormalised,
-        }
 
 
 _close = functools.partial(math.isclose, rel_tol=1e-9, abs_tol=1e-12)
@@ -98,12 +93,14 @@ class Followed(_BatchCheck):
 
     name = "followed"
     promise = "each sample of the parent once, normalised over what is left of its group"
+    counted = (
+        "batches", "empty", "samples", "of them not looked up", "left out of their groups", "graded differently",
+    )  # fmt: skip
 
     def __init__(self, ledger: Ledger, parent: Ledger | None) -> None:
         super().__init__(ledger, {BatchSealed: self._sealed, StepCommitted: self._committed})
         self._parent = parent
         self._step_of: dict[str, int] = {}
-        self._looked_up = self._regraded = self._left_out = self._empty = 0
 
     @property
     def applies(self) -> bool:
@@ -111,10 +108,12 @@ class Followed(_BatchCheck):
 
     def _sealed(self, batch: BatchSealed) -> None:
         self._check_step(batch)
-        self._empty += not batch.samples
+        self.seen["empty"] += not batch.samples
         if tuple(dict.fromkeys(map(group_of, batch.samples))) != batch.groups:
             self.find("its samples are not of its groups in order", "samples were left out or added")
         for sample in batch.samples:
+            self.seen["samples"] += sample not in self._step_of
+            self.seen["of them not looked up"] += sample not in self._step_of
             if (step := self._step_of.setdefault(sample, batch.step)) != batch.step:
                 self.find(f"sample {sample} is in the batch of step {step}", "it trains twice")
         self._rewards(batch)
@@ -136,9 +135,12 @@ class Followed(_BatchCheck):
         if lost:
             return
         samples = [parent.samples[name] for name in batch.samples]
-        self._looked_up += len(samples)
-        self._regraded += sum(s.reward != raw for s, raw in zip(samples, batch.raw_rewards, strict=True))
-        self._left_out += sum(len(parent.groups[group].samples) for group in batch.groups) - len(samples)
+        self.seen["of them not looked up"] -= len(samples)
+        self.seen["graded differently"] += sum(
+            s.reward != raw for s, raw in zip(samples, batch.raw_rewards, strict=True)
+        )
+        groups = [parent.groups[group] for group in batch.groups]
+        self.seen["left out of their groups"] += sum(len(group.samples) for group in groups) - len(samples)
         lines = [(s.sample, s.digest, reward) for s, reward in zip(samples, batch.rewards, strict=True)]
         if batch_digest(batch.step, lines) != batch.digest:
             wrong = f"its digest is not that of its samples' contents in the log of {parent.run} and its rewards"
@@ -148,13 +150,3 @@ class Followed(_BatchCheck):
         batch = self.ledger.batches.get(event.step)
         if self._parent is not None and batch is not None and event.tokens != (tokens := self._parent.tokens_of(batch)):
             self.find(f"it counts {event.tokens} tokens, and its batch has {tokens}", "it trained on something else")
-
-    def counts(self) -> Counts:
-        return {
-            "batches": len(self.ledger.batches),
-            "empty": self._empty,
-            "samples": len(self._step_of),
-            "of them not looked up": len(self._step_of) - self._looked_up,
-            "left out of their groups": self._left_out,
-            "graded differently": self._regraded,
-        }

@@ -15,6 +15,7 @@ class Evaluations(Check):
 
     name = "evaluations"
     promise = "means, counts, lengths and weight versions recomputed from rewards and rollouts"
+    counted = ("evaluations", "samples")
 
     def __init__(self, ledger: Ledger) -> None:
         super().__init__(
@@ -22,7 +23,6 @@ class Evaluations(Check):
             {PromptSubmitted: self._submitted, RolloutRequested: self._requested, EvalCompleted: self._completed},
         )
         self._groups: dict[tuple[str, int], list[str]] = {}
-        self._done = self._samples = 0
 
     def _submitted(self, event: PromptSubmitted) -> None:
         if event.purpose is Purpose.EVAL and event.version is not None:
@@ -38,14 +38,14 @@ class Evaluations(Check):
             self.find(wrong, "the evaluation may be of other weights than it names")
 
     def _completed(self, event: EvalCompleted) -> None:
-        self._done += 1
+        self.seen["evaluations"] += 1
         names = self._groups.pop((event.dataset, event.version), None)
         if names is None:
             self.find(f"no evaluation of {event.dataset} with v{event.version} was under way", "its mean is of nothing")
             return
         groups = [self.ledger.groups[name] for name in names if name in self.ledger.groups]
         samples = [sample for group in groups for sample in group.samples.values()]
-        self._samples += len(samples)
+        self.seen["samples"] += len(samples)
         graded = [s.reward for s in samples if s.reward is not None]
         if unfinished := sum(1 for s in samples if not _ended(s)):
             self.find(f"{unfinished} of its samples had not ended", "its mean is not of the whole set")
@@ -69,7 +69,7 @@ class Evaluations(Check):
                 self.find(wrong, "the evaluation's curve is wrong")
 
     def counts(self) -> Counts:
-        return {"evaluations": self._done, "samples": self._samples, "under way": len(self._groups)}
+        return self.seen | {"under way": len(self._groups)}
 
 
 def _ended(sample: SampleEntry) -> bool:

@@ -1,6 +1,7 @@
 """Groups: one reward for each completed sample, one verdict for each group on the rewards that its samples got."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 from schemas.event import Purpose
@@ -15,18 +16,15 @@ class Rewards(Check):
 
     name = "rewards"
     promise = "one outcome per completed sample, after its completion"
+    counted = ("assigned", "failed")
 
     def __init__(self, ledger: Ledger) -> None:
         super().__init__(ledger, dict.fromkeys((RewardAssigned, RewardFailed), self._graded))
-        self._assigned = self._failed = 0
 
     def _graded(self, event: RewardAssigned | RewardFailed) -> None:
-        if isinstance(event, RewardAssigned):
-            self._assigned += 1
-            if not math.isfinite(event.value):
-                self.find(f"its value is {event.value}", "the group's advantages are not numbers")
-        else:
-            self._failed += 1
+        self.seen["assigned" if isinstance(event, RewardAssigned) else "failed"] += 1
+        if isinstance(event, RewardAssigned) and not math.isfinite(event.value):
+            self.find(f"its value is {event.value}", "the group's advantages are not numbers")
         sample = self.ledger.samples.get(event.sample)
         if sample is None or sample.fate is not Fate.COMPLETED:
             self.find("no completed rollout of the sample comes before it", "a reward was given for nothing")
@@ -40,7 +38,7 @@ class Rewards(Check):
     def counts(self) -> Counts:
         samples = self.ledger.samples.values()
         waiting = sum(1 for s in samples if s.fate is Fate.COMPLETED and not s.graded and not s.group.decided)
-        return {"assigned": self._assigned, "failed": self._failed, "waiting for a grader": waiting}
+        return self.seen | {"waiting for a grader": waiting}
 
 
 Verdict = GroupAccepted | GroupRejected
@@ -53,19 +51,19 @@ class Verdicts(Check):
 
     name = "verdicts"
     promise = "once per group, on the rewards assigned, figures recomputed, in order"
+    counted = ("accepted",)
 
     def __init__(self, ledger: Ledger) -> None:
         super().__init__(ledger, dict.fromkeys((GroupAccepted, GroupRejected), self._decided))
-        self._accepted = 0
-        self._causes: dict[str, int] = {}
+        self._causes: Counter[str] = Counter()
         self._order = -1
         self._rejected: list[tuple[int, int]] = []
 
     def _decided(self, event: Verdict) -> None:
         if isinstance(event, GroupAccepted):
-            self._accepted += 1
+            self.seen["accepted"] += 1
         else:
-            self._causes[event.cause.value] = self._causes.get(event.cause.value, 0) + 1
+            self._causes[event.cause.value] += 1
         group = self.ledger.groups.get(event.group)
         if group is None or group.purpose is not Purpose.TRAIN:
             self.find("no training group of that name was submitted", "something was decided about nothing")
@@ -134,7 +132,7 @@ class Verdicts(Check):
 
     def counts(self) -> Counts:
         rejected = {f"rejected ({cause})": count for cause, count in sorted(self._causes.items())}
-        return {"accepted": self._accepted, **rejected}
+        return self.seen | rejected
 
 
 def figures(rewards: Sequence[float]) -> dict[str, float]:

@@ -149,26 +149,24 @@ class Ledger:
         """Take one event in. What does not fit is left to the checks."""
         self.position = recorded.position
         event = recorded.envelope.event  # the most frequent first
-        group = self.groups.get(getattr(event, "group", ""))
-        sample = self.samples.get(getattr(event, "sample", ""))
         match event:
-            case RolloutProgressed() if sample is not None:
+            case RolloutProgressed() if sample := self.samples.get(event.sample):
                 sample.fate, sample.length = Fate.RUNNING, event.start + event.tokens.n
                 sample.widen(event.spans)
             case RolloutCompleted():
                 self._completed(event)
-            case RolloutRequested() if group is not None:
+            case RolloutRequested() if group := self.groups.get(event.group):
                 self._requested(event, group)
-            case RewardAssigned() | RewardFailed() if sample is not None and not sample.graded:
+            case RewardAssigned() | RewardFailed() if (sample := self.samples.get(event.sample)) and not sample.graded:
                 sample.graded = self.position
                 sample.reward = event.value if isinstance(event, RewardAssigned) else None
             case PromptSubmitted():
                 self._submitted(event)
-            case GroupAccepted() | GroupRejected() if group is not None and not group.decided:
+            case GroupAccepted() | GroupRejected() if (group := self.groups.get(event.group)) and not group.decided:
                 group.decided, group.accepted = self.position, isinstance(event, GroupAccepted)
-            case RolloutSuspended() if sample is not None:
+            case RolloutSuspended() if sample := self.samples.get(event.sample):
                 sample.fate = Fate.SUSPENDED
-            case RolloutFailed() if sample is not None:
+            case RolloutFailed() if sample := self.samples.get(event.sample):
                 sample.fate = Fate.FAILED
             case BatchSealed():
                 self.batches.setdefault(event.step, event)

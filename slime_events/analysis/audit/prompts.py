@@ -6,7 +6,7 @@ from schemas.evals import EvalCompleted
 from schemas.event import Purpose
 from schemas.ids import INBOX, TRAIN
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
-from slime_events.analysis.audit.check import Check, Counts
+from slime_events.analysis.audit.check import Check
 from slime_events.analysis.audit.ledger import Ledger
 
 
@@ -15,6 +15,7 @@ class Prompts(Check):
 
     name = "prompts"
     promise = "none of a source skipped or repeated, evaluations whole"
+    counted = ("drawn", "sources", "from outside", "of evaluations", "refused")
 
     def __init__(self, ledger: Ledger) -> None:
         super().__init__(
@@ -24,16 +25,15 @@ class Prompts(Check):
         self._keys: dict[str, int] = {}
         self._rows: dict[tuple[str, int], set[int]] = {}
         self._sets: dict[str, tuple[int, set[int]]] = {}
-        self._rejected = self._evaluation = self._drawn = 0
 
     def _refused(self, event: PromptRejected) -> None:
-        self._rejected += 1
+        self.seen["refused"] += 1
         if event.dataset == TRAIN and event.source.offset >= 0:  # a line that is no JSON object has no offset
             self._draw(event.source)
 
     def _submitted(self, event: PromptSubmitted) -> None:
         if event.purpose is Purpose.EVAL:
-            self._evaluation += 1
+            self.seen["of evaluations"] += 1
             rows = self._rows.setdefault((event.dataset, event.version or 0), set())
             if event.source.offset in rows:
                 wrong = f"prompt {event.source.offset} of its set was submitted for v{event.version} before"
@@ -43,6 +43,7 @@ class Prompts(Check):
             self._draw(event.source)
         else:
             first = self._keys.setdefault(event.source.key, self.recorded.position)
+            self.seen["from outside"] = len(self._keys)
             if first != self.recorded.position:
                 wrong = f"its key {event.source.key!r} was taken in at position {first}"
                 self.find(wrong, "one prompt of a producer is trained on twice")
@@ -57,7 +58,8 @@ class Prompts(Check):
             wrong = f"prompt {source.offset} of {source.path} was drawn before, the cursor was at {expected}"
             self.find(wrong, "a prompt was repeated or drawn out of order")
         self._next[source.path] = max(expected, source.offset + 1)
-        self._drawn += 1
+        self.seen["drawn"] += 1
+        self.seen["sources"] = len(self._next)
 
     def _expected(self, path: str) -> int:
         """The prompt that is next of a source. A branch goes on where its parent was, and passes over what that had."""
@@ -73,12 +75,3 @@ class Prompts(Check):
         if different := rows ^ first:
             wrong = f"its set differs from that of version {version} in prompt {min(different)}"
             self.find(wrong, "the two means are not of the same questions")
-
-    def counts(self) -> Counts:
-        return {
-            "drawn": self._drawn,
-            "sources": len(self._next),
-            "from outside": len(self._keys),
-            "of evaluations": self._evaluation,
-            "refused": self._rejected,
-        }

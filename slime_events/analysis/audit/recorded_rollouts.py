@@ -33,6 +33,7 @@ class RecordedRollouts(Check):
 
     name = "recalled"
     promise = "each recorded rollout with its digest and weights, its group once in a step"
+    counted = ("groups", "rollouts", "of them not looked up")
 
     def __init__(self, ledger: Ledger, ends: RecordedEnds) -> None:
         super().__init__(
@@ -40,7 +41,6 @@ class RecordedRollouts(Check):
         )
         self._ends = ends
         self._asked: dict[str, str] = {}
-        self._rollouts = self._looked_up = 0
 
     @property
     def applies(self) -> bool:
@@ -59,10 +59,10 @@ class RecordedRollouts(Check):
         group, origin = self.ledger.groups.get(event.group), event.origin
         recalled = None if group is None else group.recalled
         if group is not None and recalled is not None and origin is not None:
-            self._rollouts += 1
+            self.seen["rollouts"] += 1
             self._origin(event, origin, recalled)
             path = group.recorded[0]
-            self._looked_up += path in self._ends
+            self.seen["of them not looked up"] += path not in self._ends
             if path in self._ends and self._ends[path].get(origin.sample) != (origin.position, event.digest):
                 wrong = f"{path} has no rollout {origin.sample} with its digest at position {origin.position}"
                 self.find(wrong, "it trains on what was never recorded")
@@ -93,11 +93,7 @@ class RecordedRollouts(Check):
                 self.find(wrong, "the same rollouts train twice in one step")
 
     def counts(self) -> Counts:
-        return {
-            "groups": sum(group.recalled is not None for group in self.ledger.groups.values()),
-            "rollouts": self._rollouts,
-            "of them not looked up": self._rollouts - self._looked_up,
-        }
+        return self.seen | {"groups": sum(group.recalled is not None for group in self.ledger.groups.values())}
 
 
 async def recorded_ends(log: Readable) -> RecordedEnds:

@@ -16,18 +16,18 @@ class Rollouts(Check):
 
     name = "rollouts"
     promise = "each requested one finished, running, suspended, failed or rejected with a reason"
+    counted = ("requests",)
 
     def __init__(self, ledger: Ledger) -> None:
         handlers = dict.fromkeys(get_args(EngineEvent), self._of_engine)
         super().__init__(ledger, {**handlers, RolloutRequested: self._requested, GroupRejected: self._rejected})
-        self._requests = 0
 
     def _rejected(self, event: GroupRejected) -> None:
         if not event.reason:
             self.find("it gives no reason", "work was dropped in silence")
 
     def _requested(self, event: RolloutRequested) -> None:
-        self._requests += 1
+        self.seen["requests"] += 1
         group, known = self.ledger.groups.get(event.group), self.ledger.samples.get(event.sample)
         if group is None:
             self.find(f"no prompt of group {event.group} was submitted", "nobody knows what was asked")
@@ -64,7 +64,7 @@ class Rollouts(Check):
 
     def counts(self) -> Counts:
         fates = Counter(_fate(sample) for sample in self.ledger.samples.values())
-        return {"requests": self._requests, "samples": len(self.ledger.samples), **dict(sorted(fates.items()))}
+        return self.seen | {"samples": len(self.ledger.samples)} | dict(sorted(fates.items()))
 
 
 def _fate(sample: SampleEntry) -> str:

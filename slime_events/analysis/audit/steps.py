@@ -13,15 +13,19 @@ class Steps(Check):
 
     name = "steps"
     promise = "each batch committed once, in order, with its digest and counts"
+    counted = ("steps", "tokens", "trainers")
 
     def __init__(self, ledger: Ledger) -> None:
-        self._claims: list[StepClaimed] = []
-        super().__init__(ledger, {StepClaimed: self._claims.append, StepCommitted: self._committed})
-        self._tokens = 0
+        super().__init__(ledger, {StepClaimed: self._claimed, StepCommitted: self._committed})
+        self._claim: StepClaimed | None = None
+
+    def _claimed(self, event: StepClaimed) -> None:
+        self._claim = event
+        self.seen["trainers"] += 1
 
     def _committed(self, event: StepCommitted) -> None:
-        ledger, claim = self.ledger, self._claims[-1] if self._claims else None
-        producer = self.recorded.envelope.producer
+        ledger, claim, producer = self.ledger, self._claim, self.recorded.envelope.producer
+        self.seen["steps"] += event.step not in ledger.steps
         if claim is not None and claim.trainer != producer:
             wrong = f"{producer} committed it after {claim.trainer} had claimed step {claim.step}"
             self.find(wrong, "a trainer that was replaced still commits")
@@ -38,7 +42,7 @@ class Steps(Check):
             return
         if batch.digest != event.batch_digest:
             self.find("its batch digest is not that of the sealed batch", "it trained on something else")
-        self._tokens += event.tokens
+        self.seen["tokens"] += event.tokens
         # `Followed` counts those of another log's rollouts.
         tokens = event.tokens if ledger.follows else ledger.tokens_of(batch)
         if (event.samples, event.tokens) != (len(batch.samples), tokens):
@@ -48,12 +52,7 @@ class Steps(Check):
 
     def counts(self) -> Counts:
         waiting = len(self.ledger.batches.keys() - self.ledger.steps.keys())
-        return {
-            "steps": len(self.ledger.steps),
-            "tokens": self._tokens,
-            "trainers": len(self._claims),
-            "batches waiting for the trainer": waiting,
-        }
+        return self.seen | {"batches waiting for the trainer": waiting}
 
 
 class Training(Check):

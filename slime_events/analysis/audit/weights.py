@@ -5,7 +5,7 @@ from pathlib import Path
 from schemas.checkpoints import CheckpointSaved
 from schemas.errors import InvalidValue, WeightsDamaged
 from schemas.weights import WeightsActivated, WeightsPublished
-from slime_events.analysis.audit.check import Check, Counts, Finding
+from slime_events.analysis.audit.check import Check, Finding
 from slime_events.analysis.audit.ledger import Ledger
 from storage.log import Recorded
 from storage.weights.store import local_folder, verify
@@ -16,15 +16,16 @@ class Weights(Check):
 
     name = "weights"
     promise = "digests chain from the first version, engines and checkpoints have the same"
+    counted = ("versions", "activations", "checkpoints")
 
     def __init__(self, ledger: Ledger) -> None:
         super().__init__(
             ledger, {WeightsPublished: self._published, WeightsActivated: self._activated, CheckpointSaved: self._saved}
         )
-        self._activations = self._checkpoints = 0
 
     def _published(self, event: WeightsPublished) -> None:
         known = self.ledger.published
+        self.seen["versions"] += event.version not in known
         if event.version in known:
             self.find(f"v{event.version} was published before", "engines may run two different ones")
         elif event.version <= max(known, default=-1):
@@ -48,7 +49,7 @@ class Weights(Check):
             self.find(wrong, "engines run weights that no step made")
 
     def _activated(self, event: WeightsActivated) -> None:
-        self._activations += 1
+        self.seen["activations"] += 1
         published = self.ledger.published.get(event.version)
         if published is None:
             self.find(f"v{event.version} was not published before it", "nobody knows what the engine runs")
@@ -56,20 +57,13 @@ class Weights(Check):
             self.find("its digest is not the published one", "the engine runs other weights than the trainer made")
 
     def _saved(self, event: CheckpointSaved) -> None:
-        self._checkpoints += 1
+        self.seen["checkpoints"] += 1
         step = self.ledger.steps.get(event.version - 1)
         if step is None:
             self.find(f"no step committed v{event.version}", "nobody can resume from this checkpoint")
         elif (step.weights_digest, step.optimizer_digest) != (event.weights_digest, event.optimizer_digest):
             wrong = f"its digests are not those that step {step.step} committed"
             self.find(wrong, "whoever resumes from it trains something else")
-
-    def counts(self) -> Counts:
-        return {
-            "versions": len(self.ledger.published),
-            "activations": self._activations,
-            "checkpoints": self._checkpoints,
-        }
 
 
 class WeightFiles(Check):
