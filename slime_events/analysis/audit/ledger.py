@@ -205,12 +205,6 @@ class Ledger:
         """Steps, with those before a branch."""
         return self.first + len(self.steps)
 
-    @property
-    def has_all_steps(self) -> bool:
-        """Whether as many steps are committed as the run was to have."""
-        plan = self.rules.plan
-        return plan is not None and self.steps_committed >= plan.steps
-
     def tokens_of(self, batch: BatchSealed) -> int:
         """Tokens of prompts and responses of a batch's samples, as far as the log holds them."""
         samples = [self.samples[name] for name in batch.samples if name in self.samples]

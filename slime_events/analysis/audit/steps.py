@@ -86,9 +86,10 @@ class Training(Check):
         return counts
 
     def _waits_for(self, step: int | None) -> str:
+        plan = self.ledger.rules.plan
         if step is not None:
             return f"waiting for step {step} to be committed"
-        if self.ledger.has_all_steps:
+        if plan is not None and self.ledger.steps_committed >= plan.steps:
             return "left over after the last step"
         return f"waiting for the batch of step {self.ledger.steps_sealed}"
 

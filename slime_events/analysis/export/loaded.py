@@ -163,7 +163,7 @@ class LoadedStep:
             rollout="" if name == request.sample else request.sample,
             prompt=prompt if is_own else None,
             prompt_text=_text(sample) if is_own else "",
-            metadata={key: value for key, value in _metadata(sample).items() if key not in shared},
+            metadata={key: value for key, value in sample.metadata.items() if key not in shared and key != OURS},
         )
 
     def _reward(self, request: RolloutRequested, name: str, sample: Sample) -> RewardAssigned:
@@ -189,17 +189,13 @@ def _text(sample: Sample) -> str:
     return str(_ours(sample).get("text", "")) if isinstance(sample.prompt, list) else sample.prompt
 
 
-def _metadata(sample: Sample) -> dict[str, Any]:
-    return {name: value for name, value in sample.metadata.items() if name != OURS}
-
-
 def _shared_metadata(group: list[Rollout]) -> dict[str, Any]:
     """What all samples of a group have in common: it belongs to their prompt, the rest to the samples."""
-    every = [_metadata(sample) for rollout in group for sample in rollout]
+    first, *others = [sample.metadata for rollout in group for sample in rollout]
     return {
         key: value
-        for key, value in every[0].items()
-        if all(key in other and other[key] == value for other in every[1:])
+        for key, value in first.items()
+        if key != OURS and all(key in other and other[key] == value for other in others)
     }
 
 
@@ -208,13 +204,13 @@ def _grouped(path: str, loaded: list[Sample], samples: int) -> list[list[Rollout
     rollouts: dict[tuple[int | None, str], Rollout] = {}
     for place, sample in enumerate(loaded):
         rollouts.setdefault((sample.group_index, _rollout_of(sample, place)), []).append(sample)
+    every = list(rollouts.values())
     if any(sample.group_index is None for sample in loaded):
-        every = list(rollouts.values())
         groups = [every[start : start + samples] for start in range(0, len(every), samples)]
     else:
         members: dict[int, list[Rollout]] = {}
-        for (index, _), rollout in rollouts.items():
-            members.setdefault(index or 0, []).append(rollout)
+        for rollout in every:
+            members.setdefault(rollout[0].group_index or 0, []).append(rollout)
         groups = [members[index] for index in sorted(members)]
     for place, group in enumerate(groups):
         if len(group) != samples:

@@ -133,16 +133,13 @@ class FollowedSamples:
 
     def apply(self, event: Event, position: int) -> list[ExportedSample]:
         """Take in the followed run's next event; the samples whose fate it decides."""
-        match event:
-            case GroupRejected():
-                self._refused[event.group] = event
-                return []
-            case BatchSealed():
-                return self._seal(event, position)
-            case EvalCompleted():
-                self._samples.apply(event, position)
-                return []
-        return self._samples.apply(event, position)
+        if isinstance(event, GroupRejected):
+            self._refused[event.group] = event
+            return []
+        if isinstance(event, BatchSealed):
+            return self._seal(event, position)
+        exported = self._samples.apply(event, position)
+        return [] if isinstance(event, EvalCompleted) else exported
 
     def _seal(self, other: BatchSealed, position: int) -> list[ExportedSample]:
         mine = self._batches.get(other.step)
