@@ -38,10 +38,7 @@ class Batches(_BatchCheck):
     counted = ("batches", "samples", "rewards not renormalised")
     of_own_rollouts = True
 
-    def __init__(self, ledger: Ledger) -> None:
-        super().__init__(ledger, {BatchSealed: self._sealed})
-
-    def _sealed(self, event: BatchSealed) -> None:
+    def _on_batch_sealed(self, event: BatchSealed) -> None:
         self.seen["samples"] += len(event.samples)
         self.seen["rewards not renormalised"] += len(event.samples)
         self._check_step(event)
@@ -98,7 +95,7 @@ class Followed(_BatchCheck):
     )  # fmt: skip
 
     def __init__(self, ledger: Ledger, parent: Ledger | None) -> None:
-        super().__init__(ledger, {BatchSealed: self._sealed, StepCommitted: self._committed})
+        super().__init__(ledger)
         self._parent = parent
         self._step_of: dict[str, int] = {}
 
@@ -106,7 +103,7 @@ class Followed(_BatchCheck):
     def applies(self) -> bool:
         return self.ledger.follows
 
-    def _sealed(self, batch: BatchSealed) -> None:
+    def _on_batch_sealed(self, batch: BatchSealed) -> None:
         self._check_step(batch)
         self.seen["empty"] += not batch.samples
         if tuple(dict.fromkeys(map(group_of, batch.samples))) != batch.groups:
@@ -146,7 +143,7 @@ class Followed(_BatchCheck):
             wrong = f"its digest is not that of its samples' contents in the log of {parent.run} and its rewards"
             self.find(wrong, "what was sealed is not what that log holds")
 
-    def _committed(self, event: StepCommitted) -> None:
+    def _on_step_committed(self, event: StepCommitted) -> None:
         batch = self.ledger.batches.get(event.step)
         if self._parent is not None and batch is not None and event.tokens != (tokens := self._parent.tokens_of(batch)):
             self.find(f"it counts {event.tokens} tokens, and its batch has {tokens}", "it trained on something else")

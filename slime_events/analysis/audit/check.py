@@ -1,17 +1,16 @@
 """`Check`: one promise about a log, looked at event by event; `Finding`: one thing in a log that must not be."""
 
-from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import msgspec
 
-from schemas.event import Event
+from schemas.event import Event, type_of
+from schemas.registry import EVENT_CLASSES
 from slime_events.analysis.audit.ledger import Ledger
 from storage.log import Recorded
 
 Counts = dict[str, Any]
 """What a check looked at, by name: numbers, words, and for histograms a dict of numbers."""
-Handlers = Mapping[type[Event], Callable[[Any], None]]
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,7 +31,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Check:
-    """name: one word. promise: what holds where it finds nothing. handlers: by type of event, what looks at it.
+    """name: one word. promise: what holds where it finds nothing. handlers: by type of event, what looks at it: the
+    method of its name, such as `_on_batch_sealed`.
 
     An event is shown to the checks before the ledger takes it in: `ledger` holds what stands before it in the log.
     recorded: what is looked at.
@@ -46,8 +46,10 @@ class Check:
     """What it counts in `seen`."""
     recorded: Recorded
 
-    def __init__(self, ledger: Ledger, handlers: Handlers | None = None) -> None:
-        self.ledger, self.handlers = ledger, handlers or {}
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        named = {kind: f"_on_{type_of(kind).replace('.', '_')}" for kind in EVENT_CLASSES}
+        self.handlers = {kind: getattr(self, name) for kind, name in named.items() if hasattr(self, name)}
         self.findings: list[Finding] = []
         self.seen: Counts = dict.fromkeys(self.counted, 0)
 

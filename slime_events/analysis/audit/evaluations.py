@@ -18,17 +18,14 @@ class Evaluations(Check):
     counted = ("evaluations", "samples")
 
     def __init__(self, ledger: Ledger) -> None:
-        super().__init__(
-            ledger,
-            {PromptSubmitted: self._submitted, RolloutRequested: self._requested, EvalCompleted: self._completed},
-        )
+        super().__init__(ledger)
         self._groups: dict[tuple[str, int], list[str]] = {}
 
-    def _submitted(self, event: PromptSubmitted) -> None:
+    def _on_prompt_submitted(self, event: PromptSubmitted) -> None:
         if event.purpose is Purpose.EVAL and event.version is not None:
             self._groups.setdefault((event.dataset, event.version), []).append(event.group)
 
-    def _requested(self, event: RolloutRequested) -> None:
+    def _on_rollout_requested(self, event: RolloutRequested) -> None:
         """The request names one version. That the rollout keeps to it is checked by `Rollouts`."""
         group, plan = self.ledger.groups.get(event.group), self.ledger.rules.plan
         if group is None or event.purpose is not Purpose.EVAL or plan is None or not plan.eval_exact:
@@ -37,7 +34,7 @@ class Evaluations(Check):
             wrong = f"other weights than v{group.version} may answer it"
             self.find(wrong, "the evaluation may be of other weights than it names")
 
-    def _completed(self, event: EvalCompleted) -> None:
+    def _on_eval_completed(self, event: EvalCompleted) -> None:
         self.seen["evaluations"] += 1
         names = self._groups.pop((event.dataset, event.version), None)
         if names is None:

@@ -18,10 +18,7 @@ class Rewards(Check):
     promise = "one outcome per completed sample, after its completion"
     counted = ("assigned", "failed")
 
-    def __init__(self, ledger: Ledger) -> None:
-        super().__init__(ledger, dict.fromkeys((RewardAssigned, RewardFailed), self._graded))
-
-    def _graded(self, event: RewardAssigned | RewardFailed) -> None:
+    def _on_reward_assigned(self, event: RewardAssigned | RewardFailed) -> None:
         self.seen["assigned" if isinstance(event, RewardAssigned) else "failed"] += 1
         if isinstance(event, RewardAssigned) and not math.isfinite(event.value):
             self.find(f"its value is {event.value}", "the group's advantages are not numbers")
@@ -34,6 +31,8 @@ class Rewards(Check):
         if event.group != sample.group.group:
             wrong = f"it names group {event.group}, and the sample is of {sample.group.group}"
             self.find(wrong, "the reward counts for another group")
+
+    _on_reward_failed = _on_reward_assigned
 
     def counts(self) -> Counts:
         samples = self.ledger.samples.values()
@@ -54,12 +53,12 @@ class Verdicts(Check):
     counted = ("accepted",)
 
     def __init__(self, ledger: Ledger) -> None:
-        super().__init__(ledger, dict.fromkeys((GroupAccepted, GroupRejected), self._decided))
+        super().__init__(ledger)
         self._causes: Counter[str] = Counter()
         self._order = -1
         self._rejected: list[tuple[int, int]] = []
 
-    def _decided(self, event: Verdict) -> None:
+    def _on_group_accepted(self, event: Verdict) -> None:
         if isinstance(event, GroupAccepted):
             self.seen["accepted"] += 1
         else:
@@ -75,6 +74,8 @@ class Verdicts(Check):
         self._inputs(event, group)
         self._figures(event, group)
         self._in_order(group, accepted=isinstance(event, GroupAccepted))
+
+    _on_group_rejected = _on_group_accepted
 
     def _members(self, event: Verdict, group: GroupEntry) -> None:
         if event.samples != tuple(group.samples):

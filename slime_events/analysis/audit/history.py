@@ -110,10 +110,10 @@ class Archive(Check):
     counted = ("segments", "positions")
 
     def __init__(self, ledger: Ledger) -> None:
-        super().__init__(ledger, {ArchiveSealed: self._sealed})
+        super().__init__(ledger)
         self._last: ArchiveSealed | None = None
 
-    def _sealed(self, event: ArchiveSealed) -> None:
+    def _on_archive_sealed(self, event: ArchiveSealed) -> None:
         before, self._last = self._last, event
         self.seen["segments"] += 1
         self.seen["positions"] = event.last

@@ -18,20 +18,18 @@ class Prompts(Check):
     counted = ("drawn", "sources", "from outside", "of evaluations", "refused")
 
     def __init__(self, ledger: Ledger) -> None:
-        super().__init__(
-            ledger, {PromptSubmitted: self._submitted, PromptRejected: self._refused, EvalCompleted: self._evaluated}
-        )
+        super().__init__(ledger)
         self._next: dict[str, int] = {}
         self._keys: dict[str, int] = {}
         self._rows: dict[tuple[str, int], set[int]] = {}
         self._sets: dict[str, tuple[int, set[int]]] = {}
 
-    def _refused(self, event: PromptRejected) -> None:
+    def _on_prompt_rejected(self, event: PromptRejected) -> None:
         self.seen["refused"] += 1
         if event.dataset == TRAIN and event.source.offset >= 0:  # a line that is no JSON object has no offset
             self._draw(event.source)
 
-    def _submitted(self, event: PromptSubmitted) -> None:
+    def _on_prompt_submitted(self, event: PromptSubmitted) -> None:
         if event.purpose is Purpose.EVAL:
             self.seen["of evaluations"] += 1
             rows = self._rows.setdefault((event.dataset, event.version or 0), set())
@@ -69,7 +67,7 @@ class Prompts(Check):
         place, passed = self._next.get(path, branched.cursors.get(path, 0)), branched.passed.get(path, ())
         return next(offset for offset in itertools.count(place) if offset not in passed)
 
-    def _evaluated(self, event: EvalCompleted) -> None:
+    def _on_eval_completed(self, event: EvalCompleted) -> None:
         rows = self._rows.pop((event.dataset, event.version), set())
         version, first = self._sets.setdefault(event.dataset, (event.version, rows))
         if different := rows ^ first:

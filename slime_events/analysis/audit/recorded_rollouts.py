@@ -36,9 +36,7 @@ class RecordedRollouts(Check):
     counted = ("groups", "rollouts", "of them not looked up")
 
     def __init__(self, ledger: Ledger, ends: RecordedEnds) -> None:
-        super().__init__(
-            ledger, {RolloutRequested: self._requested, RolloutCompleted: self._completed, BatchSealed: self._sealed}
-        )
+        super().__init__(ledger)
         self._ends = ends
         self._asked: dict[str, str] = {}
 
@@ -46,7 +44,7 @@ class RecordedRollouts(Check):
     def applies(self) -> bool:
         return self.ledger.recalls
 
-    def _requested(self, event: RolloutRequested) -> None:
+    def _on_rollout_requested(self, event: RolloutRequested) -> None:
         group = self.ledger.groups.get(event.group)
         known = group.recalled.samples if group is not None and group.recalled is not None else ()
         if event.recalls not in (known[event.index : event.index + 1] or ("",)):
@@ -55,7 +53,7 @@ class RecordedRollouts(Check):
         if event.recalls:
             self._asked[event.sample] = event.recalls
 
-    def _completed(self, event: RolloutCompleted) -> None:
+    def _on_rollout_completed(self, event: RolloutCompleted) -> None:
         group, origin = self.ledger.groups.get(event.group), event.origin
         recalled = None if group is None else group.recalled
         if group is not None and recalled is not None and origin is not None:
@@ -82,7 +80,7 @@ class RecordedRollouts(Check):
             wrong = "its weight versions are not those of the recorded rollout as they count here"
             self.find(wrong, "its staleness is wrong")
 
-    def _sealed(self, event: BatchSealed) -> None:
+    def _on_batch_sealed(self, event: BatchSealed) -> None:
         first: dict[tuple[str, str], str] = {}
         for name in event.groups:
             group = self.ledger.groups.get(name)

@@ -1,12 +1,11 @@
 """Rollouts: does every requested one have a fate, and only one?"""
 
 from collections import Counter
-from typing import get_args
 
 from schemas.groups import GroupRejected
 from schemas.rollouts import RolloutCompleted, RolloutFailed, RolloutProgressed, RolloutRequested, RolloutSuspended
 from slime_events.analysis.audit.check import Check, Counts
-from slime_events.analysis.audit.ledger import Fate, Ledger, SampleEntry
+from slime_events.analysis.audit.ledger import Fate, SampleEntry
 
 EngineEvent = RolloutProgressed | RolloutCompleted | RolloutFailed | RolloutSuspended
 
@@ -18,15 +17,11 @@ class Rollouts(Check):
     promise = "each requested one finished, running, suspended, failed or rejected with a reason"
     counted = ("requests",)
 
-    def __init__(self, ledger: Ledger) -> None:
-        handlers = dict.fromkeys(get_args(EngineEvent), self._of_engine)
-        super().__init__(ledger, {**handlers, RolloutRequested: self._requested, GroupRejected: self._rejected})
-
-    def _rejected(self, event: GroupRejected) -> None:
+    def _on_group_rejected(self, event: GroupRejected) -> None:
         if not event.reason:
             self.find("it gives no reason", "work was dropped in silence")
 
-    def _requested(self, event: RolloutRequested) -> None:
+    def _on_rollout_requested(self, event: RolloutRequested) -> None:
         self.seen["requests"] += 1
         group, known = self.ledger.groups.get(event.group), self.ledger.samples.get(event.sample)
         if group is None:
@@ -41,7 +36,7 @@ class Rollouts(Check):
             wrong = f"attempt {known.attempt} is {known.fate.value}, neither failed nor suspended"
             self.find(wrong, "two engines may make the same rollout")
 
-    def _of_engine(self, event: EngineEvent) -> None:
+    def _on_rollout_progressed(self, event: EngineEvent) -> None:
         requested = (isinstance(event, RolloutCompleted) and event.rollout) or event.sample
         known = self.ledger.samples.get(requested)
         if known is None:
@@ -61,6 +56,8 @@ class Rollouts(Check):
                 asked = f"v{known.min_version} to v{known.max_version}"
                 wrong = f"weights v{min(others)} made some of its tokens, and {asked} were requested"
                 self.find(wrong, "its evaluation is of other weights than it names")
+
+    _on_rollout_completed = _on_rollout_failed = _on_rollout_suspended = _on_rollout_progressed
 
     def counts(self) -> Counts:
         fates = Counter(_fate(sample) for sample in self.ledger.samples.values())

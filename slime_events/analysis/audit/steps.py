@@ -16,14 +16,14 @@ class Steps(Check):
     counted = ("steps", "tokens", "trainers")
 
     def __init__(self, ledger: Ledger) -> None:
-        super().__init__(ledger, {StepClaimed: self._claimed, StepCommitted: self._committed})
+        super().__init__(ledger)
         self._claim: StepClaimed | None = None
 
-    def _claimed(self, event: StepClaimed) -> None:
+    def _on_step_claimed(self, event: StepClaimed) -> None:
         self._claim = event
         self.seen["trainers"] += 1
 
-    def _committed(self, event: StepCommitted) -> None:
+    def _on_step_committed(self, event: StepCommitted) -> None:
         ledger, claim, producer = self.ledger, self._claim, self.recorded.envelope.producer
         self.seen["steps"] += event.step not in ledger.steps
         if claim is not None and claim.trainer != producer:
@@ -63,10 +63,10 @@ class Training(Check):
     of_own_rollouts = True
 
     def __init__(self, ledger: Ledger) -> None:
-        super().__init__(ledger, {StepCommitted: self._committed})
+        super().__init__(ledger)
         self._trained: dict[str, int] = {}
 
-    def _committed(self, event: StepCommitted) -> None:
+    def _on_step_committed(self, event: StepCommitted) -> None:
         batch = self.ledger.batches.get(event.step)
         for name in batch.samples if batch else ():
             first = self._trained.setdefault(name, self.recorded.position)
@@ -102,10 +102,10 @@ class Staleness(Check):
     of_own_rollouts = True
 
     def __init__(self, ledger: Ledger) -> None:
-        super().__init__(ledger, {StepCommitted: self._committed})
+        super().__init__(ledger)
         self._samples: Counter[int] = Counter()
 
-    def _committed(self, event: StepCommitted) -> None:
+    def _on_step_committed(self, event: StepCommitted) -> None:
         plan = self.ledger.rules.plan
         batch = self.ledger.batches.get(event.step)
         for name in batch.samples if batch else ():

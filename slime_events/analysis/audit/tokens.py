@@ -11,7 +11,7 @@ from schemas.arrays import Array
 from schemas.errors import DamagedEvent, StorageError
 from schemas.rollouts import RolloutCompleted, RolloutProgressed, RolloutSuspended, WeightSpan
 from schemas.turns import TurnRecorded, TurnRole
-from slime_events.analysis.audit.check import Check, Handlers
+from slime_events.analysis.audit.check import Check
 from slime_events.analysis.audit.ledger import Ledger
 from slime_events.core.trajectory import merge_spans
 
@@ -42,29 +42,23 @@ class Tokens(Check):
     counted = ("rollouts", "turns", "chunks", "tokens", "blobs", "rollouts with blobs not looked at")
 
     def __init__(self, ledger: Ledger, fetch: Fetch | None = None) -> None:
-        handlers: Handlers = {
-            RolloutProgressed: self._progressed,
-            RolloutCompleted: self._completed,
-            RolloutSuspended: self._suspended,
-            TurnRecorded: self._turn,
-        }
-        super().__init__(ledger, handlers)
+        super().__init__(ledger)
         self._fetch = fetch
         self._open: dict[str, dict[int | None, _Open]] = {}
 
-    def _turn(self, event: TurnRecorded) -> None:
+    def _on_turn_recorded(self, event: TurnRecorded) -> None:
         self.seen["turns"] += 1
         if event.role is TurnRole.ASSISTANT:
             parts = self._open.setdefault(event.sample, {})
             self._end(parts.pop(event.index, _Open()), event)
 
-    def _suspended(self, event: RolloutSuspended) -> None:
+    def _on_rollout_suspended(self, event: RolloutSuspended) -> None:
         parts = self._open.get(event.sample, {None: _Open()})
         if None in parts and event.length != parts[None].length:
             wrong = f"it is suspended with {event.length} tokens, and the log holds {parts[None].length}"
             self.find(wrong, "the rollout does not go on from what it had")
 
-    def _progressed(self, event: RolloutProgressed) -> None:
+    def _on_rollout_progressed(self, event: RolloutProgressed) -> None:
         self.seen["chunks"] += 1
         self.seen["tokens"] += event.tokens.n
         known = self._open.setdefault(event.sample, {}).setdefault(event.turn, _Open())
@@ -116,7 +110,7 @@ class Tokens(Check):
             wrong = f"it says {event.length} tokens, and the log holds {known.length}"
             self.find(wrong, "the sample cannot be trained on as it was made")
 
-    def _completed(self, event: RolloutCompleted) -> None:
+    def _on_rollout_completed(self, event: RolloutCompleted) -> None:
         self.seen["rollouts"] += 1
         # The completion of a rollout with turns holds all of its tokens again.
         known = self._open.pop(event.sample, {}).pop(None, _Open())

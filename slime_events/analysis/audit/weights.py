@@ -18,12 +18,7 @@ class Weights(Check):
     promise = "digests chain from the first version, engines and checkpoints have the same"
     counted = ("versions", "activations", "checkpoints")
 
-    def __init__(self, ledger: Ledger) -> None:
-        super().__init__(
-            ledger, {WeightsPublished: self._published, WeightsActivated: self._activated, CheckpointSaved: self._saved}
-        )
-
-    def _published(self, event: WeightsPublished) -> None:
+    def _on_weights_published(self, event: WeightsPublished) -> None:
         known = self.ledger.published
         self.seen["versions"] += event.version not in known
         if event.version in known:
@@ -48,7 +43,7 @@ class Weights(Check):
             wrong = f"its digest is not the one that step {step.step} committed"
             self.find(wrong, "engines run weights that no step made")
 
-    def _activated(self, event: WeightsActivated) -> None:
+    def _on_weights_activated(self, event: WeightsActivated) -> None:
         self.seen["activations"] += 1
         published = self.ledger.published.get(event.version)
         if published is None:
@@ -56,7 +51,7 @@ class Weights(Check):
         elif published.digest != event.digest:
             self.find("its digest is not the published one", "the engine runs other weights than the trainer made")
 
-    def _saved(self, event: CheckpointSaved) -> None:
+    def _on_checkpoint_saved(self, event: CheckpointSaved) -> None:
         self.seen["checkpoints"] += 1
         step = self.ledger.steps.get(event.version - 1)
         if step is None:
@@ -77,9 +72,12 @@ class WeightFiles(Check):
     counted = ("verified", "removed since")
 
     def __init__(self, ledger: Ledger, weights: Path | None = None) -> None:
-        super().__init__(ledger, {WeightsPublished: lambda event: self._published.append((self.recorded, event))})
+        super().__init__(ledger)
         self._weights = weights
         self._published: list[tuple[Recorded, WeightsPublished]] = []
+
+    def _on_weights_published(self, event: WeightsPublished) -> None:
+        self._published.append((self.recorded, event))
 
     def finish(self) -> list[Finding]:
         for recorded, event in self._published:
