@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from schemas.errors import DataError, InvalidValue
-from schemas.event import Event, Purpose
+from schemas.event import Event, Purpose, type_of
 from schemas.ids import group_of
 from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned
@@ -74,13 +74,7 @@ class Replay:
     """
 
     def __init__(
-        self,
-        run: str,
-        feed: Feed,
-        changes: Changes | None = None,
-        *,
-        every: bool = False,
-        policy: Policy | None = None,
+        self, run: str, feed: Feed, changes: Changes | None = None, *, every: bool = False, policy: Policy | None = None
     ) -> None:
         self.report = ReplayReport(run=run)
         self._feed, self._changes, self._every = feed, changes or {}, every
@@ -178,7 +172,7 @@ class Replay:
         return group is not None and (isinstance(event, PromptSubmitted) or event.entity() in group.samples)
 
     def _compare(self, recorded: Recorded, event: Event, producer: str) -> None:
-        self.report.count(event)
+        self.report.decisions[type_of(event)] += 1
         if self.is_over or self._cycles.takes(event, producer):
             return
         if producer != self._producer:  # another conductor, whose start is not in the log
@@ -190,9 +184,8 @@ class Replay:
 
     def _differs(self, recorded: Recorded, event: Event, producer: str) -> None:
         near = self._cycles.nearest(event)
-        decided = near.next if near else None
-        at = near.at if near else self._state.events
-        self._note(event, decided, position=recorded.position, at=at)
+        decided, at = (near.next, near.at) if near else (None, self._state.events)
+        self._note(recorded, decided, at)
         if decided is not None and about(decided) == about(event):
             self._cycles.begin_anew(event)
             return
@@ -201,12 +194,9 @@ class Replay:
         if not self._cycles.takes(event, producer):
             self._cycles.begin_anew()
 
-    def _note(self, event: Event, decided: Event | None, *, position: int, at: int) -> None:
+    def _note(self, recorded: Recorded, decided: Event | None, at: int) -> None:
         assert self._policy is not None
-        plan = self._policy.plan
-        self.report.differences.append(
-            difference(event, decided, self._state, plan, position=position, at=at, why=self._why)
-        )
+        self.report.differences.append(difference(recorded, decided, self._state, self._policy.plan, at, self._why))
 
     def _compare_end(self, recorded: Recorded, event: RunFinished | RunFailed) -> None:
         """Only ends that follow from the state: that a run stalled, or was asked to stop, does not."""
@@ -220,7 +210,7 @@ class Replay:
             decided = None
         else:
             return
-        self._note(event, decided, position=recorded.position, at=state.events)
+        self._note(recorded, decided, state.events)
 
 
 async def replay(

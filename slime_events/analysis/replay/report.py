@@ -12,6 +12,7 @@ from slime_events.analysis.replay.equality import Verdict, about, differing_fiel
 from slime_events.core.state.group import GroupState
 from slime_events.core.state.run import RunState
 from slime_events.loop.conductor.plan import Plan
+from storage.log import Recorded
 
 
 class Kind(enum.StrEnum):
@@ -55,21 +56,22 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def difference(
-    recorded: Event, decided: Event | None, state: RunState, plan: Plan, *, position: int, at: int, why: str = ""
+    recorded: Recorded, decided: Event | None, state: RunState, plan: Plan, at: int, why: str = ""
 ) -> Difference:
     """state: the log folded up to just before the recorded event."""
+    event = recorded.envelope.event
     kind, fields = Kind.NOT_NOW, list[str]()
     if decided is not None:
-        kind = Kind.OTHER if about(recorded) == about(decided) else Kind.INSTEAD
-        fields = differing_fields(recorded, decided) if kind is Kind.OTHER and type(decided) is type(recorded) else []
+        kind = Kind.OTHER if about(event) == about(decided) else Kind.INSTEAD
+        fields = differing_fields(event, decided) if kind is Kind.OTHER and type(decided) is type(event) else []
     return Difference(
         kind=kind,
-        position=position,
+        position=recorded.position,
         at=at,
-        recorded=recorded,
+        recorded=event,
         decided=decided,
         fields=tuple(fields),
-        inputs=_inputs(recorded, decided, state, plan),
+        inputs=_inputs(event, decided, state, plan),
         why=why,
     )
 
@@ -136,7 +138,7 @@ class ReplayReport(msgspec.Struct, kw_only=True):
 
     run: str
     events: int = 0
-    decisions: dict[str, int] = {}
+    decisions: Counter[str] = msgspec.field(default_factory=Counter)
     differences: list[Difference] = []
     prompts: str = ""
 
@@ -149,11 +151,6 @@ class ReplayReport(msgspec.Struct, kw_only=True):
     def compared(self) -> int:
         """Decisions in all."""
         return sum(self.decisions.values())
-
-    def count(self, event: Event) -> None:
-        """One more decision."""
-        name = type_of(event)
-        self.decisions[name] = self.decisions.get(name, 0) + 1
 
     @property
     def verdicts(self) -> list[Difference]:

@@ -55,11 +55,13 @@ BEYOND = (RejectionCause.ROLLOUT_FAILED, RejectionCause.STALE)
 
 
 class Verdict(NamedTuple):
-    """cause, reason: as in the event. fallback: the filter drops the group only while others fill the step."""
+    """reason: as in the event. beyond: rejected whatever the rewards and the filter. fallback: the filter drops the
+    group only while others fill the step.
+    """
 
     accepted: bool
-    cause: RejectionCause | None = None
     reason: str | None = None
+    beyond: bool = False
     fallback: bool = False
 
 
@@ -67,7 +69,7 @@ def recorded_verdict(group: Group) -> Verdict:
     """As the log has it."""
     assert group.verdict is not None, "an evaluation's group has no verdict"
     event = group.verdict.event
-    return Verdict(isinstance(event, GroupAccepted), getattr(event, "cause", None), event.reason)
+    return Verdict(isinstance(event, GroupAccepted), event.reason, getattr(event, "cause", None) in BEYOND)
 
 
 def verdict_on(group: Group, grades: Sequence[Grade], group_filter: GroupFilter | None) -> Verdict:
@@ -77,23 +79,22 @@ def verdict_on(group: Group, grades: Sequence[Grade], group_filter: GroupFilter 
     there were at that moment: a group that was accepted stays accepted, another one is rejected.
     """
     before = recorded_verdict(group)
-    if before.cause in BEYOND:
+    if before.beyond:
         return before
     for sample, one in zip(group.samples, grades, strict=True):
         if isinstance(one, NoValue):
-            return Verdict(False, RejectionCause.REWARD_FAILED, f"{sample}: {one.kind}: {one.message}")
+            return Verdict(False, f"{sample}: {one.kind}: {one.message}")
     if group_filter is None:
         return Verdict(True)
     rewards = [one for one in grades if not isinstance(one, NoValue)]
     try:
         decision = group_filter(_state(group, rewards))
     except PlugPointError as error:
-        return Verdict(False, RejectionCause.FILTER_RAISED, str(error))
+        return Verdict(False, str(error))
     if decision.keep:
-        return Verdict(True, reason=decision.reason)
-    reason = decision.reason or "the filter gave no reason"
-    fills = decision.keep_when_insufficient and before.accepted
-    return Verdict(fills, None if fills else RejectionCause.FILTER, reason, fallback=decision.keep_when_insufficient)
+        return Verdict(True, decision.reason)
+    fallback = decision.keep_when_insufficient
+    return Verdict(fallback and before.accepted, decision.reason or "the filter gave no reason", fallback=fallback)
 
 
 def _state(group: Group, rewards: Sequence[float]) -> GroupState:
@@ -193,7 +194,7 @@ class Comparison:
         groups.decided += 1
         groups.accepted_before += before.accepted
         groups.accepted_after += after.accepted
-        groups.beyond += before.cause in BEYOND
+        groups.beyond += before.beyond
         groups.by_fallback += after.fallback
         if before.accepted == after.accepted:
             return

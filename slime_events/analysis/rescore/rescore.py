@@ -49,11 +49,16 @@ async def rescore(opened: OpenedRun, change: Change, out: IO[bytes] | None = Non
     comparison = Comparison(change, judge if filtered else None, opened.fetch, out, most)
     collector = Collector(opened.run)
     shown = ArgsView.of(settings.rollout, settings.algorithm, settings.reward).as_dict()
-    async with contextlib.AsyncExitStack() as stack:
-        regrader = await stack.enter_async_context(Regrader(settings.reward, shown)) if change.regrade else None
+    async with Regrader(settings.reward, shown) if change.regrade else contextlib.nullcontext() as regrader:
         async for items, grades in _graded(opened.log, collector, regrader):
             for item in items:
-                _compare(comparison, item, grades)
+                match item:
+                    case Group():
+                        comparison.group(item, grades.get(item.group))
+                    case BatchSealed():
+                        comparison.batch(item)
+                    case _:
+                        comparison.evaluation(item)
         graders = collector.graders if regrader is None else regrader.graders
     before, after = distributions(comparison.before, comparison.after)
     return Report(
@@ -75,15 +80,6 @@ async def rescore(opened: OpenedRun, change: Change, out: IO[bytes] | None = Non
         mismatched=comparison.mismatched,
         without_kl=has_kl_penalty(change.before.algorithm) or has_kl_penalty(settings.algorithm),
     )
-
-
-def _compare(comparison: Comparison, item: Item, grades: Mapping[str, Sequence[Grade]]) -> None:
-    if isinstance(item, Group):
-        comparison.group(item, grades.get(item.group))
-    elif isinstance(item, BatchSealed):
-        comparison.batch(item)
-    else:
-        comparison.evaluation(item)
 
 
 async def _graded(
