@@ -106,23 +106,20 @@ class Followed(_BatchCheck):
     def _on_batch_sealed(self, batch: BatchSealed) -> None:
         self._check_step(batch)
         self.seen["empty"] += not batch.samples
-        if tuple(dict.fromkeys(map(group_of, batch.samples))) != batch.groups:
+        members = [group_of(sample) for sample in batch.samples]
+        if tuple(dict.fromkeys(members)) != batch.groups:
             self.find("its samples are not of its groups in order", "samples were left out or added")
         for sample in batch.samples:
             self.seen["samples"] += sample not in self._step_of
             self.seen["of them not looked up"] += sample not in self._step_of
             if (step := self._step_of.setdefault(sample, batch.step)) != batch.step:
                 self.find(f"sample {sample} is in the batch of step {step}", "it trains twice")
-        self._rewards(batch)
-        if self._parent is not None:
-            self._contents(batch, self._parent)
-
-    def _rewards(self, batch: BatchSealed) -> None:
-        members = [group_of(sample) for sample in batch.samples]
         normalised = self._normalised(batch, [members.count(one) for one in batch.groups])
         if normalised is not None and tuple(normalised) != batch.rewards:
             wrong = "its rewards are not its raw rewards normalised over what is left of their groups"
             self.find(wrong, "it trains on other advantages than the log gives")
+        if self._parent is not None:
+            self._contents(batch, self._parent)
 
     def _contents(self, batch: BatchSealed, parent: Ledger) -> None:
         lost = [name for name in batch.samples if name not in parent.samples or not parent.samples[name].ended]
@@ -133,9 +130,8 @@ class Followed(_BatchCheck):
             return
         samples = [parent.samples[name] for name in batch.samples]
         self.seen["of them not looked up"] -= len(samples)
-        self.seen["graded differently"] += sum(
-            s.reward != raw for s, raw in zip(samples, batch.raw_rewards, strict=True)
-        )
+        raw = zip(samples, batch.raw_rewards, strict=True)
+        self.seen["graded differently"] += sum(sample.reward != reward for sample, reward in raw)
         groups = [parent.groups[group] for group in batch.groups]
         self.seen["left out of their groups"] += sum(len(group.samples) for group in groups) - len(samples)
         lines = [(s.sample, s.digest, reward) for s, reward in zip(samples, batch.rewards, strict=True)]

@@ -14,10 +14,7 @@ Counts = dict[str, Any]
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """check: which found it. position, event: of what it is about (0 and the run where it is about the whole log).
-
-    wrong: what is there. means: what follows from it.
-    """
+    """check: which found it. position, event: of what it is about. wrong: what is there. means: what follows."""
 
     check: str
     position: int
@@ -26,8 +23,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     means: str
 
     def __str__(self) -> str:
-        where = f"position {self.position}, {self.event}" if self.position else self.event
-        return f"{where}: {self.wrong}, so {self.means}"
+        return f"position {self.position}, {self.event}: {self.wrong}, so {self.means}"
 
 
 class Check:

@@ -88,18 +88,14 @@ class Verdicts(Check):
             self.find(wrong, "its advantages are of another group size")
 
     def _inputs(self, event: Verdict, group: GroupEntry) -> None:
-        members = group.samples.values()
-        broken = isinstance(event, GroupRejected) and event.cause in BROKEN
-        if event.rewards or not broken:
-            assigned = [sample.reward for sample in members]
-            if list(event.rewards) != assigned:
-                wrong = f"it was taken on rewards {_few(event.rewards)}, and {_few(assigned)} were assigned"
-                self.find(wrong, "the decision does not follow from the log")
-        if isinstance(event, GroupAccepted):
-            return
-        if event.cause is RejectionCause.ROLLOUT_FAILED and all(s.fate is not Fate.FAILED for s in members):
+        members, cause = group.samples.values(), event.cause if isinstance(event, GroupRejected) else None
+        assigned = [sample.reward for sample in members]
+        if (event.rewards or cause not in BROKEN) and list(event.rewards) != assigned:
+            wrong = f"it was taken on rewards {_few(event.rewards)}, and {_few(assigned)} were assigned"
+            self.find(wrong, "the decision does not follow from the log")
+        if cause is RejectionCause.ROLLOUT_FAILED and all(s.fate is not Fate.FAILED for s in members):
             self.find("none of its rollouts had failed", "the decision does not follow from the log")
-        if event.cause is RejectionCause.REWARD_FAILED and not any(s.graded and s.reward is None for s in members):
+        if cause is RejectionCause.REWARD_FAILED and not any(s.graded and s.reward is None for s in members):
             self.find("none of its rewards had failed", "the decision does not follow from the log")
 
     def _figures(self, event: Verdict, group: GroupEntry) -> None:

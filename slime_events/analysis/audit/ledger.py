@@ -103,9 +103,7 @@ class GroupEntry:
     """
 
     group: str
-    position: int
     purpose: Purpose
-    dataset: str
     version: int
     samples: dict[str, SampleEntry] = field(default_factory=dict)
     order: int = -1
@@ -219,7 +217,7 @@ class Ledger:
 
     def _submitted(self, event: PromptSubmitted) -> None:
         version = -1 if event.version is None else event.version
-        group = GroupEntry(event.group, self.position, event.purpose, event.dataset, version)
+        group = GroupEntry(event.group, event.purpose, version)
         if event.recalled is not None:
             group.recalled, group.recorded = event.recalled, (event.source.path, event.source.key)
             self.recalls = True

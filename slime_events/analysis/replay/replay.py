@@ -205,12 +205,9 @@ class Replay:
         state, plan = self._state, self._policy.plan
         broken = is_broken(state, plan)
         if isinstance(event, RunFailed) and event.role == CONDUCTOR and broken and not event.reason.startswith(broken):
-            decided: Event | None = msgspec.structs.replace(event, reason=broken)
+            self._note(recorded, msgspec.structs.replace(event, reason=broken), state.events)
         elif isinstance(event, RunFinished) and event.reason is FinishReason.ALL_STEPS and not is_complete(state, plan):
-            decided = None
-        else:
-            return
-        self._note(recorded, decided, state.events)
+            self._note(recorded, None, state.events)
 
 
 async def replay(

@@ -90,9 +90,9 @@ def _inputs(recorded: Event, decided: Event | None, state: RunState, plan: Plan)
         "accepted": len(state.accepted),
         "waiting": len(state.waiting),
     }
-    names = [str(group) for event in (recorded, decided) if (group := getattr(event, "group", None)) is not None]
-    groups = [state.groups[name] for name in dict.fromkeys(names) if name in state.groups]
-    inputs |= {"groups": [_group(group) for group in groups]} if groups else {}
+    names = dict.fromkeys(getattr(event, "group", "") for event in (recorded, decided))
+    if groups := [_group(state.groups[name]) for name in names if name in state.groups]:
+        inputs["groups"] = groups
     if isinstance(recorded, BatchSealed) and isinstance(decided, BatchSealed):
         inputs |= _batch(recorded, decided)
     return inputs

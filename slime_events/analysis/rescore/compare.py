@@ -245,9 +245,7 @@ class Comparison:
         """An evaluation, after its groups. Samples without a reward count as 0, as in the run."""
         total = self._eval_sums.pop((event.dataset, event.version), 0.0)
         after = total / event.samples if event.samples else 0.0
-        self.evaluations.append(
-            Evaluation(dataset=event.dataset, version=event.version, before=event.mean, after=after)
-        )
+        self.evaluations.append(Evaluation(event.dataset, event.version, event.mean, after))
 
 
 def _recorded_grade(sample: Sample) -> Grade:

@@ -17,7 +17,7 @@ from slime_events.analysis.rescore.collect import completed_of, is_evaluation, p
 from slime_events.core.config.reward import RewardSettings
 from slime_events.plugins.rewards.dispatch import BOXED, GRADERS, REMOTE, built_in, grader_name, reward_key
 from slime_events.plugins.rewards.graders import Graders
-from slime_events.plugins.rewards.outcome import Graded, NoValue, Outcome
+from slime_events.plugins.rewards.outcome import Graded, NoValue
 from slime_events.plugins.sample import Sample
 from slime_events.plugins.sample_view import completed_sample
 
@@ -95,18 +95,15 @@ class Regrader:
                 process = None
         finally:
             self._free.put_nowait(process)
-        for task in tasks if grades is not None else ():
-            self.graders[task.grader, built_in(task.grader).digest if _is_rule(task.grader) else ""] += 1
+        if grades is not None:
+            self.graders.update((task.grader, built_in(task.grader).digest) for task in tasks)
         return grades
 
     async def _by_pool(self, group: Group) -> list[Grade]:
         pool = await self._graders()
         outcomes = await pool.grade_group(_shown(group), evaluation=is_evaluation(group))
-        return [self._grades(outcome) for outcome in outcomes]
-
-    def _grades(self, outcome: Outcome) -> Grade:
-        self.graders[outcome.grader, outcome.grader_digest] += 1
-        return outcome.value if isinstance(outcome, Graded) else NoValue(outcome.kind, outcome.message)
+        self.graders.update((outcome.grader, outcome.grader_digest) for outcome in outcomes)
+        return [one.value if isinstance(one, Graded) else NoValue(one.kind, one.message) for one in outcomes]
 
     async def _graders(self) -> Graders:
         async with self._pool_starts:

@@ -98,7 +98,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.lost or self.offered or self.advantages)
 
 
-class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
+class Evaluation(msgspec.Struct, frozen=True):
     """An evaluation's mean, as recorded and as it would be."""
 
     dataset: str

@@ -11,8 +11,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import IO
 
-import msgspec
-
 from schemas.batches import BatchSealed
 from slime_events.analysis.model.advantages import has_kl_penalty
 from slime_events.analysis.model.records import Group
@@ -60,6 +58,7 @@ async def rescore(opened: OpenedRun, change: Change, out: IO[bytes] | None = Non
                     case _:
                         comparison.evaluation(item)
         graders = collector.graders if regrader is None else regrader.graders
+    comparison.groups.undecided = collector.undecided
     before, after = distributions(comparison.before, comparison.after)
     return Report(
         run=opened.run,
@@ -72,7 +71,7 @@ async def rescore(opened: OpenedRun, change: Change, out: IO[bytes] | None = Non
         filter_after=filtered or "none",
         events=await opened.log.position(),
         samples=comparison.samples,
-        groups=msgspec.structs.replace(comparison.groups, undecided=collector.undecided),
+        groups=comparison.groups,
         rewards_before=before,
         rewards_after=after,
         steps=comparison.steps,

@@ -59,13 +59,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 def step_text(step: Retrained) -> str:
     """One line of progress."""
-    head = f"step {step.step:>4} -> v{step.version:<4}"
-    if step.differences:
-        return f"{head}  DIFFERS  {step.seconds:.3f} s"
-    if step.distance is None:
-        return f"{head}  equal  {step.seconds:.3f} s"
-    apart = step.distance
-    return f"{head}  max |difference| {apart.max_abs:.3g}, relative L2 {apart.relative_l2:.3g}  {step.seconds:.3f} s"
+    outcome, apart = "DIFFERS" if step.differences else "equal", step.distance
+    if apart is not None and not step.differences:
+        outcome = f"max |difference| {apart.max_abs:.3g}, relative L2 {apart.relative_l2:.3g}"
+    return f"step {step.step:>4} -> v{step.version:<4}  {outcome}  {step.seconds:.3f} s"
 
 
 def report_text(report: Report) -> str:
@@ -73,14 +70,15 @@ def report_text(report: Report) -> str:
     wrong = report.wrong
     lines = [f"began with {report.origin}, on {report.topology}", f"compared: {report.compared}"]
     lines += [f"written: {folder}" for folder in report.saved]
-    if wrong is not None:
+    if wrong is None:
+        lines.append(_verdict(report))
+    else:
         lines.append(f"step {wrong.step} of run {report.run} differs from the committed one:")
         for one in wrong.differences:
             detail = f" ({one.detail})" if one.detail else ""
             lines.append(f"  {one.compared}: recorded {one.recorded}, now {one.now}{detail}")
         lines += [f"likely cause: {cause}" for cause in report.causes]
-        return "\n".join(lines)
-    return "\n".join([*lines, _verdict(report)])
+    return "\n".join(lines)
 
 
 def _verdict(report: Report) -> str:
