@@ -84,7 +84,8 @@ def group(name: str, *responses: str, **metadata: Any) -> Group:
 async def test_what_a_lost_process_had_is_graded_by_the_pool() -> None:
     async with Regrader(RewardSettings(rm_type="exact"), {}, processes=1) as regrader:
         assert await regrader.grade([group("a", "4", "5"), group("b", "x")]) == [[1.0, 0.0], [0.0]]
-        os.kill(regrader._started[0]._child.pid, signal.SIGKILL)
+        regrader._free.put_nowait(process := regrader._free.get_nowait())
+        os.kill(process._child.pid, signal.SIGKILL)
         assert await regrader.grade([group("c", "4"), group("d", "5")]) == [[1.0], [0.0]]
         assert await regrader.grade([group("e", "4")]) == [[1.0]], "and the next by a new process"
     assert {(name, count) for (name, _), count in regrader.graders.items()} == {("exact", 6)}

@@ -90,6 +90,7 @@ class Followed(_BatchCheck):
 
     name = "followed"
     promise = "each sample of the parent once, normalised over what is left of its group"
+    of_own_rollouts = False
     counted = (
         "batches", "empty", "samples", "of them not looked up", "left out of their groups", "graded differently",
     )  # fmt: skip
@@ -98,10 +99,6 @@ class Followed(_BatchCheck):
         super().__init__(ledger)
         self._parent = parent
         self._step_of: dict[str, int] = {}
-
-    @property
-    def applies(self) -> bool:
-        return self.ledger.follows
 
     def _on_batch_sealed(self, batch: BatchSealed) -> None:
         self._check_step(batch)

@@ -36,8 +36,8 @@ class Check:
 
     name: ClassVar[str]
     promise: ClassVar[str]
-    of_own_rollouts: ClassVar[bool] = False
-    """Whether it is skipped for a learner, whose rollouts are another run's: `Followed` checks those."""
+    of_own_rollouts: ClassVar[bool | None] = None
+    """True: it is skipped for a learner, whose rollouts are another run's. False: it is for learners alone."""
     counted: ClassVar[tuple[str, ...]] = ()
     """What it counts in `seen`."""
     recorded: Recorded
@@ -56,7 +56,7 @@ class Check:
     @property
     def applies(self) -> bool:
         """Whether it applies to a run like this one, by the log so far."""
-        return not (self.of_own_rollouts and self.ledger.follows)
+        return self.of_own_rollouts is None or self.of_own_rollouts != self.ledger.follows
 
     def apply(self, event: Event) -> None:
         """Look at the event of `recorded`."""

@@ -56,11 +56,9 @@ class Evaluations(Check):
             versions = f"v{event.oldest_version} to v{event.newest_version}"
             wrong = f"it names {versions} as the weights of the answers, and the log has v{oldest} to v{newest}"
             self.find(wrong, "it is of other weights than it names")
-        expected = {
-            "mean": math.fsum(graded) / max(len(samples), 1),
-            "mean_length": math.fsum(s.length for s in samples) / max(len(samples), 1),
-        }
-        for name, value in expected.items():
+        sums = {"mean": math.fsum(graded), "mean_length": math.fsum(s.length for s in samples)}
+        for name, total in sums.items():
+            value = total / max(len(samples), 1)
             if not math.isclose(getattr(event, name), value, rel_tol=1e-9, abs_tol=1e-12):
                 wrong = f"its {name} is {getattr(event, name)!r}, and the log gives {value!r}"
                 self.find(wrong, "the evaluation's curve is wrong")

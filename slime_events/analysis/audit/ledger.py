@@ -130,7 +130,7 @@ class Ledger:
 
     run: str
     rules: Rules = field(default_factory=Rules)
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, dict[str, Any]] = field(default_factory=dict)
     position: int = 0
     ended: int = 0
     branched: Branched | None = None
@@ -176,10 +176,10 @@ class Ledger:
                 self.published.setdefault(event.version, event)
             case RunStarted():
                 self.branched = event.branched
-                if event.settings:
-                    self.settings, self.rules = event.settings, rules_of(event.settings)
+                self._set(event.settings)
             case RunResumed():
-                self._resumed(event)
+                self.ended, self.incarnation = 0, event.incarnation
+                self._set(event.settings if self.settings else {})
             case RunFinished() | RunFailed():
                 self.ended = self.position
 
@@ -208,12 +208,10 @@ class Ledger:
         samples = [self.samples[name] for name in batch.samples if name in self.samples]
         return sum(sample.prompt_length + sample.length for sample in samples)
 
-    def _resumed(self, event: RunResumed) -> None:
-        self.ended, self.incarnation = 0, event.incarnation
-        if self.settings and event.settings:
-            changed = {part: {**self.settings.get(part, {}), **fields} for part, fields in event.settings.items()}
-            self.settings = {**self.settings, **changed}
-            self.rules = rules_of(self.settings)
+    def _set(self, settings: dict[str, dict[str, Any]]) -> None:
+        for part, fields in settings.items():
+            self.settings[part] = self.settings.get(part, {}) | fields
+        self.rules = rules_of(self.settings) if settings else self.rules
 
     def _submitted(self, event: PromptSubmitted) -> None:
         version = -1 if event.version is None else event.version

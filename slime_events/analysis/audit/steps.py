@@ -45,9 +45,8 @@ class Steps(Check):
         self.seen["tokens"] += event.tokens
         # `Followed` counts those of another log's rollouts.
         tokens = event.tokens if ledger.follows else ledger.tokens_of(batch)
-        if (event.samples, event.tokens) != (len(batch.samples), tokens):
-            wrong = f"it counts {event.samples} samples of {event.tokens} tokens, and its batch has "
-            wrong += f"{len(batch.samples)} of {tokens}"
+        if (event.samples, event.tokens) != (count := len(batch.samples), tokens):
+            wrong = f"it counts {event.samples} samples of {event.tokens} tokens, and its batch has {count} of {tokens}"
             self.find(wrong, "it trained on something else")
 
     def counts(self) -> Counts:

@@ -75,17 +75,16 @@ async def _samples_of(opened: OpenedRun) -> AsyncGenerator[list[ExportedSample]]
     """Samples whose fate one event decides, event by event."""
     branched = await branched_of(opened.log)
     decode = prompt_decoder(opened.settings.engine.hf_checkpoint, opened.fetch)
-    async with contextlib.AsyncExitStack() as stack:
-        if branched is not None and branched.follows:
-            made_by = await stack.enter_async_context(open_parent(branched))
-            made = Samples(opened.run, made_by.fetch, decode)
+    followed = open_parent(branched) if branched is not None and branched.follows else None
+    async with followed or contextlib.nullcontext(opened) as made_by:
+        made = Samples(opened.run, made_by.fetch, decode)
+        samples: Samples | FollowedSamples = made
+        if followed is not None:
             batches = {
                 event.step: event
                 async for recorded in opened.log.read(1, of_type(opened.run, "batch.sealed"))
                 if isinstance(event := recorded.envelope.event, BatchSealed)
             }
-            samples: Samples | FollowedSamples = FollowedSamples(opened.run, made, batches)
-        else:
-            made_by, samples = opened, Samples(opened.run, opened.fetch, decode)
+            samples = FollowedSamples(opened.run, made, batches)
         async for recorded in made_by.log.read():
             yield samples.apply(recorded.envelope.event, recorded.position)

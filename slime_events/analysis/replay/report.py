@@ -98,6 +98,9 @@ def _inputs(recorded: Event, decided: Event | None, state: RunState, plan: Plan)
     return inputs
 
 
+SAMPLE = ("sample", "phase", "reward", "tokens", "oldest", "newest")
+
+
 def _group(group: GroupState) -> dict[str, Any]:
     return {
         "group": group.group,
@@ -105,15 +108,8 @@ def _group(group: GroupState) -> dict[str, Any]:
         "label": group.label,
         "asked_for_at_version": group.version,
         "samples": [
-            {
-                "sample": sample.sample,
-                "phase": sample.phase.value,
-                "reward": sample.reward,
-                "tokens": sample.length,
-                "oldest": sample.oldest,
-                "newest": sample.newest,
-            }
-            for sample in group.samples.values()
+            dict(zip(SAMPLE, (s.sample, s.phase.value, s.reward, s.length, s.oldest, s.newest), strict=True))
+            for s in group.samples.values()
         ],
     }
 

@@ -34,9 +34,10 @@ class Regrader:
     def __init__(self, settings: RewardSettings, shown: Mapping[str, Any], processes: int = PROCESSES) -> None:
         self._settings = msgspec.structs.replace(settings, rm_workers=max(processes, settings.rm_workers))
         self._usual = grader_name(settings, Sample())
-        self._shown, self._processes = shown, processes
+        self._shown = shown
         self._free: asyncio.Queue[RuleProcess | None] = asyncio.Queue()
-        self._started: list[RuleProcess] = []
+        for _ in range(processes):
+            self._free.put_nowait(None)
         self._pool: Graders | None = None
         self._pool_starts = asyncio.Lock()
         self._parts = contextlib.AsyncExitStack()
@@ -47,13 +48,9 @@ class Regrader:
             await self._graders()
         elif self._usual:
             built_in(self._usual, self._settings.reward_key)
-        for _ in range(self._processes):
-            self._free.put_nowait(None)
         return self
 
     async def __aexit__(self, *raised: object) -> None:
-        for process in self._started:
-            process.end()
         await self._parts.aclose()
 
     async def grade(self, groups: Sequence[Group]) -> list[list[Grade]]:
@@ -88,10 +85,9 @@ class Regrader:
         try:
             if process is None:
                 process = RuleProcess(self._settings.rm_timeout)
-                self._started.append(process)
+                self._parts.callback(process.end)
             grades = await asyncio.to_thread(process.grade, tasks)
             if grades is None:
-                self._started.remove(process)
                 process = None
         finally:
             self._free.put_nowait(process)
