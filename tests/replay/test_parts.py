@@ -184,7 +184,7 @@ def test_what_is_tried_goes_over_what_was_said() -> None:
 def test_how_two_differ() -> None:
     def found(decided: Event | None) -> Any:
         recorded = Recorded(1, "", enclose("r", ACCEPTED, at=0, producer="conductor"), b"")
-        return difference(recorded, decided, RunState(run="r"), make_plan(), at=1)
+        return difference(recorded, decided, RunState(run="r"), make_plan(), at=1, why="")
 
     rejected = GroupRejected(group="g0", cause=RejectionCause.FILTER, reason="r")
     elsewhere = msgspec.structs.replace(rejected, group="g9")

@@ -57,9 +57,8 @@ def report_text(report: Report, most: int) -> str:
     width = max(len(check.promise) for check in report.checks)
     lines: list[str] = []
     for check in report.checks:
-        mark = "WRONG" if check.findings else "ok"
+        mark, shown = "WRONG" if check.findings else "ok", check.findings[: most or None]
         lines.append(f"{mark:<5}  {check.name:<11}  {check.promise:<{width}}  {_counts(check.counts)}".rstrip())
-        shown = check.findings[:most] if most else check.findings
         lines += [f"       {finding}" for finding in shown]
         if len(check.findings) > len(shown):
             lines.append(f"       and {len(check.findings) - len(shown)} more of this check (--most 0 shows all)")
@@ -100,25 +99,12 @@ class Audit:
     ) -> None:
         self._ledger = ledger = Ledger(run, rules or Rules())
         self._checks: list[Check] = [  # in the order in which they are reported: from the record to the run
-            Positions(ledger),
-            Lifetime(ledger),
-            Prompts(ledger),
-            Rollouts(ledger),
-            RecordedRollouts(ledger, recorded or {}),
-            Tokens(ledger, fetch),
-            Rewards(ledger),
-            Verdicts(ledger),
-            Batches(ledger),
-            Steps(ledger),
-            Training(ledger),
-            Followed(ledger, parent),
-            Staleness(ledger),
-            Evaluations(ledger),
-            Weights(ledger),
-            Archive(ledger),
-            Fold(ledger),
+            Positions(ledger), Lifetime(ledger), Prompts(ledger), Rollouts(ledger),
+            RecordedRollouts(ledger, recorded or {}), Tokens(ledger, fetch), Rewards(ledger), Verdicts(ledger),
+            Batches(ledger), Steps(ledger), Training(ledger), Followed(ledger, parent), Staleness(ledger),
+            Evaluations(ledger), Weights(ledger), Archive(ledger), Fold(ledger),
             *([WeightFiles(ledger, weights)] if files else []),
-        ]
+        ]  # fmt: skip
         self._hearing: dict[type[Event], list[Check]] = {
             kind: [check for check in self._checks if check.hears(kind)] for kind in EVENT_CLASSES
         }

@@ -148,17 +148,14 @@ class Fold(Check):
         if self._broken:
             return
         if isinstance(event, RunFinished):
-            self._compare(event)
+            comparable = event.fold == FOLD
+            self.seen["ends compared" if comparable else "ends of other fold rules"] += 1
+            if comparable and state_digest(self._state) != event.state_digest:
+                wrong = f"the {self._state.events} events before it fold to another state"
+                self.find(wrong, "an event was changed, added or replaced since")
         try:
             apply(self._state, self.recorded)
         except (KeyError, ValueError, IndexError) as error:
             self._broken = True
             wrong = f"it does not fit the events before it ({type(error).__name__}: {error})"
             self.find(wrong, "one of them is missing or was changed")
-
-    def _compare(self, event: RunFinished) -> None:
-        comparable = event.fold == FOLD
-        self.seen["ends compared" if comparable else "ends of other fold rules"] += 1
-        if comparable and state_digest(self._state) != event.state_digest:
-            wrong = f"the {self._state.events} events before it fold to another state"
-            self.find(wrong, "an event was changed, added or replaced since")

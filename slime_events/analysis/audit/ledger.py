@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -33,8 +33,7 @@ from slime_events.loop.conductor.plan import Plan, make_plan
 from storage.log import Recorded
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
+class Rules(NamedTuple):
     """plan, algorithm: None where `run.started` has no settings, or settings of a version that this one cannot read.
     What depends on them is then counted, not judged.
     """
@@ -130,7 +129,7 @@ class Ledger:
 
     run: str
     rules: Rules = field(default_factory=Rules)
-    settings: dict[str, dict[str, Any]] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
     position: int = 0
     ended: int = 0
     branched: Branched | None = None
@@ -179,7 +178,8 @@ class Ledger:
                 self._set(event.settings)
             case RunResumed():
                 self.ended, self.incarnation = 0, event.incarnation
-                self._set(event.settings if self.settings else {})
+                changed = {part: self.settings.get(part, {}) | fields for part, fields in event.settings.items()}
+                self._set(self.settings and self.settings | changed)
             case RunFinished() | RunFailed():
                 self.ended = self.position
 
@@ -208,10 +208,9 @@ class Ledger:
         samples = [self.samples[name] for name in batch.samples if name in self.samples]
         return sum(sample.prompt_length + sample.length for sample in samples)
 
-    def _set(self, settings: dict[str, dict[str, Any]]) -> None:
-        for part, fields in settings.items():
-            self.settings[part] = self.settings.get(part, {}) | fields
-        self.rules = rules_of(self.settings) if settings else self.rules
+    def _set(self, settings: dict[str, Any]) -> None:
+        if settings:
+            self.settings, self.rules = settings, rules_of(settings)
 
     def _submitted(self, event: PromptSubmitted) -> None:
         version = -1 if event.version is None else event.version

@@ -126,10 +126,9 @@ class LoadedStep:
         """What the dump has for a request: the samples of its rollout, the one that was asked for last, as an engine
         says them, and their rewards.
         """
-        group = self.groups[place]
-        samples, shared = group[request.index], _shared_metadata(group)
-        named = [(sibling_id(request.sample, number), sample) for number, sample in enumerate(samples)]
-        named = [*named[1:], named[0]]
+        rollout, shared = self.groups[place][request.index], _shared_metadata(self.groups[place])
+        first, *others = [(sibling_id(request.sample, number), sample) for number, sample in enumerate(rollout)]
+        named = [*others, first]
         done = [self._completed(request, name, sample, shared, worker) for name, sample in named]
         return [*done, *(self._reward(request, name, sample) for name, sample in named)]
 

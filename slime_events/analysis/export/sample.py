@@ -24,8 +24,7 @@ class ExportedSample(msgspec.Struct, frozen=True, kw_only=True):
     prompt, where a generate function gave the sample another; it then has no messages. tokens: ids, prompt_length of
     them the prompt's, then response_length of the response; log_probs, loss_mask: of the response. spans: (start, end,
     weight version) over the response. reward: as graded, None where there is none; advantage_input: normalised over its
-    group. rollout: the requested sample, where this is a further one of its rollout. reason: why it was
-    rejected.
+    group. rollout: the requested sample, where this is a further one of its rollout. reason: why it was rejected.
     """
 
     run: str

@@ -41,12 +41,6 @@ KNOWN = 4096
 """Groups whose verdicts are kept."""
 
 
-def policy_of(settings: TrainSettings) -> Policy:
-    """The conductor's policy of these settings, its filter with a memory. Raises PlugPointError, ValueError."""
-    policy = Policy.of(settings)
-    return policy._replace(group_filter=_once_each(policy.group_filter))
-
-
 def _once_each(group_filter: GroupFilter) -> GroupFilter:
     """The same filter with a memory: a replay asks it about one group at many positions."""
     last: dict[str, tuple[tuple[Any, ...], FilterDecision]] = {}
@@ -120,7 +114,8 @@ class Replay:
         for part, fields in event.settings.items():
             self._values.setdefault(part, {}).update(fields)
         if self._values:
-            self._policy = policy_of(settings_under(self._values, self._changes))
+            policy = Policy.of(settings_under(self._values, self._changes))
+            self._policy = policy._replace(group_filter=_once_each(policy.group_filter))
 
     def _changes_nothing(self, event: Event) -> bool:
         """Whether nothing would have been decided before `event`, and so nothing after it."""

@@ -55,9 +55,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
         return f"{recorded}; now {name_of(self.decided)}" + (f" ({reason})" if reason else "")
 
 
-def difference(
-    recorded: Recorded, decided: Event | None, state: RunState, plan: Plan, at: int, why: str = ""
-) -> Difference:
+def difference(recorded: Recorded, decided: Event | None, state: RunState, plan: Plan, at: int, why: str) -> Difference:
     """state: the log folded up to just before the recorded event."""
     event = recorded.envelope.event
     kind, fields = Kind.NOT_NOW, list[str]()

@@ -35,9 +35,8 @@ from slime_events.plugins.rewards.outcome import NoValue
 
 def advantage_weights(advantages: Floats, masks: Sequence[Mask], settings: AlgorithmSettings) -> Floats:
     """What each sample counts for in a policy gradient: |advantage|, times trained tokens under a per-token loss."""
-    if not settings.calculate_per_token_loss:
-        return np.abs(advantages)
-    return np.abs(advantages) * np.array([trained_tokens(mask) for mask in masks], dtype=np.float64)
+    tokens = [trained_tokens(mask) if settings.calculate_per_token_loss else 1 for mask in masks]
+    return np.abs(advantages) * np.array(tokens, dtype=np.float64)
 
 
 def effective_sample_size(weights: Floats) -> float:
@@ -118,8 +117,7 @@ def _state(group: Group, rewards: Sequence[float]) -> GroupState:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiting:
+class _Waiting(NamedTuple):
     """An accepted group until its batch is sealed. rewards: as they would be; None where it would be rejected."""
 
     rewards: tuple[float, ...] | None

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from schemas.errors import StorageError
 from schemas.groups import GroupRejected
@@ -15,8 +15,7 @@ from slime_events.loop.training.pending_batches import PendingBatches
 from storage.log import Readable
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedStep:
+class RecordedStep(NamedTuple):
     """batch: None where the log does not hold what was sealed. differences: those that the log alone shows."""
 
     committed: StepCommitted
