@@ -13,7 +13,6 @@ from unittest.mock import patch
 
 from slime_events.analysis.audit import check as check_module
 from slime_events.analysis.audit.check import Check, Counts, Finding
-from storage.log import Recorded
 from tests.audit.clean import Run
 from tests.audit.doctored import Record
 from tests.audit.doctoring import Doctoring, chosen
@@ -76,11 +75,11 @@ def _listening(check: str) -> Iterator[set[Sentence]]:
     said: set[Sentence] = set()
     find = Check.find
 
-    def noting(self: Check, recorded: Recorded, wrong: str, means: str) -> None:
+    def noting(self: Check, wrong: str, means: str) -> None:
         if self.name == check:
             code = sys._getframe(1)
             said.add(Sentence(Path(code.f_code.co_filename).name, code.f_lineno))
-        find(self, recorded, wrong, means)
+        find(self, wrong, means)
 
     with patch.object(Check, "find", noting):
         yield said

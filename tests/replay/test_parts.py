@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from schemas.arrays import pack_tokens
-from schemas.event import Event, Purpose
+from schemas.envelope import enclose
+from schemas.event import Event, Purpose, type_of
 from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
 from schemas.ids import LOADED
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
@@ -21,6 +22,7 @@ from slime_events.analysis.replay.report import Kind, ReplayReport, difference
 from slime_events.core.state.group import GroupState, SampleState
 from slime_events.core.state.run import RunState
 from slime_events.plugins.filters.decide import FilterDecision
+from storage.log import Recorded
 from tests.conductor.driver import keep_all, make_plan
 from tests.conductor.test_feed import Rows
 
@@ -181,7 +183,8 @@ def test_what_is_tried_goes_over_what_was_said() -> None:
 
 def test_how_two_differ() -> None:
     def found(decided: Event | None) -> Any:
-        return difference(ACCEPTED, decided, RunState(run="r"), make_plan(), position=1, at=1)
+        recorded = Recorded(1, "", enclose("r", ACCEPTED, at=0, producer="conductor"), b"")
+        return difference(recorded, decided, RunState(run="r"), make_plan(), at=1, why="")
 
     rejected = GroupRejected(group="g0", cause=RejectionCause.FILTER, reason="r")
     elsewhere = msgspec.structs.replace(rejected, group="g9")
@@ -192,7 +195,6 @@ def test_how_two_differ() -> None:
     assert [found(one).verdict_flips for one in (rejected, elsewhere, other, None)] == [True, False, False, False]
     assert (found(rejected).fields, found(other).fields) == ((), ("rewards",))
     report = ReplayReport(run="r", differences=[found(rejected), found(other)])
-    for event in (ACCEPTED, ACCEPTED, rejected):
-        report.count(event)
+    report.decisions.update(map(type_of, (ACCEPTED, ACCEPTED, rejected)))
     assert (report.decisions, report.compared) == ({"group.accepted": 2, "group.rejected": 1}, 3)
     assert [one.decided for one in report.verdicts] == [rejected]

@@ -17,10 +17,11 @@ from schemas.rewards import RewardFailureKind
 from schemas.rollouts import RolloutCompleted, StopReason
 from slime_events.analysis.model.records import Entry, Group, Sample
 from slime_events.analysis.rescore import bulk_grading
-from slime_events.analysis.rescore.bulk_grading import NoReward, RuleProcess, Task, grade_tasks
+from slime_events.analysis.rescore.bulk_grading import RuleProcess, Task, grade_tasks
 from slime_events.analysis.rescore.grade import Regrader
 from slime_events.core.config.reward import RewardSettings
 from slime_events.plugins.rewards import dispatch
+from slime_events.plugins.rewards.outcome import RewardFailure
 
 
 def task(response: str, grader: str = "exact", **metadata: Any) -> Task:
@@ -38,7 +39,7 @@ def test_rewards_and_reasons(process: RuleProcess) -> None:
     given = process.grade([task("4"), task("5"), task(r"\boxed{4}", "math"), task("4", "unheard_of")])
     assert given is not None
     assert given[:3] == [1.0, 0.0, 1.0]
-    assert isinstance(given[3], NoReward)
+    assert isinstance(given[3], RewardFailure)
     assert given[3].kind is RewardFailureKind.RAISED
     assert process.grade([task("4")]) == [1.0]
 
@@ -61,7 +62,7 @@ def test_a_rule_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     finally:
         signal.signal(signal.SIGALRM, before)
         dispatch.built_in.cache_clear()
-    assert isinstance(late, NoReward)
+    assert isinstance(late, RewardFailure)
     assert late.kind is RewardFailureKind.TIMEOUT
     assert good == 1.0
 
@@ -83,7 +84,8 @@ def group(name: str, *responses: str, **metadata: Any) -> Group:
 async def test_what_a_lost_process_had_is_graded_by_the_pool() -> None:
     async with Regrader(RewardSettings(rm_type="exact"), {}, processes=1) as regrader:
         assert await regrader.grade([group("a", "4", "5"), group("b", "x")]) == [[1.0, 0.0], [0.0]]
-        os.kill(regrader._started[0]._child.pid, signal.SIGKILL)
+        regrader._free.put_nowait(process := regrader._free.get_nowait())
+        os.kill(process._child.pid, signal.SIGKILL)
         assert await regrader.grade([group("c", "4"), group("d", "5")]) == [[1.0], [0.0]]
         assert await regrader.grade([group("e", "4")]) == [[1.0]], "and the next by a new process"
     assert {(name, count) for (name, _), count in regrader.graders.items()} == {("exact", 6)}

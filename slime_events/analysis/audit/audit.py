@@ -9,11 +9,18 @@ import msgspec
 from schemas.errors import ArchiveDamaged, LogDamaged, SchemaError
 from schemas.event import Event
 from schemas.registry import EVENT_CLASSES
+from slime_events.analysis.audit.batches import Batches, Followed
 from slime_events.analysis.audit.check import Check, Finding
+from slime_events.analysis.audit.evaluations import Evaluations
+from slime_events.analysis.audit.groups import Rewards, Verdicts
+from slime_events.analysis.audit.history import Archive, Fold, Lifetime, Positions
 from slime_events.analysis.audit.ledger import Ledger, Rules
-from slime_events.analysis.audit.recorded_rollouts import RecordedEnds
-from slime_events.analysis.audit.registry import make_checks
-from slime_events.analysis.audit.tokens import Fetch
+from slime_events.analysis.audit.prompts import Prompts
+from slime_events.analysis.audit.recorded_rollouts import RecordedEnds, RecordedRollouts
+from slime_events.analysis.audit.rollouts import Rollouts
+from slime_events.analysis.audit.steps import Staleness, Steps, Training
+from slime_events.analysis.audit.tokens import Fetch, Tokens
+from slime_events.analysis.audit.weights import WeightFiles, Weights
 from storage.log import Recorded
 
 
@@ -50,9 +57,8 @@ def report_text(report: Report, most: int) -> str:
     width = max(len(check.promise) for check in report.checks)
     lines: list[str] = []
     for check in report.checks:
-        mark = "WRONG" if check.findings else "ok"
+        mark, shown = "WRONG" if check.findings else "ok", check.findings[: most or None]
         lines.append(f"{mark:<5}  {check.name:<11}  {check.promise:<{width}}  {_counts(check.counts)}".rstrip())
-        shown = check.findings[:most] if most else check.findings
         lines += [f"       {finding}" for finding in shown]
         if len(check.findings) > len(shown):
             lines.append(f"       and {len(check.findings) - len(shown)} more of this check (--most 0 shows all)")
@@ -91,10 +97,14 @@ class Audit:
         parent: Ledger | None = None,
         recorded: RecordedEnds | None = None,
     ) -> None:
-        self._ledger = Ledger(run, rules or Rules())
-        self._checks = make_checks(
-            self._ledger, fetch=fetch, weights=weights, files=files, parent=parent, recorded=recorded
-        )
+        self._ledger = ledger = Ledger(run, rules or Rules())
+        self._checks: list[Check] = [  # in the order in which they are reported: from the record to the run
+            Positions(ledger), Lifetime(ledger), Prompts(ledger), Rollouts(ledger),
+            RecordedRollouts(ledger, recorded or {}), Tokens(ledger, fetch), Rewards(ledger), Verdicts(ledger),
+            Batches(ledger), Steps(ledger), Training(ledger), Followed(ledger, parent), Staleness(ledger),
+            Evaluations(ledger), Weights(ledger), Archive(ledger), Fold(ledger),
+            *([WeightFiles(ledger, weights)] if files else []),
+        ]  # fmt: skip
         self._hearing: dict[type[Event], list[Check]] = {
             kind: [check for check in self._checks if check.hears(kind)] for kind in EVENT_CLASSES
         }
@@ -103,9 +113,11 @@ class Audit:
     def apply(self, recorded: Recorded) -> None:
         """Take in the next event."""
         self._events += 1
-        for check in self._hearing[type(recorded.envelope.event)]:
+        event = recorded.envelope.event
+        for check in self._hearing[type(event)]:
             if check.applies:
-                check.apply(recorded)
+                check.recorded = recorded
+                check.apply(event)
         self._ledger.apply(recorded)
 
     def finish(self, unread: str | None = None) -> Report:

@@ -6,9 +6,8 @@ from schemas.evals import EvalCompleted
 from schemas.event import Purpose
 from schemas.prompts import PromptSubmitted
 from schemas.rollouts import RolloutRequested
-from slime_events.analysis.audit.check import Check, Counts, Handlers
-from slime_events.analysis.audit.ledger import Fate, GroupEntry, Ledger, SampleEntry
-from storage.log import Recorded
+from slime_events.analysis.audit.check import Check, Counts
+from slime_events.analysis.audit.ledger import Fate, Ledger, SampleEntry
 
 
 class Evaluations(Check):
@@ -16,73 +15,58 @@ class Evaluations(Check):
 
     name = "evaluations"
     promise = "means, counts, lengths and weight versions recomputed from rewards and rollouts"
+    counted = ("evaluations", "samples")
 
     def __init__(self, ledger: Ledger) -> None:
-        handlers: Handlers = {
-            PromptSubmitted: self._submitted,
-            RolloutRequested: self._requested,
-            EvalCompleted: self._completed,
-        }
-        super().__init__(ledger, handlers)
+        super().__init__(ledger)
         self._groups: dict[tuple[str, int], list[str]] = {}
-        self._done = self._samples = 0
 
-    def _submitted(self, recorded: Recorded, event: PromptSubmitted) -> None:
+    def _on_prompt_submitted(self, event: PromptSubmitted) -> None:
         if event.purpose is Purpose.EVAL and event.version is not None:
             self._groups.setdefault((event.dataset, event.version), []).append(event.group)
 
-    def _completed(self, recorded: Recorded, event: EvalCompleted) -> None:
-        self._done += 1
-        names = self._groups.pop((event.dataset, event.version), None)
-        if names is None:
-            wrong = f"no evaluation of {event.dataset} with v{event.version} was under way"
-            self.find(recorded, wrong, "its mean is of nothing")
-            return
-        self._compare(recorded, event, [self.ledger.groups[n] for n in names if n in self.ledger.groups])
-
-    def _requested(self, recorded: Recorded, event: RolloutRequested) -> None:
+    def _on_rollout_requested(self, event: RolloutRequested) -> None:
         """The request names one version. That the rollout keeps to it is checked by `Rollouts`."""
         group, plan = self.ledger.groups.get(event.group), self.ledger.rules.plan
         if group is None or event.purpose is not Purpose.EVAL or plan is None or not plan.eval_exact:
             return
         if (event.min_version, event.max_version) != (group.version, group.version):
             wrong = f"other weights than v{group.version} may answer it"
-            self.find(recorded, wrong, "the evaluation may be of other weights than it names")
+            self.find(wrong, "the evaluation may be of other weights than it names")
 
-    def _compare(self, recorded: Recorded, event: EvalCompleted, groups: list[GroupEntry]) -> None:
+    def _on_eval_completed(self, event: EvalCompleted) -> None:
+        self.seen["evaluations"] += 1
+        names = self._groups.pop((event.dataset, event.version), None)
+        if names is None:
+            self.find(f"no evaluation of {event.dataset} with v{event.version} was under way", "its mean is of nothing")
+            return
+        groups = [self.ledger.groups[name] for name in names if name in self.ledger.groups]
         samples = [sample for group in groups for sample in group.samples.values()]
-        self._samples += len(samples)
+        self.seen["samples"] += len(samples)
         graded = [s.reward for s in samples if s.reward is not None]
         if unfinished := sum(1 for s in samples if not _ended(s)):
-            self.find(recorded, f"{unfinished} of its samples had not ended", "its mean is not of the whole set")
+            self.find(f"{unfinished} of its samples had not ended", "its mean is not of the whole set")
         if (event.samples, event.failed) != (len(samples), len(samples) - len(graded)):
             wrong = f"it counts {event.samples} samples and {event.failed} failed, and the log has {len(samples)} and "
             wrong += f"{len(samples) - len(graded)}"
-            self.find(recorded, wrong, "its mean is of other samples")
+            self.find(wrong, "its mean is of other samples")
         oldest = min((s.oldest for s in samples if s.oldest is not None), default=event.version)
         newest = max((s.newest for s in samples if s.newest is not None), default=event.version)
         if (event.oldest_version, event.newest_version) != (oldest, newest):
             versions = f"v{event.oldest_version} to v{event.newest_version}"
             wrong = f"it names {versions} as the weights of the answers, and the log has v{oldest} to v{newest}"
-            self.find(recorded, wrong, "it is of other weights than it names")
-        expected = {
-            "mean": math.fsum(graded) / max(len(samples), 1),
-            "mean_length": math.fsum(s.length for s in samples) / max(len(samples), 1),
-        }
-        for name, value in expected.items():
+            self.find(wrong, "it is of other weights than it names")
+        sums = {"mean": math.fsum(graded), "mean_length": math.fsum(s.length for s in samples)}
+        for name, total in sums.items():
+            value = total / max(len(samples), 1)
             if not math.isclose(getattr(event, name), value, rel_tol=1e-9, abs_tol=1e-12):
                 wrong = f"its {name} is {getattr(event, name)!r}, and the log gives {value!r}"
-                self.find(recorded, wrong, "the evaluation's curve is wrong")
+                self.find(wrong, "the evaluation's curve is wrong")
 
     def counts(self) -> Counts:
-        return {"evaluations": self._done, "samples": self._samples, "under way": len(self._groups)}
+        return self.seen | {"under way": len(self._groups)}
 
 
 def _ended(sample: SampleEntry) -> bool:
-    return (
-        bool(sample.graded) or sample.fate is Fate.FAILED or (sample.fate is Fate.COMPLETED and _broken(sample.group))
-    )
-
-
-def _broken(group: GroupEntry) -> bool:
-    return any(sample.fate is Fate.FAILED for sample in group.samples.values())
+    broken = any(other.fate is Fate.FAILED for other in sample.group.samples.values())
+    return bool(sample.graded) or sample.fate is Fate.FAILED or (sample.fate is Fate.COMPLETED and broken)

@@ -1,6 +1,7 @@
 """Groups: one reward for each completed sample, one verdict for each group on the rewards that its samples got."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 from schemas.event import Purpose
@@ -8,7 +9,6 @@ from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
 from schemas.rewards import RewardAssigned, RewardFailed
 from slime_events.analysis.audit.check import Check, Counts
 from slime_events.analysis.audit.ledger import Fate, GroupEntry, Ledger
-from storage.log import Recorded
 
 
 class Rewards(Check):
@@ -16,33 +16,28 @@ class Rewards(Check):
 
     name = "rewards"
     promise = "one outcome per completed sample, after its completion"
+    counted = ("assigned", "failed")
 
-    def __init__(self, ledger: Ledger) -> None:
-        super().__init__(ledger, dict.fromkeys((RewardAssigned, RewardFailed), self._graded))
-        self._assigned = self._failed = 0
-
-    def _graded(self, recorded: Recorded, event: RewardAssigned | RewardFailed) -> None:
-        if isinstance(event, RewardAssigned):
-            self._assigned += 1
-            if not math.isfinite(event.value):
-                self.find(recorded, f"its value is {event.value}", "the group's advantages are not numbers")
-        else:
-            self._failed += 1
+    def _on_reward_assigned(self, event: RewardAssigned | RewardFailed) -> None:
+        self.seen["assigned" if isinstance(event, RewardAssigned) else "failed"] += 1
+        if isinstance(event, RewardAssigned) and not math.isfinite(event.value):
+            self.find(f"its value is {event.value}", "the group's advantages are not numbers")
         sample = self.ledger.samples.get(event.sample)
         if sample is None or sample.fate is not Fate.COMPLETED:
-            self.find(recorded, "no completed rollout of the sample comes before it", "a reward was given for nothing")
+            self.find("no completed rollout of the sample comes before it", "a reward was given for nothing")
             return
         if sample.graded:
-            wrong = f"the sample had its outcome at position {sample.graded}"
-            self.find(recorded, wrong, "two graders disagree about it")
+            self.find(f"the sample had its outcome at position {sample.graded}", "two graders disagree about it")
         if event.group != sample.group.group:
             wrong = f"it names group {event.group}, and the sample is of {sample.group.group}"
-            self.find(recorded, wrong, "the reward counts for another group")
+            self.find(wrong, "the reward counts for another group")
+
+    _on_reward_failed = _on_reward_assigned
 
     def counts(self) -> Counts:
         samples = self.ledger.samples.values()
         waiting = sum(1 for s in samples if s.fate is Fate.COMPLETED and not s.graded and not s.group.decided)
-        return {"assigned": self._assigned, "failed": self._failed, "waiting for a grader": waiting}
+        return self.seen | {"waiting for a grader": waiting}
 
 
 Verdict = GroupAccepted | GroupRejected
@@ -55,58 +50,55 @@ class Verdicts(Check):
 
     name = "verdicts"
     promise = "once per group, on the rewards assigned, figures recomputed, in order"
+    counted = ("accepted",)
 
     def __init__(self, ledger: Ledger) -> None:
-        super().__init__(ledger, dict.fromkeys((GroupAccepted, GroupRejected), self._decided))
-        self._accepted = 0
-        self._causes: dict[str, int] = {}
+        super().__init__(ledger)
+        self._causes: Counter[str] = Counter()
         self._order = -1
         self._rejected: list[tuple[int, int]] = []
 
-    def _decided(self, recorded: Recorded, event: Verdict) -> None:
+    def _on_group_accepted(self, event: Verdict) -> None:
         if isinstance(event, GroupAccepted):
-            self._accepted += 1
+            self.seen["accepted"] += 1
         else:
-            self._causes[event.cause.value] = self._causes.get(event.cause.value, 0) + 1
+            self._causes[event.cause.value] += 1
         group = self.ledger.groups.get(event.group)
         if group is None or group.purpose is not Purpose.TRAIN:
-            self.find(recorded, "no training group of that name was submitted", "something was decided about nothing")
+            self.find("no training group of that name was submitted", "something was decided about nothing")
             return
         if group.decided:
-            wrong = f"the group was decided at position {group.decided}"
-            self.find(recorded, wrong, "it may be trained on twice")
+            self.find(f"the group was decided at position {group.decided}", "it may be trained on twice")
             return
-        self._members(recorded, event, group)
-        self._inputs(recorded, event, group)
-        self._figures(recorded, event, group)
-        self._in_order(recorded, group, accepted=isinstance(event, GroupAccepted))
+        self._members(event, group)
+        self._inputs(event, group)
+        self._figures(event, group)
+        self._in_order(group, accepted=isinstance(event, GroupAccepted))
 
-    def _members(self, recorded: Recorded, event: Verdict, group: GroupEntry) -> None:
+    _on_group_rejected = _on_group_accepted
+
+    def _members(self, event: Verdict, group: GroupEntry) -> None:
         if event.samples != tuple(group.samples):
             wrong = f"it names {len(event.samples)} samples, and not the {len(group.samples)} of the group in order"
-            self.find(recorded, wrong, "a sample was left out or added")
+            self.find(wrong, "a sample was left out or added")
         plan = self.ledger.rules.plan
         requested = sum(1 for sample in group.samples.values() if not sample.rollout)
         if plan is not None and requested != plan.samples:
             wrong = f"{requested} samples were requested, and {plan.samples} are set"
-            self.find(recorded, wrong, "its advantages are of another group size")
+            self.find(wrong, "its advantages are of another group size")
 
-    def _inputs(self, recorded: Recorded, event: Verdict, group: GroupEntry) -> None:
-        members = group.samples.values()
-        broken = isinstance(event, GroupRejected) and event.cause in BROKEN
-        if event.rewards or not broken:
-            assigned = [sample.reward for sample in members]
-            if list(event.rewards) != assigned:
-                wrong = f"it was taken on rewards {_few(event.rewards)}, and {_few(assigned)} were assigned"
-                self.find(recorded, wrong, "the decision does not follow from the log")
-        if isinstance(event, GroupAccepted):
-            return
-        if event.cause is RejectionCause.ROLLOUT_FAILED and all(s.fate is not Fate.FAILED for s in members):
-            self.find(recorded, "none of its rollouts had failed", "the decision does not follow from the log")
-        if event.cause is RejectionCause.REWARD_FAILED and not any(s.graded and s.reward is None for s in members):
-            self.find(recorded, "none of its rewards had failed", "the decision does not follow from the log")
+    def _inputs(self, event: Verdict, group: GroupEntry) -> None:
+        members, cause = group.samples.values(), event.cause if isinstance(event, GroupRejected) else None
+        assigned = [sample.reward for sample in members]
+        if (event.rewards or cause not in BROKEN) and list(event.rewards) != assigned:
+            wrong = f"it was taken on rewards {_few(event.rewards)}, and {_few(assigned)} were assigned"
+            self.find(wrong, "the decision does not follow from the log")
+        if cause is RejectionCause.ROLLOUT_FAILED and all(s.fate is not Fate.FAILED for s in members):
+            self.find("none of its rollouts had failed", "the decision does not follow from the log")
+        if cause is RejectionCause.REWARD_FAILED and not any(s.graded and s.reward is None for s in members):
+            self.find("none of its rewards had failed", "the decision does not follow from the log")
 
-    def _figures(self, recorded: Recorded, event: Verdict, group: GroupEntry) -> None:
+    def _figures(self, event: Verdict, group: GroupEntry) -> None:
         """Figures are of rollouts: the first sample of each stands for its further ones."""
         members = zip(group.samples.values(), event.rewards, strict=False)
         expected = figures([reward for sample, reward in members if not sample.rollout])
@@ -114,9 +106,9 @@ class Verdicts(Check):
         for name, value in event.figures.items():
             if name in expected and not math.isclose(value, expected[name], rel_tol=1e-9, abs_tol=1e-12):
                 wrong = f"its {name} is {value!r}, and the log gives {expected[name]!r}"
-                self.find(recorded, wrong, "it was taken on other figures")
+                self.find(wrong, "it was taken on other figures")
 
-    def _in_order(self, recorded: Recorded, group: GroupEntry, *, accepted: bool) -> None:
+    def _in_order(self, group: GroupEntry, *, accepted: bool) -> None:
         """In prompt order a group is decided only after every group that was requested before it has ended.
 
         Without a filter a group is accepted with the batch that it fills, so a rejection may come before that.
@@ -128,16 +120,16 @@ class Verdicts(Check):
         too_early = [position for order, position in self._rejected if order > group.order and ended > position]
         if group.order < self._order or too_early:
             wrong = "a group that was requested after it was decided before it"
-            self.find(recorded, wrong, "luck or length decided what was trained on")
+            self.find(wrong, "luck or length decided what was trained on")
         if accepted or plan.verdicts_at_once:
             self._order = max(self._order, group.order)
             self._rejected = [one for one in self._rejected if one[0] > group.order]
         else:
-            self._rejected.append((group.order, recorded.position))
+            self._rejected.append((group.order, self.recorded.position))
 
     def counts(self) -> Counts:
         rejected = {f"rejected ({cause})": count for cause, count in sorted(self._causes.items())}
-        return {"accepted": self._accepted, **rejected}
+        return self.seen | rejected
 
 
 def figures(rewards: Sequence[float]) -> dict[str, float]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from schemas.batches import BatchSealed
-from schemas.event import Event, Purpose
+from schemas.event import Purpose
 from schemas.groups import GroupAccepted, GroupRejected
 from schemas.ids import place_of
 from schemas.prompts import PromptSubmitted
@@ -33,8 +33,7 @@ from slime_events.loop.conductor.plan import Plan, make_plan
 from storage.log import Recorded
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
+class Rules(NamedTuple):
     """plan, algorithm: None where `run.started` has no settings, or settings of a version that this one cannot read.
     What depends on them is then counted, not judged.
     """
@@ -103,9 +102,7 @@ class GroupEntry:
     """
 
     group: str
-    position: int
     purpose: Purpose
-    dataset: str
     version: int
     samples: dict[str, SampleEntry] = field(default_factory=dict)
     order: int = -1
@@ -148,10 +145,43 @@ class Ledger:
     def apply(self, recorded: Recorded) -> None:
         """Take one event in. What does not fit is left to the checks."""
         self.position = recorded.position
-        event = recorded.envelope.event
-        handler = _HANDLERS.get(type(event))
-        if handler is not None:
-            handler(self, event)
+        event = recorded.envelope.event  # the most frequent first
+        match event:
+            case RolloutProgressed() if sample := self.samples.get(event.sample):
+                sample.fate, sample.length = Fate.RUNNING, event.start + event.tokens.n
+                sample.widen(event.spans)
+            case RolloutCompleted():
+                self._completed(event)
+            case RolloutRequested() if group := self.groups.get(event.group):
+                self._requested(event, group)
+            case RewardAssigned() | RewardFailed() if (sample := self.samples.get(event.sample)) and not sample.graded:
+                sample.graded = self.position
+                sample.reward = event.value if isinstance(event, RewardAssigned) else None
+            case PromptSubmitted():
+                self._submitted(event)
+            case GroupAccepted() | GroupRejected() if (group := self.groups.get(event.group)) and not group.decided:
+                group.decided, group.accepted = self.position, isinstance(event, GroupAccepted)
+            case RolloutSuspended() if sample := self.samples.get(event.sample):
+                sample.fate = Fate.SUSPENDED
+            case RolloutFailed() if sample := self.samples.get(event.sample):
+                sample.fate = Fate.FAILED
+            case BatchSealed():
+                self.batches.setdefault(event.step, event)
+                for one in [self.groups[name] for name in event.groups if name in self.groups]:
+                    one.step = event.step if one.step is None else one.step
+            case StepCommitted():
+                self.steps.setdefault(event.step, event)
+            case WeightsPublished():
+                self.published.setdefault(event.version, event)
+            case RunStarted():
+                self.branched = event.branched
+                self._set(event.settings)
+            case RunResumed():
+                self.ended, self.incarnation = 0, event.incarnation
+                changed = {part: self.settings.get(part, {}) | fields for part, fields in event.settings.items()}
+                self._set(self.settings and self.settings | changed)
+            case RunFinished() | RunFailed():
+                self.ended = self.position
 
     @property
     def first(self) -> int:
@@ -173,39 +203,24 @@ class Ledger:
         """Steps, with those before a branch."""
         return self.first + len(self.steps)
 
-    @property
-    def has_all_steps(self) -> bool:
-        """Whether as many steps are committed as the run was to have."""
-        plan = self.rules.plan
-        return plan is not None and self.steps_committed >= plan.steps
+    def tokens_of(self, batch: BatchSealed) -> int:
+        """Tokens of prompts and responses of a batch's samples, as far as the log holds them."""
+        samples = [self.samples[name] for name in batch.samples if name in self.samples]
+        return sum(sample.prompt_length + sample.length for sample in samples)
 
-    def _started(self, event: RunStarted) -> None:
-        self.branched = event.branched
-        if event.settings:
-            self.settings, self.rules = event.settings, rules_of(event.settings)
-
-    def _resumed(self, event: RunResumed) -> None:
-        self.ended, self.incarnation = 0, event.incarnation
-        if self.settings and event.settings:
-            changed = {part: {**self.settings.get(part, {}), **fields} for part, fields in event.settings.items()}
-            self.settings = {**self.settings, **changed}
-            self.rules = rules_of(self.settings)
-
-    def _run_ended(self, event: RunFinished | RunFailed) -> None:
-        self.ended = self.position
+    def _set(self, settings: dict[str, Any]) -> None:
+        if settings:
+            self.settings, self.rules = settings, rules_of(settings)
 
     def _submitted(self, event: PromptSubmitted) -> None:
         version = -1 if event.version is None else event.version
-        group = GroupEntry(event.group, self.position, event.purpose, event.dataset, version)
+        group = GroupEntry(event.group, event.purpose, version)
         if event.recalled is not None:
             group.recalled, group.recorded = event.recalled, (event.source.path, event.source.key)
             self.recalls = True
         self.groups.setdefault(event.group, group)
 
-    def _requested(self, event: RolloutRequested) -> None:
-        group = self.groups.get(event.group)
-        if group is None:
-            return
+    def _requested(self, event: RolloutRequested, group: GroupEntry) -> None:
         if not group.samples and group.purpose is Purpose.TRAIN:
             group.version, group.order = event.min_version, self.asked
             self.asked += 1
@@ -215,12 +230,6 @@ class Ledger:
             group.samples[event.sample] = self.samples[event.sample] = sample
         sample.attempt, sample.fate = event.attempt, Fate.WAITING
         sample.min_version, sample.max_version = event.min_version, event.max_version
-
-    def _progressed(self, event: RolloutProgressed) -> None:
-        sample = self.samples.get(event.sample)
-        if sample is not None:
-            sample.fate, sample.length = Fate.RUNNING, event.start + event.tokens.n
-            sample.widen(event.spans)
 
     def _completed(self, event: RolloutCompleted) -> None:
         sample = self.samples.get(event.sample) or self._sibling(event)
@@ -240,56 +249,6 @@ class Ledger:
         self.samples[event.sample] = group.samples[event.sample] = sample
         group.samples = dict(sorted(group.samples.items(), key=lambda item: place_of(item[0])))
         return sample
-
-    def _broke_off(self, event: RolloutSuspended | RolloutFailed) -> None:
-        sample = self.samples.get(event.sample)
-        if sample is not None:
-            sample.fate = Fate.FAILED if isinstance(event, RolloutFailed) else Fate.SUSPENDED
-
-    def _graded(self, event: RewardAssigned | RewardFailed) -> None:
-        sample = self.samples.get(event.sample)
-        if sample is not None and not sample.graded:
-            sample.graded = self.position
-            sample.reward = event.value if isinstance(event, RewardAssigned) else None
-
-    def _decided(self, event: GroupAccepted | GroupRejected) -> None:
-        group = self.groups.get(event.group)
-        if group is not None and not group.decided:
-            group.decided, group.accepted = self.position, isinstance(event, GroupAccepted)
-
-    def _sealed(self, event: BatchSealed) -> None:
-        self.batches.setdefault(event.step, event)
-        for name in event.groups:
-            group = self.groups.get(name)
-            if group is not None and group.step is None:
-                group.step = event.step
-
-    def _committed(self, event: StepCommitted) -> None:
-        self.steps.setdefault(event.step, event)
-
-    def _published(self, event: WeightsPublished) -> None:
-        self.published.setdefault(event.version, event)
-
-
-_HANDLERS: dict[type[Event], Callable[[Ledger, Any], None]] = {
-    RunStarted: Ledger._started,
-    RunResumed: Ledger._resumed,
-    RunFinished: Ledger._run_ended,
-    RunFailed: Ledger._run_ended,
-    PromptSubmitted: Ledger._submitted,
-    RolloutRequested: Ledger._requested,
-    RolloutProgressed: Ledger._progressed,
-    RolloutCompleted: Ledger._completed,
-    RolloutSuspended: Ledger._broke_off,
-    RolloutFailed: Ledger._broke_off,
-    RewardAssigned: Ledger._graded,
-    RewardFailed: Ledger._graded,
-    GroupAccepted: Ledger._decided,
-    GroupRejected: Ledger._decided,
-    BatchSealed: Ledger._sealed,
-    StepCommitted: Ledger._committed,
-    WeightsPublished: Ledger._published,
-}
 
 
 async def read_ledger(run: str, records: AsyncIterator[Recorded]) -> Ledger:

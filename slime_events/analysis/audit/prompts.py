@@ -6,9 +6,8 @@ from schemas.evals import EvalCompleted
 from schemas.event import Purpose
 from schemas.ids import INBOX, TRAIN
 from schemas.prompts import PromptRejected, PromptSubmitted, Source
-from slime_events.analysis.audit.check import Check, Counts, Handlers
+from slime_events.analysis.audit.check import Check
 from slime_events.analysis.audit.ledger import Ledger
-from storage.log import Recorded
 
 
 class Prompts(Check):
@@ -16,54 +15,49 @@ class Prompts(Check):
 
     name = "prompts"
     promise = "none of a source skipped or repeated, evaluations whole"
+    counted = ("drawn", "sources", "from outside", "of evaluations", "refused")
 
     def __init__(self, ledger: Ledger) -> None:
-        handlers: Handlers = {
-            PromptSubmitted: self._submitted,
-            PromptRejected: self._refused,
-            EvalCompleted: self._evaluated,
-        }
-        super().__init__(ledger, handlers)
+        super().__init__(ledger)
         self._next: dict[str, int] = {}
         self._keys: dict[str, int] = {}
         self._rows: dict[tuple[str, int], set[int]] = {}
         self._sets: dict[str, tuple[int, set[int]]] = {}
-        self._rejected = self._evaluation = self._drawn = 0
 
-    def _refused(self, recorded: Recorded, event: PromptRejected) -> None:
-        self._rejected += 1
+    def _on_prompt_rejected(self, event: PromptRejected) -> None:
+        self.seen["refused"] += 1
         if event.dataset == TRAIN and event.source.offset >= 0:  # a line that is no JSON object has no offset
-            self._draw(recorded, event.source)
+            self._draw(event.source)
 
-    def _submitted(self, recorded: Recorded, event: PromptSubmitted) -> None:
+    def _on_prompt_submitted(self, event: PromptSubmitted) -> None:
         if event.purpose is Purpose.EVAL:
-            self._evaluation += 1
+            self.seen["of evaluations"] += 1
             rows = self._rows.setdefault((event.dataset, event.version or 0), set())
             if event.source.offset in rows:
                 wrong = f"prompt {event.source.offset} of its set was submitted for v{event.version} before"
-                self.find(recorded, wrong, "it counts twice in the mean")
+                self.find(wrong, "it counts twice in the mean")
             rows.add(event.source.offset)
         elif event.source.path != INBOX:
-            self._draw(recorded, event.source)
+            self._draw(event.source)
         else:
-            first = self._keys.setdefault(event.source.key, recorded.position)
-            if first != recorded.position:
+            first = self._keys.setdefault(event.source.key, self.recorded.position)
+            self.seen["from outside"] = len(self._keys)
+            if first != self.recorded.position:
                 wrong = f"its key {event.source.key!r} was taken in at position {first}"
-                self.find(recorded, wrong, "one prompt of a producer is trained on twice")
+                self.find(wrong, "one prompt of a producer is trained on twice")
 
-    def _draw(self, recorded: Recorded, source: Source) -> None:
+    def _draw(self, source: Source) -> None:
         expected = self._expected(source.path)
         if source.offset > expected:
             last = source.offset - 1
             skipped = f"prompt {last}" if last == expected else f"prompts {expected} to {last}"
-            self.find(
-                recorded, f"{skipped} of {source.path} did not come before it", "the cursor skipped what it holds"
-            )
+            self.find(f"{skipped} of {source.path} did not come before it", "the cursor skipped what it holds")
         elif source.offset < expected:
             wrong = f"prompt {source.offset} of {source.path} was drawn before, the cursor was at {expected}"
-            self.find(recorded, wrong, "a prompt was repeated or drawn out of order")
+            self.find(wrong, "a prompt was repeated or drawn out of order")
         self._next[source.path] = max(expected, source.offset + 1)
-        self._drawn += 1
+        self.seen["drawn"] += 1
+        self.seen["sources"] = len(self._next)
 
     def _expected(self, path: str) -> int:
         """The prompt that is next of a source. A branch goes on where its parent was, and passes over what that had."""
@@ -73,18 +67,9 @@ class Prompts(Check):
         place, passed = self._next.get(path, branched.cursors.get(path, 0)), branched.passed.get(path, ())
         return next(offset for offset in itertools.count(place) if offset not in passed)
 
-    def _evaluated(self, recorded: Recorded, event: EvalCompleted) -> None:
+    def _on_eval_completed(self, event: EvalCompleted) -> None:
         rows = self._rows.pop((event.dataset, event.version), set())
         version, first = self._sets.setdefault(event.dataset, (event.version, rows))
         if different := rows ^ first:
             wrong = f"its set differs from that of version {version} in prompt {min(different)}"
-            self.find(recorded, wrong, "the two means are not of the same questions")
-
-    def counts(self) -> Counts:
-        return {
-            "drawn": self._drawn,
-            "sources": len(self._next),
-            "from outside": len(self._keys),
-            "of evaluations": self._evaluation,
-            "refused": self._rejected,
-        }
+            self.find(wrong, "the two means are not of the same questions")

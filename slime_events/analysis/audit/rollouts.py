@@ -1,13 +1,11 @@
 """Rollouts: does every requested one have a fate, and only one?"""
 
 from collections import Counter
-from typing import get_args
 
 from schemas.groups import GroupRejected
 from schemas.rollouts import RolloutCompleted, RolloutFailed, RolloutProgressed, RolloutRequested, RolloutSuspended
 from slime_events.analysis.audit.check import Check, Counts
-from slime_events.analysis.audit.ledger import Fate, Ledger, SampleEntry
-from storage.log import Recorded
+from slime_events.analysis.audit.ledger import Fate, SampleEntry
 
 EngineEvent = RolloutProgressed | RolloutCompleted | RolloutFailed | RolloutSuspended
 
@@ -17,57 +15,53 @@ class Rollouts(Check):
 
     name = "rollouts"
     promise = "each requested one finished, running, suspended, failed or rejected with a reason"
+    counted = ("requests",)
 
-    def __init__(self, ledger: Ledger) -> None:
-        handlers = dict.fromkeys(get_args(EngineEvent), self._of_engine)
-        super().__init__(ledger, {**handlers, RolloutRequested: self._requested, GroupRejected: self._rejected})
-        self._requests = 0
-
-    def _rejected(self, recorded: Recorded, event: GroupRejected) -> None:
+    def _on_group_rejected(self, event: GroupRejected) -> None:
         if not event.reason:
-            self.find(recorded, "it gives no reason", "work was dropped in silence")
+            self.find("it gives no reason", "work was dropped in silence")
 
-    def _requested(self, recorded: Recorded, event: RolloutRequested) -> None:
-        self._requests += 1
+    def _on_rollout_requested(self, event: RolloutRequested) -> None:
+        self.seen["requests"] += 1
         group, known = self.ledger.groups.get(event.group), self.ledger.samples.get(event.sample)
         if group is None:
-            self.find(recorded, f"no prompt of group {event.group} was submitted", "nobody knows what was asked")
+            self.find(f"no prompt of group {event.group} was submitted", "nobody knows what was asked")
         elif group.decided:
-            wrong = f"group {event.group} was decided at position {group.decided}"
-            self.find(recorded, wrong, "an engine works for nothing")
+            self.find(f"group {event.group} was decided at position {group.decided}", "an engine works for nothing")
         if known is None:
             return
         if event.attempt <= known.attempt:
-            wrong = f"attempt {event.attempt} comes after attempt {known.attempt}"
-            self.find(recorded, wrong, "one request is there twice")
+            self.find(f"attempt {event.attempt} comes after attempt {known.attempt}", "one request is there twice")
         elif known.fate not in (Fate.FAILED, Fate.SUSPENDED):
             wrong = f"attempt {known.attempt} is {known.fate.value}, neither failed nor suspended"
-            self.find(recorded, wrong, "two engines may make the same rollout")
+            self.find(wrong, "two engines may make the same rollout")
 
-    def _of_engine(self, recorded: Recorded, event: EngineEvent) -> None:
+    def _on_rollout_progressed(self, event: EngineEvent) -> None:
         requested = (isinstance(event, RolloutCompleted) and event.rollout) or event.sample
         known = self.ledger.samples.get(requested)
         if known is None:
-            self.find(recorded, "no rollout of this sample was requested", "it was made without a decision")
+            self.find("no rollout of this sample was requested", "it was made without a decision")
             return
         if known.fate is Fate.COMPLETED:
             wrong = f"the rollout had ended at position {known.ended}"
-            self.find(recorded, wrong, "an engine that had lost the sample still wrote")
+            self.find(wrong, "an engine that had lost the sample still wrote")
         elif event.attempt != known.attempt or known.fate in (Fate.FAILED, Fate.SUSPENDED):
             wrong = f"it is of attempt {event.attempt}, and attempt {known.attempt} is {known.fate.value}"
-            self.find(recorded, wrong, "an engine that had lost the sample still wrote")
+            self.find(wrong, "an engine that had lost the sample still wrote")
         if isinstance(event, RolloutFailed) and not event.message:
-            self.find(recorded, "it gives no reason", "work was dropped in silence")
+            self.find("it gives no reason", "work was dropped in silence")
         if isinstance(event, RolloutProgressed | RolloutCompleted) and known.max_version is not None:
             allowed = range(known.min_version, known.max_version + 1)
             if others := {span.version for span in event.spans if span.version not in allowed}:
                 asked = f"v{known.min_version} to v{known.max_version}"
                 wrong = f"weights v{min(others)} made some of its tokens, and {asked} were requested"
-                self.find(recorded, wrong, "its evaluation is of other weights than it names")
+                self.find(wrong, "its evaluation is of other weights than it names")
+
+    _on_rollout_completed = _on_rollout_failed = _on_rollout_suspended = _on_rollout_progressed
 
     def counts(self) -> Counts:
         fates = Counter(_fate(sample) for sample in self.ledger.samples.values())
-        return {"requests": self._requests, "samples": len(self.ledger.samples), **dict(sorted(fates.items()))}
+        return self.seen | {"samples": len(self.ledger.samples)} | dict(sorted(fates.items()))
 
 
 def _fate(sample: SampleEntry) -> str:

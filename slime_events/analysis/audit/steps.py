@@ -2,12 +2,10 @@
 
 from collections import Counter
 
-from schemas.batches import BatchSealed
 from schemas.event import Purpose
 from schemas.steps import StepClaimed, StepCommitted
 from slime_events.analysis.audit.check import Check, Counts
 from slime_events.analysis.audit.ledger import Ledger
-from storage.log import Recorded
 
 
 class Steps(Check):
@@ -15,56 +13,45 @@ class Steps(Check):
 
     name = "steps"
     promise = "each batch committed once, in order, with its digest and counts"
+    counted = ("steps", "tokens", "trainers")
 
     def __init__(self, ledger: Ledger) -> None:
-        super().__init__(ledger, {StepClaimed: self._claimed, StepCommitted: self._committed})
-        self._tokens = 0
-        self._claims: list[StepClaimed] = []
+        super().__init__(ledger)
+        self._claim: StepClaimed | None = None
 
-    def _claimed(self, recorded: Recorded, event: StepClaimed) -> None:
-        self._claims.append(event)
+    def _on_step_claimed(self, event: StepClaimed) -> None:
+        self._claim = event
+        self.seen["trainers"] += 1
 
-    def _committed(self, recorded: Recorded, event: StepCommitted) -> None:
-        ledger, claim = self.ledger, self._claims[-1] if self._claims else None
-        if claim is not None and claim.trainer != recorded.envelope.producer:
-            wrong = f"{recorded.envelope.producer} committed it after {claim.trainer} had claimed step {claim.step}"
-            self.find(recorded, wrong, "a trainer that was replaced still commits")
+    def _on_step_committed(self, event: StepCommitted) -> None:
+        ledger, claim, producer = self.ledger, self._claim, self.recorded.envelope.producer
+        self.seen["steps"] += event.step not in ledger.steps
+        if claim is not None and claim.trainer != producer:
+            wrong = f"{producer} committed it after {claim.trainer} had claimed step {claim.step}"
+            self.find(wrong, "a trainer that was replaced still commits")
         if event.step in ledger.steps:
-            self.find(recorded, f"step {event.step} was committed before", "its samples trained twice")
+            self.find(f"step {event.step} was committed before", "its samples trained twice")
         elif event.step != ledger.steps_committed:
-            wrong = f"step {event.step} comes after {ledger.steps_committed} steps"
-            self.find(recorded, wrong, "a step is missing")
+            self.find(f"step {event.step} comes after {ledger.steps_committed} steps", "a step is missing")
         if (event.parent_version, event.version) != (event.step, event.step + 1):
             wrong = f"it makes v{event.version} from v{event.parent_version}, not v{event.step + 1} from v{event.step}"
-            self.find(recorded, wrong, "the chain of weight versions is broken")
+            self.find(wrong, "the chain of weight versions is broken")
         batch = ledger.batches.get(event.step)
         if batch is None:
-            self.find(recorded, "no batch was sealed for it", "nobody knows what it trained on")
+            self.find("no batch was sealed for it", "nobody knows what it trained on")
             return
         if batch.digest != event.batch_digest:
-            wrong = "its batch digest is not that of the sealed batch"
-            self.find(recorded, wrong, "it trained on something else")
-        self._sums(recorded, event, batch)
-
-    def _sums(self, recorded: Recorded, event: StepCommitted, batch: BatchSealed) -> None:
-        self._tokens += event.tokens
-        samples = [self.ledger.samples[name] for name in batch.samples if name in self.ledger.samples]
-        tokens = sum(sample.prompt_length + sample.length for sample in samples)
-        if self.ledger.follows:
-            tokens = event.tokens  # `Followed` counts them: the rollouts are in another log
-        if (event.samples, event.tokens) != (len(batch.samples), tokens):
-            wrong = f"it counts {event.samples} samples of {event.tokens} tokens, and its batch has "
-            wrong += f"{len(batch.samples)} of {tokens}"
-            self.find(recorded, wrong, "it trained on something else")
+            self.find("its batch digest is not that of the sealed batch", "it trained on something else")
+        self.seen["tokens"] += event.tokens
+        # `Followed` counts those of another log's rollouts.
+        tokens = event.tokens if ledger.follows else ledger.tokens_of(batch)
+        if (event.samples, event.tokens) != (count := len(batch.samples), tokens):
+            wrong = f"it counts {event.samples} samples of {event.tokens} tokens, and its batch has {count} of {tokens}"
+            self.find(wrong, "it trained on something else")
 
     def counts(self) -> Counts:
         waiting = len(self.ledger.batches.keys() - self.ledger.steps.keys())
-        return {
-            "steps": len(self.ledger.steps),
-            "tokens": self._tokens,
-            "trainers": len(self._claims),
-            "batches waiting for the trainer": waiting,
-        }
+        return self.seen | {"batches waiting for the trainer": waiting}
 
 
 class Training(Check):
@@ -75,33 +62,33 @@ class Training(Check):
     of_own_rollouts = True
 
     def __init__(self, ledger: Ledger) -> None:
-        super().__init__(ledger, {StepCommitted: self._committed})
+        super().__init__(ledger)
         self._trained: dict[str, int] = {}
 
-    def _committed(self, recorded: Recorded, event: StepCommitted) -> None:
+    def _on_step_committed(self, event: StepCommitted) -> None:
         batch = self.ledger.batches.get(event.step)
         for name in batch.samples if batch else ():
-            first = self._trained.setdefault(name, recorded.position)
-            if first != recorded.position:
-                self.find(recorded, f"sample {name} was trained at position {first}", "it counts twice in the weights")
+            first = self._trained.setdefault(name, self.recorded.position)
+            if first != self.recorded.position:
+                self.find(f"sample {name} was trained at position {first}", "it counts twice in the weights")
             sample = self.ledger.samples.get(name)
             if sample is None or not sample.group.accepted:
-                self.find(recorded, f"sample {name} was never accepted", "it counts in the weights and should not")
+                self.find(f"sample {name} was never accepted", "it counts in the weights and should not")
 
     def counts(self) -> Counts:
         counts: Counts = {"trained": len(self._trained)}
         for group in self.ledger.groups.values():
-            if group.purpose is Purpose.TRAIN and group.accepted:
-                waiting = sum(1 for sample in group.samples if sample not in self._trained)
-                if waiting:
-                    reason = self._waits_for(group.step)
-                    counts[reason] = counts.get(reason, 0) + waiting
+            accepted = group.samples if group.purpose is Purpose.TRAIN and group.accepted else ()
+            if waiting := sum(sample not in self._trained for sample in accepted):
+                reason = self._waits_for(group.step)
+                counts[reason] = counts.get(reason, 0) + waiting
         return counts
 
     def _waits_for(self, step: int | None) -> str:
+        plan = self.ledger.rules.plan
         if step is not None:
             return f"waiting for step {step} to be committed"
-        if self.ledger.has_all_steps:
+        if plan is not None and self.ledger.steps_committed >= plan.steps:
             return "left over after the last step"
         return f"waiting for the batch of step {self.ledger.steps_sealed}"
 
@@ -114,10 +101,10 @@ class Staleness(Check):
     of_own_rollouts = True
 
     def __init__(self, ledger: Ledger) -> None:
-        super().__init__(ledger, {StepCommitted: self._committed})
+        super().__init__(ledger)
         self._samples: Counter[int] = Counter()
 
-    def _committed(self, recorded: Recorded, event: StepCommitted) -> None:
+    def _on_step_committed(self, event: StepCommitted) -> None:
         plan = self.ledger.rules.plan
         batch = self.ledger.batches.get(event.step)
         for name in batch.samples if batch else ():
@@ -131,7 +118,7 @@ class Staleness(Check):
             if most is not None and not 0 <= behind <= most:
                 wrong = f"sample {name} begins with v{sample.oldest} and trained v{event.parent_version}, {behind} "
                 wrong += f"behind where {most} is the most"
-                self.find(recorded, wrong, "it is further off policy than the settings allow")
+                self.find(wrong, "it is further off policy than the settings allow")
 
     def counts(self) -> Counts:
         plan = self.ledger.rules.plan

@@ -11,10 +11,9 @@ from schemas.arrays import Array
 from schemas.errors import DamagedEvent, StorageError
 from schemas.rollouts import RolloutCompleted, RolloutProgressed, RolloutSuspended, WeightSpan
 from schemas.turns import TurnRecorded, TurnRole
-from slime_events.analysis.audit.check import Check, Counts
+from slime_events.analysis.audit.check import Check
 from slime_events.analysis.audit.ledger import Ledger
 from slime_events.core.trajectory import merge_spans
-from storage.log import Recorded
 
 Fetch = Callable[[Array], npt.NDArray[Any]]
 Ended = RolloutCompleted | TurnRecorded
@@ -31,132 +30,110 @@ class _Open:
     spans: tuple[WeightSpan, ...] = ()
     unseen: bool = False
 
-    def digest(self) -> str:
-        return hashlib.sha256(b"".join([*self.tokens, *self.log_probs])).hexdigest()
-
 
 class Tokens(Check):
     """fetch: an array's numbers out of the blob store, verified; None leaves blobs unseen."""
 
     name = "tokens"
     promise = "chunks join end to end, digests recomputed from tokens and log-probs, blobs verified"
+    counted = ("rollouts", "turns", "chunks", "tokens", "blobs", "rollouts with blobs not looked at")
 
     def __init__(self, ledger: Ledger, fetch: Fetch | None = None) -> None:
-        super().__init__(
-            ledger,
-            {
-                RolloutProgressed: self._progressed,
-                RolloutCompleted: self._completed,
-                RolloutSuspended: self._suspended,
-                TurnRecorded: self._turn,
-            },
-        )
+        super().__init__(ledger)
         self._fetch = fetch
         self._open: dict[str, dict[int | None, _Open]] = {}
-        self._rollouts = self._turns = self._chunks = self._tokens = self._blobs = self._unseen = 0
 
-    def _turn(self, recorded: Recorded, event: TurnRecorded) -> None:
-        self._turns += 1
+    def _on_turn_recorded(self, event: TurnRecorded) -> None:
+        self.seen["turns"] += 1
         if event.role is TurnRole.ASSISTANT:
             parts = self._open.setdefault(event.sample, {})
-            self._end(recorded, parts.pop(event.index, _Open()), event)
+            self._end(parts.pop(event.index, _Open()), event)
 
-    def _suspended(self, recorded: Recorded, event: RolloutSuspended) -> None:
+    def _on_rollout_suspended(self, event: RolloutSuspended) -> None:
         parts = self._open.get(event.sample, {None: _Open()})
         if None in parts and event.length != parts[None].length:
             wrong = f"it is suspended with {event.length} tokens, and the log holds {parts[None].length}"
-            self.find(recorded, wrong, "the rollout does not go on from what it had")
+            self.find(wrong, "the rollout does not go on from what it had")
 
-    def _progressed(self, recorded: Recorded, event: RolloutProgressed) -> None:
-        self._chunks += 1
-        self._tokens += event.tokens.n
+    def _on_rollout_progressed(self, event: RolloutProgressed) -> None:
+        self.seen["chunks"] += 1
+        self.seen["tokens"] += event.tokens.n
         known = self._open.setdefault(event.sample, {}).setdefault(event.turn, _Open())
-        self._join(recorded, known, event)
+        self._join(known, event)
         end = event.start + event.tokens.n
         if _gaps(event.spans, event.start, end):
             wrong = f"its weight versions do not cover tokens {event.start} to {end}"
-            self.find(recorded, wrong, "nobody knows which weights made which token")
+            self.find(wrong, "nobody knows which weights made which token")
         known.spans = merge_spans(known.spans, event.spans)
 
-    def _join(self, recorded: Recorded, known: _Open, event: RolloutProgressed | Ended) -> None:
+    def _join(self, known: _Open, event: RolloutProgressed | Ended) -> None:
         if event.start != known.length:
             missing = event.start - known.length
             what = f"{missing} tokens are missing" if missing > 0 else f"{-missing} tokens are there twice"
-            self.find(recorded, f"it starts at token {event.start}, and the log holds {known.length} before it", what)
+            self.find(f"it starts at token {event.start}, and the log holds {known.length} before it", what)
         if event.tokens.n != event.log_probs.n:
             wrong = f"it has {event.tokens.n} tokens and {event.log_probs.n} log-probs"
-            self.find(recorded, wrong, "log-probs are not those of the tokens")
+            self.find(wrong, "log-probs are not those of the tokens")
         for parts, array in ((known.tokens, event.tokens), (known.log_probs, event.log_probs)):
-            data = self._data(recorded, array)
+            data = self._data(array)
             known.unseen = known.unseen or data is None
             parts.append(data or b"")
         known.length = event.start + event.tokens.n
 
-    def _data(self, recorded: Recorded, array: Array) -> bytes | None:
+    def _data(self, array: Array) -> bytes | None:
         """The array's bytes; None where they cannot be looked at."""
         if array.blob is None:
             if len(array.data) != array.n * ITEM_BYTES[array.dtype]:
                 wrong = f"it says {array.n} x {array.dtype} and holds {len(array.data)} bytes"
-                self.find(recorded, wrong, "tokens or log-probs of the sample are lost")
+                self.find(wrong, "tokens or log-probs of the sample are lost")
             return array.data
-        self._blobs += 1
+        self.seen["blobs"] += 1
         if self._fetch is None:
             return None
         try:
             return self._fetch(array).tobytes()
         except (StorageError, DamagedEvent) as error:
-            self.find(recorded, str(error), "tokens or log-probs of the sample are lost")
+            self.find(str(error), "tokens or log-probs of the sample are lost")
             return None
 
-    def _end(self, recorded: Recorded, known: _Open, event: Ended) -> None:
+    def _end(self, known: _Open, event: Ended) -> None:
         """What holds at the end of a rollout and of a turn's generation."""
         before = known.length
-        self._join(recorded, known, event)
+        self._join(known, event)
         if _upto(event.spans, before) != known.spans:
             wrong = f"its weight versions over the first {before} tokens are not those of its chunks"
-            self.find(recorded, wrong, "staleness and masks of the sample are wrong")
+            self.find(wrong, "staleness and masks of the sample are wrong")
         if known.length != event.length:
             wrong = f"it says {event.length} tokens, and the log holds {known.length}"
-            self.find(recorded, wrong, "the sample cannot be trained on as it was made")
+            self.find(wrong, "the sample cannot be trained on as it was made")
 
-    def _completed(self, recorded: Recorded, event: RolloutCompleted) -> None:
-        self._rollouts += 1
+    def _on_rollout_completed(self, event: RolloutCompleted) -> None:
+        self.seen["rollouts"] += 1
         # The completion of a rollout with turns holds all of its tokens again.
         known = self._open.pop(event.sample, {}).pop(None, _Open())
-        self._tokens += event.tokens.n
-        self._end(recorded, known, event)
+        self.seen["tokens"] += event.tokens.n
+        self._end(known, event)
         sample = self.ledger.samples.get(event.rollout or event.sample)
         asked = sample.prompt_length if sample is not None else event.prompt_length
         if event.prompt_length != (asked if event.prompt is None else event.prompt.n):
             wrong = f"it answers a prompt of {event.prompt_length} tokens, and {asked} were asked"
-            self.find(recorded, wrong, "it is an answer to another prompt")
-        self._mask(recorded, event)
+            self.find(wrong, "it is an answer to another prompt")
+        self._mask(event)
         if known.unseen:
-            self._unseen += 1
-        elif known.digest() != event.digest:
-            wrong = "its digest is not that of the tokens and log-probs in the log"
-            self.find(recorded, wrong, "one of them was changed")
+            self.seen["rollouts with blobs not looked at"] += 1
+        elif hashlib.sha256(b"".join([*known.tokens, *known.log_probs])).hexdigest() != event.digest:
+            self.find("its digest is not that of the tokens and log-probs in the log", "one of them was changed")
 
-    def _mask(self, recorded: Recorded, event: RolloutCompleted) -> None:
+    def _mask(self, event: RolloutCompleted) -> None:
         """Every token that is trained on was made by a known version."""
         gaps = _gaps(event.spans, 0, event.length)
-        data = None if event.loss_mask is None else self._data(recorded, event.loss_mask)
+        data = None if event.loss_mask is None else self._data(event.loss_mask)
         if event.loss_mask is not None and event.loss_mask.n != event.length:
             wrong = f"its loss mask has {event.loss_mask.n} entries for {event.length} tokens"
-            self.find(recorded, wrong, "the sample cannot be trained on")
+            self.find(wrong, "the sample cannot be trained on")
         elif gaps and (event.loss_mask is None or (data is not None and any(any(data[a:b]) for a, b in gaps))):
             wrong = f"its weight versions do not cover tokens {gaps[0][0]} to {gaps[0][1]}, which are trained on"
-            self.find(recorded, wrong, "nobody knows which weights made them")
-
-    def counts(self) -> Counts:
-        return {
-            "rollouts": self._rollouts,
-            "turns": self._turns,
-            "chunks": self._chunks,
-            "tokens": self._tokens,
-            "blobs": self._blobs,
-            "rollouts with blobs not looked at": self._unseen,
-        }
+            self.find(wrong, "nobody knows which weights made them")
 
 
 def _upto(spans: tuple[WeightSpan, ...], end: int) -> tuple[WeightSpan, ...]:

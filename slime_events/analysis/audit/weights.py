@@ -5,7 +5,7 @@ from pathlib import Path
 from schemas.checkpoints import CheckpointSaved
 from schemas.errors import InvalidValue, WeightsDamaged
 from schemas.weights import WeightsActivated, WeightsPublished
-from slime_events.analysis.audit.check import Check, Counts, Finding
+from slime_events.analysis.audit.check import Check, Finding
 from slime_events.analysis.audit.ledger import Ledger
 from storage.log import Recorded
 from storage.weights.store import local_folder, verify
@@ -16,62 +16,49 @@ class Weights(Check):
 
     name = "weights"
     promise = "digests chain from the first version, engines and checkpoints have the same"
+    counted = ("versions", "activations", "checkpoints")
 
-    def __init__(self, ledger: Ledger) -> None:
-        super().__init__(
-            ledger, {WeightsPublished: self._published, WeightsActivated: self._activated, CheckpointSaved: self._saved}
-        )
-        self._activations = self._checkpoints = 0
-
-    def _published(self, recorded: Recorded, event: WeightsPublished) -> None:
+    def _on_weights_published(self, event: WeightsPublished) -> None:
         known = self.ledger.published
+        self.seen["versions"] += event.version not in known
         if event.version in known:
-            self.find(recorded, f"v{event.version} was published before", "engines may run two different ones")
+            self.find(f"v{event.version} was published before", "engines may run two different ones")
         elif event.version <= max(known, default=-1):
-            wrong = f"v{event.version} comes after v{max(known)}"
-            self.find(recorded, wrong, "engines went back to older weights")
+            self.find(f"v{event.version} comes after v{max(known)}", "engines went back to older weights")
         parent = event.version - 1 if event.version else None
         if event.parent != parent:
-            self.find(recorded, f"its parent is {event.parent}, not {parent}", "the chain of versions is broken")
+            self.find(f"its parent is {event.parent}, not {parent}", "the chain of versions is broken")
         first, branched = self.ledger.first, self.ledger.branched
         if event.version == first:
             if branched is not None and event.digest != branched.weights_digest:
                 wrong = f"its digest is not that of v{first} of {branched.run}, which the run branches off from"
-                self.find(recorded, wrong, "the branch does not go on from there")
+                self.find(wrong, "the branch does not go on from there")
             return
         step = self.ledger.steps.get(event.version - 1)
         if first not in known:
-            self.find(recorded, f"version {first} was never published", "the chain of versions has no beginning")
+            self.find(f"version {first} was never published", "the chain of versions has no beginning")
         if step is None:
-            self.find(recorded, f"no step committed v{event.version}", "nobody knows what made these weights")
+            self.find(f"no step committed v{event.version}", "nobody knows what made these weights")
         elif step.weights_digest != event.digest:
             wrong = f"its digest is not the one that step {step.step} committed"
-            self.find(recorded, wrong, "engines run weights that no step made")
+            self.find(wrong, "engines run weights that no step made")
 
-    def _activated(self, recorded: Recorded, event: WeightsActivated) -> None:
-        self._activations += 1
+    def _on_weights_activated(self, event: WeightsActivated) -> None:
+        self.seen["activations"] += 1
         published = self.ledger.published.get(event.version)
         if published is None:
-            self.find(recorded, f"v{event.version} was not published before it", "nobody knows what the engine runs")
+            self.find(f"v{event.version} was not published before it", "nobody knows what the engine runs")
         elif published.digest != event.digest:
-            wrong = "its digest is not the published one"
-            self.find(recorded, wrong, "the engine runs other weights than the trainer made")
+            self.find("its digest is not the published one", "the engine runs other weights than the trainer made")
 
-    def _saved(self, recorded: Recorded, event: CheckpointSaved) -> None:
-        self._checkpoints += 1
+    def _on_checkpoint_saved(self, event: CheckpointSaved) -> None:
+        self.seen["checkpoints"] += 1
         step = self.ledger.steps.get(event.version - 1)
         if step is None:
-            self.find(recorded, f"no step committed v{event.version}", "nobody can resume from this checkpoint")
+            self.find(f"no step committed v{event.version}", "nobody can resume from this checkpoint")
         elif (step.weights_digest, step.optimizer_digest) != (event.weights_digest, event.optimizer_digest):
             wrong = f"its digests are not those that step {step.step} committed"
-            self.find(recorded, wrong, "whoever resumes from it trains something else")
-
-    def counts(self) -> Counts:
-        return {
-            "versions": len(self.ledger.published),
-            "activations": self._activations,
-            "checkpoints": self._checkpoints,
-        }
+            self.find(wrong, "whoever resumes from it trains something else")
 
 
 class WeightFiles(Check):
@@ -82,28 +69,30 @@ class WeightFiles(Check):
 
     name = "files"
     promise = "weight folders that are still there have the digest of the log"
+    counted = ("verified", "removed since")
 
     def __init__(self, ledger: Ledger, weights: Path | None = None) -> None:
-        super().__init__(ledger, {WeightsPublished: lambda recorded, event: self._published.append((recorded, event))})
+        super().__init__(ledger)
         self._weights = weights
         self._published: list[tuple[Recorded, WeightsPublished]] = []
-        self._verified = 0
+
+    def _on_weights_published(self, event: WeightsPublished) -> None:
+        self._published.append((self.recorded, event))
 
     def finish(self) -> list[Finding]:
         for recorded, event in self._published:
-            folder = self._folder(event.url)
-            if folder is not None:
-                self._verify(recorded, folder, event.digest)
+            self.recorded, folder = recorded, self._folder(event.url)
+            self.seen["verified" if folder and self._is_verified(folder, event.digest) else "removed since"] += 1
         return self.findings
 
-    def _verify(self, recorded: Recorded, folder: Path, digest: str) -> None:
+    def _is_verified(self, folder: Path, digest: str) -> bool:
         try:
             verify(folder, digest)
         except (WeightsDamaged, OSError) as error:
             if not folder.is_dir():
-                return  # removed while it was read
-            self.find(recorded, str(error), "engines and exports would take damaged weights")
-        self._verified += 1
+                return False  # removed while it was read
+            self.find(str(error), "engines and exports would take damaged weights")
+        return True
 
     def _folder(self, url: str) -> Path | None:
         try:
@@ -112,6 +101,3 @@ class WeightFiles(Check):
             return None
         folders = [published] if self._weights is None else [published, self._weights / published.name]
         return next((folder for folder in folders if folder.is_dir()), None)
-
-    def counts(self) -> Counts:
-        return {"verified": self._verified, "removed since": len(self._published) - self._verified}

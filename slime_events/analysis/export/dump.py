@@ -38,7 +38,7 @@ def save_dump(path: str, rollout_id: int, samples: Sequence[ExportedSample]) -> 
     """Write one file, whole or not at all."""
     import torch
 
-    plain = [_as_dict(sample) for sample in as_slime(samples)]
+    plain = [vars(sample) | {"status": sample.status.value} for sample in as_slime(samples)]
     buffer = io.BytesIO()
     torch.save({"rollout_id": rollout_id, "samples": plain}, buffer)
     write_file(path, buffer.getvalue())
@@ -64,17 +64,8 @@ def load_dump(path: str) -> tuple[int, list[Sample]]:
     if not isinstance(pack, dict) or not isinstance(pack.get("samples"), list):
         raise DataError(f"{path} is no rollout dump: it should be a dict with rollout_id and a list of samples")
     rollout_id = pack.get("rollout_id")
-    return int(rollout_id) if isinstance(rollout_id, int) else -1, [
-        _from_slime(path, place, plain) for place, plain in enumerate(pack["samples"])
-    ]
-
-
-def _as_dict(sample: Sample) -> dict[str, Any]:
-    return {field.name: _plain(getattr(sample, field.name)) for field in dataclasses.fields(sample)}
-
-
-def _plain(value: Any) -> Any:
-    return value.value if isinstance(value, Status) else value
+    samples = [_from_slime(path, place, plain) for place, plain in enumerate(pack["samples"])]
+    return rollout_id if isinstance(rollout_id, int) else -1, samples
 
 
 def _from_slime(path: str, place: int, plain: Any) -> Sample:
@@ -83,7 +74,8 @@ def _from_slime(path: str, place: int, plain: Any) -> Sample:
     if not isinstance(plain, dict):
         raise DataError(f"{where} is a {type(plain).__name__}, and should be a dict of a sample's fields")
     known = {field.name for field in dataclasses.fields(Sample)}
-    values = {name: _listed(value) for name, value in plain.items() if name in known and value is not None}
+    values = {name: value for name, value in plain.items() if name in known and value is not None}
+    values |= {name: value.tolist() for name, value in values.items() if hasattr(value, "tolist")}  # foreign tensors
     try:
         values["status"] = Status(values.get("status", "pending"))
         sample = Sample(**values)
@@ -97,8 +89,3 @@ def _from_slime(path: str, place: int, plain: Any) -> Sample:
             raise DataError(f"{where} has {len(given)} {name} for {length} response tokens")
     sample.tokens = tokens
     return sample
-
-
-def _listed(value: Any) -> Any:
-    """Tensors as lists: foreign dumps may have them."""
-    return value.tolist() if hasattr(value, "tolist") else value

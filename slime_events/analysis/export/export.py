@@ -12,7 +12,7 @@ from schemas.errors import DataError
 from schemas.subjects import of_type
 from slime_events.analysis.export.sample import ExportedSample, Fate, prompts_of
 from slime_events.analysis.export.samples import FollowedSamples, Samples
-from slime_events.analysis.export.writers import DumpWriter, HfWriter, JsonlWriter, ParquetWriter, Rows, Writer
+from slime_events.analysis.export.writers import DumpWriter, HfWriter, JsonlWriter, ParquetWriter, Writer
 from slime_events.core.run.run_reader import OpenedRun, branched_of, open_parent
 from slime_events.plugins.sample_view import prompt_decoder
 
@@ -24,6 +24,14 @@ class Layout(enum.StrEnum):
     JSONL = "jsonl"
     PARQUET = "parquet"
     HF = "hf"
+
+
+WRITERS: dict[Layout, type[Writer]] = {
+    Layout.DUMP: DumpWriter,
+    Layout.JSONL: JsonlWriter,
+    Layout.PARQUET: ParquetWriter,
+    Layout.HF: HfWriter,
+}
 
 
 @dataclass
@@ -39,16 +47,7 @@ def make_writer(layout: Layout, out: str, *, prompts: bool = False) -> Writer:
 
     Raises InvalidValue for a path that cannot be, StoreUnavailable.
     """
-    rows: Rows = prompts_of if prompts else _samples
-    match layout:
-        case Layout.DUMP:
-            return DumpWriter(out)
-        case Layout.JSONL:
-            return JsonlWriter(out, rows)
-        case Layout.PARQUET:
-            return ParquetWriter(out, rows)
-        case Layout.HF:
-            return HfWriter(out, rows)
+    return WRITERS[layout](out, prompts_of if prompts else list)
 
 
 async def export(opened: OpenedRun, writer: Writer, fates: Collection[Fate], steps: range | None = None) -> Exported:
@@ -61,7 +60,8 @@ async def export(opened: OpenedRun, writer: Writer, fates: Collection[Fate], ste
         async for some in read:
             for fate, of_one in itertools.groupby(some, lambda sample: sample.fate):
                 exported = list(of_one)
-                if _is_wanted(exported[0], fates, steps):
+                step = exported[0].step
+                if fate in fates and (steps is None or step is None or step in steps):
                     writer.write(exported)
                     done.samples[fate] += len(exported)
     if not done.samples:
@@ -75,25 +75,16 @@ async def _samples_of(opened: OpenedRun) -> AsyncGenerator[list[ExportedSample]]
     """Samples whose fate one event decides, event by event."""
     branched = await branched_of(opened.log)
     decode = prompt_decoder(opened.settings.engine.hf_checkpoint, opened.fetch)
-    async with contextlib.AsyncExitStack() as stack:
-        if branched is not None and branched.follows:
-            made_by = await stack.enter_async_context(open_parent(branched))
-            made = Samples(opened.run, made_by.fetch, decode)
-            samples: Samples | FollowedSamples = FollowedSamples(opened.run, made, await _batches_of(opened))
-        else:
-            made_by, samples = opened, Samples(opened.run, opened.fetch, decode)
+    followed = open_parent(branched) if branched is not None and branched.follows else None
+    async with followed or contextlib.nullcontext(opened) as made_by:
+        made = Samples(opened.run, made_by.fetch, decode)
+        samples: Samples | FollowedSamples = made
+        if followed is not None:
+            batches = {
+                event.step: event
+                async for recorded in opened.log.read(1, of_type(opened.run, "batch.sealed"))
+                if isinstance(event := recorded.envelope.event, BatchSealed)
+            }
+            samples = FollowedSamples(opened.run, made, batches)
         async for recorded in made_by.log.read():
             yield samples.apply(recorded.envelope.event, recorded.position)
-
-
-async def _batches_of(opened: OpenedRun) -> dict[int, BatchSealed]:
-    events = [recorded.envelope.event async for recorded in opened.log.read(1, of_type(opened.run, "batch.sealed"))]
-    return {event.step: event for event in events if isinstance(event, BatchSealed)}
-
-
-def _is_wanted(sample: ExportedSample, fates: Collection[Fate], steps: range | None) -> bool:
-    return sample.fate in fates and (steps is None or sample.step is None or sample.step in steps)
-
-
-def _samples(samples: list[ExportedSample]) -> list[ExportedSample]:
-    return samples

@@ -49,17 +49,10 @@ def _from_parquet(data: bytes, step: int) -> Iterator[ExportedSample]:
     import pyarrow.parquet as pq
 
     table = pq.read_table(io.BytesIO(data), filters=[("step", "=", step), ("fate", "=", Fate.TRAINED.value)])
-    for plain in table.to_pylist():
-        read: dict[str, Any] = {name: _read(name, value) for name, value in plain.items()}
-        yield msgspec.convert(read, ExportedSample)
-
-
-def _read(name: str, value: Any) -> Any:
-    if name in AS_JSON and value is not None:
-        return msgspec.json.decode(value)
-    if name == "spans":
-        return [(span["start"], span["end"], span["version"]) for span in value]
-    return value
+    for row in table.to_pylist():
+        row |= {name: msgspec.json.decode(row[name]) for name in AS_JSON if row.get(name) is not None}
+        row["spans"] = [(span["start"], span["end"], span["version"]) for span in row["spans"]]
+        yield msgspec.convert(row, ExportedSample)
 
 
 GRADER = "recorded"
@@ -113,30 +106,29 @@ class LoadedStep:
 
     def prompts(self) -> list[PromptSubmitted]:
         """One for each group, as if someone outside had sent them."""
-        return [self._prompt(place, group) for place, group in enumerate(self.groups)]
-
-    def _prompt(self, place: int, group: list[Rollout]) -> PromptSubmitted:
-        """The first sample's: of a group whose samples have prompts of their own the others say theirs."""
-        first = group[0][0]
-        return PromptSubmitted(
-            group=group_id(LOADED, self.step, place),
-            text=_text(first),
-            tokens=pack_tokens(first.tokens[: -first.response_length]),
-            source=Source(path=self.template, row=place, epoch=self.step, offset=self.step * len(self.groups) + place),
-            dataset=LOADED,
-            messages=first.prompt if isinstance(first.prompt, list) else _ours(first).get("messages"),
-            label=first.label,
-            metadata=_shared_metadata(group),
-        )
+        offset = self.step * len(self.groups)
+        return [
+            PromptSubmitted(
+                group=group_id(LOADED, self.step, place),
+                text=_text(first),
+                tokens=pack_tokens(first.tokens[: -first.response_length]),
+                source=Source(path=self.template, row=place, epoch=self.step, offset=offset + place),
+                dataset=LOADED,
+                messages=first.prompt if isinstance(first.prompt, list) else _ours(first).get("messages"),
+                label=first.label,
+                metadata=_shared_metadata(group),
+            )
+            for place, group in enumerate(self.groups)
+            for first in [group[0][0]]  # where samples have prompts of their own, the others say theirs
+        ]
 
     def answers(self, request: RolloutRequested, place: int, worker: str) -> list[RolloutCompleted | RewardAssigned]:
         """What the dump has for a request: the samples of its rollout, the one that was asked for last, as an engine
         says them, and their rewards.
         """
-        group = self.groups[place]
-        samples, shared = group[request.index], _shared_metadata(group)
-        named = [(sibling_id(request.sample, number), sample) for number, sample in enumerate(samples)]
-        named = [*named[1:], named[0]]
+        rollout, shared = self.groups[place][request.index], _shared_metadata(self.groups[place])
+        first, *others = [(sibling_id(request.sample, number), sample) for number, sample in enumerate(rollout)]
+        named = [*others, first]
         done = [self._completed(request, name, sample, shared, worker) for name, sample in named]
         return [*done, *(self._reward(request, name, sample) for name, sample in named)]
 
@@ -170,7 +162,7 @@ class LoadedStep:
             rollout="" if name == request.sample else request.sample,
             prompt=prompt if is_own else None,
             prompt_text=_text(sample) if is_own else "",
-            metadata={key: value for key, value in _metadata(sample).items() if key not in shared},
+            metadata={key: value for key, value in sample.metadata.items() if key not in shared and key != OURS},
         )
 
     def _reward(self, request: RolloutRequested, name: str, sample: Sample) -> RewardAssigned:
@@ -196,17 +188,13 @@ def _text(sample: Sample) -> str:
     return str(_ours(sample).get("text", "")) if isinstance(sample.prompt, list) else sample.prompt
 
 
-def _metadata(sample: Sample) -> dict[str, Any]:
-    return {name: value for name, value in sample.metadata.items() if name != OURS}
-
-
 def _shared_metadata(group: list[Rollout]) -> dict[str, Any]:
     """What all samples of a group have in common: it belongs to their prompt, the rest to the samples."""
-    every = [_metadata(sample) for rollout in group for sample in rollout]
+    first, *others = [sample.metadata for rollout in group for sample in rollout]
     return {
         key: value
-        for key, value in every[0].items()
-        if all(key in other and other[key] == value for other in every[1:])
+        for key, value in first.items()
+        if key != OURS and all(key in other and other[key] == value for other in others)
     }
 
 
@@ -215,13 +203,13 @@ def _grouped(path: str, loaded: list[Sample], samples: int) -> list[list[Rollout
     rollouts: dict[tuple[int | None, str], Rollout] = {}
     for place, sample in enumerate(loaded):
         rollouts.setdefault((sample.group_index, _rollout_of(sample, place)), []).append(sample)
+    every = list(rollouts.values())
     if any(sample.group_index is None for sample in loaded):
-        every = list(rollouts.values())
         groups = [every[start : start + samples] for start in range(0, len(every), samples)]
     else:
         members: dict[int, list[Rollout]] = {}
-        for (index, _), rollout in rollouts.items():
-            members.setdefault(index or 0, []).append(rollout)
+        for rollout in every:
+            members.setdefault(rollout[0].group_index or 0, []).append(rollout)
         groups = [members[index] for index in sorted(members)]
     for place, group in enumerate(groups):
         if len(group) != samples:

@@ -24,8 +24,7 @@ class ExportedSample(msgspec.Struct, frozen=True, kw_only=True):
     prompt, where a generate function gave the sample another; it then has no messages. tokens: ids, prompt_length of
     them the prompt's, then response_length of the response; log_probs, loss_mask: of the response. spans: (start, end,
     weight version) over the response. reward: as graded, None where there is none; advantage_input: normalised over its
-    group. rollout: the requested sample, where this is a further one of its rollout. reason: why it was
-    rejected.
+    group. rollout: the requested sample, where this is a further one of its rollout. reason: why it was rejected.
     """
 
     run: str
@@ -98,37 +97,34 @@ def as_slime(rows: Sequence[ExportedSample]) -> list[Sample]:
     groups = {group: place for place, group in enumerate(dict.fromkeys(row.group for row in rows))}
     rollouts = {name: place for place, name in enumerate(dict.fromkeys(row.rollout or row.sample for row in rows))}
     return [
-        _sample(row, groups[row.group], rollouts[row.rollout or row.sample], place) for place, row in enumerate(rows)
-    ]
-
-
-def _sample(row: ExportedSample, group_index: int, rollout_id: int, index: int) -> Sample:
-    return Sample(
-        group_index=group_index,
-        index=index,
-        rollout_id=rollout_id,
-        prompt=row.prompt,
-        tokens=row.tokens,
-        response=row.response,
-        response_length=row.response_length,
-        label=row.label,
-        reward=row.reward,
-        loss_mask=row.loss_mask,
-        weight_versions=[str(version) for _, _, version in row.spans],
-        rollout_log_probs=row.log_probs,
-        status=FINISH.get(row.stop or "", Status.PENDING),
-        metadata={
-            **row.metadata,
-            OURS: {
-                "run": row.run,
-                "sample": row.sample,
-                "rollout": row.rollout or row.sample,
-                "group": row.group,
-                "messages": row.messages,
-                "detail": row.reward_detail,
-                "spans": [list(span) for span in row.spans],
-                "tools": row.tools,
+        Sample(
+            group_index=groups[row.group],
+            index=place,
+            rollout_id=rollouts[row.rollout or row.sample],
+            prompt=row.prompt,
+            tokens=row.tokens,
+            response=row.response,
+            response_length=row.response_length,
+            label=row.label,
+            reward=row.reward,
+            loss_mask=row.loss_mask,
+            weight_versions=[str(version) for _, _, version in row.spans],
+            rollout_log_probs=row.log_probs,
+            status=FINISH.get(row.stop or "", Status.PENDING),
+            metadata={
+                **row.metadata,
+                OURS: {
+                    "run": row.run,
+                    "sample": row.sample,
+                    "rollout": row.rollout or row.sample,
+                    "group": row.group,
+                    "messages": row.messages,
+                    "detail": row.reward_detail,
+                    "spans": [list(span) for span in row.spans],
+                    "tools": row.tools,
+                },
             },
-        },
-        session_id=row.sample,
-    )
+            session_id=row.sample,
+        )
+        for place, row in enumerate(rows)
+    ]

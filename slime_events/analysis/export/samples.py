@@ -1,5 +1,6 @@
 """`Samples`: whole samples out of a log, each as soon as its fate is known. A fold that holds what is open, no more."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 from msgspec import structs
@@ -36,10 +37,10 @@ class Samples:
         match event:
             case GroupRejected():
                 group = self._run.groups.get(event.group)
-                samples = list(group.samples) if group else []
-                return self._done(Fate.REJECTED, sorted(samples, key=place_of), None, reason=event.reason)
+                samples = [sample.sample for sample in group.members] if group else []
+                return self._done(Fate.REJECTED, samples, None, reason=event.reason)
             case BatchSealed():
-                return self._done(Fate.TRAINED, event.samples, event.step, rewards=event.rewards)
+                return self._done(Fate.TRAINED, event.samples, event.step, event.rewards)
             case EvalCompleted():
                 return self._done(Fate.EVALUATED, self._evaluated(event), event.version)
         if isinstance(event, _NEEDED):
@@ -48,11 +49,11 @@ class Samples:
         return []
 
     def _evaluated(self, event: EvalCompleted) -> list[str]:
-        groups = [group for group in self._run.groups.values() if group.prompt is not None]
         return [
             sample.sample
-            for group in groups
-            if (prompt := group.prompt.event).purpose is Purpose.EVAL  # type: ignore[union-attr]
+            for group in self._run.groups.values()
+            if group.prompt is not None
+            and (prompt := group.prompt.event).purpose is Purpose.EVAL
             and (prompt.dataset, prompt.version) == (event.dataset, event.version)
             for sample in group.members
         ]
@@ -60,19 +61,18 @@ class Samples:
     def _done(
         self,
         fate: Fate,
-        samples: Sequence[str],
+        ids: Sequence[str],
         step: int | None,
-        *,
         rewards: Sequence[float] = (),
         reason: str | None = None,
     ) -> list[ExportedSample]:
         known = self._trajectories.by_sample
-        values: Sequence[float | None] = rewards or [None] * len(samples)
-        pairs = zip(samples, values, strict=True)
         exported = [
-            self._exported(fate, known[sample], step, reward, reason) for sample, reward in pairs if sample in known
+            self._exported(fate, known[sample], step, reward, reason)
+            for sample, reward in zip(ids, rewards or itertools.repeat(None, len(ids)), strict=True)
+            if sample in known
         ]
-        for name in {group_of(sample) for sample in samples}:
+        for name in {group_of(sample) for sample in ids}:
             group = self._run.forget(name)
             self._trajectories.forget(tuple(group.samples) if group else ())
         return exported
@@ -133,36 +133,27 @@ class FollowedSamples:
 
     def apply(self, event: Event, position: int) -> list[ExportedSample]:
         """Take in the followed run's next event; the samples whose fate it decides."""
-        match event:
-            case GroupRejected():
-                self._refused[event.group] = event
-                return []
-            case BatchSealed():
-                return self._seal(event, position)
-            case EvalCompleted():
-                self._samples.apply(event, position)
-                return []
-        return self._samples.apply(event, position)
+        if isinstance(event, GroupRejected):
+            self._refused[event.group] = event
+            return []
+        if isinstance(event, BatchSealed):
+            return self._seal(event, position)
+        exported = self._samples.apply(event, position)
+        return [] if isinstance(event, EvalCompleted) else exported
 
     def _seal(self, other: BatchSealed, position: int) -> list[ExportedSample]:
         mine = self._batches.get(other.step)
-        if mine is None:  # of before the run began, or not trained yet
-            self._samples.apply(other, position)
-            for refused in self._refused.values():
-                self._samples.apply(refused, position)
-            self._refused.clear()
-            return []
-        exported: list[ExportedSample] = []
-        for group in other.groups:
-            samples = tuple(sample for sample in other.samples if sample.startswith(f"{group}-s"))
+        for group in other.groups if mine is not None else ():
             reason = f"run {self._run} does not train on it"
-            self._refused[group] = GroupRejected(
-                group=group, cause=RejectionCause.FILTER, reason=reason, samples=samples
-            )
+            self._refused[group] = GroupRejected(group=group, cause=RejectionCause.FILTER, reason=reason)
+        exported: list[ExportedSample] = []
         for group, refused in self._refused.items():
-            if group not in mine.groups:
+            if mine is None or group not in mine.groups:
                 exported += self._samples.apply(refused, position)
         self._refused.clear()
+        if mine is None:  # of before the run began, or not trained yet
+            self._samples.apply(other, position)
+            return []
         graded = dict(zip(mine.samples, mine.raw_rewards, strict=True))
         return exported + [
             structs.replace(one, reward=graded[one.sample]) for one in self._samples.apply(mine, position)

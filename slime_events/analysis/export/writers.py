@@ -1,7 +1,8 @@
 """Writers: where exported samples go. Each takes samples of one fate and step at a time, and is closed at the end."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import IO, Any, ClassVar, Protocol
+import io
+from collections.abc import Callable, Sequence
+from typing import IO, Any, ClassVar
 
 import msgspec
 
@@ -20,69 +21,61 @@ NO_COLUMN = (
 Rows = Callable[[list[ExportedSample]], Sequence[msgspec.Struct]]
 
 
-class Writer(Protocol):
-    """files: what was written."""
+class Writer:
+    """Takes samples with one fate, of one step, at a time. files: what was written."""
 
-    files: list[str]
+    def __init__(self, url: str, rows: Rows = list) -> None:
+        self._url, self._rows, self.files = url, rows, list[str]()
 
     def write(self, samples: list[ExportedSample]) -> None:
         """Take in samples with one fate, of one step."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """Write what is left."""
 
 
-class DumpWriter:
-    """slime's dumps: a file for each step, and for each evaluated version. template: a path with {rollout_id}."""
+class DumpWriter(Writer):
+    """slime's dumps: a file for each step, and for each evaluated version. url: a path with {rollout_id}. What was
+    rejected has no file, as in slime.
+    """
 
-    def __init__(self, template: str) -> None:
-        dump_path(template, 0)
-        self._template = template
-        self.files: list[str] = []
+    def __init__(self, url: str, rows: Rows = list) -> None:
+        super().__init__(url, rows)
+        dump_path(url, 0)
 
     def write(self, samples: list[ExportedSample]) -> None:
-        """One file; what was rejected has none, as in slime."""
         step, fate = samples[0].step, samples[0].fate
-        if fate is Fate.REJECTED or step is None:
-            return
-        path = dump_path(self._template, step, evaluation=fate is Fate.EVALUATED)
-        save_dump(path, step, samples)
-        self.files.append(path)
-
-    def close(self) -> None:
-        """Nothing is left."""
+        if fate is not Fate.REJECTED and step is not None:
+            self.files.append(dump_path(self._url, step, evaluation=fate is Fate.EVALUATED))
+            save_dump(self.files[-1], step, samples)
 
 
-class JsonlWriter:
+class JsonlWriter(Writer):
     """One file, a line for each row; none where there are no rows."""
 
-    def __init__(self, url: str, rows: Rows) -> None:
-        self._url, self._rows, self.files = url, rows, list[str]()
-        self._file: IO[bytes] | None = None
+    _file: IO[bytes] | None = None
 
     def write(self, samples: list[ExportedSample]) -> None:
-        """Some lines."""
         if self._file is None:
             self._file, self.files = open_new(self._url), [self._url]
         self._file.write(b"".join(msgspec.json.encode(row) + b"\n" for row in self._rows(samples)))
 
     def close(self) -> None:
-        """The file is whole."""
         if self._file is not None:
             self._file.close()
 
 
-class ParquetWriter:
-    """One Parquet file; none where there are no rows."""
+class ParquetWriter(Writer):
+    """One Parquet file; none where there are no rows. Rows are written a few thousand at a time."""
 
-    def __init__(self, url: str, rows: Rows) -> None:
-        self._url, self._rows, self.files = url, rows, list[str]()
+    def __init__(self, url: str, rows: Rows = list) -> None:
+        super().__init__(url, rows)
         self._pending: list[Any] = []
         self._file: IO[bytes] | None = None
         self._parquet: Any = None
 
     def write(self, samples: list[ExportedSample]) -> None:
-        """Some rows; they are written a few thousand at a time."""
         self._pending += self._rows(samples)
         if len(self._pending) >= ROWS_IN_SHARD // 10:
             self._flush()
@@ -99,14 +92,13 @@ class ParquetWriter:
         self._parquet.write_table(rows)
 
     def close(self) -> None:
-        """The file is whole."""
         self._flush()
         if self._file is not None:
             self._parquet.close()
             self._file.close()
 
 
-class HfWriter:
+class HfWriter(Writer):
     """The layout that `datasets.load_dataset(folder)` reads: shards for each split, and a card that names each of them,
     so that what an earlier export has left in the folder is no part of it.
 
@@ -115,8 +107,8 @@ class HfWriter:
 
     SPLITS: ClassVar = {Fate.TRAINED: "train", Fate.REJECTED: "rejected", Fate.EVALUATED: "test"}
 
-    def __init__(self, url: str, rows: Rows) -> None:
-        self._url, self._rows, self.files = url.rstrip("/"), rows, list[str]()
+    def __init__(self, url: str, rows: Rows = list) -> None:
+        super().__init__(url.rstrip("/"), rows)
         self._pending: dict[str, list[Any]] = {}
         self._shards: dict[str, list[str]] = {}
         self._schema: Any = None
@@ -130,40 +122,28 @@ class HfWriter:
             self._flush(split)
 
     def _flush(self, split: str) -> None:
+        import pyarrow.parquet as pq
+
         rows, self._pending[split] = self._pending[split], []
         if not rows:
             return
-        table, shards = table_of(rows, self._schema), self._shards.setdefault(split, [])
+        table, shards, file = table_of(rows, self._schema), self._shards.setdefault(split, []), io.BytesIO()
         self._schema = table.schema
         shards.append(f"data/{split}-{len(shards):05d}.parquet")
         self.files.append(f"{self._url}/{shards[-1]}")
-        write_file(self.files[-1], parquet_of(table))
+        pq.write_table(table, file)
+        write_file(self.files[-1], file.getvalue())
 
     def close(self) -> None:
-        """The last shards, and the card."""
+        """The last shards, and the card: its head lists the files of each split, in order."""
         for split in list(self._pending):
             self._flush(split)
-        shards = {split: self._shards[split] for split in self.SPLITS.values() if split in self._shards}
-        write_file(f"{self._url}/README.md", card(shards).encode())
+        lines = ["---", "configs:", "- config_name: default", "  data_files:"]
+        for split in [split for split in self.SPLITS.values() if split in self._shards]:
+            lines += [f"  - split: {split}", "    path:", *(f"    - {path}" for path in self._shards[split])]
+        lines += ["---", "", "Rollouts of a slime-events run, as `slime-events export` wrote them.", ""]
         self.files.append(f"{self._url}/README.md")
-
-
-def card(shards: Mapping[str, Sequence[str]]) -> str:
-    """The data set's card: its head lists the files of each split, in order."""
-    lines = ["---", "configs:", "- config_name: default", "  data_files:"]
-    for split, paths in shards.items():
-        lines += [f"  - split: {split}", "    path:", *(f"    - {path}" for path in paths)]
-    return "\n".join([*lines, "---", "", "Rollouts of a slime-events run, as `slime-events export` wrote them.", ""])
-
-
-def parquet_of(table: Any) -> bytes:
-    """A Parquet file."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink)
-    return bytes(sink.getvalue())
+        write_file(self.files[-1], "\n".join(lines).encode())
 
 
 def table_of(rows: Sequence[msgspec.Struct], schema: Any = None) -> Any:
@@ -181,11 +161,7 @@ def table_of(rows: Sequence[msgspec.Struct], schema: Any = None) -> Any:
 
 
 def _cell(name: str, value: Any) -> Any:
-    if name in AS_JSON:
-        return None if value is None else msgspec.json.encode(value).decode()
-    if name == "spans":
-        return [{"start": start, "end": end, "version": version} for start, end, version in value]
-    return value.value if isinstance(value, Fate) else value
+    return msgspec.json.encode(value).decode() if name in AS_JSON and value is not None else value
 
 
 def _column_type(name: str, values: Sequence[Any]) -> Any:
@@ -195,19 +171,14 @@ def _column_type(name: str, values: Sequence[Any]) -> Any:
         if not all(map(_is_plain_chat, values)):
             raise DataError(NO_COLUMN)
         return pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
-    ints, floats = pa.list_(pa.int32()), pa.list_(pa.float32())
+    span = pa.struct([(part, pa.int64()) for part in ("start", "end", "version")])
     types = {
-        "step": pa.int64(),
-        "index": pa.int64(),
-        "line": pa.int64(),
-        "prompt_length": pa.int64(),
-        "response_length": pa.int64(),
-        "tokens": ints,
-        "log_probs": floats,
+        **dict.fromkeys(("step", "index", "line", "prompt_length", "response_length"), pa.int64()),
+        **dict.fromkeys(("reward", "advantage_input"), pa.float64()),
+        "tokens": pa.list_(pa.int32()),
+        "log_probs": pa.list_(pa.float32()),
         "loss_mask": pa.list_(pa.int8()),
-        "spans": pa.list_(pa.struct([("start", pa.int64()), ("end", pa.int64()), ("version", pa.int64())])),
-        "reward": pa.float64(),
-        "advantage_input": pa.float64(),
+        "spans": pa.list_(span),
         "rewards": pa.list_(pa.float64()),
     }
     return types.get(name, pa.string())

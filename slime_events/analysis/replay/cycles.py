@@ -29,9 +29,8 @@ class Cycle:
 
     def takes(self, event: Event, producer: str) -> bool:
         """Whether `event` comes next; if so it counts as appended."""
-        if self.appended == 0 and producer == self.not_by:
-            return False
-        if self.next is None or not is_same(event, self.next):
+        is_others = self.appended == 0 and producer == self.not_by
+        if is_others or self.next is None or not is_same(event, self.next):
             return False
         self.appended += 1
         return True

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from schemas.arrays import Array
 from schemas.batches import BatchSealed
@@ -70,8 +71,5 @@ def _same(name: str, one: Any, other: Any) -> bool:
 def json_values(event: Event) -> dict[str, Any]:
     """An event as JSON values; arrays by their length and digest."""
     built: dict[str, Any] = msgspec.to_builtins(event)
-    for name in event.__struct_fields__:
-        value = getattr(event, name)
-        if isinstance(value, Array):
-            built[name] = {"dtype": value.dtype, "n": value.n, "sha256": value.digest()}
-    return built
+    arrays = {name: value for name, value in structs.asdict(event).items() if isinstance(value, Array)}
+    return built | {name: {"dtype": a.dtype, "n": a.n, "sha256": a.digest()} for name, a in arrays.items()}

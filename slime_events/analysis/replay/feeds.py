@@ -108,8 +108,7 @@ async def make_feed(log: Readable, settings: TrainSettings, *, recorded: bool) -
     why = "as asked"
     if not recorded:
         try:
-            follows_log = settings.data.prompt_sampler != "file"
-            feed = CachedFeed(_from_files(settings), follows_log=follows_log)
+            feed = CachedFeed(_from_files(settings), follows_log=settings.data.prompt_sampler != "file")
             return feed, f"drawn again from {settings.data.prompt_data}"
         except (SlimeEventsError, OSError) as error:
             why = str(error).splitlines()[0]

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from schemas.errors import DataError, InvalidValue
-from schemas.event import Event, Purpose
+from schemas.event import Event, Purpose, type_of
 from schemas.ids import group_of
 from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned
@@ -41,12 +41,6 @@ KNOWN = 4096
 """Groups whose verdicts are kept."""
 
 
-def policy_of(settings: TrainSettings) -> Policy:
-    """The conductor's policy of these settings, its filter with a memory. Raises PlugPointError, ValueError."""
-    policy = Policy.of(settings)
-    return policy._replace(group_filter=_once_each(policy.group_filter))
-
-
 def _once_each(group_filter: GroupFilter) -> GroupFilter:
     """The same filter with a memory: a replay asks it about one group at many positions."""
     last: dict[str, tuple[tuple[Any, ...], FilterDecision]] = {}
@@ -74,13 +68,7 @@ class Replay:
     """
 
     def __init__(
-        self,
-        run: str,
-        feed: Feed,
-        changes: Changes | None = None,
-        *,
-        every: bool = False,
-        policy: Policy | None = None,
+        self, run: str, feed: Feed, changes: Changes | None = None, *, every: bool = False, policy: Policy | None = None
     ) -> None:
         self.report = ReplayReport(run=run)
         self._feed, self._changes, self._every = feed, changes or {}, every
@@ -126,7 +114,8 @@ class Replay:
         for part, fields in event.settings.items():
             self._values.setdefault(part, {}).update(fields)
         if self._values:
-            self._policy = policy_of(settings_under(self._values, self._changes))
+            policy = Policy.of(settings_under(self._values, self._changes))
+            self._policy = policy._replace(group_filter=_once_each(policy.group_filter))
 
     def _changes_nothing(self, event: Event) -> bool:
         """Whether nothing would have been decided before `event`, and so nothing after it."""
@@ -178,7 +167,7 @@ class Replay:
         return group is not None and (isinstance(event, PromptSubmitted) or event.entity() in group.samples)
 
     def _compare(self, recorded: Recorded, event: Event, producer: str) -> None:
-        self.report.count(event)
+        self.report.decisions[type_of(event)] += 1
         if self.is_over or self._cycles.takes(event, producer):
             return
         if producer != self._producer:  # another conductor, whose start is not in the log
@@ -190,9 +179,8 @@ class Replay:
 
     def _differs(self, recorded: Recorded, event: Event, producer: str) -> None:
         near = self._cycles.nearest(event)
-        decided = near.next if near else None
-        at = near.at if near else self._state.events
-        self._note(event, decided, position=recorded.position, at=at)
+        decided, at = (near.next, near.at) if near else (None, self._state.events)
+        self._note(recorded, decided, at)
         if decided is not None and about(decided) == about(event):
             self._cycles.begin_anew(event)
             return
@@ -201,12 +189,9 @@ class Replay:
         if not self._cycles.takes(event, producer):
             self._cycles.begin_anew()
 
-    def _note(self, event: Event, decided: Event | None, *, position: int, at: int) -> None:
+    def _note(self, recorded: Recorded, decided: Event | None, at: int) -> None:
         assert self._policy is not None
-        plan = self._policy.plan
-        self.report.differences.append(
-            difference(event, decided, self._state, plan, position=position, at=at, why=self._why)
-        )
+        self.report.differences.append(difference(recorded, decided, self._state, self._policy.plan, at, self._why))
 
     def _compare_end(self, recorded: Recorded, event: RunFinished | RunFailed) -> None:
         """Only ends that follow from the state: that a run stalled, or was asked to stop, does not."""
@@ -215,12 +200,9 @@ class Replay:
         state, plan = self._state, self._policy.plan
         broken = is_broken(state, plan)
         if isinstance(event, RunFailed) and event.role == CONDUCTOR and broken and not event.reason.startswith(broken):
-            decided: Event | None = msgspec.structs.replace(event, reason=broken)
+            self._note(recorded, msgspec.structs.replace(event, reason=broken), state.events)
         elif isinstance(event, RunFinished) and event.reason is FinishReason.ALL_STEPS and not is_complete(state, plan):
-            decided = None
-        else:
-            return
-        self._note(event, decided, position=recorded.position, at=state.events)
+            self._note(recorded, None, state.events)
 
 
 async def replay(

@@ -12,6 +12,7 @@ from slime_events.analysis.replay.equality import Verdict, about, differing_fiel
 from slime_events.core.state.group import GroupState
 from slime_events.core.state.run import RunState
 from slime_events.loop.conductor.plan import Plan
+from storage.log import Recorded
 
 
 class Kind(enum.StrEnum):
@@ -50,26 +51,25 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
             return f"{recorded}; now nothing would be decided here{f': {self.why}' if self.why else ''}"
         if self.kind is Kind.OTHER and self.fields:
             return f"{recorded}; now it would have other {', '.join(self.fields)}"
-        return f"{recorded}; now {name_of(self.decided)}{_reason(self.decided)}"
+        reason = getattr(self.decided, "reason", None)
+        return f"{recorded}; now {name_of(self.decided)}" + (f" ({reason})" if reason else "")
 
 
-def difference(
-    recorded: Event, decided: Event | None, state: RunState, plan: Plan, *, position: int, at: int, why: str = ""
-) -> Difference:
+def difference(recorded: Recorded, decided: Event | None, state: RunState, plan: Plan, at: int, why: str) -> Difference:
     """state: the log folded up to just before the recorded event."""
-    if decided is None:
-        kind = Kind.NOT_NOW
-    else:
-        kind = Kind.OTHER if about(recorded) == about(decided) else Kind.INSTEAD
-    fields = differing_fields(recorded, decided) if decided is not None and type(decided) is type(recorded) else []
+    event = recorded.envelope.event
+    kind, fields = Kind.NOT_NOW, list[str]()
+    if decided is not None:
+        kind = Kind.OTHER if about(event) == about(decided) else Kind.INSTEAD
+        fields = differing_fields(event, decided) if kind is Kind.OTHER and type(decided) is type(event) else []
     return Difference(
         kind=kind,
-        position=position,
+        position=recorded.position,
         at=at,
-        recorded=recorded,
+        recorded=event,
         decided=decided,
-        fields=tuple(fields) if kind is Kind.OTHER else (),
-        inputs=_inputs(recorded, decided, state, plan),
+        fields=tuple(fields),
+        inputs=_inputs(event, decided, state, plan),
         why=why,
     )
 
@@ -77,11 +77,6 @@ def difference(
 def name_of(event: Event) -> str:
     """`group.accepted train-0-000003`."""
     return f"{type_of(event)} {event.entity()}"
-
-
-def _reason(event: Event) -> str:
-    reason = getattr(event, "reason", None)
-    return f" ({reason})" if reason else ""
 
 
 def _inputs(recorded: Event, decided: Event | None, state: RunState, plan: Plan) -> dict[str, Any]:
@@ -93,12 +88,15 @@ def _inputs(recorded: Event, decided: Event | None, state: RunState, plan: Plan)
         "accepted": len(state.accepted),
         "waiting": len(state.waiting),
     }
-    names = [str(group) for event in (recorded, decided) if (group := getattr(event, "group", None)) is not None]
-    groups = [state.groups[name] for name in dict.fromkeys(names) if name in state.groups]
-    inputs |= {"groups": [_group(group) for group in groups]} if groups else {}
+    names = dict.fromkeys(getattr(event, "group", "") for event in (recorded, decided))
+    if groups := [_group(state.groups[name]) for name in names if name in state.groups]:
+        inputs["groups"] = groups
     if isinstance(recorded, BatchSealed) and isinstance(decided, BatchSealed):
         inputs |= _batch(recorded, decided)
     return inputs
+
+
+SAMPLE = ("sample", "phase", "reward", "tokens", "oldest", "newest")
 
 
 def _group(group: GroupState) -> dict[str, Any]:
@@ -108,15 +106,8 @@ def _group(group: GroupState) -> dict[str, Any]:
         "label": group.label,
         "asked_for_at_version": group.version,
         "samples": [
-            {
-                "sample": sample.sample,
-                "phase": sample.phase.value,
-                "reward": sample.reward,
-                "tokens": sample.length,
-                "oldest": sample.oldest,
-                "newest": sample.newest,
-            }
-            for sample in group.samples.values()
+            dict(zip(SAMPLE, (s.sample, s.phase.value, s.reward, s.length, s.oldest, s.newest), strict=True))
+            for s in group.samples.values()
         ],
     }
 
@@ -127,13 +118,12 @@ def _batch(recorded: BatchSealed, decided: BatchSealed) -> dict[str, Any]:
         "only_recorded": [group for group in recorded.groups if group not in decided.groups],
         "only_now": [group for group in decided.groups if group not in recorded.groups],
     }
-    now = dict(zip(decided.samples, zip(decided.raw_rewards, decided.rewards, strict=True), strict=True))
-    pairs = zip(recorded.samples, recorded.raw_rewards, recorded.rewards, strict=True)
-    for sample, raw, reward in pairs:
-        if sample in now and now[sample] != (raw, reward):
-            names = ("raw", "recorded", "now_raw", "now")
-            inputs["first_reward"] = {"sample": sample, **dict(zip(names, (raw, reward, *now[sample]), strict=True))}
-            break
+    both = dict(zip(decided.samples, zip(decided.raw_rewards, decided.rewards, strict=True), strict=True))
+    for sample, *rewards in zip(recorded.samples, recorded.raw_rewards, recorded.rewards, strict=True):
+        now = both.get(sample, rewards)
+        if [*now] != rewards:
+            names = ("sample", "raw", "recorded", "now_raw", "now")
+            return inputs | {"first_reward": dict(zip(names, (sample, *rewards, *now), strict=True))}
     return inputs
 
 
@@ -142,7 +132,7 @@ class ReplayReport(msgspec.Struct, kw_only=True):
 
     run: str
     events: int = 0
-    decisions: dict[str, int] = {}
+    decisions: Counter[str] = msgspec.field(default_factory=Counter)
     differences: list[Difference] = []
     prompts: str = ""
 
@@ -156,11 +146,6 @@ class ReplayReport(msgspec.Struct, kw_only=True):
         """Decisions in all."""
         return sum(self.decisions.values())
 
-    def count(self, event: Event) -> None:
-        """One more decision."""
-        name = type_of(event)
-        self.decisions[name] = self.decisions.get(name, 0) + 1
-
     @property
     def verdicts(self) -> list[Difference]:
         """Of the differences, the groups that change sides."""
@@ -168,8 +153,7 @@ class ReplayReport(msgspec.Struct, kw_only=True):
 
     def kinds(self) -> dict[str, int]:
         """How many differences of each kind."""
-        counted = Counter(_kind(one) for one in self.differences)
-        return dict(counted.most_common())
+        return dict(Counter(map(_kind, self.differences)).most_common())
 
     def json_values(self) -> dict[str, Any]:
         """As JSON values."""
@@ -180,7 +164,20 @@ class ReplayReport(msgspec.Struct, kw_only=True):
             "decisions": self.decisions,
             "prompts": self.prompts,
             "kinds": self.kinds(),
-            "differences": [_difference_values(one) for one in self.differences],
+            "differences": [
+                {
+                    "kind": one.kind.value,
+                    "sentence": str(one),
+                    "position": one.position,
+                    "decided_at": one.at,
+                    "fields": list(one.fields),
+                    "recorded": json_values(one.recorded),
+                    "now": None if one.decided is None else json_values(one.decided),
+                    "inputs": one.inputs,
+                    "why": one.why,
+                }
+                for one in self.differences
+            ],
         }
 
 
@@ -193,17 +190,3 @@ def _kind(one: Difference) -> str:
     if one.fields:
         return f"{recorded}: other {', '.join(one.fields)}"
     return f"{recorded}: {type_of(one.decided)} comes first"
-
-
-def _difference_values(one: Difference) -> dict[str, Any]:
-    return {
-        "kind": one.kind.value,
-        "sentence": str(one),
-        "position": one.position,
-        "decided_at": one.at,
-        "fields": list(one.fields),
-        "recorded": json_values(one.recorded),
-        "now": None if one.decided is None else json_values(one.decided),
-        "inputs": one.inputs,
-        "why": one.why,
-    }

@@ -10,6 +10,8 @@ from schemas.rollouts import StopReason, WeightSpan
 from slime_events.analysis.replay_rollout.recorded import RecordedRollout
 
 Decode = Callable[[int], str]
+Tokens = npt.NDArray[np.int32]
+LogProbs = npt.NDArray[np.float32]
 
 
 class SpanTokens(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,8 +20,8 @@ class SpanTokens(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     span: WeightSpan
-    tokens: npt.NDArray[np.int32]
-    log_probs: npt.NDArray[np.float32]
+    tokens: Tokens
+    log_probs: LogProbs
     stop: StopReason | None = None
 
 
@@ -135,13 +137,7 @@ def _divergence(recorded: RecordedRollout, made: SpanTokens, same: int, decode: 
     )
 
 
-def _token(
-    tokens: npt.NDArray[np.int32],
-    log_probs: npt.NDArray[np.float32],
-    place: int,
-    stop: StopReason | None,
-    decode: Decode,
-) -> Token:
+def _token(tokens: Tokens, log_probs: LogProbs, place: int, stop: StopReason | None, decode: Decode) -> Token:
     if place >= len(tokens):
         return Token(token=None, text=f"the end ({stop or 'not yet'})", log_prob=None)
     return Token(token=int(tokens[place]), text=decode(int(tokens[place])), log_prob=float(log_probs[place]))

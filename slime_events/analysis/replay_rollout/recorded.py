@@ -1,5 +1,6 @@
 """`RecordedRollout`: what the log holds of one rollout, so that an engine can replay it."""
 
+import contextlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,11 +15,6 @@ from slime_events.analysis.model.records import Run, folded
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.core.trajectory import read_trajectory
 from storage.weights.store import WeightStore, local_folder, verify
-
-NO_WEIGHTS = (
-    "weight version {version} of run {run} is neither at {url} nor in {folders}. Make it again with `slime-events "
-    "retrain {run} --save-version {version} --out DIR`, then give --weights DIR"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +107,10 @@ def weight_folder(rollout: RecordedRollout, version: int, folders: list[str]) ->
         raise RunNotFound(f"run {rollout.run} has published no weight version {version}")
     for folder in (published.url, *folders):
         local = local_folder(folder)
-        if (local / "manifest.json").is_file() and _is(str(local), published.digest):
-            return str(local)
+        if (local / "manifest.json").is_file():
+            with contextlib.suppress(WeightsDamaged):
+                verify(str(local), published.digest)
+                return str(local)
         try:
             stored = WeightStore(folder).folder(version, published.digest)
         except WeightsDamaged:
@@ -120,19 +118,7 @@ def weight_folder(rollout: RecordedRollout, version: int, folders: list[str]) ->
         verify(stored, published.digest)
         return stored
     raise RunNotFound(
-        NO_WEIGHTS.format(
-            version=version,
-            run=rollout.run,
-            url=published.url,
-            folders=", ".join(folders) or "any folder that was given",
-        )
+        f"weight version {version} of run {rollout.run} is neither at {published.url} nor in "
+        f"{', '.join(folders) or 'any folder that was given'}. Make it again with `slime-events retrain {rollout.run} "
+        f"--save-version {version} --out DIR`, then give --weights DIR"
     )
-
-
-def _is(folder: str, digest: str) -> bool:
-    """Whether a folder holds all of that version."""
-    try:
-        verify(folder, digest)
-    except WeightsDamaged:
-        return False
-    return True

@@ -4,13 +4,12 @@ The pool that a run grades with (`slime_events/plugins/rewards/pool.py`) answers
 it. Here nothing waits for a single sample, and a rule takes less time than a message about it.
 """
 
-import contextlib
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from schemas.errors import SlimeEventsError
 from schemas.rewards import RewardFailureKind
 from slime_events.plugins.rewards import messages
 from slime_events.plugins.rewards.dispatch import built_in
-from slime_events.plugins.rewards.outcome import RewardFailure, value_of
+from slime_events.plugins.rewards.outcome import RewardFailure, failure, value_of
 from slime_events.plugins.sample import Sample
 
 _BOOT = (
@@ -44,15 +43,8 @@ class Task(msgspec.Struct, array_like=True, frozen=True, gc=False):
     metadata: dict[str, Any]
 
 
-class NoReward(msgspec.Struct, array_like=True, frozen=True):
-    """No reward, and why."""
-
-    kind: RewardFailureKind
-    message: str
-
-
-Grade = float | NoReward
-"""Of one sample."""
+Grade = float | RewardFailure
+"""Of one sample: the reward, or why there is none."""
 
 _tasks = msgspec.msgpack.Decoder(list[Task])
 _grades = msgspec.msgpack.Decoder(list[Grade])
@@ -111,25 +103,19 @@ def _grade(task: Task, limit_s: float) -> Grade:
     )
     try:
         grader = built_in(task.grader, task.key)
-        with _limited(limit_s):
+        signal.setitimer(signal.ITIMER_REAL, limit_s)
+        try:
             returned = grader.function(None, sample)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
     except _Late:
-        return NoReward(RewardFailureKind.TIMEOUT, f"grading took longer than {limit_s:g} s")
+        return failure(RewardFailureKind.TIMEOUT, f"grading took longer than {limit_s:g} s")
     except SlimeEventsError as error:
-        return NoReward(RewardFailureKind.RAISED, str(error))
+        return failure(RewardFailureKind.RAISED, str(error))
     except Exception as error:
-        return NoReward(RewardFailureKind.RAISED, f"the grader {task.grader} raised {type(error).__name__}: {error}")
+        return failure(RewardFailureKind.RAISED, f"the grader {task.grader} raised {type(error).__name__}: {error}")
     value = value_of(returned, grader.reward_key)
-    return NoReward(value.kind, value.message) if isinstance(value, RewardFailure) else value.value
-
-
-@contextlib.contextmanager
-def _limited(limit_s: float) -> Iterator[None]:
-    signal.setitimer(signal.ITIMER_REAL, limit_s)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
+    return value if isinstance(value, RewardFailure) else value.value
 
 
 def _late(number: int, frame: Any) -> None:

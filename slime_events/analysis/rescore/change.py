@@ -1,4 +1,4 @@
-"""`Change`: the settings that are asked to have been different; `ChangesFile`: what would differ, as lines."""
+"""`Change`: the settings that are asked to have been different; `write_change`: what would differ, as lines."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -89,14 +89,7 @@ class GroupChange(msgspec.Struct, frozen=True):
     reason: str | None
 
 
-class ChangesFile:
-    """Writes to an open file; None writes nowhere. lines: written so far."""
-
-    def __init__(self, file: IO[bytes] | None) -> None:
-        self._file, self.lines = file, 0
-
-    def write(self, change: SampleChange | GroupChange) -> None:
-        """One line."""
-        self.lines += 1
-        if self._file is not None:
-            self._file.write(msgspec.json.encode(change) + b"\n")
+def write_change(file: IO[bytes] | None, change: SampleChange | GroupChange) -> None:
+    """One line of an open file; None writes nowhere."""
+    if file is not None:
+        file.write(msgspec.json.encode(change) + b"\n")

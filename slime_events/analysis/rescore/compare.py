@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from functools import partial
+from typing import IO, NamedTuple
 
 import msgspec
 import numpy as np
@@ -21,30 +22,21 @@ from schemas.rewards import RewardFailed, RewardFailureKind
 from slime_events.algorithms.reward_norm import normalize_rewards
 from slime_events.analysis.model.advantages import Floats, Mask, sample_advantages, trained_tokens
 from slime_events.analysis.model.records import Group, Sample
-from slime_events.analysis.rescore.bulk_grading import Grade, NoReward
-from slime_events.analysis.rescore.change import Change, ChangesFile, GroupChange, SampleChange
+from slime_events.analysis.rescore.bulk_grading import Grade
+from slime_events.analysis.rescore.change import Change, GroupChange, SampleChange, write_change
 from slime_events.analysis.rescore.collect import completed_of, is_evaluation, prompt_of
-from slime_events.analysis.rescore.report import (
-    Distribution,
-    Evaluation,
-    FlippedGroup,
-    Groups,
-    Regraded,
-    Samples,
-    Step,
-    distributions,
-)
+from slime_events.analysis.rescore.report import Evaluation, FlippedGroup, Groups, Regraded, Samples, Step
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.state.group import GroupState, SampleState
 from slime_events.core.trajectory import Fetch
 from slime_events.loop.conductor.accept import GroupFilter
+from slime_events.plugins.rewards.outcome import NoValue
 
 
 def advantage_weights(advantages: Floats, masks: Sequence[Mask], settings: AlgorithmSettings) -> Floats:
     """What each sample counts for in a policy gradient: |advantage|, times trained tokens under a per-token loss."""
-    if not settings.calculate_per_token_loss:
-        return np.abs(advantages)
-    return np.abs(advantages) * np.array([trained_tokens(mask) for mask in masks], dtype=np.float64)
+    tokens = [trained_tokens(mask) if settings.calculate_per_token_loss else 1 for mask in masks]
+    return np.abs(advantages) * np.array(tokens, dtype=np.float64)
 
 
 def effective_sample_size(weights: Floats) -> float:
@@ -62,11 +54,13 @@ BEYOND = (RejectionCause.ROLLOUT_FAILED, RejectionCause.STALE)
 
 
 class Verdict(NamedTuple):
-    """cause, reason: as in the event. fallback: the filter drops the group only while others fill the step."""
+    """reason: as in the event. beyond: rejected whatever the rewards and the filter. fallback: the filter drops the
+    group only while others fill the step.
+    """
 
     accepted: bool
-    cause: RejectionCause | None = None
     reason: str | None = None
+    beyond: bool = False
     fallback: bool = False
 
 
@@ -74,7 +68,7 @@ def recorded_verdict(group: Group) -> Verdict:
     """As the log has it."""
     assert group.verdict is not None, "an evaluation's group has no verdict"
     event = group.verdict.event
-    return Verdict(isinstance(event, GroupAccepted), getattr(event, "cause", None), event.reason)
+    return Verdict(isinstance(event, GroupAccepted), event.reason, getattr(event, "cause", None) in BEYOND)
 
 
 def verdict_on(group: Group, grades: Sequence[Grade], group_filter: GroupFilter | None) -> Verdict:
@@ -84,23 +78,22 @@ def verdict_on(group: Group, grades: Sequence[Grade], group_filter: GroupFilter 
     there were at that moment: a group that was accepted stays accepted, another one is rejected.
     """
     before = recorded_verdict(group)
-    if before.cause in BEYOND:
+    if before.beyond:
         return before
     for sample, one in zip(group.samples, grades, strict=True):
-        if isinstance(one, NoReward):
-            return Verdict(False, RejectionCause.REWARD_FAILED, f"{sample}: {one.kind}: {one.message}")
+        if isinstance(one, NoValue):
+            return Verdict(False, f"{sample}: {one.kind}: {one.message}")
     if group_filter is None:
         return Verdict(True)
-    rewards = [one for one in grades if not isinstance(one, NoReward)]
+    rewards = [one for one in grades if not isinstance(one, NoValue)]
     try:
         decision = group_filter(_state(group, rewards))
     except PlugPointError as error:
-        return Verdict(False, RejectionCause.FILTER_RAISED, str(error))
+        return Verdict(False, str(error))
     if decision.keep:
-        return Verdict(True, reason=decision.reason)
-    reason = decision.reason or "the filter gave no reason"
-    fills = decision.keep_when_insufficient and before.accepted
-    return Verdict(fills, None if fills else RejectionCause.FILTER, reason, fallback=decision.keep_when_insufficient)
+        return Verdict(True, decision.reason)
+    fallback = decision.keep_when_insufficient
+    return Verdict(fallback and before.accepted, decision.reason or "the filter gave no reason", fallback=fallback)
 
 
 def _state(group: Group, rewards: Sequence[float]) -> GroupState:
@@ -124,8 +117,7 @@ def _state(group: Group, rewards: Sequence[float]) -> GroupState:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiting:
+class _Waiting(NamedTuple):
     """An accepted group until its batch is sealed. rewards: as they would be; None where it would be rejected."""
 
     rewards: tuple[float, ...] | None
@@ -134,14 +126,15 @@ class _Waiting:
 
 @dataclass(slots=True)
 class Comparison:
-    """Takes everything in the log's order. judge: the filter of the change, None where every group is kept. most: of
-    each kind of example. waiting: accepted groups that no batch has yet. mismatched: see `Report`.
+    """Takes everything in the log's order. judge: the filter of the change, None where every group is kept. changes:
+    where what would differ is written. most: of each kind of example. waiting: accepted groups that no batch has yet.
+    before, after: rewards of training samples. mismatched: see `Report`.
     """
 
     change: Change
     judge: GroupFilter | None
     fetch: Fetch
-    changes: ChangesFile
+    changes: IO[bytes] | None
     most: int = 5
     waiting: dict[str, _Waiting] = field(default_factory=dict)
     samples: Samples = field(default_factory=Samples)
@@ -149,9 +142,9 @@ class Comparison:
     steps: list[Step] = field(default_factory=list)
     evaluations: list[Evaluation] = field(default_factory=list)
     mismatched: int = 0
-    _before: array[float] = field(default_factory=lambda: array("d"))
-    _after: array[float] = field(default_factory=lambda: array("d"))
-    _eval_sums: Counter[tuple[str, int]] = field(default_factory=Counter)
+    before: array[float] = field(default_factory=lambda: array("d"))
+    after: array[float] = field(default_factory=lambda: array("d"))
+    _eval_sums: defaultdict[tuple[str, int], float] = field(default_factory=lambda: defaultdict(float))
     _offered: int = 0
 
     def group(self, group: Group, grades: Sequence[Grade] | None) -> None:
@@ -160,13 +153,13 @@ class Comparison:
         prompt = prompt_of(group)
         if is_evaluation(group):
             key = prompt.dataset, prompt.version or 0
-            self._eval_sums[key] += sum(one for one in grades if not isinstance(one, NoReward))  # type: ignore[assignment]
+            self._eval_sums[key] += sum(one for one in grades if not isinstance(one, NoValue))
             return
         self._compare_samples(group, grades)
         before, after = recorded_verdict(group), verdict_on(group, grades, self.judge)
         self._compare_verdicts(group, grades, before, after)
         if before.accepted:
-            rewards = tuple(one for one in grades if not isinstance(one, NoReward)) if after.accepted else None
+            rewards = tuple(one for one in grades if not isinstance(one, NoValue)) if after.accepted else None
             masks = tuple(self._mask(sample) for sample in group.samples.values())
             self.waiting[prompt.group] = _Waiting(rewards, masks)
 
@@ -174,42 +167,43 @@ class Comparison:
         for (name, sample), one in zip(group.samples.items(), grades, strict=True):
             if sample.reward is None:
                 continue  # another of its group failed before it was graded
-            before = sample.value
-            after, failure = (None, one.message) if isinstance(one, NoReward) else (one, "")
-            self.samples.graded += 1
+            before, samples = sample.value, self.samples
+            samples.graded += 1
             if before is None:
-                self.samples.failed_before += 1
+                samples.failed_before += 1
             else:
-                self._before.append(before)
-            if isinstance(one, NoReward):
-                self.samples.failed[one.kind.value] += 1
+                self.before.append(before)
+            if isinstance(one, NoValue):
+                after, failure = None, one.message
+                samples.failed[one.kind.value] += 1
             else:
-                self._after.append(one)
+                after, failure = one, ""
+                self.after.append(one)
             if after == before:
                 continue
-            self.samples.changed += 1
+            samples.changed += 1
             if after is not None:
-                self.changes.write(SampleChange(name, after))
-            if len(self.samples.examples) < self.most:
-                self.samples.examples.append(Regraded(sample=name, before=before, after=after, failure=failure))
+                write_change(self.changes, SampleChange(name, after))
+            if len(samples.examples) < self.most:
+                samples.examples.append(Regraded(sample=name, before=before, after=after, failure=failure))
 
     def _compare_verdicts(self, group: Group, grades: Sequence[Grade], before: Verdict, after: Verdict) -> None:
         groups = self.groups
         groups.decided += 1
         groups.accepted_before += before.accepted
         groups.accepted_after += after.accepted
-        groups.beyond += before.cause in BEYOND
+        groups.beyond += before.beyond
         groups.by_fallback += after.fallback
         if before.accepted == after.accepted:
             return
         self._offered += after.accepted
         groups.accepted_now += after.accepted
         groups.rejected_now += not after.accepted
-        self.changes.write(GroupChange(group.group, after.accepted, after.reason))
+        write_change(self.changes, GroupChange(group.group, after.accepted, after.reason))
         shown = groups.accepted_examples if after.accepted else groups.rejected_examples
         if len(shown) < self.most:
             was = [sample.value for sample in group.samples.values()]
-            now = [None if isinstance(one, NoReward) else one for one in grades]
+            now = [None if isinstance(one, NoValue) else one for one in grades]
             step = len(self.steps)
             shown.append(FlippedGroup(group=group.group, before=was, after=now, reason=after.reason, step=step))
 
@@ -221,63 +215,52 @@ class Comparison:
         """A batch, after its groups."""
         groups = [self.waiting.pop(group, _Waiting(None, ())) for group in sealed.groups]
         sizes = [len(group.masks) for group in groups]
-        masks = [mask for group in groups for mask in group.masks]
         if sum(sizes) != len(sealed.raw_rewards):
             self.mismatched += 1  # not the groups that were decided
             return
-        algorithm = self.change.before.algorithm
-        normalised = normalize_rewards(sealed.raw_rewards, sizes, algorithm)
+        normalised, before, ess_before = _trained_on(sealed.raw_rewards, groups, self.change.before.algorithm)
         self.mismatched += not all(map(_close, normalised, sealed.rewards))
-        before = sample_advantages(normalised, masks, algorithm).mean
+        stay = [group for group in groups if group.rewards is not None]
+        rewards = [reward for group in stay for reward in group.rewards or ()]
+        _, after, ess_after = _trained_on(rewards, stay, self.change.after.algorithm)
         stays = np.repeat([group.rewards is not None for group in groups], sizes)
-        after, left = self._after_change(groups)
         differ = ~np.isclose(before[stays], after, rtol=1e-9, atol=1e-12)
         self.steps.append(
             Step(
                 step=sealed.step,
-                samples=len(masks),
-                samples_after=len(left),
-                lost=sum(1 for group in groups if group.rewards is None),
+                samples=len(before),
+                samples_after=len(after),
+                lost=len(groups) - len(stay),
                 offered=self._offered,
                 advantages=int(differ.sum()),
-                ess_before=_ess(before, masks, algorithm),
-                ess_after=_ess(after, left, self.change.after.algorithm),
+                ess_before=ess_before,
+                ess_after=ess_after,
             )
         )
         self._offered = 0
 
-    def _after_change(self, groups: Sequence[_Waiting]) -> tuple[Floats, list[Mask]]:
-        """Advantages and masks of the groups that stay in a batch."""
-        left = [group for group in groups if group.rewards is not None]
-        raw = [reward for group in left for reward in group.rewards or ()]
-        masks = [mask for group in left for mask in group.masks]
-        algorithm = self.change.after.algorithm
-        normalised = normalize_rewards(raw, [len(group.masks) for group in left], algorithm)
-        return sample_advantages(normalised, masks, algorithm).mean, masks
-
     def evaluation(self, event: EvalCompleted) -> None:
         """An evaluation, after its groups. Samples without a reward count as 0, as in the run."""
-        total = float(self._eval_sums.pop((event.dataset, event.version), 0))
+        total = self._eval_sums.pop((event.dataset, event.version), 0.0)
         after = total / event.samples if event.samples else 0.0
-        self.evaluations.append(
-            Evaluation(dataset=event.dataset, version=event.version, before=event.mean, after=after)
-        )
-
-    def rewards(self) -> tuple[Distribution, Distribution]:
-        """Before and after."""
-        return distributions(self._before, self._after)
+        self.evaluations.append(Evaluation(event.dataset, event.version, event.mean, after))
 
 
 def _recorded_grade(sample: Sample) -> Grade:
     event = None if sample.reward is None else sample.reward.event
     if isinstance(event, RewardFailed):
-        return NoReward(event.kind, event.message)
-    return NoReward(RewardFailureKind.NONE, "") if event is None else event.value
+        return NoValue(event.kind, event.message)
+    return NoValue(RewardFailureKind.NONE, "") if event is None else event.value
 
 
-def _ess(advantages: Floats, masks: Sequence[Mask], algorithm: AlgorithmSettings) -> float:
-    return effective_sample_size(advantage_weights(advantages, masks, algorithm))
+def _trained_on(
+    raw: Sequence[float], groups: Sequence[_Waiting], algorithm: AlgorithmSettings
+) -> tuple[list[float], Floats, float]:
+    """Normalised rewards and mean advantage of each sample of these groups, and their effective sample size."""
+    masks = [mask for group in groups for mask in group.masks]
+    normalised = normalize_rewards(raw, [len(group.masks) for group in groups], algorithm)
+    advantages = sample_advantages(normalised, masks, algorithm).mean
+    return normalised, advantages, effective_sample_size(advantage_weights(advantages, masks, algorithm))
 
 
-def _close(one: float, other: float) -> bool:
-    return math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-12)
+_close = partial(math.isclose, rel_tol=1e-9, abs_tol=1e-12)

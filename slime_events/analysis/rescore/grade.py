@@ -6,18 +6,18 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from types import TracebackType
+from itertools import islice
 from typing import Any
 
 import msgspec
 
 from slime_events.analysis.model.records import Group
-from slime_events.analysis.rescore.bulk_grading import Grade, NoReward, RuleProcess, Task
+from slime_events.analysis.rescore.bulk_grading import Grade, RuleProcess, Task
 from slime_events.analysis.rescore.collect import completed_of, is_evaluation, prompt_of
 from slime_events.core.config.reward import RewardSettings
 from slime_events.plugins.rewards.dispatch import BOXED, GRADERS, REMOTE, built_in, grader_name, reward_key
 from slime_events.plugins.rewards.graders import Graders
-from slime_events.plugins.rewards.outcome import Graded, Outcome
+from slime_events.plugins.rewards.outcome import Graded, NoValue
 from slime_events.plugins.sample import Sample
 from slime_events.plugins.sample_view import completed_sample
 
@@ -33,30 +33,24 @@ class Regrader:
 
     def __init__(self, settings: RewardSettings, shown: Mapping[str, Any], processes: int = PROCESSES) -> None:
         self._settings = msgspec.structs.replace(settings, rm_workers=max(processes, settings.rm_workers))
-        self._shown, self._processes = shown, processes
+        self._usual = grader_name(settings, Sample())
+        self._shown = shown
         self._free: asyncio.Queue[RuleProcess | None] = asyncio.Queue()
-        self._started: list[RuleProcess] = []
+        for _ in range(processes):
+            self._free.put_nowait(None)
         self._pool: Graders | None = None
         self._pool_starts = asyncio.Lock()
         self._parts = contextlib.AsyncExitStack()
         self.graders: Counter[tuple[str, str]] = Counter()
 
     async def __aenter__(self) -> Regrader:
-        settings = self._settings
-        name = grader_name(settings, Sample())
-        if settings.custom_rm_path or REMOTE in name:
+        if self._settings.custom_rm_path or REMOTE in self._usual:
             await self._graders()
-        elif name:
-            built_in(name, settings.reward_key)
-        for _ in range(self._processes):
-            self._free.put_nowait(None)
+        elif self._usual:
+            built_in(self._usual, self._settings.reward_key)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for process in self._started:
-            process.end()
+    async def __aexit__(self, *raised: object) -> None:
         await self._parts.aclose()
 
     async def grade(self, groups: Sequence[Group]) -> list[list[Grade]]:
@@ -64,20 +58,18 @@ class Regrader:
         named = [[self._name(group, sample) for sample in group.samples] for group in groups]
         ruled = [number for number, names in enumerate(named) if all(map(_is_rule, names))]
         tasks = [task for number in ruled for task in self._tasks(groups[number], named[number])]
-        graded = dict(zip(ruled, _cut(await self._by_rules(tasks), groups, ruled), strict=True))
-        others = [number for number in range(len(groups)) if graded.get(number) is None]
+        grades = await self._by_rules(tasks)  # None where the process that had them was lost
+        left = iter(grades or ())
+        graded = {} if grades is None else {number: list(islice(left, len(named[number]))) for number in ruled}
+        others = [number for number in range(len(groups)) if number not in graded]
         by_pool = await asyncio.gather(*(self._by_pool(groups[number]) for number in others))
         graded |= dict(zip(others, by_pool, strict=True))
-        return [graded[number] or [] for number in range(len(groups))]
+        return [graded[number] for number in range(len(groups))]
 
     def _name(self, group: Group, sample: str) -> str:
         """The built-in grader of a sample; empty for a user's own."""
         metadata = prompt_of(group).metadata | completed_of(group.samples[sample]).metadata
         return grader_name(self._settings, Sample(metadata=metadata)) if metadata else self._usual
-
-    @property
-    def _usual(self) -> str:
-        return "" if self._settings.custom_rm_path else (self._settings.rm_type or "").strip()
 
     def _tasks(self, group: Group, names: Sequence[str]) -> list[Task]:
         key = reward_key(self._settings, evaluation=is_evaluation(group))
@@ -93,25 +85,21 @@ class Regrader:
         try:
             if process is None:
                 process = RuleProcess(self._settings.rm_timeout)
-                self._started.append(process)
+                self._parts.callback(process.end)
             grades = await asyncio.to_thread(process.grade, tasks)
             if grades is None:
-                self._started.remove(process)
                 process = None
         finally:
             self._free.put_nowait(process)
-        for task in tasks if grades is not None else ():
-            self.graders[task.grader, built_in(task.grader).digest if _is_rule(task.grader) else ""] += 1
+        if grades is not None:
+            self.graders.update((task.grader, built_in(task.grader).digest) for task in tasks)
         return grades
 
     async def _by_pool(self, group: Group) -> list[Grade]:
         pool = await self._graders()
         outcomes = await pool.grade_group(_shown(group), evaluation=is_evaluation(group))
-        return [self._grades(outcome) for outcome in outcomes]
-
-    def _grades(self, outcome: Outcome) -> Grade:
-        self.graders[outcome.grader, outcome.grader_digest] += 1
-        return outcome.value if isinstance(outcome, Graded) else NoReward(outcome.kind, outcome.message)
+        self.graders.update((outcome.grader, outcome.grader_digest) for outcome in outcomes)
+        return [one.value if isinstance(one, Graded) else NoValue(one.kind, one.message) for one in outcomes]
 
     async def _graders(self) -> Graders:
         async with self._pool_starts:
@@ -127,16 +115,3 @@ def _shown(group: Group) -> list[Sample]:
 
 def _is_rule(name: str) -> bool:
     return name.removeprefix(BOXED) in GRADERS
-
-
-def _cut(grades: list[Grade] | None, groups: Sequence[Group], ruled: Sequence[int]) -> list[list[Grade] | None]:
-    """Grades by group; None for each where the process that had them was lost."""
-    if grades is None:
-        return [None] * len(ruled)
-    cut: list[list[Grade] | None] = []
-    start = 0
-    for number in ruled:
-        size = len(groups[number].samples)
-        cut.append(grades[start : start + size])
-        start += size
-    return cut

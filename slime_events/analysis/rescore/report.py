@@ -1,8 +1,10 @@
 """`Report`: what would have been different, as figures and as text."""
 
 import itertools
+import math
+import statistics
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
@@ -96,7 +98,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.lost or self.offered or self.advantages)
 
 
-class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
+class Evaluation(msgspec.Struct, frozen=True):
     """An evaluation's mean, as recorded and as it would be."""
 
     dataset: str
@@ -144,31 +146,22 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 def distributions(before: Sequence[float], after: Sequence[float]) -> tuple[Distribution, Distribution]:
     """Both over the same bars."""
     one, other = np.asarray(before, dtype=np.float64), np.asarray(after, dtype=np.float64)
-    both = np.concatenate([one, other])
-    values = np.unique(both)
-    if not len(values):
-        return _distribution(one, []), _distribution(other, [])
+    values: list[float] = np.unique(np.concatenate([one, other])).tolist()
     if len(values) <= VALUES:
-        ends = [(float(value), float(value)) for value in values]
+        edges, ends = [*values, math.inf], list(zip(values, values, strict=True))
     else:
-        edges = np.linspace(values[0], values[-1], BINS + 1)
-        ends = [(float(low), float(high)) for low, high in itertools.pairwise(edges)]
-    return _distribution(one, ends), _distribution(other, ends)
+        edges = np.linspace(values[0], values[-1], BINS + 1).tolist()
+        ends = list(itertools.pairwise(edges))
+    return _distribution(one, edges, ends), _distribution(other, edges, ends)
 
 
-def _distribution(values: np.ndarray, ends: Sequence[tuple[float, float]]) -> Distribution:
-    if ends and ends[0][0] == ends[0][1]:
-        counts = Counter(values.tolist())
-        bars = [(low, high, counts[low]) for low, high in ends]
-    else:
-        edges = [low for low, _ in ends] + [high for _, high in ends[-1:]]
-        found = np.histogram(values, bins=edges)[0].tolist() if ends else []
-        bars = [(low, high, count) for (low, high), count in zip(ends, found, strict=True)]
+def _distribution(values: np.ndarray, edges: list[float], ends: list[tuple[float, float]]) -> Distribution:
+    counts = np.histogram(values, edges)[0].tolist()
     return Distribution(
         count=len(values),
         mean=float(values.mean()) if len(values) else None,
         std=float(values.std(ddof=1)) if len(values) > 1 else None,
-        bars=bars,
+        bars=[(low, high, count) for (low, high), count in zip(ends, counts, strict=True)],
     )
 
 
@@ -183,134 +176,113 @@ since importance weights need its log-probs, and it never was. `retrain` and `br
 
 def report_text(report: Report) -> str:
     """For people, in sections."""
-    parts = [_head(report), _samples(report), _rewards(report), _groups(report), _steps(report)]
+    sections = [_head(report), _samples(report), _rewards(report), _groups(report), _steps(report)]
     if report.evaluations and report.regraded:
-        parts.append(_evaluations(report))
-    parts.append(_verdict(report))
-    return "\n\n".join(part for part in parts if part)
+        sections.append(_evaluations(report))
+    sections.append([_verdict(report)])
+    return "\n\n".join("\n".join(lines) for lines in sections)
 
 
-def _head(report: Report) -> str:
-    lines = [f"run {report.run}: {report.events:,} events, {report.samples.graded:,} rollouts of"
-             f" {report.groups.decided:,} groups, {len(report.steps)} steps"]  # fmt: skip
-    lines += [f"  {change}" for change in report.changed] or ["  no setting is changed"]
-    return "\n".join(lines)
+def _head(report: Report) -> Iterable[str]:
+    yield (f"run {report.run}: {report.events:,} events, {report.samples.graded:,} rollouts of"
+           f" {report.groups.decided:,} groups, {len(report.steps)} steps")  # fmt: skip
+    yield from [f"  {change}" for change in report.changed] or ["  no setting is changed"]
 
 
-def _samples(report: Report) -> str:
+def _samples(report: Report) -> Iterable[str]:
     samples = report.samples
     if not report.regraded:
-        return "samples were not graded again: rewards as recorded"
-    lines = [
-        f"graded differently {_share(samples.changed, samples.graded)}",
-        f"without a reward   {sum(samples.failed.values()):,} ({samples.failed_before:,} in the run)"
-        + "".join(f", {kind} {count:,}" for kind, count in sorted(samples.failed.items())),
-    ]
+        yield "samples were not graded again: rewards as recorded"
+        return
+    share = f" ({samples.changed / samples.graded:.1%})" if samples.graded else ""
+    yield f"graded differently {samples.changed:,} of {samples.graded:,}{share}"
+    kinds = "".join(f", {kind} {count:,}" for kind, count in sorted(samples.failed.items()))
+    yield f"without a reward   {sum(samples.failed.values()):,} ({samples.failed_before:,} in the run){kinds}"
     before, after = _graders(report.graders_before), _graders(report.graders_after)
-    lines.append(f"graded by          {after}" + ("" if after == before else f"; in the run {before}"))
+    yield f"graded by          {after}" + ("" if after == before else f"; in the run {before}")
     for one in samples.examples:
-        lines.append(f"  {one.sample}  {_number(one.before)} -> {_number(one.after)}  {one.failure}".rstrip())
-    return "\n".join(lines)
+        yield f"  {one.sample}  {_number(one.before)} -> {_number(one.after)}  {one.failure}".rstrip()
 
 
 def _graders(graders: Sequence[tuple[str, str, int]]) -> str:
     return ", ".join(f"{name} {digest[:12]}".strip() for name, digest, _ in graders) or "nobody"
 
 
-def _rewards(report: Report) -> str:
+def _rewards(report: Report) -> Iterable[str]:
     before, after = report.rewards_before, report.rewards_after
-    lines = [f"{'reward':<15} {'before':<{WIDTH + 8}} after"]
     most = max((count for one in (before, after) for _, _, count in one.bars), default=0)
+    yield _row("reward", "before", "after")
     for (low, high, old), (_, _, new) in zip(before.bars, after.bars, strict=True):
         ends = _number(low) if low == high else f"{_number(low)} to {_number(high)}"
-        lines.append(f"{ends:<15} {_bar(old, most):<{WIDTH + 8}} {_bar(new, most)}".rstrip())
-    lines.append(f"{'mean, std':<15} {_moments(before):<{WIDTH + 8}} {_moments(after)}")
-    return "\n".join(lines)
+        yield _row(ends, _bar(old, most), _bar(new, most))
+    yield _row("mean, std", *(f"{_number(one.mean)}, {_number(one.std)}" for one in (before, after)))
+
+
+def _row(name: str, before: str, after: str) -> str:
+    return f"{name:<15} {before:<{WIDTH + 8}} {after}".rstrip()
 
 
 def _bar(count: int, most: int) -> str:
     return f"{count:>7,} " + "█" * round(WIDTH * count / most) if most else ""
 
 
-def _moments(one: Distribution) -> str:
-    return f"{_number(one.mean)}, {_number(one.std)}"
-
-
-def _groups(report: Report) -> str:
+def _groups(report: Report) -> Iterable[str]:
     groups = report.groups
-    lines = [f"groups accepted    {groups.accepted_before:,} -> {groups.accepted_after:,} of {groups.decided:,}"]
-    lines.append(f"accepted -> rejected  {groups.rejected_now:,}")
-    lines += _turned(groups.rejected_examples)
-    lines.append(f"rejected -> accepted  {groups.accepted_now:,}")
-    lines += _turned(groups.accepted_examples)
+    yield f"groups accepted    {groups.accepted_before:,} -> {groups.accepted_after:,} of {groups.decided:,}"
+    yield f"accepted -> rejected  {groups.rejected_now:,}"
+    yield from map(_flipped, groups.rejected_examples)
+    yield f"rejected -> accepted  {groups.accepted_now:,}"
+    yield from map(_flipped, groups.accepted_examples)
     if groups.beyond:
-        lines.append(f"rejected for a failed rollout or staleness, whatever the rewards: {groups.beyond:,}")
+        yield f"rejected for a failed rollout or staleness, whatever the rewards: {groups.beyond:,}"
     if groups.by_fallback:
-        lines.append(f"dropped by the filter only while others fill the step: {groups.by_fallback:,}, as recorded")
+        yield f"dropped by the filter only while others fill the step: {groups.by_fallback:,}, as recorded"
     if groups.undecided:
-        lines.append(f"not decided yet: {groups.undecided:,}")
-    return "\n".join(lines)
+        yield f"not decided yet: {groups.undecided:,}"
 
 
-def _turned(examples: Sequence[FlippedGroup]) -> Iterator[str]:
-    for one in examples:
-        was, now = (" ".join(map(_number, rewards)) for rewards in (one.before, one.after))
-        yield f"  {one.group} (step {one.step})  {was} -> {now}  {one.reason or ''}".rstrip()
+def _flipped(one: FlippedGroup) -> str:
+    was, now = (" ".join(map(_number, rewards)) for rewards in (one.before, one.after))
+    return f"  {one.group} (step {one.step})  {was} -> {now}  {one.reason or ''}".rstrip()
 
 
-def _steps(report: Report) -> str:
+def _steps(report: Report) -> Iterable[str]:
     steps = report.steps
     if not steps:
-        return "steps              none was sealed"
-    lines = [
-        f"steps that differ  {sum(step.differs for step in steps)} of {len(steps)}",
-        f"  lose a group                     {_which([step for step in steps if step.lost])}",
-        f"  would have had another to take   {_which([step for step in steps if step.offered])}",
-        f"  train on other advantages        {_which([step for step in steps if step.advantages])}",
-        f"effective samples  {_effective(steps)}",
-    ]
-    if report.without_kl:
-        lines.append("  advantages without the KL in the reward: the reference's log-probs are not in the log")
-    if report.mismatched:
-        lines.append(
-            f"  {report.mismatched} batches hold other rewards than the run's settings give: see slime-events audit"
-        )
-    return "\n".join(lines)
-
-
-def _effective(steps: Sequence[Step]) -> str:
+        yield "steps              none was sealed"
+        return
+    yield f"steps that differ  {sum(step.differs for step in steps)} of {len(steps)}"
+    yield f"  lose a group                     {_which([step.step for step in steps if step.lost])}"
+    yield f"  would have had another to take   {_which([step.step for step in steps if step.offered])}"
+    yield f"  train on other advantages        {_which([step.step for step in steps if step.advantages])}"
     before, after, samples, left = (
-        sum(figures) / len(steps)
-        for figures in zip(*((s.ess_before, s.ess_after, s.samples, s.samples_after) for s in steps), strict=True)
+        statistics.fmean(getattr(step, name) for step in steps)
+        for name in ("ess_before", "ess_after", "samples", "samples_after")
     )
     each = f"{before:.1f} of {samples:.1f} -> {after:.1f} of {left:.1f} a step"
-    return f"{each} (Kish: (sum w)^2 / sum w^2, w = |advantage|)"
+    yield f"effective samples  {each} (Kish: (sum w)^2 / sum w^2, w = |advantage|)"
+    if report.without_kl:
+        yield "  advantages without the KL in the reward: the reference's log-probs are not in the log"
+    if report.mismatched:
+        yield f"  {report.mismatched} batches hold other rewards than the run's settings give: see slime-events audit"
 
 
-def _which(steps: Sequence[Step]) -> str:
-    numbers = [step.step for step in steps]
-    shown = ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
-    return f"{len(numbers)}: {shown}" if numbers else "0"
+def _which(steps: Sequence[int]) -> str:
+    shown = ", ".join(map(str, steps[:8])) + (", ..." if len(steps) > 8 else "")
+    return f"{len(steps)}: {shown}" if steps else "0"
 
 
-def _evaluations(report: Report) -> str:
-    lines = ["evaluations"]
+def _evaluations(report: Report) -> Iterable[str]:
+    yield "evaluations"
     for one in report.evaluations:
-        lines.append(f"  {one.dataset} of version {one.version}  {one.before:.3f} -> {one.after:.3f}")
-    return "\n".join(lines)
+        yield f"  {one.dataset} of version {one.version}  {one.before:.3f} -> {one.after:.3f}"
 
 
 def _verdict(report: Report) -> str:
     if report.is_same:
         return "Nothing would differ: the same rewards, verdicts, batches and advantages."
     first = report.first_difference
-    if first is None:
-        return "No sealed step would differ."
-    return NO_POLICY.format(step=first)
-
-
-def _share(part: int, whole: int) -> str:
-    return f"{part:,} of {whole:,}" + (f" ({part / whole:.1%})" if whole else "")
+    return "No sealed step would differ." if first is None else NO_POLICY.format(step=first)
 
 
 def _number(value: float | None) -> str:

@@ -11,17 +11,15 @@ from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import IO
 
-import msgspec
-
 from schemas.batches import BatchSealed
 from slime_events.analysis.model.advantages import has_kl_penalty
 from slime_events.analysis.model.records import Group
 from slime_events.analysis.rescore.bulk_grading import Grade
-from slime_events.analysis.rescore.change import Change, ChangesFile
+from slime_events.analysis.rescore.change import Change
 from slime_events.analysis.rescore.collect import Collector, Item
 from slime_events.analysis.rescore.compare import Comparison
 from slime_events.analysis.rescore.grade import Regrader
-from slime_events.analysis.rescore.report import Report
+from slime_events.analysis.rescore.report import Report, distributions
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.filters.decide import make_group_filter
@@ -46,26 +44,41 @@ async def rescore(opened: OpenedRun, change: Change, out: IO[bytes] | None = Non
     settings = change.after
     filtered = settings.rollout.dynamic_sampling_filter_path
     judge = make_group_filter(settings.rollout, ArgsView.of(settings.rollout, settings.reward, settings.algorithm))
-    changes = ChangesFile(out)
-    comparison = Comparison(change, judge if filtered else None, opened.fetch, changes, most)
+    comparison = Comparison(change, judge if filtered else None, opened.fetch, out, most)
     collector = Collector(opened.run)
     shown = ArgsView.of(settings.rollout, settings.algorithm, settings.reward).as_dict()
-    async with contextlib.AsyncExitStack() as stack:
-        regrader = await stack.enter_async_context(Regrader(settings.reward, shown)) if change.regrade else None
+    async with Regrader(settings.reward, shown) if change.regrade else contextlib.nullcontext() as regrader:
         async for items, grades in _graded(opened.log, collector, regrader):
             for item in items:
-                _compare(comparison, item, grades)
+                match item:
+                    case Group():
+                        comparison.group(item, grades.get(item.group))
+                    case BatchSealed():
+                        comparison.batch(item)
+                    case _:
+                        comparison.evaluation(item)
         graders = collector.graders if regrader is None else regrader.graders
-    return _report(opened, change, comparison, collector, graders, await opened.log.position())
-
-
-def _compare(comparison: Comparison, item: Item, grades: Mapping[str, Sequence[Grade]]) -> None:
-    if isinstance(item, Group):
-        comparison.group(item, grades.get(item.group))
-    elif isinstance(item, BatchSealed):
-        comparison.batch(item)
-    else:
-        comparison.evaluation(item)
+    comparison.groups.undecided = collector.undecided
+    before, after = distributions(comparison.before, comparison.after)
+    return Report(
+        run=opened.run,
+        where=opened.where,
+        changed=change.texts,
+        regraded=change.regrade,
+        graders_before=_named(collector.graders),
+        graders_after=_named(graders),
+        filter_before=change.before.rollout.dynamic_sampling_filter_path or "none",
+        filter_after=filtered or "none",
+        events=await opened.log.position(),
+        samples=comparison.samples,
+        groups=comparison.groups,
+        rewards_before=before,
+        rewards_after=after,
+        steps=comparison.steps,
+        evaluations=comparison.evaluations,
+        mismatched=comparison.mismatched,
+        without_kl=has_kl_penalty(change.before.algorithm) or has_kl_penalty(settings.algorithm),
+    )
 
 
 async def _graded(
@@ -118,37 +131,6 @@ async def _records(log: Readable) -> AsyncIterator[Sequence[SegmentRecord] | Seq
         return
     async for recorded in log.read():
         yield (recorded,)
-
-
-def _report(
-    opened: OpenedRun,
-    change: Change,
-    comparison: Comparison,
-    collector: Collector,
-    graders: Mapping[tuple[str, str], int],
-    events: int,
-) -> Report:
-    before, after = comparison.rewards()
-    algorithms = change.before.algorithm, change.after.algorithm
-    return Report(
-        run=opened.run,
-        where=opened.where,
-        changed=change.texts,
-        regraded=change.regrade,
-        graders_before=_named(collector.graders),
-        graders_after=_named(graders),
-        filter_before=change.before.rollout.dynamic_sampling_filter_path or "none",
-        filter_after=change.after.rollout.dynamic_sampling_filter_path or "none",
-        events=events,
-        samples=comparison.samples,
-        groups=msgspec.structs.replace(comparison.groups, undecided=collector.undecided),
-        rewards_before=before,
-        rewards_after=after,
-        steps=comparison.steps,
-        evaluations=comparison.evaluations,
-        mismatched=comparison.mismatched,
-        without_kl=any(map(has_kl_penalty, algorithms)),
-    )
 
 
 def _named(graders: Mapping[tuple[str, str], int]) -> list[tuple[str, str, int]]:

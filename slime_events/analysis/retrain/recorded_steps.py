@@ -2,10 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from schemas.errors import StorageError
-from schemas.event import Event
 from schemas.groups import GroupRejected
 from schemas.rewards import RewardAssigned
 from schemas.steps import StepCommitted
@@ -16,8 +15,7 @@ from slime_events.loop.training.pending_batches import PendingBatches
 from storage.log import Readable
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedStep:
+class RecordedStep(NamedTuple):
     """batch: None where the log does not hold what was sealed. differences: those that the log alone shows."""
 
     committed: StepCommitted
@@ -32,19 +30,30 @@ async def recorded_steps(
 
     Raises StorageError where the log has a commit without its batch.
     """
-    reader = _Reader(fetch, temperature)
+    batches, rewards = PendingBatches(fetch, temperature=temperature), dict[str, float]()
+
+    def forget_rewards(samples: tuple[str, ...]) -> None:
+        for sample in samples:
+            rewards.pop(sample, None)
+
     if not steps:
         return
     async for recorded in log.read():
         event = recorded.envelope.event
         if not isinstance(event, StepCommitted):
-            reader.apply(event, recorded.position)
+            batches.apply(event, recorded.position)
+            if isinstance(event, RewardAssigned) and batches.knows(event.sample):
+                rewards[event.sample] = event.value
+            elif isinstance(event, GroupRejected):
+                forget_rewards(event.samples)
             continue
         if event.step in steps:
-            yield await asyncio.to_thread(reader.step, event)
+            yield await asyncio.to_thread(recorded_step, batches, event, rewards)
         if event.step >= steps[-1]:
             return
-        reader.forget(event.step)
+        if event.step in batches.sealed:
+            forget_rewards(batches.sealed[event.step].samples)
+        batches.forget(event.step)
 
 
 def recorded_step(batches: PendingBatches, committed: StepCommitted, rewards: Mapping[str, float]) -> RecordedStep:
@@ -58,28 +67,3 @@ def recorded_step(batches: PendingBatches, committed: StepCommitted, rewards: Ma
     except StorageError as error:
         different = Difference(Compared.BATCH, sealed.digest, "another", str(error))
         return RecordedStep(committed, None, (*differences, different))
-
-
-class _Reader:
-    def __init__(self, fetch: Fetch, temperature: float) -> None:
-        self._open = PendingBatches(fetch, temperature=temperature)
-        self._rewards: dict[str, float] = {}
-
-    def apply(self, event: Event, position: int) -> None:
-        self._open.apply(event, position)
-        if isinstance(event, RewardAssigned) and self._open.knows(event.sample):
-            self._rewards[event.sample] = event.value
-        elif isinstance(event, GroupRejected):
-            self._drop(event.samples)
-
-    def step(self, committed: StepCommitted) -> RecordedStep:
-        return recorded_step(self._open, committed, self._rewards)
-
-    def forget(self, step: int) -> None:
-        if step in self._open.sealed:
-            self._drop(self._open.sealed[step].samples)
-        self._open.forget(step)
-
-    def _drop(self, samples: tuple[str, ...]) -> None:
-        for sample in samples:
-            self._rewards.pop(sample, None)

@@ -16,11 +16,9 @@ def likely_causes(wrong: Retrained, started: RunStarted | None, environment: Map
     compared = {one.compared for one in wrong.differences}
     if compared & CHANGED:
         return (f"events of step {wrong.step} were changed after the run: `slime-events audit` says which do not fit",)
-    then = started.environment if started is not None else {}
+    then = started.environment.items() if started is not None else ()
     others = [
-        f"{part} {version} then, {environment.get(part, 'missing')} now"
-        for part, version in then.items()
-        if environment.get(part) != version
+        f"{part} {v} then, {environment.get(part, 'missing')} now" for part, v in then if environment.get(part) != v
     ]
     causes = [f"other versions of the parts ({'; '.join(others)})"] if others else []
     if compared == {Compared.OPTIMIZER}:
@@ -61,13 +59,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 def step_text(step: Retrained) -> str:
     """One line of progress."""
-    head = f"step {step.step:>4} -> v{step.version:<4}"
-    if step.differences:
-        return f"{head}  DIFFERS  {step.seconds:.3f} s"
-    if step.distance is None:
-        return f"{head}  equal  {step.seconds:.3f} s"
-    apart = step.distance
-    return f"{head}  max |difference| {apart.max_abs:.3g}, relative L2 {apart.relative_l2:.3g}  {step.seconds:.3f} s"
+    outcome, apart = "DIFFERS" if step.differences else "equal", step.distance
+    if apart is not None and not step.differences:
+        outcome = f"max |difference| {apart.max_abs:.3g}, relative L2 {apart.relative_l2:.3g}"
+    return f"step {step.step:>4} -> v{step.version:<4}  {outcome}  {step.seconds:.3f} s"
 
 
 def report_text(report: Report) -> str:
@@ -75,29 +70,25 @@ def report_text(report: Report) -> str:
     wrong = report.wrong
     lines = [f"began with {report.origin}, on {report.topology}", f"compared: {report.compared}"]
     lines += [f"written: {folder}" for folder in report.saved]
-    if wrong is not None:
+    if wrong is None:
+        lines.append(_verdict(report))
+    else:
         lines.append(f"step {wrong.step} of run {report.run} differs from the committed one:")
         for one in wrong.differences:
             detail = f" ({one.detail})" if one.detail else ""
             lines.append(f"  {one.compared}: recorded {one.recorded}, now {one.now}{detail}")
         lines += [f"likely cause: {cause}" for cause in report.causes]
-        return "\n".join(lines)
-    return "\n".join([*lines, verdict(report)])
+    return "\n".join(lines)
 
 
-def verdict(report: Report) -> str:
-    """The one sentence."""
+def _verdict(report: Report) -> str:
     count = f"{len(report.steps)} steps re-trained" if len(report.steps) != 1 else "1 step re-trained"
     if report.exact:
         outcome = "every digest equal" if report.steps else "none was needed"
     else:
         furthest = max((step.distance.relative_l2 for step in report.steps if step.distance), default=0.0)
         outcome = f"weights at most {furthest:.3g} away (relative L2)"
-    return f"{count}, {outcome}, {_pace(report)}"
-
-
-def _pace(report: Report) -> str:
-    own = f"{report.seconds:.1f} s, {report.building:.1f} s of it until the ranks were ready"
-    if report.speed_up is None or report.run_seconds is None:
-        return own
-    return f"{report.speed_up:.1f} x as fast as the run: {own}, against {report.run_seconds:.1f} s"
+    pace = f"{report.seconds:.1f} s, {report.building:.1f} s of it until the ranks were ready"
+    if report.speed_up is not None:
+        pace = f"{report.speed_up:.1f} x as fast as the run: {pace}, against {report.run_seconds:.1f} s"
+    return f"{count}, {outcome}, {pace}"

@@ -10,8 +10,6 @@ from schemas.weights import WeightsPublished
 from slime_events.loop.training.training_state import TRAINING, TrainingState
 from storage.log import Readable, Recorded
 
-NANO = 1e-9
-
 
 @dataclass(slots=True)
 class Chain:
@@ -63,7 +61,7 @@ class Chain:
     def seconds(self, steps: range) -> float | None:
         """Wall time of the run for these steps, between the versions that they begin and end with."""
         begun, ended = self.made_at.get(steps.start), self.made_at.get(steps.stop)
-        return None if begun is None or ended is None else (ended - begun) * NANO
+        return None if begun is None or ended is None else (ended - begun) * 1e-9
 
 
 async def read_chain(log: Readable) -> Chain:
