@@ -15,7 +15,7 @@ from schemas.prompts import PromptSubmitted, Source
 from slime_events.analysis import model
 from slime_events.analysis.lineage.collect import Collector, Members, distinct, make_step, make_version
 from slime_events.analysis.lineage.lineage import Asked, Kind, Lineage, Step, Version
-from slime_events.analysis.model.ancestry import Ancestor, Ancestry, Branches, find_branches
+from slime_events.analysis.model.ancestry import Ancestor, Ancestry, Branches, find_branches, open_ancestry
 from slime_events.analysis.model.lookup import wanted
 from slime_events.core.run.run_reader import OpenedRun
 
@@ -54,7 +54,7 @@ class SourceLine:
 
 async def lineage(opened: OpenedRun, asked: Asked) -> Lineage:
     """The answer. Raises RunNotFound for what is not there, InvalidValue for a question that is none, StorageError."""
-    async with Ancestry(opened) as ancestry:
+    async with open_ancestry(opened) as ancestry:
         resolver = _Resolver(ancestry, asked, await ancestry.newest(), await find_branches(opened))
         match asked.kind:
             case Kind.VERSION:
@@ -74,7 +74,7 @@ async def samples_in_lineage(opened: OpenedRun, version: int) -> set[str]:
 
     Raises RunNotFound for a run that the lineage goes through and is gone, StorageError.
     """
-    async with Ancestry(opened) as ancestry:
+    async with open_ancestry(opened) as ancestry:
         batches = await Collector(ancestry, version, Branches()).batches(range(version))
     return {sample for _, step in batches.values() for sample in step.sealed.event.samples}
 

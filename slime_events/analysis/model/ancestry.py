@@ -7,23 +7,19 @@ import contextlib
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 
 import msgspec
 
 from schemas.batches import BatchSealed
 from schemas.errors import RunNotFound, SlimeEventsError
-from schemas.event import type_of
 from schemas.runs import Branched
 from schemas.steps import StepCommitted
-from schemas.subjects import of_type
 from schemas.weights import WeightsPublished
 from slime_events.analysis.model.lookup import LogPart, record_events
 from slime_events.analysis.model.records import Run, folded
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.run.run_reader import OpenedRun, branched_of, is_archive, open_archive, open_run
 from storage.archive.log import ArchivedLog
-from storage.log import Readable
 from storage.object_store import ObjectFolder
 
 
@@ -55,17 +51,12 @@ class JoinedRun(msgspec.Struct, frozen=True, kw_only=True):
     follows: bool = False
 
     @classmethod
-    def of(cls, run: str, where: str, branched: Branched | None) -> JoinedRun:
-        """branched: where the run goes on from."""
-        if branched is None:
+    def of(cls, run: str, where: str, join: Branched | None) -> JoinedRun:
+        """join: where the run goes on from."""
+        if join is None:
             return cls(run=run, where=where)
         return cls(
-            run=run,
-            where=where,
-            parent=branched.run,
-            version=branched.version,
-            position=branched.position,
-            follows=branched.follows,
+            run=run, where=where, parent=join.run, version=join.version, position=join.position, follows=join.follows
         )
 
 
@@ -101,36 +92,24 @@ class Ancestor(LogPart):
 
     async def last_sealed(self) -> int:
         """Its last step within the ancestry that has a batch; below its first where none has."""
-        last = await self.log.last(of_type(self.run, type_of(BatchSealed)))
+        last = await self.newest(BatchSealed)
         if last is None:
             return self.first_step - 1
-        event = last.envelope.event
-        assert isinstance(event, BatchSealed)
-        return event.step if self.until is None else min(event.step, self.until - 1)
+        return last.step if self.until is None else min(last.step, self.until - 1)
+
+
+@contextlib.asynccontextmanager
+async def open_ancestry(opened: OpenedRun) -> AsyncIterator[Ancestry]:
+    """The ancestry of a run. Parents are opened when they are asked for, and closed with it; the run itself is not."""
+    async with contextlib.AsyncExitStack() as parents:
+        yield Ancestry(Ancestor(opened.log, opened=opened, branched=await branched_of(opened.log)), parents)
 
 
 class Ancestry:
-    """An async context. Parents are opened when they are asked for, and closed with it; the run itself is not."""
+    """Made by `open_ancestry`. own: the run that was asked for."""
 
-    def __init__(self, opened: OpenedRun) -> None:
-        self._opened = opened
-        self._runs: list[Ancestor] = []
-        self._stack = contextlib.AsyncExitStack()
-
-    async def __aenter__(self) -> Ancestry:
-        log = self._opened.log
-        self._runs = [Ancestor(log, opened=self._opened, branched=await branched_of(log))]
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._stack.aclose()
-
-    @property
-    def own(self) -> Ancestor:
-        """The run that was asked for."""
-        return self._runs[0]
+    def __init__(self, own: Ancestor, parents: contextlib.AsyncExitStack) -> None:
+        self.own, self._runs, self._parents = own, [own], parents
 
     async def parent(self, ancestor: Ancestor) -> Ancestor | None:
         """The run that `ancestor` goes on from. Raises RunNotFound where that has gone."""
@@ -141,7 +120,7 @@ class Ancestry:
         if branched is None:
             return None
         try:
-            opened = await self._stack.enter_async_context(open_run(branched.where))
+            opened = await self._parents.enter_async_context(open_run(branched.where))
         except RunNotFound as error:
             raise RunNotFound(
                 f"run {ancestor.run} goes on from version {branched.version} of run {branched.run}, which was at "
@@ -202,13 +181,8 @@ class Ancestry:
 
     async def newest(self) -> int:
         """The newest version of the run itself: committed, or published at its beginning; -1 before there is one."""
-        for cls in (StepCommitted, WeightsPublished):
-            last = await self.own.log.last(of_type(self.own.run, type_of(cls)))
-            if last is not None:
-                event = last.envelope.event
-                assert isinstance(event, StepCommitted | WeightsPublished)
-                return event.version
-        return -1
+        last = await self.own.newest(StepCommitted) or await self.own.newest(WeightsPublished)
+        return last.version if last else -1
 
     def runs(self) -> tuple[JoinedRun, ...]:
         """Those that have been opened, the oldest first."""
@@ -285,8 +259,7 @@ class Branches:
 
 async def find_branches(opened: OpenedRun) -> Branches:
     """Branches of an opened run, and theirs. A neighbour that cannot be looked into is named in the notes."""
-    logs: dict[str, Readable] = {opened.run: opened.log}
-    joined: dict[str, tuple[str, Branched]] = {}
+    joined: dict[str, tuple[LogPart, str, Branched]] = {}
     notes: list[str] = []
     for where in await asyncio.to_thread(_neighbours, opened):
         try:
@@ -295,10 +268,19 @@ async def find_branches(opened: OpenedRun) -> Branches:
         except SlimeEventsError as error:
             notes.append(f"{where} may be a branch, and cannot be looked into: {str(error).splitlines()[0]}")
             continue
-        if log.run not in logs and branched is not None:
-            logs[log.run], joined[log.run] = log, (str(where), branched)
-    known = [await _branch(logs[run], *joined[run]) async for run in _in_order(opened.run, logs, joined)]
+        if log.run not in (opened.run, *joined) and branched is not None:
+            joined[log.run] = LogPart(log), str(where), branched
+    parents, known = [LogPart(opened.log)], list[Branch]()
+    for parent in parents:  # each branch becomes one
+        for part, where, branched in joined.values():
+            if branched.run == parent.log.run and branched.weights_digest == await _digest(parent, branched.version):
+                parents.append(part)
+                known.append(await _branch(part, where, branched))
     return Branches(tuple(known), tuple(notes))
+
+
+async def _digest(part: LogPart, version: int) -> str | None:
+    return (await part.records(versions=[version])).version(version).digest
 
 
 def _neighbours(opened: OpenedRun) -> list[Path | str]:
@@ -322,38 +304,10 @@ def _archived(where: Path | str) -> ArchivedLog:
     return ArchivedLog(reader, reader.run)
 
 
-async def _in_order(
-    root: str, logs: Mapping[str, Readable], joined: Mapping[str, tuple[str, Branched]]
-) -> AsyncIterator[str]:
-    """Those that come of `root`, each after its parent."""
-    parents = [root]
-    while parents:
-        parent = parents.pop(0)
-        for run, (_, branched) in joined.items():
-            if branched.run == parent and await _digest(logs[parent], branched.version) == branched.weights_digest:
-                parents.append(run)
-                yield run
-
-
-async def _branch(log: Readable, where: str, branched: Branched) -> Branch:
+async def _branch(part: LogPart, where: str, branched: Branched) -> Branch:
     batches = dict[str, int]()
-    newest = await log.last(of_type(log.run, type_of(StepCommitted)))
     if branched.follows:
-        async for recorded in LogPart(log).of_type(BatchSealed):
-            batch = recorded.envelope.event
-            assert isinstance(batch, BatchSealed)
+        async for batch in part.events(BatchSealed):
             batches |= dict.fromkeys(batch.samples, batch.step)
-    committed = newest.envelope.event if newest else None
-    return Branch(
-        JoinedRun.of(log.run, where, branched),
-        committed.version if isinstance(committed, StepCommitted) else branched.version,
-        batches,
-    )
-
-
-async def _digest(log: Readable, version: int) -> str | None:
-    """Of the weights that a run calls so."""
-    record = folded(log.run, await LogPart(log).last_events(versions=[version])).version(version)
-    if record.published is not None:
-        return record.published.event.digest
-    return record.committed.event.weights_digest if record.committed else None
+    newest = await part.newest(StepCommitted) or branched
+    return Branch(JoinedRun.of(part.log.run, where, branched), newest.version, batches)

@@ -8,7 +8,7 @@ Groups that were open there are not taken over, whatever had been made of them: 
 nothing that the branch's weights were trained on comes again, and nothing is left out because the run had drawn ahead.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from msgspec.structs import replace
 
@@ -17,13 +17,11 @@ from schemas.errors import InvalidValue, RunNotFound
 from schemas.event import Purpose
 from schemas.groups import GroupRejected
 from schemas.ids import INBOX, TRAIN
-from schemas.prompts import PromptRejected, PromptSubmitted
+from schemas.prompts import PromptRejected, PromptSubmitted, Source
 from schemas.runs import Branched
 from schemas.steps import StepCommitted
-from schemas.subjects import of_type
 from schemas.weights import WeightsPublished
 from slime_events.analysis.model.lookup import LogPart
-from slime_events.analysis.model.records import folded
 from slime_events.core.config.data import DataSettings
 from slime_events.core.run.run_reader import branched_of, open_run
 from slime_events.loop.prompts.draw_stats import DrawStats
@@ -91,18 +89,17 @@ async def _draws(log: Readable, point: Branched, pass_reward: float) -> DrawStat
 
 async def _first(log: Readable, before: Branched | None) -> _Made:
     async for recorded in LogPart(log).of_type(WeightsPublished):
-        event = recorded.envelope.event
-        assert isinstance(event, WeightsPublished)
+        event = cast(WeightsPublished, recorded.envelope.event)
         return _Made(recorded.position, event.digest, before.optimizer_digest if before else "")
     raise RunNotFound(f"run {log.run} has no weight version yet")
 
 
 async def _made(log: Readable, version: int, first: int) -> _Made:
-    committed = folded(log.run, await LogPart(log).last_events(versions=[version])).version(version).committed
+    committed = (await LogPart(log).records(versions=[version])).version(version).committed
     if version > first and committed is not None:
         return _Made(committed.position, committed.event.weights_digest, committed.event.optimizer_digest)
-    newest = await log.last(of_type(log.run, "step.committed"))
-    last = newest.envelope.event.version if newest and isinstance(newest.envelope.event, StepCommitted) else first
+    newest = await LogPart(log).newest(StepCommitted)
+    last = newest.version if newest else first
     raise RunNotFound(f"run {log.run} has no weight version {version}: there are {first} to {last}")
 
 
@@ -124,27 +121,25 @@ async def _prompts(
 async def _drawn(part: LogPart) -> dict[str, dict[int, str | None]]:
     """Group by offset by source; None for a line that could not be used."""
     drawn: dict[str, dict[int, str | None]] = {}
-    for cls in (PromptSubmitted, PromptRejected):
-        async for recorded in part.of_type(cls):
-            event = recorded.envelope.event
-            assert isinstance(event, PromptSubmitted | PromptRejected)
-            group = event.group if isinstance(event, PromptSubmitted) else None
-            trains = event.purpose is Purpose.TRAIN if isinstance(event, PromptSubmitted) else event.dataset == TRAIN
-            # A line that is no row at all has no offset.
-            if trains and event.source.path != INBOX and event.source.offset >= 0:
-                drawn.setdefault(event.source.path, {})[event.source.offset] = group
+
+    def add(source: Source, group: str | None) -> None:
+        if source.path != INBOX and source.offset >= 0:  # a line that is no row at all has no offset
+            drawn.setdefault(source.path, {})[source.offset] = group
+
+    async for prompt in part.events(PromptSubmitted):
+        if prompt.purpose is Purpose.TRAIN:
+            add(prompt.source, prompt.group)
+    async for rejected in part.events(PromptRejected):
+        if rejected.dataset == TRAIN:
+            add(rejected.source, None)
     return drawn
 
 
 async def _finished(part: LogPart, version: int) -> set[str]:
     """Groups that were rejected, or trained by the steps that made the version."""
-    groups: set[str] = set()
-    async for recorded in part.of_type(GroupRejected):
-        groups.add(recorded.envelope.event.entity())
-    async for recorded in part.of_type(BatchSealed):
-        event = recorded.envelope.event
-        assert isinstance(event, BatchSealed)
-        if event.step >= version:
+    groups = {rejected.group async for rejected in part.events(GroupRejected)}
+    async for batch in part.events(BatchSealed):
+        if batch.step >= version:
             break
-        groups.update(event.groups)
+        groups.update(batch.groups)
     return groups

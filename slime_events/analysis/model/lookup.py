@@ -5,8 +5,10 @@ live JetStream log, a memory log and an archive answer from their indexes. Only 
 has to be found among the ids of a run, which reads all events of one type.
 """
 
+import itertools
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar, cast
 
 from schemas.batches import BatchSealed
 from schemas.checkpoints import CheckpointSaved
@@ -24,7 +26,7 @@ from schemas.steps import StepCommitted
 from schemas.subjects import check_token, of_type
 from schemas.turns import TurnRecorded
 from schemas.weights import WeightsActivated, WeightsPublished
-from slime_events.analysis.model.records import Group, Run, Sample, Step, Version
+from slime_events.analysis.model.records import Group, Run, Sample, Step, Version, folded
 from storage.log import Readable, Recorded
 
 SAMPLE_EVENTS = (RolloutRequested, RolloutCompleted, RewardAssigned, RewardFailed)
@@ -42,6 +44,7 @@ AT_ONCE = 32
 
 Wanted = tuple[str, str]
 """Type and entity of an event."""
+E = TypeVar("E", bound=Event)
 
 
 def wanted(classes: Iterable[type[Event]], entities: Iterable[object]) -> list[Wanted]:
@@ -79,15 +82,27 @@ class LogPart:
 
     async def last_of_each(self, wanted: Sequence[Wanted]) -> dict[Wanted, Recorded]:
         """The last event of each (type, entity) that has any, in the order of `wanted`."""
-        subjects = {
-            f"slime.{self.log.run}.{event_type}.{entity}": (event_type, entity) for event_type, entity in wanted
-        }
+        subjects = {f"slime.{self.log.run}.{kind}.{entity}": (kind, entity) for kind, entity in wanted}
         last = await self.log.last_of_each(list(subjects))
         return {key: last[subject] for subject, key in subjects.items() if subject in last and self._has(last[subject])}
 
     async def last_events(self, **of: Iterable[object]) -> list[Recorded]:
         """Those of `record_events`."""
         return list((await self.last_of_each(record_events(**of))).values())  # type: ignore[arg-type]
+
+    async def records(self, **of: Iterable[object]) -> Run:
+        """The records that `last_events` add up to."""
+        return folded(self.log.run, await self.last_events(**of))
+
+    async def newest(self, cls: type[E]) -> E | None:
+        """The last event of one type in the whole log."""
+        last = await self.log.last(of_type(self.log.run, type_of(cls)))
+        return None if last is None else cast(E, last.envelope.event)
+
+    async def events(self, cls: type[E], entity: str = "*") -> AsyncIterator[E]:
+        """All events of one type, as `of_type`."""
+        async for recorded in self.of_type(cls, entity):
+            yield cast(E, recorded.envelope.event)
 
     async def of_type(self, cls: type[Event], entity: str = "*", *, start: int = 1) -> AsyncIterator[Recorded]:
         """All events of one type, or those of them about one entity, in order, from a position on."""
@@ -116,8 +131,8 @@ class LogPart:
         """The first of the steps `first` to `last` whose batch is behind a position: batches are sealed in order."""
         while first < last:
             middle = (first + last) // 2
-            batch = next(iter((await self.last_of_each(wanted((BatchSealed,), [middle]))).values()), None)
-            if batch is not None and batch.position < position:
+            batch = (await self._batches([middle])).get(middle)
+            if batch is not None and batch.sealed.position < position:
                 first = middle + 1
             else:
                 last = middle
@@ -127,11 +142,14 @@ class LogPart:
         """The step within `first` to `last` whose batch has the group."""
         for begin in range(first, last + 1, AT_ONCE):
             steps = range(begin, min(begin + AT_ONCE, last + 1))
-            for recorded in (await self.last_of_each(wanted((BatchSealed,), steps))).values():
-                event = recorded.envelope.event
-                if isinstance(event, BatchSealed) and group in event.groups:
-                    return event.step
+            for step, record in (await self._batches(steps)).items():
+                if group in record.sealed.event.groups:
+                    return step
         return None
+
+    async def _batches(self, steps: Iterable[int]) -> dict[int, Step]:
+        """Those of these steps that are sealed, without what training on them gave."""
+        return folded(self.log.run, (await self.last_of_each(wanted((BatchSealed,), steps))).values()).steps
 
 
 class Lookup:
@@ -143,8 +161,7 @@ class Lookup:
 
     def __init__(self, log: Readable) -> None:
         self.run, self.events = Run(log.run), list[Recorded]()
-        self._log, self._part = log, LogPart(log)
-        self._folded: set[int] = set()
+        self._part, self._folded = LogPart(log), set[int]()
 
     async def sample(self, name: str) -> Sample:
         """A sample with all its events, its group, and the step that trained it. name: an id, or a beginning of one
@@ -205,31 +222,30 @@ class Lookup:
         """The group's own events, and the step whose batch it is in."""
         self._fold(await self._part.about(GROUP_EVENTS, [name]))
         group = self.run.group(name)
-        last = await self._log.last(of_type(self.run.run, type_of(BatchSealed)))
+        last = await self._part.newest(BatchSealed)
         decided = group.verdict.position if group.verdict is not None else 0
         # A run that is trained on another's rollouts has neither their prompts nor verdicts on them.
         if last is not None and (decided or group.prompt is None):
             await self.lifetime()
-            first, newest = self.run.branched.version if self.run.branched else 0, int(last.envelope.event.entity())
+            first, newest = self.run.branched.version if self.run.branched else 0, last.step
             step = await self._part.step_of(name, await self._part.batch_after(decided, first, newest), newest)
             self._fold(await self._part.last_events(steps=[step] if step is not None else []))
         return group
 
     async def _members(self, group: str) -> list[str]:
         """Ids of all samples of a group, in no order."""
-        found: list[str] = []
-        for first in range(0, 1 << 30, AT_ONCE):
+        members: list[str] = []
+        for first in itertools.count(0, AT_ONCE):
             names = [sample_id(group, index) for index in range(first, first + AT_ONCE)]
-            there = await self._those_of(RolloutRequested, names)
-            found += there
-            if len(there) < len(names):
+            members += await self._those_of(RolloutRequested, names)
+            if len(members) < first + AT_ONCE:
                 break
-        number, rollouts = 1, found
+        number, rollouts = 1, members
         while rollouts:  # samples that one rollout gave beside its own
             siblings = await self._those_of(RolloutCompleted, [sibling_id(name, number) for name in rollouts])
             rollouts = [requested_sample(name) for name in siblings]
-            found, number = [*found, *siblings], number + 1
-        return found
+            members, number = [*members, *siblings], number + 1
+        return members
 
     async def _those_of(self, cls: type[Event], names: Sequence[str]) -> list[str]:
         return [entity for _, entity in await self._part.last_of_each(wanted((cls,), names))]
@@ -245,7 +261,7 @@ class Lookup:
         """The only id of the run that begins so: the entities of all events of these types, or groups of batches."""
         from slime_events.core.config.nearest import nearest  # only for what is not there
 
-        events = [recorded.envelope.event for cls in classes async for recorded in self._part.of_type(cls)]
+        events = [event for cls in classes async for event in self._part.events(cls)]
         ids = dict.fromkeys(id_ for event in events for id_ in getattr(event, "groups", (event.entity(),)))
         begun = [name] if name in ids else [id_ for id_ in ids if id_.startswith(name)]
         if len(begun) == 1:
@@ -258,6 +274,6 @@ class Lookup:
         raise RunNotFound(f"no {what} is called {name!r}; {'near: ' + ', '.join(near) if near else 'there is none'}")
 
     async def _no_number(self, what: str, number: int, cls: type[Event]) -> RunNotFound:
-        numbers = [int(one.envelope.event.entity()) async for one in self._part.of_type(cls)]
+        numbers = [int(event.entity()) async for event in self._part.events(cls)]
         there = f"there are {min(numbers)} to {max(numbers)}" if numbers else "there is none yet"
         return RunNotFound(f"run {self.run.run} has no {what} {number}: {there}")
