@@ -15,7 +15,6 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
-from pathlib import PurePosixPath
 
 from slime_events.analysis.lineage.lineage import Group, Kind, Lineage, Sample, Step
 
@@ -101,16 +100,6 @@ def heading(answer: Lineage) -> str:
     return f"{asked.kind.value} {asked.value} of run {answer.run}{back}"
 
 
-def source_of(group: Group) -> str:
-    """`train.jsonl:960`, or `inbox:key`."""
-    return f"{file_of(group)}:{group.source.line or group.source.key}".rstrip(":")
-
-
-def file_of(group: Group) -> str:
-    """The name of its file."""
-    return PurePosixPath(group.source.path).name or group.source.path
-
-
 def rows_of(answer: Lineage) -> tuple[Row, ...]:
     """The rows of an answer, the oldest steps first."""
     groups = {(group.run, group.group): group for group in answer.groups}
@@ -143,7 +132,7 @@ def _step_row(step: Step, groups: Sequence[Group], samples: dict[tuple[str, str]
     for group in groups:
         own = samples.get((group.run, group.group), [])
         mean = _mean(own)
-        cells.append(Cell(mean, f"{group.group}, {source_of(group)}\n{len(own)} samples, {_reward(mean)}"))
+        cells.append(Cell(mean, f"{group.group}, {group.file_line}\n{len(own)} samples, {_reward(mean)}"))
     title = f"{_step_title(step)}\nbatch {step.batch_digest[:12]}"
     return Row(f"step {step.step}", title, tuple(cells), _files(groups), _target(step))
 
@@ -155,7 +144,7 @@ def _steps_row(steps: Sequence[Step], groups: Sequence[Group]) -> Row:
 
 
 def _group_row(group: Group, samples: Sequence[Sample], steps: dict[int, Step]) -> Row:
-    mean, label = _mean(samples), source_of(group)
+    mean, label = _mean(samples), group.file_line
     title = f"{group.group}, {label}\n{len(samples)} samples, {_reward(mean)}\n{group.text[:300]}"
     cells = tuple(Cell(_mean([sample]), sample_title(sample)) for sample in samples)
     return Row(label, title, cells, _files([group]), _target(steps.get(group.step) if group.step is not None else None))
@@ -191,7 +180,7 @@ def sample_title(sample: Sample) -> str:
 
 
 def _files(groups: Iterable[Group]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(map(file_of, groups)))
+    return tuple(dict.fromkeys(group.file for group in groups))
 
 
 def _target(step: Step | None) -> str:

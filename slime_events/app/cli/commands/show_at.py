@@ -11,8 +11,8 @@ from slime_events.analysis.timetravel.log_position import AtPosition, parse_posi
 from slime_events.analysis.timetravel.moment import Moment
 from slime_events.analysis.timetravel.timeline import Timeline
 from slime_events.analysis.timetravel.view import difference, facts_of, look_ahead
-from slime_events.app.cli.render.event_line import event_line, figures_text
-from slime_events.app.cli.render.text import clock, duration, fields, moment, shorten, table
+from slime_events.app.cli.render.event_line import event_line
+from slime_events.app.cli.render.text import clock, duration, fields, figures_text, moment, shorten, table
 from slime_events.app.launch.run_status import RunStatus, read_status
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.core.state.run import RunPhase
