@@ -22,8 +22,8 @@ from slime_events.core.state.run import RunState
 from storage.event_block import EventBlock
 from storage.log import Recorded
 
-VERSION = 2
-"""Raised with every change of `Context` or of what is folded into it."""
+VERSION = 3
+"""Raised with every change of `Context`, of what is folded into it, or of the index over stored moments."""
 KEPT = 400
 """Decisions that are remembered: some steps of a large batch."""
 
@@ -58,14 +58,14 @@ class Context(msgspec.Struct, kw_only=True):
 
     def apply_all(self, first: int, events: Sequence[FoldedEvent]) -> None:
         """Fold in consecutive events or their short forms, from position `first` on."""
-        times = [told.at for told in events]
+        times = [event.at for event in events]
         self.at, self.latest_at = times[-1], max(self.latest_at, *times)
         if first == 1:
             self.first_at = times[0]
-        for position, told in enumerate(events, first):
-            handler = _HANDLERS.get(type(told.event))
-            if handler is not None and (decided := handler(self, told.event)) is not None:
-                self.decisions.append(Decision(position, told.at, type_of(told.event), *decided))
+        for position, event in enumerate(events, first):
+            handler = _HANDLERS.get(type(event.event))
+            if handler is not None and (decided := handler(self, event.event)) is not None:
+                self.decisions.append(Decision(position, event.at, type_of(event.event), *decided))
                 if len(self.decisions) >= 2 * KEPT:  # now and then the old ones are forgotten
                     del self.decisions[:-KEPT]
 
@@ -93,13 +93,12 @@ class Moment:
         self.context.apply_all(recorded.position, (recorded.envelope,))
         self.last = recorded
 
-    def apply_all(self, block: EventBlock) -> Sequence[FoldedEvent]:
-        """Fold many events in, and return them. `last` is not known afterwards."""
+    def apply_all(self, block: EventBlock) -> None:
+        """Fold many events in. `last` is not known afterwards."""
         events = list(itertools.chain.from_iterable(read_partial_events(block.arrays, block.first, decisions=True)))
         apply_all(self.state, [events], block.chain.hex())
         self.context.apply_all(block.first, events)
         self.before, self.last = block.before.hex(), None
-        return events
 
 
 Decided = tuple[str, str, dict[str, float]]

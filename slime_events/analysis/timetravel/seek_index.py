@@ -1,6 +1,6 @@
 """`SeekIndex`: moments of a run stored every so many events, so that any other is near one of them.
 
-<folder>/index.seek               where they are, their times, and where each step was committed
+<folder>/index.seek               where they are, and their times
 <folder>/<position>.seek          one of them: a snapshot of the state, and its context
 
 Only a cache. Without one, or with one of another history or other rules, a fold from position 1 makes it anew.
@@ -45,30 +45,22 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Index(msgspec.Struct, kw_only=True):
-    """steps: the position at which each was committed, in order, up to the last mark. first_at: of the first event."""
+    """The stored moments of a run, in order."""
 
     run: str
     fold: int = FOLD
     version: int = VERSION
-    first_at: int = 0
     marks: list[Mark] = []
-    steps: list[tuple[int, int]] = []
 
     def before(self, position: int) -> Mark | None:
         """The last mark before a position, so that at least one event is folded on the way there."""
-        place = bisect.bisect_left(self.marks, position, key=lambda mark: mark.position)
-        return self.marks[place - 1] if place else None
+        index = bisect.bisect_left(self.marks, position, key=lambda mark: mark.position)
+        return self.marks[index - 1] if index else None
 
     def before_time(self, at: int) -> Mark | None:
         """The last mark up to which no event is later than `at`."""
-        place = bisect.bisect_right(self.marks, at, key=lambda mark: mark.latest_at)
-        return self.marks[place - 1] if place else None
-
-    def commit_of(self, step: int) -> int | None:
-        """The position of its step.committed, where that is before the last mark."""
-        place = bisect.bisect_left(self.steps, (step, 0))
-        known = place < len(self.steps) and self.steps[place][0] == step
-        return self.steps[place][1] if known else None
+        index = bisect.bisect_right(self.marks, at, key=lambda mark: mark.latest_at)
+        return self.marks[index - 1] if index else None
 
 
 class SeekIndex:
@@ -106,7 +98,6 @@ class SeekIndex:
         state, context = moment.state, moment.context
         point = SeekPoint(fold=FOLD, before=moment.before, state=state, context=context)
         packed = pack(msgspec.msgpack.encode(point))
-        self.index.first_at = context.first_at
         self.index.marks.append(Mark(state.events, state.chain, context.latest_at))
         if not self._write(_name(state.events), packed):
             self._packed[state.events] = packed
