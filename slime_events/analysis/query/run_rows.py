@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -20,11 +21,10 @@ _FEW = 4
 """Up to so many types of events each is read by its subject, instead of the whole log."""
 
 
-@dataclass(frozen=True, slots=True)
-class TableRows:
+class TableRows(NamedTuple):
     """The rows of one event table: those in Parquet files, then those in memory."""
 
-    files: tuple[Path, ...]
+    files: list[Path]
     table: pa.Table
 
 
@@ -54,8 +54,6 @@ class Part:
     def where(self, table: str) -> str:
         """A condition of SQL on the rows of an event table."""
         conditions = [] if self.end is None else [f"position <= {self.end}"]
-        if not self.has(table):
-            conditions.append("false")
         if self.first_later is not None and table in _STEPS:
             conditions.append(f"step < {self.first_later}")
         return f" WHERE {' AND '.join(conditions)}" if conditions else ""
@@ -77,55 +75,36 @@ class RunRows:
         self._cache = cache
         self._tails: dict[str, _Tail] = {}
         self._reader: ArchiveReader | None = None
-        self._looked = False
-
-    @property
-    def run(self) -> str:
-        """Its name."""
-        return self.opened.run
 
     async def load(self, names: Collection[str]) -> dict[str, TableRows]:
         """The rows of these event tables up to the log's end. Raises as the log and the archive do."""
-        if not names:
-            return {}
         end = await self.opened.log.position()
         end = end if self.part.end is None else min(end, self.part.end)
-        reader = await self._archive()
+        if not self._tails:  # it is looked for once
+            self._reader = await _archive_of(self.opened)
         tables = [EVENT_TABLES[name] for name in names if self.part.has(name)]
         files: dict[str, list[Path]] = {}
-        if reader is not None:
-            files = await asyncio.to_thread(self._cache.files, reader, tables, self.opened.fetch)
-        await self._read_on(tables, reader.last if reader else 0, end)
-        return {
-            table.name: TableRows(
-                tuple(files.get(table.name, ())), pa.Table.from_batches(self._tails[table.name].batches, table.schema)
-            )
-            for table in tables
-        } | {name: TableRows((), EVENT_TABLES[name].schema.empty_table()) for name in names if not self.part.has(name)}
-
-    async def _archive(self) -> ArchiveReader | None:
-        """The run's archive, looked for once; None where there is none, or it is of another log."""
-        if not self._looked:
-            self._looked = True
-            self._reader = await _archive_of(self.opened)
-        return self._reader
-
-    async def _read_on(self, tables: Sequence[EventTable], archived: int, end: int) -> None:
-        """Read the events after those that each table has already."""
-        together: dict[int, list[EventTable]] = defaultdict(list)
+        if self._reader is not None:
+            files = await asyncio.to_thread(self._cache.files, self._reader, tables, self.opened.fetch)
+        together = defaultdict[int, list[EventTable]](list)
         for table in tables:
-            tail = self._tails.setdefault(table.name, _Tail(end=archived))
+            tail = self._tails.setdefault(table.name, _Tail(end=self._reader.last if self._reader else 0))
             together[tail.end].append(table)
         for begun, some in together.items():
             if begun < end:
                 await self._read(some, begun + 1, end)
+        tails = {name: self._tails.get(name, _Tail()).batches for name in names}
+        return {
+            name: TableRows(files.get(name, []), pa.Table.from_batches(batches, EVENT_TABLES[name].schema))
+            for name, batches in tails.items()
+        }
 
     async def _read(self, tables: Sequence[EventTable], start: int, end: int) -> None:
         builder = RowBuilder(
             tables, self.opened.fetch, lambda table, batch: self._tails[table.name].batches.append(batch)
         )
         few = len(builder.types) <= _FEW
-        for subject in [of_type(self.run, one) for one in sorted(builder.types)] if few else [None]:
+        for subject in [of_type(self.opened.run, one) for one in sorted(builder.types)] if few else [None]:
             async for recorded in self.opened.log.read(start, subject):
                 if recorded.position > end:
                     break
