@@ -197,7 +197,7 @@ class _Resolver:
         """versions: see `_versions`. about: the version that was asked about."""
         line, branches = self._ancestry.versions, self._branches
         made = await self._versions(versions)
-        later = () if about is None else line(about + 1, self._newest) + branches.of_version(self._run, about)
+        later = () if about is None else line(about + 1, self._newest) + branches.of_versions({self._run: about})
         return Lineage(
             run=self._run,
             asked=self._asked,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import AsyncIterator, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -15,11 +16,12 @@ from schemas.errors import RunNotFound, SlimeEventsError
 from schemas.runs import Branched
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsPublished
-from slime_events.analysis.model.lookup import LogPart, record_events
+from slime_events.analysis.model.lookup import LogPart, Wanted, record_events
 from slime_events.analysis.model.records import Run, folded
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.run.run_reader import OpenedRun, branched_of, is_archive, open_archive, open_run
 from storage.archive.log import ArchivedLog
+from storage.log import Recorded
 from storage.object_store import ObjectFolder
 
 
@@ -64,12 +66,12 @@ class JoinedRun(msgspec.Struct, frozen=True, kw_only=True):
 class Ancestor(LogPart):
     """One of the runs, with the part of its log that belongs to the ancestry.
 
-    until: its first step that does not; None for the run that was asked for.
+    until: its first step that does not.
     """
 
     opened: OpenedRun
     branched: Branched | None
-    until: int | None = None
+    until: int = sys.maxsize
 
     @property
     def run(self) -> str:
@@ -88,14 +90,12 @@ class Ancestor(LogPart):
 
     def has(self, step: int) -> bool:
         """Whether a step of the ancestry is this run's own."""
-        return step >= self.first_step and (self.until is None or step < self.until)
+        return self.first_step <= step < self.until
 
     async def last_sealed(self) -> int:
         """Its last step within the ancestry that has a batch; below its first where none has."""
         last = await self.newest(BatchSealed)
-        if last is None:
-            return self.first_step - 1
-        return last.step if self.until is None else min(last.step, self.until - 1)
+        return min(last.step, self.until - 1) if last else self.first_step - 1
 
 
 @contextlib.asynccontextmanager
@@ -144,12 +144,12 @@ class Ancestry:
         `ancestor`, and what its log lacks of the runs that it follows. `Entry.run` says whose an event is.
         """
         wanted = record_events(**of)  # type: ignore[arg-type]
-        found = await ancestor.last_of_each(wanted)
-        followed = await self.parent(ancestor) if ancestor.follows else None
-        while followed is not None:
-            found |= await followed.last_of_each([key for key in wanted if key not in found])
-            followed = await self.parent(followed) if followed.follows else None
-        return folded(ancestor.run, (found[key] for key in wanted if key in found))
+        events: dict[Wanted, Recorded] = {}
+        part: Ancestor | None = ancestor
+        while part is not None:
+            events |= await part.last_of_each([key for key in wanted if key not in events])
+            part = await self.parent(part) if part.follows else None
+        return folded(ancestor.run, (events[key] for key in wanted if key in events))
 
     async def of_step(self, step: int) -> Ancestor:
         """The run that made a step."""
@@ -161,7 +161,7 @@ class Ancestry:
     async def of_version(self, run: str, version: int) -> tuple[Ancestor, str]:
         """The run whose log has what `run` calls that version, and the name of the one that made it."""
         for ancestor in self._runs:
-            if ancestor.run == run and ancestor.until is not None and version > ancestor.until:
+            if ancestor.run == run and version > ancestor.until:
                 return ancestor, run
         # A branch repeats the version that it begins with, so its parent is not opened for that one.
         return await self.of_step(version), self.versions(version, version)[0].run
@@ -209,12 +209,7 @@ class Branch:
 
     run: JoinedRun
     newest: int
-    batches: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def join(self) -> int:
-        """The version that it goes on from."""
-        return self.run.version or 0
+    batches: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,10 +225,6 @@ class Branches:
     known: tuple[Branch, ...] = ()
     notes: tuple[str, ...] = ()
 
-    def of_version(self, run: str, version: int) -> tuple[VersionRange, ...]:
-        """Versions that come of one that `run` has made, or that they have in common."""
-        return self._come_of({run: version})
-
     def of_sample(self, run: str, sample: str, into: int | None) -> tuple[VersionRange, ...]:
         """Versions that come of a sample of `run`. into: the version there that it was trained into, if it was."""
         first = {} if into is None else {run: into}
@@ -241,15 +232,15 @@ class Branches:
             step = branch.batches.get(sample)
             if step is not None and branch.run.parent == run:
                 first[branch.run.run] = step + 1
-        return self._come_of(first)
+        return self.of_versions(first)
 
-    def _come_of(self, first: dict[str, int]) -> tuple[VersionRange, ...]:
-        """first: by run, its first version that does."""
+    def of_versions(self, first: Mapping[str, int]) -> tuple[VersionRange, ...]:
+        """Versions that come of these: by run, the first that it has made, or that they have in common."""
         reached = dict(first)
         for branch in self.known:
-            parents = reached.get(branch.run.parent or "")
-            if branch.run.run not in reached and parents is not None and branch.join >= parents:
-                reached[branch.run.run] = branch.join + 1
+            parents, join = reached.get(branch.run.parent or ""), branch.run.version or 0
+            if branch.run.run not in reached and parents is not None and join >= parents:
+                reached[branch.run.run] = join + 1
         return tuple(
             VersionRange(run=branch.run.run, first=reached[branch.run.run], last=branch.newest)
             for branch in self.known
