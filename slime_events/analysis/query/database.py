@@ -12,7 +12,7 @@ from typing import Any
 import duckdb
 
 from schemas.errors import BadQuery
-from slime_events.analysis.query.answer import Answer, bad_query
+from slime_events.analysis.query.answer import query_errors
 from slime_events.analysis.query.event_tables import EVENT_TABLES, LOG
 from slime_events.analysis.query.run_rows import RunRows, TableRows
 from slime_events.analysis.query.tables import TABLES
@@ -68,10 +68,8 @@ def _quiet(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
 
 def one_select(sql: str) -> str:
     """The statement, without what may stand after it. Raises BadQuery where it is not one SELECT."""
-    try:
+    with query_errors(sql):
         statements = duckdb.extract_statements(sql)
-    except duckdb.Error as error:
-        raise bad_query(error, sql) from error
     if len(statements) != 1:
         raise BadQuery(f"give one SELECT, not {len(statements)} statements")
     if statements[0].type != duckdb.StatementType.SELECT:
@@ -88,11 +86,8 @@ def one_select(sql: str) -> str:
 
 def event_tables_of(select: str) -> frozenset[str]:
     """The event tables that a query reads. Raises BadQuery where it names a table or column that does not exist."""
-    with _LOCK:
-        try:
-            ((_, plan),) = _catalogue().execute(f"EXPLAIN (FORMAT JSON)\n{select}").fetchall()
-        except duckdb.Error as error:
-            raise bad_query(error, select, lines_before=1) from error
+    with _LOCK, query_errors(select, lines_before=1):
+        ((_, plan),) = _catalogue().execute(f"EXPLAIN (FORMAT JSON)\n{select}").fetchall()
     return frozenset(_scanned(json.loads(plan)))
 
 
@@ -121,16 +116,13 @@ def _parts_of(table: str) -> frozenset[str]:
     return event_tables_of(f"FROM {table}")
 
 
-def _scanned(plan: Any) -> Iterator[str]:
+def _scanned(plan: list[Any]) -> Iterator[str]:
     """Names of the event tables in a plan."""
-    if isinstance(plan, list):
-        for one in plan:
-            yield from _scanned(one)
-        return
-    table = str(plan.get("extra_info", {}).get("Table", "")).replace('"', "")
-    if table.startswith(f"memory.{LOG}."):
-        yield table.rpartition(".")[2]
-    yield from _scanned(plan.get("children", []))
+    for node in plan:
+        table = str(node.get("extra_info", {}).get("Table", "")).replace('"', "")
+        if table.startswith(f"memory.{LOG}."):
+            yield table.rpartition(".")[2]
+        yield from _scanned(node.get("children", []))
 
 
 def _texts(values: Sequence[str]) -> str:
@@ -139,11 +131,3 @@ def _texts(values: Sequence[str]) -> str:
 
 def _text(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
-
-
-def ask(connection: duckdb.DuckDBPyConnection, select: str) -> Answer:
-    """The query's rows, not yet computed. Raises BadQuery."""
-    try:
-        return Answer(connection.sql(select))
-    except duckdb.Error as error:
-        raise bad_query(error) from error

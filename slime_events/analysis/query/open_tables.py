@@ -13,9 +13,9 @@ from typing import Any, Self, TypeVar
 from schemas.errors import BadQuery, RunNotFound
 from schemas.ids import place_of
 from schemas.runs import Branched
-from slime_events.analysis.query.answer import Answer
+from slime_events.analysis.query.answer import Answer, query_errors
 from slime_events.analysis.query.cache import TableCache
-from slime_events.analysis.query.database import ask, database, event_tables_of, one_select
+from slime_events.analysis.query.database import database, event_tables_of, one_select
 from slime_events.analysis.query.run_rows import Part, RunRows, is_about_rollouts
 from slime_events.core.run.run_folder import RUNS_DIR
 from slime_events.core.run.run_reader import OpenedRun, branched_of, open_parent, open_run
@@ -38,7 +38,9 @@ class RunTables:
         if self._gone is not None and any(map(is_about_rollouts, names)):
             raise self._gone
         loaded = [(run, await run.load(names)) for run in self._runs if names]
-        return ask(await asyncio.to_thread(database, loaded, names), select)
+        connection = await asyncio.to_thread(database, loaded, names)
+        with query_errors():
+            return Answer(connection.sql(select))
 
 
 @contextlib.asynccontextmanager

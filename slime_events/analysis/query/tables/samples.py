@@ -1,6 +1,6 @@
 """Prompts, the groups of samples that answer them, their rewards and verdicts, and what was trained of them."""
 
-from slime_events.analysis.query.table import FLOAT, INT, INTS, JSON, NUMBERS, POSITION, RUN, TEXT, TIME, Column, Table
+from slime_events.analysis.query.table import FLOAT, IN_LOG, INT, INTS, JSON, NUMBERS, RUN, TEXT, TIME, Column, Table
 
 _SAMPLE = Column("sample", TEXT, "t.sample", "the sample")
 
@@ -9,8 +9,7 @@ PROMPTS = Table(
     "A row per prompt that was drawn or sent, which is one per group: an evaluation's questions too.",
     "log.prompt_submitted t",
     (
-        RUN,
-        POSITION,
+        *IN_LOG,
         Column("group_id", TEXT, 't."group"', "the group of samples that answer it"),
         Column("submitted", TIME, 't."time"', "UTC"),
         Column("purpose", TEXT, "t.purpose", "`train` or `eval`"),
@@ -36,8 +35,7 @@ REJECTED_LINES = Table(
     "A row per line of a prompt file that could not be used.",
     "log.prompt_rejected t",
     (
-        RUN,
-        POSITION,
+        *IN_LOG,
         Column("time", TIME, 't."time"', "UTC"),
         Column("dataset", TEXT, "t.dataset", "`train`, or the evaluation's name"),
         Column("source", TEXT, "t.source_path", "file URL"),
@@ -56,8 +54,7 @@ REWARDS = Table(
         SELECT run, position, "time", sample, "group", NULL, grader, grader_digest, NULL, seconds, kind, message
         FROM log.reward_failed) t""",
     (
-        RUN,
-        POSITION,
+        *IN_LOG,
         Column("time", TIME, 't."time"', "UTC"),
         _SAMPLE,
         Column("group_id", TEXT, 't."group"', "its group"),
@@ -120,8 +117,7 @@ TRAINED = Table(
     } u
         LEFT JOIN {_COMMITS} c ON c.run = u.run AND c.step = u.step) t""",
     (
-        RUN,
-        POSITION,
+        *IN_LOG,
         Column("step", INT, "t.step", "the step that trains on it"),
         Column("batch_index", INT, "t.batch_index", "in the batch, from 0"),
         _SAMPLE,
