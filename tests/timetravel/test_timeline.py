@@ -83,14 +83,16 @@ async def test_a_step_is_just_after_its_commit(log: MemoryLog, tmp_path: Path) -
         (LogPosition(Anchor.END, 9), -10),
     ],
 )
-async def test_a_time_is_before_what_was_said_later(log: MemoryLog, place: LogPosition, position: int) -> None:
-    timeline = await Timeline(log, every=EVERY).open()
+async def test_a_time_is_before_what_was_said_later(
+    log: MemoryLog, tmp_path: Path, place: LogPosition, position: int
+) -> None:
+    timeline = await Timeline(log, tmp_path, every=EVERY).open()
     wanted = position if position > 0 else len(log.records) + 1 + position
     assert await timeline.seek(place) == folded(log, wanted)
 
 
-async def test_what_is_not_there(log: MemoryLog) -> None:
-    timeline = await Timeline(log, every=EVERY).open()
+async def test_what_is_not_there(log: MemoryLog, tmp_path: Path) -> None:
+    timeline = await Timeline(log, tmp_path, every=EVERY).open()
     for place in (
         LogPosition(Anchor.POSITION, 0),
         LogPosition(Anchor.POSITION, len(log.records) + 1),
@@ -99,7 +101,7 @@ async def test_what_is_not_there(log: MemoryLog) -> None:
         with pytest.raises(RunNotFound):
             await timeline.seek(place)
     with pytest.raises(RunNotFound, match="is empty"):
-        await Timeline(MemoryLog("drive")).open()
+        await Timeline(MemoryLog("drive"), tmp_path).open()
 
 
 async def test_an_archive_is_entered_at_the_same_moments(log: MemoryLog, tmp_path: Path) -> None:
@@ -110,7 +112,8 @@ async def test_an_archive_is_entered_at_the_same_moments(log: MemoryLog, tmp_pat
             writer.seal()
     writer.close()
     archived = ArchivedLog(ArchiveReader(str(tmp_path), "drive"), "drive")
-    for folder in (tmp_path / "seek", tmp_path / "seek", None):
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "seek", tmp_path / "seek", tmp_path / "file" / "no folder"):
         timeline = await Timeline(archived, folder, every=EVERY).open()
         for position in (1, EVERY + 1, 2 * EVERY, len(log.records)):
             assert await timeline.seek(LogPosition(Anchor.POSITION, position)) == folded(log, position)

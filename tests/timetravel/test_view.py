@@ -20,8 +20,8 @@ CHUNK = next(i for i, event in enumerate(events(), 1) if type(event).__name__ ==
 
 
 @pytest.fixture
-async def timeline() -> Timeline:
-    return await Timeline(await small_run()).open()
+async def timeline(tmp_path: Path) -> Timeline:
+    return await Timeline(await small_run(), tmp_path).open()
 
 
 async def _facts(timeline: Timeline, said: str) -> dict[str, Any]:

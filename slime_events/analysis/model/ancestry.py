@@ -8,6 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -127,7 +128,7 @@ class Ancestry:
                 f"{branched.where}: {error}. Put it, or its archive, back there to look across the join"
             ) from error
         # Rollouts of a run that is followed belong to the ancestry wherever they stand in its log.
-        end = None if branched.follows else branched.position
+        end = sys.maxsize if branched.follows else branched.position
         own = await branched_of(opened.log)
         self._runs.append(Ancestor(opened.log, end, opened=opened, branched=own, until=branched.version))
         return self._runs[-1]
@@ -203,8 +204,7 @@ class Ancestry:
         return tuple(reversed(ranges))
 
 
-@dataclass(frozen=True, slots=True)
-class Branch:
+class Branch(NamedTuple):
     """newest: its newest version. batches: where it is trained on its parent's rollouts, the step of each sample."""
 
     run: JoinedRun
@@ -212,8 +212,7 @@ class Branch:
     batches: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Branches:
+class Branches(NamedTuple):
     """The runs that branched off from a run, and which of their versions come of a version or a sample of it.
 
     A run does not know its branches: they are looked for among its neighbours, in the same folder of runs, or under the

@@ -6,6 +6,7 @@ has to be found among the ids of a run, which reads all events of one type.
 """
 
 import itertools
+import sys
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar, cast
@@ -75,16 +76,16 @@ def record_events(
 
 @dataclass(frozen=True, eq=False)
 class LogPart:
-    """A log up to position `end`; None for all of it."""
+    """A log up to position `end`."""
 
     log: Readable
-    end: int | None = None
+    end: int = sys.maxsize
 
     async def last_of_each(self, wanted: Sequence[Wanted]) -> dict[Wanted, Recorded]:
         """The last event of each (type, entity) that has any, in the order of `wanted`."""
         subjects = {f"slime.{self.log.run}.{kind}.{entity}": (kind, entity) for kind, entity in wanted}
         last = await self.log.last_of_each(list(subjects))
-        return {key: last[subject] for subject, key in subjects.items() if subject in last and self._has(last[subject])}
+        return {key: last[one] for one, key in subjects.items() if one in last and last[one].position <= self.end}
 
     async def last_events(self, **of: Iterable[object]) -> list[Recorded]:
         """Those of `record_events`."""
@@ -107,7 +108,7 @@ class LogPart:
     async def of_type(self, cls: type[Event], entity: str = "*", *, start: int = 1) -> AsyncIterator[Recorded]:
         """All events of one type, or those of them about one entity, in order, from a position on."""
         async for recorded in self.log.read(start, f"slime.{self.log.run}.{type_of(cls)}.{entity}"):
-            if not self._has(recorded):
+            if recorded.position > self.end:
                 return
             yield recorded
 
@@ -123,9 +124,6 @@ class LogPart:
             else:
                 events.append(last)
         return sorted(events, key=lambda recorded: recorded.position)
-
-    def _has(self, recorded: Recorded) -> bool:
-        return self.end is None or recorded.position <= self.end
 
     async def batch_after(self, position: int, first: int, last: int) -> int:
         """The first of the steps `first` to `last` whose batch is behind a position: batches are sealed in order."""

@@ -46,13 +46,14 @@ class StepLine(msgspec.Struct, frozen=True, kw_only=True):
     metrics: dict[str, float]
 
 
+AGREES = "logprob_agreement_max"
 AGREEMENT = 1.0
 """Log-prob difference of a token on equal weights that no rounding explains: 1e-5 in float32, some 0.1 in bfloat16."""
 
 
 def disagreement(line: StepLine) -> str | None:
     """A warning where the log-probs of engine and trainer differ by more than rounding explains."""
-    difference = line.metrics.get("logprob_agreement_max", 0.0)
+    difference = line.metrics.get(AGREES, 0.0)
     if difference <= AGREEMENT:
         return None
     return (
@@ -131,19 +132,19 @@ class Progress:
         apply(self.state, recorded)
         event = recorded.envelope.event
         self.time.apply(event, recorded.envelope.at)
-        if isinstance(event, BatchSealed):
-            self._sealed[event.step] = (event, self._mean_length(event))
-        elif isinstance(event, StepCommitted):
-            return self._commit(event)
-        elif isinstance(event, CheckpointSaved):
-            self._saving_s += event.seconds
-        elif isinstance(event, EvalCompleted):
-            self.evals.append(event)
-        elif isinstance(event, WeightsActivated):
-            if not event.returns:
+        match event:
+            case BatchSealed():
+                self._sealed[event.step] = (event, self._mean_length(event))
+            case StepCommitted():
+                return self._commit(event)
+            case CheckpointSaved():
+                self._saving_s += event.seconds
+            case EvalCompleted():
+                self.evals.append(event)
+            case WeightsActivated(returns=False):
                 self.activation_lags.append(event.lag)
-        elif isinstance(event, WorkerJoined):
-            self.workers.append(event)
+            case WorkerJoined():
+                self.workers.append(event)
         return None
 
     def _commit(self, event: StepCommitted) -> StepLine:
@@ -207,9 +208,7 @@ class Progress:
         """The run's figures. steps: committed in all, those before a branch's beginning included."""
         rewards = [line.reward for line in self.steps]
         few = WINDOW if len(rewards) >= 2 * WINDOW else 1
-        differences = [
-            line.metrics["logprob_agreement_max"] for line in self.steps if "logprob_agreement_max" in line.metrics
-        ]
+        differences = [line.metrics[AGREES] for line in self.steps if AGREES in line.metrics]
         seconds = [line.seconds for line in self.steps[1:]] or [line.seconds for line in self.steps]
         return {
             "run": self.state.run,

@@ -5,7 +5,7 @@
 another digest.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from schemas.errors import LogDamaged
 from schemas.runs import RunFinished
@@ -14,8 +14,7 @@ from slime_events.core.state.run import FOLD, RunState, state_digest
 from storage.log import Readable, Recorded
 
 
-@dataclass(frozen=True, slots=True)
-class Verified:
+class Verified(NamedTuple):
     """events, digest: of the state that the last run.finished names. position: of the last event in the log."""
 
     run: str

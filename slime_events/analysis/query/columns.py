@@ -12,8 +12,7 @@ import itertools
 import operator
 import types
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 import pyarrow as pa
@@ -26,8 +25,7 @@ Pack = Callable[[list[Any]], pa.Array]
 _SCALARS: dict[Any, pa.DataType] = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
 
 
-@dataclass(frozen=True, slots=True)
-class ArrowColumn:
+class ArrowColumn(NamedTuple):
     """One column. get: its value in a row; pack: many values to Arrow."""
 
     name: str

@@ -64,18 +64,16 @@ class Index(msgspec.Struct, kw_only=True):
 
 
 class SeekIndex:
-    """The index of `run` in a folder; None: in memory only. What cannot be written is kept in memory."""
+    """The index of `run` in a folder. What cannot be written is kept in memory."""
 
-    def __init__(self, run: str, folder: Path | None) -> None:
+    def __init__(self, run: str, folder: Path) -> None:
         self._folder = folder
         self._packed: dict[int, bytes] = {}
         self.index = self._load(run) or Index(run=run)
 
     def _load(self, run: str) -> Index | None:
-        if self._folder is None:
-            return None
         try:
-            index = unpack(Path(self._folder, _INDEX).read_bytes(), Index)
+            index = unpack((self._folder / _INDEX).read_bytes(), Index)
         except OSError:
             return None
         if isinstance(index, Unusable) or index.version != VERSION or index.run != run:
@@ -87,7 +85,7 @@ class SeekIndex:
         """The stored point, if it is whole and the one that the index means."""
         packed = self._packed.get(mark.position)
         try:
-            stored = packed or Path(self._folder or "", _name(mark.position)).read_bytes()
+            stored = packed or (self._folder / _name(mark.position)).read_bytes()
         except OSError:
             return None
         point = unpack(stored, SeekPoint)
@@ -111,8 +109,6 @@ class SeekIndex:
         self.index = Index(run=self.index.run)
 
     def _write(self, name: str, packed: bytes) -> bool:
-        if self._folder is None:
-            return False
         try:
             ObjectFolder(str(self._folder)).replace(name, packed)
         except StorageError as error:  # a folder that is read-only or full: this time it is kept in memory

@@ -24,9 +24,9 @@ Stop = Callable[[Recorded], bool]
 
 
 class Timeline:
-    """log: live, finished or archived. folder: where its seek index is kept; None: in memory. end: last position."""
+    """log: live, finished or archived. folder: where its seek index is kept. end: last position."""
 
-    def __init__(self, log: Readable, folder: Path | None = None, *, every: int = EVERY) -> None:
+    def __init__(self, log: Readable, folder: Path, *, every: int = EVERY) -> None:
         self._log, self._every = log, every
         self._seek = SeekIndex(log.run, folder)
         self.end = 0
