@@ -52,7 +52,7 @@ def database(loaded: Loaded, names: Collection[str]) -> duckdb.DuckDBPyConnectio
 
 def _rows(connection: duckdb.DuckDBPyConnection, run: RunRows, name: str, stored: TableRows) -> Iterator[str]:
     """SELECTs of one event table of one run: from files, then from memory."""
-    depth, tail = run.part.depth, run.part.where(name)
+    depth, tail = run.depth, run.where(name)
     head = f"SELECT {_text(run.opened.run)} AS run, {depth} AS depth, * FROM"
     if stored.files:
         yield f"{head} read_parquet({_texts(list(map(str, stored.files)))}){tail}"

@@ -12,13 +12,13 @@ from typing import Any, Self, TypeVar
 
 from schemas.errors import BadQuery, RunNotFound
 from schemas.ids import place_of
-from schemas.runs import Branched
+from slime_events.analysis.model.ancestry import open_ancestry
 from slime_events.analysis.query.answer import Answer, query_errors
 from slime_events.analysis.query.cache import TableCache
 from slime_events.analysis.query.database import database, event_tables_of, one_select
-from slime_events.analysis.query.run_rows import Part, RunRows, is_about_rollouts
+from slime_events.analysis.query.run_rows import RunRows, is_about_rollouts
 from slime_events.core.run.run_folder import RUNS_DIR
-from slime_events.core.run.run_reader import OpenedRun, branched_of, open_parent, open_run
+from slime_events.core.run.run_reader import OpenedRun, open_run
 
 
 class RunTables:
@@ -52,31 +52,20 @@ async def tables_of(
 
     cache: folder of Parquet tables of archives; by default one of this user's. Raises RunNotFound, StorageError.
     """
-    kept = TableCache(cache)
-    runs = [RunRows(opened, kept)]
-    async with contextlib.AsyncExitStack() as parents:
-        branched = await branched_of(opened.log)
-        gone = None
-        while branched is not None and (with_parent or branched.follows):
-            try:
-                parent = await parents.enter_async_context(open_parent(branched))
-            except RunNotFound as error:
-                if with_parent:
-                    raise
-                gone = error
-                break
-            runs.append(RunRows(parent, kept, _part(branched, len(runs), with_parent=with_parent)))
-            if not with_parent:
-                break
-            branched = await branched_of(parent.log)
+    kept, gone = TableCache(cache), None
+    async with open_ancestry(opened) as ancestry:
+        own = ancestry.own
+        runs = [RunRows(own, kept)]
+        try:
+            parent = await ancestry.parent(own) if with_parent or own.follows else None
+            while parent is not None:
+                runs.append(RunRows(parent, kept, len(runs), only_rollouts=not with_parent))
+                parent = await ancestry.parent(parent) if with_parent else None
+        except RunNotFound as error:
+            if with_parent:
+                raise
+            gone = error
         yield RunTables(runs, gone)
-
-
-def _part(branched: Branched, depth: int, *, with_parent: bool) -> Part:
-    """What of its parent's log is of a run: its past, and all the rollouts that it follows."""
-    if branched.follows and not with_parent:
-        return Part(depth, only_rollouts=True)
-    return Part(depth, None if branched.follows else branched.position, branched.version)
 
 
 _SAMPLES = 'SELECT "group", sample FROM log.rollout_requested UNION SELECT "group", sample FROM log.rollout_completed'

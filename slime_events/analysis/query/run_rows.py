@@ -1,6 +1,7 @@
 """`RunRows`: the rows of one run's event tables: from its archive as kept Parquet files, then from its log."""
 
 import asyncio
+import sys
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ import pyarrow as pa
 
 from schemas.errors import StorageError
 from schemas.subjects import of_type
+from slime_events.analysis.model.ancestry import Ancestor
 from slime_events.analysis.query.cache import TableCache
 from slime_events.analysis.query.event_tables import EVENT_TABLES, EventTable, RowBuilder
 from slime_events.core.run.run_reader import OpenedRun
@@ -34,31 +36,6 @@ class _Tail:
     end: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """The part of a run's log that a query reads. depth: 0 for the queried run, 1 for its parent, and so on.
-    end: the last position, None for all. first_later: the first step of the run after it, though this run may have
-    sealed a batch of it before `end`. only_rollouts: prompts, rollouts, rewards and verdicts alone, of a run that
-    another one follows.
-    """
-
-    depth: int = 0
-    end: int | None = None
-    first_later: int | None = None
-    only_rollouts: bool = False
-
-    def has(self, table: str) -> bool:
-        """Whether any row of this event table is read."""
-        return not self.only_rollouts or is_about_rollouts(table)
-
-    def where(self, table: str) -> str:
-        """A condition of SQL on the rows of an event table."""
-        conditions = [] if self.end is None else [f"position <= {self.end}"]
-        if self.first_later is not None and table in _STEPS:
-            conditions.append(f"step < {self.first_later}")
-        return f" WHERE {' AND '.join(conditions)}" if conditions else ""
-
-
 _STEPS = ("batch_sealed", "step_claimed", "step_committed")
 
 
@@ -68,21 +45,29 @@ def is_about_rollouts(table: str) -> bool:
 
 
 class RunRows:
-    """Event tables of a part of a run's log."""
+    """Event tables of a part of a run's log. depth: 0 for the queried run, 1 for its parent, and so on. only_rollouts:
+    prompts, rollouts, rewards and verdicts alone, of a run that another one follows.
+    """
 
-    def __init__(self, opened: OpenedRun, cache: TableCache, part: Part | None = None) -> None:
-        self.opened, self.part = opened, part or Part()
-        self._cache = cache
+    def __init__(self, part: Ancestor, cache: TableCache, depth: int = 0, *, only_rollouts: bool = False) -> None:
+        self.opened, self.depth = part.opened, depth
+        self._part, self._cache, self._only_rollouts = part, cache, only_rollouts
         self._tails: dict[str, _Tail] = {}
         self._reader: ArchiveReader | None = None
 
+    def where(self, table: str) -> str:
+        """A condition of SQL on the rows of an event table: a run may have sealed a batch that is not the part's."""
+        conditions = [f"position <= {self._part.end}"] if self._part.end < sys.maxsize else []
+        if self._part.until < sys.maxsize and table in _STEPS:
+            conditions.append(f"step < {self._part.until}")
+        return f" WHERE {' AND '.join(conditions)}" if conditions else ""
+
     async def load(self, names: Collection[str]) -> dict[str, TableRows]:
         """The rows of these event tables up to the log's end. Raises as the log and the archive do."""
-        end = await self.opened.log.position()
-        end = end if self.part.end is None else min(end, self.part.end)
+        end = min(await self.opened.log.position(), self._part.end)
         if not self._tails:  # it is looked for once
             self._reader = await _archive_of(self.opened)
-        tables = [EVENT_TABLES[name] for name in names if self.part.has(name)]
+        tables = [EVENT_TABLES[name] for name in names if not self._only_rollouts or is_about_rollouts(name)]
         files: dict[str, list[Path]] = {}
         if self._reader is not None:
             files = await asyncio.to_thread(self._cache.files, self._reader, tables, self.opened.fetch)
