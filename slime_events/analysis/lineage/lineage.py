@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from schemas.event import Purpose
+from schemas.event import Event, Purpose
 from schemas.groups import GroupAccepted, GroupRejected
 from schemas.prompts import Source
 from schemas.rewards import RewardAssigned, RewardFailed
@@ -101,22 +101,18 @@ class Step(Element, frozen=True, kw_only=True):
     @classmethod
     def of(cls, record: model.Step) -> Step:
         """Of a sealed step."""
-        batch, committed = record.sealed.event, record.committed.event if record.committed else None
+        sealed, committed = record.sealed, record.committed
         return cls(
             step=record.step,
-            run=record.sealed.run,
+            run=sealed.run,
             parent=record.step,
             version=record.step + 1,
-            groups=batch.groups,
-            samples=batch.samples,
-            rewards=batch.raw_rewards,
-            oldest_version=batch.oldest_version,
-            batch_digest=batch.digest,
-            sealed_at=record.sealed.at,
-            committed_at=record.committed.at if record.committed else None,
-            weights_digest=committed.weights_digest if committed else None,
-            optimizer_digest=committed.optimizer_digest if committed else None,
-            tokens=committed.tokens if committed else None,
+            rewards=sealed.event.raw_rewards,
+            batch_digest=sealed.event.digest,
+            sealed_at=sealed.at,
+            committed_at=committed.at if committed else None,
+            **_same(sealed.event, "groups", "samples", "oldest_version"),
+            **_same(committed.event if committed else None, "weights_digest", "optimizer_digest", "tokens"),
         )
 
     @property
@@ -145,11 +141,8 @@ class Decision(Element, frozen=True, kw_only=True):
             accepted=isinstance(verdict, GroupAccepted),
             run=entry.run,
             at=entry.at,
-            filter=verdict.filter,
-            filter_digest=verdict.filter_digest,
-            reason=verdict.reason,
             cause=None if isinstance(verdict, GroupAccepted) else verdict.cause.value,
-            figures=verdict.figures,
+            **_same(verdict, "filter", "filter_digest", "reason", "figures"),
         )
 
 
@@ -172,19 +165,13 @@ class Group(Element, frozen=True, kw_only=True):
     def of(cls, record: model.Group, samples: tuple[str, ...], step: int | None) -> Group:
         """Of a group whose prompt is there."""
         assert record.prompt is not None
-        prompt = record.prompt.event
         return cls(
-            group=record.group,
             run=record.prompt.run,
-            dataset=prompt.dataset,
-            purpose=prompt.purpose,
-            source=prompt.source,
-            text=prompt.text,
-            label=prompt.label,
             submitted_at=record.prompt.at,
             samples=samples,
             decision=Decision.of(record.verdict) if record.verdict else None,
             step=step,
+            **_same(record.prompt.event, "group", "dataset", "purpose", "source", "text", "label"),
         )
 
     @property
@@ -289,14 +276,12 @@ class Sample(Element, frozen=True, kw_only=True):
             seed=request.event.seed if request else None,
             attempts=request.event.attempt + 1 if request else 0,
             length=done.length if done else max((span.end for span in spans), default=0),
-            stop=done.stop if done else None,
-            digest=done.digest if done else None,
             spans=spans,
             made_by=() if done and done.origin else tuple(sorted({span.version for span in spans})),
-            mask=Mask.of(loss_mask(done, fetch)) if done else None,
+            mask=Mask.of(mask_of(done, fetch)) if done else None,
             reward=Reward.of(record.reward.event) if record.reward else None,
-            origin=done.origin if done else None,
             prompt=done.prompt_text if done and done.prompt else None,
+            **_same(done, "stop", "digest", "origin"),
             **trained,
         )
 
@@ -335,6 +320,11 @@ class Lineage(Element, frozen=True, kw_only=True):
         return not joins or version <= min(joins)
 
 
-def loss_mask(done: RolloutCompleted, fetch: Fetch) -> npt.NDArray[np.int8]:
+def _same(event: Event | None, *names: str) -> dict[str, Any]:
+    """Fields that a part has under the names of an event; none before there is one."""
+    return {} if event is None else {name: getattr(event, name) for name in names}
+
+
+def mask_of(done: RolloutCompleted, fetch: Fetch) -> npt.NDArray[np.int8]:
     """int8 [response], 1 = trained on."""
     return np.ones(done.length, np.int8) if done.loss_mask is None else fetch(done.loss_mask)

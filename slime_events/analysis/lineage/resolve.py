@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -18,17 +17,7 @@ from schemas.ids import INBOX, group_of, sample_id
 from schemas.prompts import PromptSubmitted, Source
 from schemas.rollouts import RolloutProgressed, WeightSpan
 from slime_events.analysis import model
-from slime_events.analysis.lineage.lineage import (
-    Advantage,
-    Asked,
-    Group,
-    Kind,
-    Lineage,
-    Sample,
-    Step,
-    Version,
-    loss_mask,
-)
+from slime_events.analysis.lineage.lineage import Advantage, Asked, Group, Kind, Lineage, Sample, Step, Version, mask_of
 from slime_events.analysis.model.advantages import has_kl_penalty, sample_advantages
 from slime_events.analysis.model.ancestry import Ancestor, Ancestry, Branches, find_branches, open_ancestry
 from slime_events.analysis.model.lookup import wanted
@@ -38,11 +27,9 @@ from slime_events.core.trajectory import merge_spans
 
 NEWEST = "newest"
 """The value of a question about the newest version that there is."""
-NOT_IN_A_BATCH = "in no batch of this lineage"
 
 
-@dataclass(frozen=True, slots=True)
-class SourceLine:
+class SourceLine(NamedTuple):
     """path: of a file, its name, or its URL; `inbox` for what was sent. line: from 1, or the key that was sent with it;
     None for all.
     """
@@ -57,9 +44,6 @@ class SourceLine:
         if colon and (line.isdigit() or path == INBOX):
             return cls(path, line)
         return cls(text)
-
-    def __str__(self) -> str:
-        return self.path if self.line is None else f"{self.path}:{self.line}"
 
     def matches(self, source: Source) -> bool:
         """Whether a prompt of that source is meant: the whole path, or the end of it from a / on."""
@@ -154,7 +138,7 @@ class _Resolver:
             groups[ancestor] = [prompt.group async for prompt in prompts if source.matches(prompt.source)]
         if not any(groups.values()):
             raise RunNotFound(
-                f"no prompt of run {self._run} came from {source}: `slime-events query {self._run} "
+                f"no prompt of run {self._run} came from {self._asked.value}: `slime-events query {self._run} "
                 '"SELECT DISTINCT source FROM prompts"` lists what they came from'
             )
         for origin, names in groups.items():
@@ -188,7 +172,7 @@ class _Resolver:
         touched = {(sample.run, version) for sample in self._samples for version in sample.made_by}
         touched |= {(self._run, one.trained_into) for one in self._samples if one.trained_into is not None}
         self._steps = list({step.step: step for step in sorted(self._steps, key=lambda step: step.step)}.values())
-        notes = [f"{group.group}: {NOT_IN_A_BATCH}" for group in self._groups if group.step is None]
+        notes = [f"{group.group}: in no batch of this lineage" for group in self._groups if group.step is None]
         return await self._answer(sorted(touched), None, notes)
 
     async def _answer(
@@ -271,7 +255,7 @@ class _Resolver:
         rewards = dict(zip(batch.samples, batch.rewards, strict=True))
         advantages = make_advantages(
             [
-                (name, reward, loss_mask(record.completed.event, ancestor.opened.fetch))
+                (name, reward, mask_of(record.completed.event, ancestor.opened.fetch))
                 for name, reward in rewards.items()
                 if (whitened or name in names) and (record := run.samples.get(name)) and record.completed
             ],

@@ -8,7 +8,7 @@ Groups that were open there are not taken over, whatever had been made of them: 
 nothing that the branch's weights were trained on comes again, and nothing is left out because the run had drawn ahead.
 """
 
-from typing import NamedTuple, cast
+from typing import cast
 
 from msgspec.structs import replace
 
@@ -27,13 +27,8 @@ from slime_events.core.run.run_reader import branched_of, open_run
 from slime_events.loop.prompts.draw_stats import DrawStats
 from storage.log import Readable
 
-
-class _Made(NamedTuple):
-    """A version: where it was recorded first, and the trainer's digests. No optimizer digest before the first step."""
-
-    position: int
-    weights: str
-    optimizer: str
+Made = tuple[int, str, str]
+"""A version: where it was recorded first, and the trainer's digests of weights and optimizer ("": no step before)."""
 
 
 async def read_point(log: Readable, version: int, where: str, *, fresh_optimizer: bool = False) -> Branched:
@@ -48,20 +43,20 @@ async def read_point(log: Readable, version: int, where: str, *, fresh_optimizer
             f"version {version} was made by run {before.run}, which {log.run} branched off from at version {first}: "
             f"branch off from {before.where}"
         )
-    made = await _first(log, before) if version == first else await _made(log, version, first)
+    position, weights, optimizer = await (_first(log, before) if version == first else _made(log, version, first))
     if before and before.follows:  # it draws no prompts: those of the run that it follows, at that version there
         async with open_run(before.where) as followed:
             point = await read_point(followed.log, version, before.where)
         cursors, passed = point.cursors, point.passed
     else:
-        cursors, passed = await _prompts(LogPart(log, made.position), version, before)
+        cursors, passed = await _prompts(LogPart(log, position), version, before)
     return Branched(
         run=log.run,
         where=where,
-        position=made.position,
+        position=position,
         version=version,
-        weights_digest=made.weights,
-        optimizer_digest="" if fresh_optimizer else made.optimizer,
+        weights_digest=weights,
+        optimizer_digest="" if fresh_optimizer else optimizer,
         cursors=cursors,
         passed=passed,
     )
@@ -87,17 +82,17 @@ async def _draws(log: Readable, point: Branched, pass_reward: float) -> DrawStat
     return draws
 
 
-async def _first(log: Readable, before: Branched | None) -> _Made:
+async def _first(log: Readable, before: Branched | None) -> Made:
     async for recorded in LogPart(log).of_type(WeightsPublished):
         event = cast(WeightsPublished, recorded.envelope.event)
-        return _Made(recorded.position, event.digest, before.optimizer_digest if before else "")
+        return recorded.position, event.digest, before.optimizer_digest if before else ""
     raise RunNotFound(f"run {log.run} has no weight version yet")
 
 
-async def _made(log: Readable, version: int, first: int) -> _Made:
+async def _made(log: Readable, version: int, first: int) -> Made:
     committed = (await LogPart(log).records(versions=[version])).version(version).committed
     if version > first and committed is not None:
-        return _Made(committed.position, committed.event.weights_digest, committed.event.optimizer_digest)
+        return committed.position, committed.event.weights_digest, committed.event.optimizer_digest
     newest = await LogPart(log).newest(StepCommitted)
     last = newest.version if newest else first
     raise RunNotFound(f"run {log.run} has no weight version {version}: there are {first} to {last}")

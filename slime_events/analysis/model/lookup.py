@@ -5,6 +5,7 @@ live JetStream log, a memory log and an archive answer from their indexes. Only 
 has to be found among the ids of a run, which reads all events of one type.
 """
 
+import contextlib
 import itertools
 import sys
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -249,11 +250,9 @@ class Lookup:
         return [entity for _, entity in await self._part.last_of_each(wanted((cls,), names))]
 
     async def _has(self, cls: type[Event], entity: str) -> bool:
-        try:
-            check_token(entity, "id")
-        except InvalidSubject:
-            return False
-        return bool(await self._those_of(cls, [entity]))
+        with contextlib.suppress(InvalidSubject):
+            return bool(await self._those_of(cls, [check_token(entity, "id")]))
+        return False
 
     async def _find(self, name: str, classes: tuple[type[Event], ...], what: str) -> str:
         """The only id of the run that begins so: the entities of all events of these types, or groups of batches."""

@@ -88,7 +88,11 @@ class WorkingTime:
     def apply(self, event: Event, at: int) -> None:
         """Take in the next event of the log."""
         if isinstance(event, RunStarted | RunResumed):
-            self._begin(event, at)
+            if isinstance(event, RunStarted):
+                self._follows = event.branched is not None and event.branched.follows
+            self._generates, self._trains, self.startup = self._follows, False, None
+            self._since = self.last = at
+            self.lives += 1
             return
         passed = max(0, at - self.last) if self.lives else 0
         self.last += passed
@@ -101,13 +105,6 @@ class WorkingTime:
         self._trains |= is_trainer or isinstance(event, WeightsPublished | StepClaimed | StepCommitted)
         if self._generates and self._trains and self.startup is None:
             self.startup = self.last - self._since
-
-    def _begin(self, event: RunStarted | RunResumed, at: int) -> None:
-        if isinstance(event, RunStarted):
-            self._follows = event.branched is not None and event.branched.follows
-        self._generates, self._trains, self.startup = self._follows, False, None
-        self._since = self.last = at
-        self.lives += 1
 
 
 class Progress:

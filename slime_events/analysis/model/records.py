@@ -144,9 +144,7 @@ class Run:
     first_at: int = 0
     last_at: int = 0
     requested: int = 0
-    lifetime: list[Entry[RunStarted] | Entry[RunResumed] | Entry[RunFinished] | Entry[RunFailed]] = field(
-        default_factory=list
-    )
+    lifetime: list[Entry[RunStarted | RunResumed | RunFinished | RunFailed]] = field(default_factory=list)
     groups: dict[str, Group] = field(default_factory=dict)
     samples: dict[str, Sample] = field(default_factory=dict)
     steps: dict[int, Step] = field(default_factory=dict)

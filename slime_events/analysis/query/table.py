@@ -15,11 +15,6 @@ class Column(NamedTuple):
     sql: str
     description: str
 
-    @property
-    def selected(self) -> str:
-        """The column as a view selects it."""
-        return f'CAST({self.sql} AS {self.type}) AS "{self.name}"'
-
 
 class Table(NamedTuple):
     """source: what stands after FROM, over event tables and tables before this one."""
@@ -32,7 +27,7 @@ class Table(NamedTuple):
     @property
     def view(self) -> str:
         """The statement that makes it."""
-        selected = ",\n".join(column.selected for column in self.columns)
+        selected = ",\n".join(f'CAST({one.sql} AS {one.type}) AS "{one.name}"' for one in self.columns)
         return f"CREATE VIEW {self.name} AS SELECT\n{selected}\nFROM {self.source}"
 
 

@@ -105,15 +105,10 @@ Decided = tuple[str, str, dict[str, float]]
 """Of a decision: about what, why, on which figures."""
 
 
-def _resumed(context: Context, event: RunResumed) -> Decided:
+def _started(context: Context, event: RunStarted | RunResumed) -> Decided:
     context.starts.append(event)
     context.engines, context.workers = {}, {}
-    return "run", f"incarnation {event.incarnation}", {}
-
-
-def _started(context: Context, event: RunStarted) -> Decided:
-    context.starts.append(event)
-    return "run", "", {}
+    return "run", f"incarnation {event.incarnation}" if isinstance(event, RunResumed) else "", {}
 
 
 def _taken(context: Context, event: RolloutProgressed | TurnBegun) -> None:
@@ -162,7 +157,7 @@ def _lost(context: Context, event: WorkerLost) -> None:
 
 _HANDLERS: dict[type, Callable[[Context, Any], Decided | None]] = {
     RunStarted: _started,
-    RunResumed: _resumed,
+    RunResumed: _started,
     RunFinished: lambda _, event: ("run", event.reason.value, _figures(event, "steps", "events")),
     RunFailed: lambda _, event: ("run", f"{event.role}: {event.reason}", {}),
     RolloutProgressed: _taken,

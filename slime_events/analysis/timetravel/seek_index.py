@@ -16,7 +16,6 @@ from schemas.errors import StorageError
 from slime_events.analysis.timetravel.moment import VERSION, Context, Moment
 from slime_events.core.state.run import FOLD
 from slime_events.core.state.snapshot import Snapshot, Unusable, pack, unpack
-from storage.log import Recorded
 from storage.object_store import ObjectFolder
 
 log = logging.getLogger(__name__)
@@ -30,10 +29,6 @@ class SeekPoint(Snapshot, frozen=True, kw_only=True):
     """A moment as it is stored."""
 
     context: Context
-
-    def moment(self, last: Recorded) -> Moment:
-        """The moment, to go on from. last: the record at its position."""
-        return Moment(self.state, self.context, self.before, last)
 
 
 class Mark(msgspec.Struct, frozen=True, array_like=True):
@@ -103,10 +98,6 @@ class SeekIndex:
     def save(self) -> None:
         """Store the index. Points that no stored index names do no harm."""
         self._write(_INDEX, pack(msgspec.msgpack.encode(self.index)))
-
-    def forget(self) -> None:
-        """Start again: it is of another history."""
-        self.index = Index(run=self.index.run)
 
     def _write(self, name: str, packed: bytes) -> bool:
         try:

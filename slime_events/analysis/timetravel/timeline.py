@@ -42,7 +42,7 @@ class Timeline:
         marks = self._seek.index.marks
         moment = await self._fold(marks[-1], lambda recorded: True) if marks else self._beginning()
         if not moment.position:
-            self._seek.forget()
+            marks.clear()  # they are of another history
         behind = self.end - moment.position
         if behind >= self._every:
             on_index(behind)
@@ -115,7 +115,7 @@ class Timeline:
                 if point is not None and recorded.position == point.position:
                     if not point.is_followed_by(recorded.data):
                         break  # the log has another history
-                    moment = point.moment(recorded)
+                    moment = Moment(point.state, point.context, point.before, recorded)
                     continue
                 if recorded.position > self.end or stop(recorded):
                     return moment

@@ -73,7 +73,6 @@ SPANS = Table(
     ),
 )
 
-
 WORKERS = Table(
     "workers",
     "A row per process that joined the run.",

@@ -68,7 +68,6 @@ REWARDS = Table(
     ),
 )
 
-
 _SPAN_VERSIONS = "list_transform(t.spans, lambda x: x.version)"
 
 
@@ -101,7 +100,6 @@ _VERDICTS = _about_samples(
 )
 
 _COMMITS = """(SELECT run, step, version, "time" FROM log.step_committed)"""
-
 
 TRAINED = Table(
     "trained",

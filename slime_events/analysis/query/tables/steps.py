@@ -33,7 +33,6 @@ STEPS = Table(
     ),
 )
 
-
 VERSIONS = Table(
     "versions",
     "A row per weight version.",
@@ -88,7 +87,6 @@ CHECKPOINTS = Table(
         Column("seconds", FLOAT, "t.seconds", "of saving, s"),
     ),
 )
-
 
 EVALS = Table(
     "evals",
