@@ -294,11 +294,12 @@ def colour(value: float | None, scale: tuple[float, float]) -> str:
 
 def _legend(scale: tuple[float, float], y: float) -> list[str]:
     low, high = scale
-    drawn = [_text(CELLS_X, y, f"reward {low:g}", "small")]
-    for number in range(40):
-        value = low + (high - low) * number / 39
-        drawn.append(_rect(CELLS_X + 70 + number * 4, y - 9, 4, 10, colour(value, scale), f"{value:.3g}"))
-    return [*drawn, _text(CELLS_X + 236, y, f"{high:g}", "small")]
+    values = enumerate(low + (high - low) * number / 39 for number in range(40))
+    return [
+        _text(CELLS_X, y, f"reward {low:g}", "small"),
+        *(_rect(CELLS_X + 70 + n * 4, y - 9, 4, 10, colour(value, scale), f"{value:.3g}") for n, value in values),
+        _text(CELLS_X + 236, y, f"{high:g}", "small"),
+    ]
 
 
 def _box(x: float, y: float, width: float, name: str, title: str) -> list[str]:

@@ -297,9 +297,8 @@ def _members(ancestor: Ancestor, group: model.Group) -> tuple[str, ...]:
     """The group's samples, or those that it may have."""
     if group.verdict is not None and group.verdict.event.samples:
         return group.verdict.event.samples
-    settings, count = ancestor.opened.settings, ancestor.opened.settings.rollout.n_samples_per_prompt
-    if group.prompt is not None and group.prompt.event.purpose is Purpose.EVAL:
-        count = settings.evaluation.n_samples_per_eval_prompt
+    settings, is_eval = ancestor.opened.settings, group.prompt and group.prompt.event.purpose is Purpose.EVAL
+    count = settings.evaluation.n_samples_per_eval_prompt if is_eval else settings.rollout.n_samples_per_prompt
     return tuple(sample_id(group.group, index) for index in range(count))
 
 

@@ -263,14 +263,12 @@ async def find_branches(opened: OpenedRun) -> Branches:
     parents, known = [LogPart(opened.log)], list[Branch]()
     for parent in parents:  # each branch becomes one
         for part, where, branched in joined.values():
-            if branched.run == parent.log.run and branched.weights_digest == await _digest(parent, branched.version):
-                parents.append(part)
-                known.append(await _branch(part, where, branched))
+            if branched.run == parent.log.run:
+                begun = (await parent.records(versions=[branched.version])).version(branched.version)
+                if begun.digest == branched.weights_digest:
+                    parents.append(part)
+                    known.append(await _branch(part, where, branched))
     return Branches(tuple(known), tuple(notes))
-
-
-async def _digest(part: LogPart, version: int) -> str | None:
-    return (await part.records(versions=[version])).version(version).digest
 
 
 def _neighbours(opened: OpenedRun) -> list[Path | str]:

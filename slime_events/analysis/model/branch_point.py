@@ -37,13 +37,12 @@ async def read_point(log: Readable, version: int, where: str, *, fresh_optimizer
     run it branched off from has.
     """
     before = await branched_of(log)
-    first = before.version if before else 0
-    if before and version < first:
+    if before and version < before.version:
         raise InvalidValue(
-            f"version {version} was made by run {before.run}, which {log.run} branched off from at version {first}: "
-            f"branch off from {before.where}"
+            f"version {version} was made by run {before.run}, which {log.run} branched off from at version "
+            f"{before.version}: branch off from {before.where}"
         )
-    position, weights, optimizer = await (_first(log, before) if version == first else _made(log, version, first))
+    position, weights, optimizer = await _made(log, version, before)
     if before and before.follows:  # it draws no prompts: those of the run that it follows, at that version there
         async with open_run(before.where) as followed:
             point = await read_point(followed.log, version, before.where)
@@ -82,18 +81,17 @@ async def _draws(log: Readable, point: Branched, pass_reward: float) -> DrawStat
     return draws
 
 
-async def _first(log: Readable, before: Branched | None) -> Made:
-    async for recorded in LogPart(log).of_type(WeightsPublished):
-        event = cast(WeightsPublished, recorded.envelope.event)
-        return recorded.position, event.digest, before.optimizer_digest if before else ""
-    raise RunNotFound(f"run {log.run} has no weight version yet")
-
-
-async def _made(log: Readable, version: int, first: int) -> Made:
-    committed = (await LogPart(log).records(versions=[version])).version(version).committed
-    if version > first and committed is not None:
+async def _made(log: Readable, version: int, before: Branched | None) -> Made:
+    part, first = LogPart(log), before.version if before else 0
+    if version == first:
+        async for recorded in part.of_type(WeightsPublished):
+            event = cast(WeightsPublished, recorded.envelope.event)
+            return recorded.position, event.digest, before.optimizer_digest if before else ""
+        raise RunNotFound(f"run {log.run} has no weight version yet")
+    committed = (await part.records(versions=[version])).version(version).committed
+    if committed is not None:
         return committed.position, committed.event.weights_digest, committed.event.optimizer_digest
-    newest = await LogPart(log).newest(StepCommitted)
+    newest = await part.newest(StepCommitted)
     last = newest.version if newest else first
     raise RunNotFound(f"run {log.run} has no weight version {version}: there are {first} to {last}")
 

@@ -119,10 +119,8 @@ class Progress:
         self.time = WorkingTime()
         self._sealed: dict[int, tuple[BatchSealed, float]] = {}
         self._saving_s = 0.0
-        self._worked_at_commit = 0
-        self._tokens_at_commit = 0
+        self._worked_at_commit = self._tokens_at_commit = self._warmed_up = 0
         self._recent: deque[float] = deque(maxlen=10)
-        self._warmed_up = 0
 
     def apply(self, recorded: Recorded) -> StepLine | None:
         """Fold one event in; the step's line where it committed one."""

@@ -119,11 +119,9 @@ def _make(reader: ArchiveReader, bundle: list[SegmentManifest], paths: dict[Even
         temps, writers = {}, {}
         for table, path in paths.items():
             path.parent.mkdir(parents=True, exist_ok=True)
-            temps[table.name] = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-            open_files.callback(temps[table.name].unlink, missing_ok=True)
-            writers[table.name] = open_files.enter_context(
-                pq.ParquetWriter(temps[table.name], table.schema, compression="zstd")
-            )
+            temp = temps[table.name] = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+            open_files.callback(temp.unlink, missing_ok=True)
+            writers[table.name] = open_files.enter_context(pq.ParquetWriter(temp, table.schema, compression="zstd"))
         builder = RowBuilder(list(paths), fetch, lambda table, batch: writers[table.name].write_batch(batch))
         for segment in bundle:
             for record in reader.records_of(segment):

@@ -4,7 +4,6 @@ import asyncio
 import sys
 from collections import defaultdict
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,12 +29,6 @@ class TableRows(NamedTuple):
     table: pa.Table
 
 
-@dataclass(slots=True)
-class _Tail:
-    batches: list[pa.RecordBatch] = field(default_factory=list)
-    end: int = 0
-
-
 _STEPS = ("batch_sealed", "step_claimed", "step_committed")
 
 
@@ -52,8 +45,9 @@ class RunRows:
     def __init__(self, part: Ancestor, cache: TableCache, depth: int = 0, *, only_rollouts: bool = False) -> None:
         self.opened, self.depth = part.opened, depth
         self._part, self._cache, self._only_rollouts = part, cache, only_rollouts
-        self._tails: dict[str, _Tail] = {}
         self._reader: ArchiveReader | None = None
+        self._batches = defaultdict[str, list[pa.RecordBatch]](list)
+        self._ends: dict[str, int] = {}
 
     def where(self, table: str) -> str:
         """A condition of SQL on the rows of an event table: a run may have sealed a batch that is not the part's."""
@@ -65,7 +59,7 @@ class RunRows:
     async def load(self, names: Collection[str]) -> dict[str, TableRows]:
         """The rows of these event tables up to the log's end. Raises as the log and the archive do."""
         end = min(await self.opened.log.position(), self._part.end)
-        if not self._tails:  # it is looked for once
+        if not self._ends:  # it is looked for once
             self._reader = await _archive_of(self.opened)
         tables = [EVENT_TABLES[name] for name in names if not self._only_rollouts or is_about_rollouts(name)]
         files: dict[str, list[Path]] = {}
@@ -73,21 +67,17 @@ class RunRows:
             files = await asyncio.to_thread(self._cache.files, self._reader, tables, self.opened.fetch)
         together = defaultdict[int, list[EventTable]](list)
         for table in tables:
-            tail = self._tails.setdefault(table.name, _Tail(end=self._reader.last if self._reader else 0))
-            together[tail.end].append(table)
+            together[self._ends.setdefault(table.name, self._reader.last if self._reader else 0)].append(table)
         for begun, some in together.items():
             if begun < end:
                 await self._read(some, begun + 1, end)
-        tails = {name: self._tails.get(name, _Tail()).batches for name in names}
         return {
-            name: TableRows(files.get(name, []), pa.Table.from_batches(batches, EVENT_TABLES[name].schema))
-            for name, batches in tails.items()
+            name: TableRows(files.get(name, []), pa.Table.from_batches(self._batches[name], EVENT_TABLES[name].schema))
+            for name in names
         }
 
     async def _read(self, tables: Sequence[EventTable], start: int, end: int) -> None:
-        builder = RowBuilder(
-            tables, self.opened.fetch, lambda table, batch: self._tails[table.name].batches.append(batch)
-        )
+        builder = RowBuilder(tables, self.opened.fetch, lambda table, batch: self._batches[table.name].append(batch))
         few = len(builder.types) <= _FEW
         for subject in [of_type(self.opened.run, one) for one in sorted(builder.types)] if few else [None]:
             async for recorded in self.opened.log.read(start, subject):
@@ -98,8 +88,7 @@ class RunRows:
                 if builder.full:
                     await asyncio.to_thread(builder.flush)
         await asyncio.to_thread(builder.flush)
-        for table in tables:
-            self._tails[table.name].end = end
+        self._ends |= {table.name: end for table in tables}
 
 
 async def _archive_of(opened: OpenedRun) -> ArchiveReader | None:

@@ -9,7 +9,6 @@ from schemas.errors import InvalidValue
 
 _RELATIVE = re.compile(r"([+-])(\d+(?:\.\d+)?)s")
 _STEP = re.compile(r"step:(\d+)")
-NANOS = 1_000_000_000
 FORMS = "SEQ (12345), TIME (2026-11-21T15:25:40, +30s after the start, -90s before the end) or step:N"
 
 
@@ -37,7 +36,7 @@ def parse_position(text: str) -> LogPosition:
     if match := _STEP.fullmatch(text):
         return LogPosition(Anchor.STEP, int(match[1]))
     if match := _RELATIVE.fullmatch(text):
-        return LogPosition(Anchor.START if match[1] == "+" else Anchor.END, round(float(match[2]) * NANOS))
+        return LogPosition(Anchor.START if match[1] == "+" else Anchor.END, round(float(match[2]) * 1e9))
     try:
         time = datetime.datetime.fromisoformat(text)
     except ValueError:

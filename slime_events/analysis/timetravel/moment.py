@@ -111,10 +111,6 @@ def _started(context: Context, event: RunStarted | RunResumed) -> Decided:
     return "run", f"incarnation {event.incarnation}" if isinstance(event, RunResumed) else "", {}
 
 
-def _taken(context: Context, event: RolloutProgressed | TurnBegun) -> None:
-    context.engines[event.sample] = event.engine
-
-
 def _let_go(context: Context, *samples: str) -> None:
     for sample in samples:
         context.engines.pop(sample, None)
@@ -131,7 +127,7 @@ def _by(path: str, reason: str) -> str:
 
 def _sealed(context: Context, event: BatchSealed) -> Decided:
     figures: dict[str, float] = {"groups": len(event.groups), "samples": len(event.samples)}
-    figures |= _figures(event, "oldest_version")
+    figures["oldest_version"] = event.oldest_version
     if event.raw_rewards:
         figures["reward"] = sum(event.raw_rewards) / len(event.raw_rewards)
     return f"step {event.step}", "suspends rollouts under way" if event.suspends else "", figures
@@ -146,10 +142,6 @@ def _figures(event: Event, *names: str) -> dict[str, float]:
     return {name: getattr(event, name) for name in names}
 
 
-def _joined(context: Context, event: WorkerJoined) -> None:
-    context.workers[event.worker] = event.role
-
-
 def _lost(context: Context, event: WorkerLost) -> None:
     context.workers.pop(event.worker, None)
     context.engines = {sample: engine for sample, engine in context.engines.items() if engine != event.worker}
@@ -160,8 +152,8 @@ _HANDLERS: dict[type, Callable[[Context, Any], Decided | None]] = {
     RunResumed: _started,
     RunFinished: lambda _, event: ("run", event.reason.value, _figures(event, "steps", "events")),
     RunFailed: lambda _, event: ("run", f"{event.role}: {event.reason}", {}),
-    RolloutProgressed: _taken,
-    TurnBegun: _taken,
+    RolloutProgressed: lambda context, event: context.engines.update({event.sample: event.engine}),
+    TurnBegun: lambda context, event: context.engines.update({event.sample: event.engine}),
     RolloutSuspended: lambda context, event: _let_go(context, event.sample),
     RolloutFailed: lambda context, event: _let_go(context, event.sample),
     RolloutCompleted: lambda context, event: _let_go(context, event.rollout or event.sample),
@@ -170,7 +162,7 @@ _HANDLERS: dict[type, Callable[[Context, Any], Decided | None]] = {
     BatchSealed: _sealed,
     StepCommitted: _committed,
     EvalCompleted: lambda _, event: (event.dataset, "", _figures(event, "version", "mean", "samples", "failed")),
-    WorkerJoined: _joined,
+    WorkerJoined: lambda context, event: context.workers.update({event.worker: event.role}),
     WorkerLost: _lost,
 }
 _HANDLERS |= {short: _HANDLERS[kind] for kind, short in PARTIAL_EVENTS.items() if kind in _HANDLERS}

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 EVERY = 5_000
 """Events from one to the next: what a seek may have to fold."""
-_INDEX = "index.seek"
+_INDEX, _POINT = "index.seek", "{:012d}.seek"
 
 
 class SeekPoint(Snapshot, frozen=True, kw_only=True):
@@ -80,7 +80,7 @@ class SeekIndex:
         """The stored point, if it is whole and the one that the index means."""
         packed = self._packed.get(mark.position)
         try:
-            stored = packed or (self._folder / _name(mark.position)).read_bytes()
+            stored = packed or (self._folder / _POINT.format(mark.position)).read_bytes()
         except OSError:
             return None
         point = unpack(stored, SeekPoint)
@@ -92,7 +92,7 @@ class SeekIndex:
         point = SeekPoint(fold=FOLD, before=moment.before, state=state, context=context)
         packed = pack(msgspec.msgpack.encode(point))
         self.index.marks.append(Mark(state.events, state.chain, context.latest_at))
-        if not self._write(_name(state.events), packed):
+        if not self._write(_POINT.format(state.events), packed):
             self._packed[state.events] = packed
 
     def save(self) -> None:
@@ -106,7 +106,3 @@ class SeekIndex:
             log.info("%s is not kept: %s", name, error)
             return False
         return True
-
-
-def _name(position: int) -> str:
-    return f"{position:012d}.seek"

@@ -19,9 +19,6 @@ from slime_events.core.state.run import RunState
 from storage.event_block import HasEventBlocks
 from storage.log import Readable, Recorded
 
-Stop = Callable[[Recorded], bool]
-"""Whether to stop before this event."""
-
 
 class Timeline:
     """log: live, finished or archived. folder: where its seek index is kept. end: last position."""
@@ -40,7 +37,7 @@ class Timeline:
         if not self.end:
             raise RunNotFound(f"the log of run {self._log.run} is empty: there is no event yet to look at")
         marks = self._seek.index.marks
-        moment = await self._fold(marks[-1], lambda recorded: True) if marks else self._beginning()
+        moment = await self._fold(marks[-1] if marks else None, lambda recorded: True)
         if not moment.position:
             marks.clear()  # they are of another history
         behind = self.end - moment.position
@@ -56,20 +53,17 @@ class Timeline:
             async with contextlib.aclosing(log.event_blocks(start, chain, self._every)) as blocks:
                 async for block in blocks:
                     moment.apply_all(block)
-                    self._mark(moment)
+                    if not moment.position % self._every:
+                        self._seek.add(moment)
         else:
             async with contextlib.aclosing(log.read(start)) as read:  # type: ignore[type-var]
                 async for recorded in read:
                     moment.apply(recorded)
-                    self._mark(moment)
+                    if not moment.position % self._every:
+                        self._seek.add(moment)
                     if recorded.position == self.end:
                         break
         self._seek.save()
-
-    def _mark(self, moment: Moment) -> None:
-        """Store the moment where one is due."""
-        if not moment.position % self._every:
-            self._seek.add(moment)
 
     async def seek(self, position: LogPosition) -> Moment:
         """The run at that position. Raises RunNotFound where the log has none such."""
@@ -106,10 +100,10 @@ class Timeline:
         async with contextlib.aclosing(self._log.read(position)) as read:  # type: ignore[type-var]
             return await anext(read)
 
-    async def _fold(self, mark: Mark | None, stop: Stop) -> Moment:
-        """From the point of a mark, or from the beginning where none is right, up to where it is to stop."""
+    async def _fold(self, mark: Mark | None, stop: Callable[[Recorded], bool]) -> Moment:
+        """From the point of a mark, or from the beginning where none is right, to before the event to stop at."""
         point = None if mark is None else self._seek.point(mark)
-        moment = self._beginning()
+        moment = Moment(RunState(run=self._log.run))
         async with contextlib.aclosing(self._log.read(point.position if point else 1)) as read:  # type: ignore[type-var]
             async for recorded in read:
                 if point is not None and recorded.position == point.position:
@@ -123,6 +117,3 @@ class Timeline:
         if point is not None and not moment.position:
             return await self._fold(None, stop)
         return moment
-
-    def _beginning(self) -> Moment:
-        return Moment(RunState(run=self._log.run))
