@@ -27,9 +27,6 @@ from slime_events.core.run.run_reader import branched_of, open_run
 from slime_events.loop.prompts.draw_stats import DrawStats
 from storage.log import Readable
 
-Made = tuple[int, str, str]
-"""A version: where it was recorded first, and the trainer's digests of weights and optimizer ("": no step before)."""
-
 
 async def read_point(log: Readable, version: int, where: str, *, fresh_optimizer: bool = False) -> Branched:
     """Where a branch from `version` begins. where: what the run is opened with. fresh_optimizer: the branch's optimizer
@@ -81,7 +78,8 @@ async def _draws(log: Readable, point: Branched, pass_reward: float) -> DrawStat
     return draws
 
 
-async def _made(log: Readable, version: int, before: Branched | None) -> Made:
+async def _made(log: Readable, version: int, before: Branched | None) -> tuple[int, str, str]:
+    """Where it was recorded first, and the trainer's digests of weights and optimizer ("" before the first step)."""
     part, first = LogPart(log), before.version if before else 0
     if version == first:
         async for recorded in part.of_type(WeightsPublished):

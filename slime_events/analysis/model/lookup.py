@@ -120,10 +120,8 @@ class LogPart:
         """
         events: list[Recorded] = []
         for (event_type, entity), last in (await self.last_of_each(wanted(classes, entities))).items():
-            if (cls := BY_TYPE[event_type]) in RECURRING:
-                events += [recorded async for recorded in self.of_type(cls, entity)]
-            else:
-                events.append(last)
+            recurs = (cls := BY_TYPE[event_type]) in RECURRING
+            events += [recorded async for recorded in self.of_type(cls, entity)] if recurs else [last]
         return sorted(events, key=lambda recorded: recorded.position)
 
     async def batch_after(self, position: int, first: int, last: int) -> int:

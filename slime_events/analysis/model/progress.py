@@ -195,9 +195,7 @@ class Progress:
 
     def eta_s(self, steps: int) -> float | None:
         """Seconds to go until `steps` are committed (those of a branch's parent among them), by the last ten."""
-        if not self._recent:
-            return None
-        return statistics.fmean(self._recent) * (steps - self.state.steps)
+        return statistics.fmean(self._recent) * (steps - self.state.steps) if self._recent else None
 
     def summary(self) -> dict[str, Any]:
         """The run's figures. steps: committed in all, those before a branch's beginning included."""

@@ -72,8 +72,7 @@ def _compare(state: RunState, finished: RunFinished, position: int) -> RunFinish
             f"run {state.run} was folded by rules {finished.fold}, this version folds by rules {FOLD}: all "
             f"{state.events} events are there and fit, the digest cannot be compared"
         )
-    digest = state_digest(state)
-    if digest != finished.state_digest:
+    if (digest := state_digest(state)) != finished.state_digest:
         raise LogDamaged(
             f"run {state.run}: {state.events} events fold to state {digest}, and the live run ended with "
             f"{finished.state_digest}: an event was changed or replaced"

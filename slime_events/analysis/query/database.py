@@ -30,9 +30,10 @@ Loaded = Sequence[tuple[RunRows, Mapping[str, TableRows]]]
 
 def database(loaded: Loaded, names: Collection[str]) -> duckdb.DuckDBPyConnection:
     """A database in memory of these event tables, and of the tables made of them. Without names: the catalogue."""
+    connection = duckdb.connect(config=_SETTINGS) if names else _catalogue().cursor()
+    connection.execute("SET enable_progress_bar = false")  # it would stand among the rows
     if not names:
-        return _quiet(_catalogue().cursor())
-    connection = _quiet(duckdb.connect(config=_SETTINGS))
+        return connection
     connection.execute(f"CREATE SCHEMA {LOG}")
     files: list[str] = []
     for name in names:
@@ -58,12 +59,6 @@ def _rows(connection: duckdb.DuckDBPyConnection, run: RunRows, name: str, stored
         yield f"{head} read_parquet({_texts(list(map(str, stored.files)))}){tail}"
     connection.register(f"tail_{name}_{depth}", stored.table)
     yield f"{head} tail_{name}_{depth}{tail}"
-
-
-def _quiet(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
-    """Without a progress bar, which would stand among the rows."""
-    connection.execute("SET enable_progress_bar = false")
-    return connection
 
 
 def one_select(sql: str) -> str:

@@ -78,9 +78,8 @@ class SeekIndex:
 
     def point(self, mark: Mark) -> SeekPoint | None:
         """The stored point, if it is whole and the one that the index means."""
-        packed = self._packed.get(mark.position)
         try:
-            stored = packed or (self._folder / _POINT.format(mark.position)).read_bytes()
+            stored = self._packed.get(mark.position) or (self._folder / _POINT.format(mark.position)).read_bytes()
         except OSError:
             return None
         point = unpack(stored, SeekPoint)
