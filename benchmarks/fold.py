@@ -14,7 +14,7 @@ from typing import TypeVar
 from benchmarks.figure import Better, Figure
 from benchmarks.kept_log import RUN, fill_archive, fill_log
 from benchmarks.long_log import PER_STEP
-from slime_events.analysis.timetravel.log_position import AtPosition
+from slime_events.analysis.timetravel.log_position import Anchor, LogPosition
 from slime_events.analysis.timetravel.seek_index import EVERY
 from slime_events.analysis.timetravel.timeline import Timeline
 from slime_events.core.state.run import state_digest
@@ -61,7 +61,7 @@ async def _of(name: str, log: Readable, folder: Path, target: float) -> tuple[st
     timeline, indexing = await _timed(Timeline(log, folder).open())
     seeks = []
     for position in random.Random(SEED).choices(range(1, events + 1), k=SEEKS):
-        moment, took = await _timed(timeline.seek(AtPosition(position)))
+        moment, took = await _timed(timeline.seek(LogPosition(Anchor.POSITION, position)))
         if moment.position != position:
             raise AssertionError(f"position {position} was asked for, {moment.position} was entered")
         seeks.append(took)

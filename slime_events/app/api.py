@@ -110,7 +110,7 @@ def open_run(
     with_parent: of a branch, SQL sees the runs it branched from too. cache: folder of Parquet tables of archives; by
     default one of this user's. Raises RunNotFound, StorageError, ConfigError. Without `with`, call `close` in the end.
     """
-    return OpenRun(str(run), runs_dir, with_parent=with_parent, cache=cache)
+    return OpenRun(str(run), runs_dir=runs_dir, with_parent=with_parent, cache=cache)
 
 
 class OpenRun(OpenTables):

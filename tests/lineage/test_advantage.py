@@ -10,7 +10,7 @@ import torch
 
 from slime_events.algorithms.advantages import compute_advantages
 from slime_events.algorithms.estimators import ESTIMATORS
-from slime_events.analysis.lineage.collect import make_advantages
+from slime_events.analysis.lineage.resolve import make_advantages
 from slime_events.analysis.model.advantages import sample_advantages
 from slime_events.core.config.algorithm import AlgorithmSettings
 

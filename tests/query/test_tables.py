@@ -17,12 +17,12 @@ from schemas.runs import RunStarted
 from schemas.steps import StepCommitted
 from schemas.weights import WeightsActivated, WeightsPublished
 from slime_events.analysis.query import RunTables, tables_of
-from slime_events.analysis.query.document import tables_page
 from slime_events.analysis.query.tables import TABLES
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_reader import OpenedRun
 from tests.cli.small_run import GROUPS, REJECTED, RUN, write
 from tests.lineage.opened import opened, small
+from tools.tables_page import tables_page
 
 DOCS = Path(__file__).parents[2] / "docs"
 

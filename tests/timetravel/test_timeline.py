@@ -9,15 +9,7 @@ import pytest
 
 from schemas.errors import InvalidValue, RunNotFound
 from schemas.steps import StepCommitted
-from slime_events.analysis.timetravel.log_position import (
-    AfterStep,
-    AtPosition,
-    AtTime,
-    BeforeEnd,
-    FromStart,
-    LogPosition,
-    parse_position,
-)
+from slime_events.analysis.timetravel.log_position import Anchor, LogPosition, parse_position
 from slime_events.analysis.timetravel.moment import Moment
 from slime_events.analysis.timetravel.timeline import Timeline
 from slime_events.core.state.run import RunState
@@ -58,8 +50,8 @@ async def test_every_position_is_the_fold_up_to_there(log: MemoryLog, tmp_path: 
     again = await Timeline(log, tmp_path, every=EVERY).open()
     for position in (1, EVERY - 1, EVERY, EVERY + 1, 2 * EVERY + 7, len(log.records)):
         wanted = folded(log, position)
-        assert await timeline.seek(AtPosition(position)) == wanted
-        assert await again.seek(AtPosition(position)) == wanted
+        assert await timeline.seek(LogPosition(Anchor.POSITION, position)) == wanted
+        assert await again.seek(LogPosition(Anchor.POSITION, position)) == wanted
 
 
 async def test_only_what_is_new_is_folded(log: MemoryLog, tmp_path: Path) -> None:
@@ -74,30 +66,42 @@ async def test_only_what_is_new_is_folded(log: MemoryLog, tmp_path: Path) -> Non
 async def test_a_step_is_just_after_its_commit(log: MemoryLog, tmp_path: Path) -> None:
     timeline = await Timeline(log, tmp_path, every=EVERY).open()
     for step, position in commits(log).items():
-        moment = await timeline.seek(AfterStep(step))
+        moment = await timeline.seek(LogPosition(Anchor.STEP, step))
         assert moment == folded(log, position)
         assert moment.state.version == step + 1
     with pytest.raises(RunNotFound, match="has not committed step 6: 6 are, from 0"):
-        await timeline.seek(AfterStep(6))
+        await timeline.seek(LogPosition(Anchor.STEP, 6))
 
 
 @pytest.mark.parametrize(
     ("place", "position"),
-    [(AtTime(0), 1), (AtTime(EVERY), EVERY + 1), (FromStart(99), 100), (BeforeEnd(0), -1), (BeforeEnd(9), -10)],
+    [
+        (LogPosition(Anchor.TIME, 0), 1),
+        (LogPosition(Anchor.TIME, EVERY), EVERY + 1),
+        (LogPosition(Anchor.START, 99), 100),
+        (LogPosition(Anchor.END, 0), -1),
+        (LogPosition(Anchor.END, 9), -10),
+    ],
 )
-async def test_a_time_is_before_what_was_said_later(log: MemoryLog, place: LogPosition, position: int) -> None:
-    timeline = await Timeline(log, every=EVERY).open()
+async def test_a_time_is_before_what_was_said_later(
+    log: MemoryLog, tmp_path: Path, place: LogPosition, position: int
+) -> None:
+    timeline = await Timeline(log, tmp_path, every=EVERY).open()
     wanted = position if position > 0 else len(log.records) + 1 + position
     assert await timeline.seek(place) == folded(log, wanted)
 
 
-async def test_what_is_not_there(log: MemoryLog) -> None:
-    timeline = await Timeline(log, every=EVERY).open()
-    for place in (AtPosition(0), AtPosition(len(log.records) + 1), AtTime(-1)):
+async def test_what_is_not_there(log: MemoryLog, tmp_path: Path) -> None:
+    timeline = await Timeline(log, tmp_path, every=EVERY).open()
+    for place in (
+        LogPosition(Anchor.POSITION, 0),
+        LogPosition(Anchor.POSITION, len(log.records) + 1),
+        LogPosition(Anchor.TIME, -1),
+    ):
         with pytest.raises(RunNotFound):
             await timeline.seek(place)
     with pytest.raises(RunNotFound, match="is empty"):
-        await Timeline(MemoryLog("drive")).open()
+        await Timeline(MemoryLog("drive"), tmp_path).open()
 
 
 async def test_an_archive_is_entered_at_the_same_moments(log: MemoryLog, tmp_path: Path) -> None:
@@ -108,12 +112,13 @@ async def test_an_archive_is_entered_at_the_same_moments(log: MemoryLog, tmp_pat
             writer.seal()
     writer.close()
     archived = ArchivedLog(ArchiveReader(str(tmp_path), "drive"), "drive")
-    for folder in (tmp_path / "seek", tmp_path / "seek", None):
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "seek", tmp_path / "seek", tmp_path / "file" / "no folder"):
         timeline = await Timeline(archived, folder, every=EVERY).open()
         for position in (1, EVERY + 1, 2 * EVERY, len(log.records)):
-            assert await timeline.seek(AtPosition(position)) == folded(log, position)
+            assert await timeline.seek(LogPosition(Anchor.POSITION, position)) == folded(log, position)
         for step, position in commits(log).items():
-            assert (await timeline.seek(AfterStep(step))).position == position
+            assert (await timeline.seek(LogPosition(Anchor.STEP, step))).position == position
 
 
 @pytest.mark.parametrize("damage", ["points", "index", "gone", "history"])
@@ -135,17 +140,17 @@ async def test_the_index_is_only_a_cache(log: MemoryLog, tmp_path: Path, damage:
                 path.unlink()
     timeline = await Timeline(log, tmp_path, every=EVERY).open()
     for position in (EVERY, 2 * EVERY + 1, len(log.records)):
-        assert await timeline.seek(AtPosition(position)) == folded(log, position)
+        assert await timeline.seek(LogPosition(Anchor.POSITION, position)) == folded(log, position)
 
 
 @pytest.mark.parametrize(
     ("said", "place"),
     [
-        ("12", AtPosition(12)),
-        ("step:3", AfterStep(3)),
-        ("+30s", FromStart(30_000_000_000)),
-        ("-1.5s", BeforeEnd(1_500_000_000)),
-        ("2026-11-21T15:25:40.5+00:00", AtTime(1_795_274_740_500_000_000)),
+        ("12", LogPosition(Anchor.POSITION, 12)),
+        ("step:3", LogPosition(Anchor.STEP, 3)),
+        ("+30s", LogPosition(Anchor.START, 30_000_000_000)),
+        ("-1.5s", LogPosition(Anchor.END, 1_500_000_000)),
+        ("2026-11-21T15:25:40.5+00:00", LogPosition(Anchor.TIME, 1_795_274_740_500_000_000)),
     ],
 )
 def test_places(said: str, place: LogPosition) -> None:

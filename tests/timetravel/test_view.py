@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from schemas.errors import InvalidValue
-from slime_events.analysis.timetravel.log_position import AfterStep, AtPosition, parse_position
+from slime_events.analysis.timetravel.log_position import Anchor, LogPosition, parse_position
 from slime_events.analysis.timetravel.timeline import Timeline
 from slime_events.analysis.timetravel.view import EngineFoundLater, difference, facts_of, look_ahead
 from slime_events.app.cli.main import run_command
@@ -20,8 +20,8 @@ CHUNK = next(i for i, event in enumerate(events(), 1) if type(event).__name__ ==
 
 
 @pytest.fixture
-async def timeline() -> Timeline:
-    return await Timeline(await small_run()).open()
+async def timeline(tmp_path: Path) -> Timeline:
+    return await Timeline(await small_run(), tmp_path).open()
 
 
 async def _facts(timeline: Timeline, said: str) -> dict[str, Any]:
@@ -49,7 +49,7 @@ async def test_an_engine_in_the_midst_of_a_rollout(timeline: Timeline) -> None:
 async def test_what_the_log_said_only_later(timeline: Timeline) -> None:
     log = await small_run()
     request = next(r.position for r in log.records if r.envelope.type == "rollout.requested")
-    moment = await timeline.seek(AtPosition(request))
+    moment = await timeline.seek(LogPosition(Anchor.POSITION, request))
     (queued,) = facts_of(moment, timeline.end)["queued"]
     assert (queued["engine"], queued["begun"]) == (None, False)
     (engine,) = facts_of(moment, timeline.end, await look_ahead(log, moment))["engines"]
@@ -75,7 +75,10 @@ async def test_the_end_waits_for_nothing(timeline: Timeline) -> None:
 
 
 async def test_what_a_step_changed(timeline: Timeline) -> None:
-    was, now = [facts_of(await timeline.seek(place), timeline.end) for place in (AtPosition(CHUNK), AfterStep(1))]
+    was, now = [
+        facts_of(await timeline.seek(place), timeline.end)
+        for place in (LogPosition(Anchor.POSITION, CHUNK), LogPosition(Anchor.STEP, 1))
+    ]
     assert difference(was, now) == difference(now, was), "the earlier is the earlier"
     changed = difference(was, now)
     assert changed["changed"]["version"] == [1, 2]

@@ -14,7 +14,7 @@ from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted, RolloutRequested
 from slime_events.analysis.export.sample import ExportedSample, Fate
-from slime_events.analysis.model.records import HANDLERS, Entry, Run
+from slime_events.analysis.model.records import Entry, Run
 from slime_events.core.trajectory import Fetch, Trajectories, Trajectory
 from slime_events.plugins.sample_view import DecodePrompt, prompt_text
 
@@ -45,7 +45,7 @@ class Samples:
                 return self._done(Fate.EVALUATED, self._evaluated(event), event.version)
         if isinstance(event, _NEEDED):
             # As it is: `Run.apply` drops token arrays, which a prompt of older logs is decoded from.
-            HANDLERS[type(event)](self._run, Entry(event, position, 0, "", self._run.run))
+            self._run.add(Entry(event, position, 0, "", self._run.run))
         return []
 
     def _evaluated(self, event: EvalCompleted) -> list[str]:

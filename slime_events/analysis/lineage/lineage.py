@@ -8,14 +8,24 @@ is `made_by` of a learner's samples, which names versions of the sample's `run`.
 not happened, or is not in the log, is null.
 """
 
+from __future__ import annotations
+
 import enum
+from pathlib import PurePosixPath
+from typing import Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
-from schemas.event import Purpose
+from schemas.event import Event, Purpose
+from schemas.groups import GroupAccepted, GroupRejected
 from schemas.prompts import Source
-from schemas.rollouts import Origin, StopReason, WeightSpan
+from schemas.rewards import RewardAssigned, RewardFailed
+from schemas.rollouts import Origin, RolloutCompleted, StopReason, WeightSpan
+from slime_events.analysis import model
 from slime_events.analysis.model.ancestry import JoinedRun, VersionRange
+from slime_events.core.trajectory import Fetch
 
 
 class Kind(enum.StrEnum):
@@ -51,6 +61,20 @@ class Version(Element, frozen=True, kw_only=True):
     url: str | None = None
     published_at: int | None = None
 
+    @classmethod
+    def of(cls, record: model.Version, run: str) -> Version:
+        """Of a version that was published or committed. run: that made it."""
+        before = record.version - 1 if record.version else None
+        return cls(
+            version=record.version,
+            run=run,
+            parent=before,
+            step=before,
+            digest=record.digest,
+            url=record.published.event.url if record.published else None,
+            published_at=record.published.at if record.published else None,
+        )
+
 
 class Step(Element, frozen=True, kw_only=True):
     """One training step: `version` came of `parent` and these samples, in training order.
@@ -74,6 +98,23 @@ class Step(Element, frozen=True, kw_only=True):
     optimizer_digest: str | None = None
     tokens: int | None = None
 
+    @classmethod
+    def of(cls, record: model.Step) -> Step:
+        """Of a sealed step."""
+        sealed, committed = record.sealed, record.committed
+        return cls(
+            step=record.step,
+            run=sealed.run,
+            parent=record.step,
+            version=record.step + 1,
+            rewards=sealed.event.raw_rewards,
+            batch_digest=sealed.event.digest,
+            sealed_at=sealed.at,
+            committed_at=committed.at if committed else None,
+            **_same(sealed.event, "groups", "samples", "oldest_version"),
+            **_same(committed.event if committed else None, "weights_digest", "optimizer_digest", "tokens"),
+        )
+
     @property
     def mean_reward(self) -> float:
         """Of its samples; 0 for an empty batch."""
@@ -92,6 +133,18 @@ class Decision(Element, frozen=True, kw_only=True):
     cause: str | None = None
     figures: dict[str, float] = {}
 
+    @classmethod
+    def of(cls, entry: model.Entry[GroupAccepted] | model.Entry[GroupRejected]) -> Decision:
+        """Of a verdict."""
+        verdict = entry.event
+        return cls(
+            accepted=isinstance(verdict, GroupAccepted),
+            run=entry.run,
+            at=entry.at,
+            cause=None if isinstance(verdict, GroupAccepted) else verdict.cause.value,
+            **_same(verdict, "filter", "filter_digest", "reason", "figures"),
+        )
+
 
 class Group(Element, frozen=True, kw_only=True):
     """One prompt and the group of samples that answer it. run: whose log it is in. step: whose batch it is in."""
@@ -108,6 +161,29 @@ class Group(Element, frozen=True, kw_only=True):
     decision: Decision | None = None
     step: int | None = None
 
+    @classmethod
+    def of(cls, record: model.Group, samples: tuple[str, ...], step: int | None) -> Group:
+        """Of a group whose prompt is there."""
+        assert record.prompt is not None
+        return cls(
+            run=record.prompt.run,
+            submitted_at=record.prompt.at,
+            samples=samples,
+            decision=Decision.of(record.verdict) if record.verdict else None,
+            step=step,
+            **_same(record.prompt.event, "group", "dataset", "purpose", "source", "text", "label"),
+        )
+
+    @property
+    def file(self) -> str:
+        """The name of its file."""
+        return PurePosixPath(self.source.path).name or self.source.path
+
+    @property
+    def file_line(self) -> str:
+        """`train.jsonl:960`, or `inbox:key`."""
+        return f"{self.file}:{self.source.line or self.source.key}".rstrip(":")
+
 
 class Reward(Element, frozen=True, kw_only=True):
     """A grader's result. value: null where it failed, for the reason in `failure`."""
@@ -117,6 +193,14 @@ class Reward(Element, frozen=True, kw_only=True):
     value: float | None = None
     failure: str | None = None
 
+    @classmethod
+    def of(cls, event: RewardAssigned | RewardFailed) -> Reward:
+        """Of a grader's event."""
+        if isinstance(event, RewardAssigned):
+            return cls(grader=event.grader, grader_digest=event.grader_digest, value=event.value)
+        failure = f"{event.kind.value}: {event.message}"
+        return cls(grader=event.grader, grader_digest=event.grader_digest, failure=failure)
+
 
 class Mask(Element, frozen=True, kw_only=True):
     """Which response tokens are trained on: `trained` of `tokens`, those in the half-open ranges."""
@@ -124,6 +208,13 @@ class Mask(Element, frozen=True, kw_only=True):
     tokens: int
     trained: int
     ranges: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of(cls, mask: npt.NDArray[np.int8]) -> Mask:
+        """mask: [response], 1 = trained on."""
+        edges = np.flatnonzero(np.diff(np.concatenate(([0], (mask != 0).astype(np.int8), [0])))).reshape(-1, 2)
+        ranges = tuple((int(begin), int(end)) for begin, end in edges)
+        return cls(tokens=len(mask), trained=sum(end - begin for begin, end in ranges), ranges=ranges)
 
 
 class Advantage(Element, frozen=True, kw_only=True):
@@ -171,6 +262,29 @@ class Sample(Element, frozen=True, kw_only=True):
     origin: Origin | None = None
     prompt: str | None = None
 
+    @classmethod
+    def of(cls, record: model.Sample, fetch: Fetch, **trained: Any) -> Sample:
+        """Of a sample that was requested, or came with one that was. trained: the fields of its part in a batch."""
+        request, spans = record.requests[-1] if record.requests else None, record.spans
+        done = record.completed.event if record.completed else None
+        entry = record.completed or request
+        return cls(
+            sample=record.sample,
+            group=record.group,
+            run=entry.run if entry else "",
+            asked_version=request.event.min_version if request else None,
+            seed=request.event.seed if request else None,
+            attempts=request.event.attempt + 1 if request else 0,
+            length=done.length if done else max((span.end for span in spans), default=0),
+            spans=spans,
+            made_by=() if done and done.origin else tuple(sorted({span.version for span in spans})),
+            mask=Mask.of(mask_of(done, fetch)) if done else None,
+            reward=Reward.of(record.reward.event) if record.reward else None,
+            prompt=done.prompt_text if done and done.prompt else None,
+            **_same(done, "stop", "digest", "origin"),
+            **trained,
+        )
+
 
 class Lineage(Element, frozen=True, kw_only=True):
     """newest: the newest version of the run that was asked. line: all versions up to it, by the run that made them.
@@ -204,3 +318,13 @@ class Lineage(Element, frozen=True, kw_only=True):
         """
         joins = [one.version for one in self.runs if one.parent == run and one.version is not None]
         return not joins or version <= min(joins)
+
+
+def _same(event: Event | None, *names: str) -> dict[str, Any]:
+    """Fields that a part has under the names of an event; none before there is one."""
+    return {} if event is None else {name: getattr(event, name) for name in names}
+
+
+def mask_of(done: RolloutCompleted, fetch: Fetch) -> npt.NDArray[np.int8]:
+    """int8 [response], 1 = trained on."""
+    return np.ones(done.length, np.int8) if done.loss_mask is None else fetch(done.loss_mask)

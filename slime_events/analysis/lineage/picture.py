@@ -10,12 +10,14 @@ a few samples       a row for each sample, a cell for each span of tokens of one
 Why the layout is our own: docs/decisions/0021-lineage-draws-its-own-picture.md.
 """
 
+import collections
 import enum
 import itertools
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from pathlib import PurePosixPath
+from typing import NamedTuple
+
+import numpy as np
 
 from slime_events.analysis.lineage.lineage import Group, Kind, Lineage, Sample, Step
 
@@ -33,8 +35,7 @@ STYLE = (
 PAGE_STYLE = "body{font:14px system-ui,sans-serif;margin:2em;color:#222}pre{font-size:12px;overflow-x:auto}"
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(NamedTuple):
     """value: a mean reward, null where there is none. share: of the row's width. title: shown under the pointer."""
 
     value: float | None
@@ -42,8 +43,7 @@ class Cell:
     share: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """sources: the files (by name) that its prompts came from. target: where it leads to; empty where nowhere."""
 
     label: str
@@ -101,49 +101,29 @@ def heading(answer: Lineage) -> str:
     return f"{asked.kind.value} {asked.value} of run {answer.run}{back}"
 
 
-def source_of(group: Group) -> str:
-    """`train.jsonl:960`, or `inbox:key`."""
-    return f"{file_of(group)}:{group.source.line or group.source.key}".rstrip(":")
-
-
-def file_of(group: Group) -> str:
-    """The name of its file."""
-    return PurePosixPath(group.source.path).name or group.source.path
-
-
 def rows_of(answer: Lineage) -> tuple[Row, ...]:
     """The rows of an answer, the oldest steps first."""
-    groups = {(group.run, group.group): group for group in answer.groups}
-    steps = {step.step: step for step in sorted(answer.steps, key=lambda step: step.step)}
+    steps: dict[int | None, Step] = {step.step: step for step in sorted(answer.steps, key=lambda step: step.step)}
     if len(answer.samples) <= FEW_SAMPLES:
-        return tuple(_sample_row(sample, _group_of(sample, groups), steps) for sample in answer.samples)
-    samples: dict[tuple[str, str], list[Sample]] = {}
+        return tuple(_sample_row(sample, answer.groups, steps.get(sample.step)) for sample in answer.samples)
+    samples = collections.defaultdict[tuple[str, str], list[Sample]](list)
     for sample in answer.samples:
-        samples.setdefault((sample.run, sample.group), []).append(sample)
+        samples[sample.run, sample.group].append(sample)
     if len(steps) <= 1:
-        return tuple(_group_row(group, samples.get(key, []), steps) for key, group in groups.items())
-    by_step: dict[int | None, list[Group]] = {}
-    for group in groups.values():
-        by_step.setdefault(group.step, []).append(group)
+        return tuple(_group_row(one, samples[one.run, one.group], steps.get(one.step)) for one in answer.groups)
+    groups = collections.defaultdict[int | None, list[Group]](list)
+    for group in answer.groups:
+        groups[group.step].append(group)
     size = -(-len(steps) // MOST_ROWS)
+    if size == 1:
+        return tuple(_step_row(step, groups[step.step], samples) for step in steps.values())
     ordered = list(steps.values())
     chunks = [ordered[first : first + size] for first in range(0, len(ordered), size)]
-    if size > 1:
-        return tuple(_steps_row(chunk, [g for step in chunk for g in by_step.get(step.step, [])]) for chunk in chunks)
-    return tuple(_step_row(step, by_step.get(step.step, []), samples) for step in ordered)
+    return tuple(_steps_row(chunk, [group for step in chunk for group in groups[step.step]]) for chunk in chunks)
 
 
-def _group_of(sample: Sample, groups: dict[tuple[str, str], Group]) -> Group:
-    named = groups.get((sample.run, sample.group))
-    return named or next(group for group in groups.values() if group.group == sample.group)
-
-
-def _step_row(step: Step, groups: Sequence[Group], samples: dict[tuple[str, str], list[Sample]]) -> Row:
-    cells = []
-    for group in groups:
-        own = samples.get((group.run, group.group), [])
-        mean = _mean(own)
-        cells.append(Cell(mean, f"{group.group}, {source_of(group)}\n{len(own)} samples, {_reward(mean)}"))
+def _step_row(step: Step, groups: Sequence[Group], samples: Mapping[tuple[str, str], Sequence[Sample]]) -> Row:
+    cells = [Cell(_mean(own), _group_title(one, own)) for one in groups for own in [samples[one.run, one.group]]]
     title = f"{_step_title(step)}\nbatch {step.batch_digest[:12]}"
     return Row(f"step {step.step}", title, tuple(cells), _files(groups), _target(step))
 
@@ -154,14 +134,15 @@ def _steps_row(steps: Sequence[Step], groups: Sequence[Group]) -> Row:
     return Row(label, f"steps {label}", cells, _files(groups), _target(steps[-1]))
 
 
-def _group_row(group: Group, samples: Sequence[Sample], steps: dict[int, Step]) -> Row:
-    mean, label = _mean(samples), source_of(group)
-    title = f"{group.group}, {label}\n{len(samples)} samples, {_reward(mean)}\n{group.text[:300]}"
+def _group_row(group: Group, samples: Sequence[Sample], step: Step | None) -> Row:
+    title = f"{_group_title(group, samples)}\n{group.text[:300]}"
     cells = tuple(Cell(_mean([sample]), sample_title(sample)) for sample in samples)
-    return Row(label, title, cells, _files([group]), _target(steps.get(group.step) if group.step is not None else None))
+    return Row(group.file_line, title, cells, _files([group]), _target(step))
 
 
-def _sample_row(sample: Sample, group: Group, steps: dict[int, Step]) -> Row:
+def _sample_row(sample: Sample, groups: Sequence[Group], step: Step | None) -> Row:
+    """groups: its own among them; a recorded rollout's may be another run's."""
+    group = min((one for one in groups if one.group == sample.group), key=lambda one: one.run != sample.run)
     title, reward = sample_title(sample), _mean([sample])
     cells = tuple(
         Cell(
@@ -171,8 +152,7 @@ def _sample_row(sample: Sample, group: Group, steps: dict[int, Step]) -> Row:
         )
         for span in sample.spans
     )
-    target = _target(steps.get(sample.step) if sample.step is not None else None)
-    return Row(sample.sample, title, cells, _files([group]), target)
+    return Row(sample.sample, title, cells, _files([group]), _target(step))
 
 
 def sample_title(sample: Sample) -> str:
@@ -191,13 +171,17 @@ def sample_title(sample: Sample) -> str:
 
 
 def _files(groups: Iterable[Group]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(map(file_of, groups)))
+    return tuple(dict.fromkeys(group.file for group in groups))
 
 
 def _target(step: Step | None) -> str:
     if step is None:
         return ""
     return f"step {step.step}" + (f" → v{step.version}" if step.committed_at is not None else ", not committed")
+
+
+def _group_title(group: Group, samples: Sequence[Sample]) -> str:
+    return f"{group.group}, {group.file_line}\n{len(samples)} samples, {_reward(_mean(samples))}"
 
 
 def _step_title(step: Step) -> str:
@@ -275,10 +259,10 @@ def _flow(rows: Sequence[Row], pitch: int, scale: tuple[float, float]) -> list[s
 
 def _stacked(names: Iterable[Sequence[str]], middle: Sequence[float], gap: float) -> list[tuple[str, list[int], float]]:
     """Each name with the numbers of its rows and its y: the middle of its rows, and `gap` below the one before."""
-    rows: dict[str, list[int]] = {}
+    rows = collections.defaultdict[str, list[int]](list)
     for number, several in enumerate(names):
         for name in several:
-            rows.setdefault(name, []).append(number)
+            rows[name].append(number)
     ordered = sorted(rows.items(), key=lambda item: sum(item[1]) / len(item[1]))
     wanted = (sum(middle[number] for number in numbers) / len(numbers) for _, numbers in ordered)
     ys = itertools.accumulate(wanted, lambda before, y: max(y, before + gap))
@@ -302,19 +286,20 @@ def colour(value: float | None, scale: tuple[float, float]) -> str:
     if value is None:
         return NONE
     low, high = scale
-    share = 1.0 if high <= low else min(1.0, max(0.0, (value - low) / (high - low)))
-    begin, end, part = (LOW, MIDDLE, share * 2) if share < 0.5 else (MIDDLE, HIGH, share * 2 - 1)
-    mixed = (round(a + (b - a) * part) for a, b in zip(begin, end, strict=True))
-    return "#" + "".join(f"{one:02x}" for one in mixed)
+    mixed = (
+        np.interp(value, (low, (low + high) / 2, high), channel) for channel in zip(LOW, MIDDLE, HIGH, strict=True)
+    )
+    return "#" + "".join(f"{round(one):02x}" for one in mixed)
 
 
 def _legend(scale: tuple[float, float], y: float) -> list[str]:
     low, high = scale
-    drawn = [_text(CELLS_X, y, f"reward {low:g}", "small")]
-    for number in range(40):
-        value = low + (high - low) * number / 39
-        drawn.append(_rect(CELLS_X + 70 + number * 4, y - 9, 4, 10, colour(value, scale), f"{value:.3g}"))
-    return [*drawn, _text(CELLS_X + 236, y, f"{high:g}", "small")]
+    values = enumerate(low + (high - low) * number / 39 for number in range(40))
+    return [
+        _text(CELLS_X, y, f"reward {low:g}", "small"),
+        *(_rect(CELLS_X + 70 + n * 4, y - 9, 4, 10, colour(value, scale), f"{value:.3g}") for n, value in values),
+        _text(CELLS_X + 236, y, f"{high:g}", "small"),
+    ]
 
 
 def _box(x: float, y: float, width: float, name: str, title: str) -> list[str]:

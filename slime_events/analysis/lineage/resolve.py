@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
+from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from schemas.batches import BatchSealed
 from schemas.errors import RunNotFound
-from schemas.ids import INBOX, group_of
+from schemas.event import Purpose
+from schemas.ids import INBOX, group_of, sample_id
 from schemas.prompts import PromptSubmitted, Source
+from schemas.rollouts import RolloutProgressed, WeightSpan
 from slime_events.analysis import model
-from slime_events.analysis.lineage.collect import Collector, Members, distinct, make_step, make_version
-from slime_events.analysis.lineage.lineage import Asked, Kind, Lineage, Step, Version
-from slime_events.analysis.model.ancestry import Ancestor, Ancestry, Branches, find_branches
+from slime_events.analysis.lineage.lineage import Advantage, Asked, Group, Kind, Lineage, Sample, Step, Version, mask_of
+from slime_events.analysis.model.advantages import has_kl_penalty, sample_advantages
+from slime_events.analysis.model.ancestry import Ancestor, Ancestry, Branches, find_branches, open_ancestry
 from slime_events.analysis.model.lookup import wanted
+from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.run.run_reader import OpenedRun
+from slime_events.core.trajectory import merge_spans
 
 NEWEST = "newest"
 """The value of a question about the newest version that there is."""
-NOT_IN_A_BATCH = "in no batch of this lineage"
 
 
-@dataclass(frozen=True, slots=True)
-class SourceLine:
+class SourceLine(NamedTuple):
     """path: of a file, its name, or its URL; `inbox` for what was sent. line: from 1, or the key that was sent with it;
     None for all.
     """
@@ -41,9 +45,6 @@ class SourceLine:
             return cls(path, line)
         return cls(text)
 
-    def __str__(self) -> str:
-        return self.path if self.line is None else f"{self.path}:{self.line}"
-
     def matches(self, source: Source) -> bool:
         """Whether a prompt of that source is meant: the whole path, or the end of it from a / on."""
         have, want = PurePosixPath(source.path).parts, PurePosixPath(self.path).parts
@@ -54,11 +55,14 @@ class SourceLine:
 
 async def lineage(opened: OpenedRun, asked: Asked) -> Lineage:
     """The answer. Raises RunNotFound for what is not there, InvalidValue for a question that is none, StorageError."""
-    async with Ancestry(opened) as ancestry:
-        resolver = _Resolver(ancestry, asked, await ancestry.newest(), await find_branches(opened))
+    async with open_ancestry(opened) as ancestry:
+        newest = await ancestry.newest()
+        if asked.kind is Kind.VERSION and asked.value == NEWEST:
+            asked = msgspec.structs.replace(asked, value=str(newest))
+        resolver = _Resolver(ancestry, asked, newest, await find_branches(opened))
         match asked.kind:
             case Kind.VERSION:
-                return await resolver.of_version(resolver.newest if asked.value == NEWEST else int(asked.value))
+                return await resolver.of_version(int(asked.value))
             case Kind.STEP:
                 return await resolver.of_step(int(asked.value))
             case Kind.SAMPLE:
@@ -74,82 +78,82 @@ async def samples_in_lineage(opened: OpenedRun, version: int) -> set[str]:
 
     Raises RunNotFound for a run that the lineage goes through and is gone, StorageError.
     """
-    async with Ancestry(opened) as ancestry:
-        batches = await Collector(ancestry, version, Branches()).batches(range(version))
-    return {sample for _, step in batches.values() for sample in step.sealed.event.samples}
+    async with open_ancestry(opened) as ancestry:
+        batches = await _batches(ancestry, range(version))
+    return {sample for _, step in batches for sample in step.sealed.event.samples}
+
+
+async def _batches(ancestry: Ancestry, steps: Iterable[int]) -> list[tuple[Ancestor, model.Step]]:
+    """Each of these steps that is sealed, in order, and whose it is."""
+    by_run: dict[Ancestor, list[int]] = {}
+    for step in sorted(steps):
+        by_run.setdefault(await ancestry.of_step(step), []).append(step)
+    batches = [(run, record) for run, own in by_run.items() for record in (await run.records(steps=own)).steps.values()]
+    return sorted(batches, key=lambda batch: batch[1].step)
 
 
 class _Resolver:
+    """Collects the parts of one answer. newest: the newest version of the run that was asked; branches: of that run."""
+
     def __init__(self, ancestry: Ancestry, asked: Asked, newest: int, branches: Branches) -> None:
-        self._ancestry, self.newest, self._branches = ancestry, newest, branches
-        self._asked = msgspec.structs.replace(asked, value=str(newest)) if asked.value == NEWEST else asked
-        self._collector = Collector(ancestry, newest, branches)
+        self._ancestry, self._asked, self._newest, self._branches = ancestry, asked, newest, branches
+        self._run = ancestry.own.run
+        self._steps, self._groups, self._samples = list[Step](), list[Group](), list[Sample]()
 
     async def of_version(self, version: int) -> Lineage:
-        if not 0 <= version <= self.newest:
-            run = self._ancestry.own.run
-            raise RunNotFound(f"run {run} has no weight version {version}: its newest is {self.newest}")
+        if not 0 <= version <= self._newest:
+            raise RunNotFound(f"run {self._run} has no weight version {version}: its newest is {self._newest}")
         return await self._of_steps(version - 1, version)
 
     async def of_step(self, step: int) -> Lineage:
         answer = await self._of_steps(step, None)
         if not answer.steps:
-            run, last = self._ancestry.own.run, await self._ancestry.own.last_sealed()
-            raise RunNotFound(f"run {run} has no step {step}: the last one that is sealed is {last}")
+            last = await self._ancestry.own.last_sealed()
+            raise RunNotFound(f"run {self._run} has no step {step}: the last one that is sealed is {last}")
         return answer
 
     async def _of_steps(self, last: int, version: int | None) -> Lineage:
         """Of step `last` and so many before it as were asked for."""
         depth = self._asked.depth or last + 1
-        batches = await self._collector.batches(range(max(0, last - depth + 1), last + 1))
-        steps: list[Step] = []
-        members = Members()
-        for _, (ancestor, record) in sorted(batches.items(), reverse=True):
-            steps.append(make_step(record))
-            members += await self._collector.of_batch(ancestor, record)
+        for ancestor, record in reversed(await _batches(self._ancestry, range(max(0, last - depth + 1), last + 1))):
+            self._steps.append(Step.of(record))
+            await self._collect_batch(ancestor, record)
+        steps = self._steps
         top = version if version is not None else (last + 1 if steps and steps[0].committed_at else last)
-        return await self._answer(
-            versions=[(self._ancestry.own.run, version) for version in (top, *(step.parent for step in steps))],
-            about=top,
-            steps=tuple(steps),
-            members=members,
-        )
+        return await self._answer([(self._run, version) for version in (top, *(step.parent for step in steps))], top)
 
     async def of_group(self, group: str, only: str | None = None) -> Lineage:
         """One group, or one sample of it."""
         origin = await self._origin(group)
         verdict = (await self._ancestry.records(origin, groups=[group])).groups[group].verdict
         step = await self._ancestry.step_of(group, origin, verdict.position) if verdict else None
-        return await self._of_members(await self._collector.of_groups(origin, {group: step}, only), distinct([step]))
+        await self._collect_groups(origin, {group: step}, only)
+        return await self._of_samples()
 
     async def of_source(self, source: SourceLine) -> Lineage:
         """All groups of a file, or of a line of it. Reads all prompts and batches."""
         groups: dict[Ancestor, list[str]] = {}
         async for ancestor in self._ancestry.all():
-            prompts = [recorded.envelope.event async for recorded in ancestor.of_type(PromptSubmitted)]
-            groups[ancestor] = [p.group for p in prompts if isinstance(p, PromptSubmitted) and source.matches(p.source)]
+            prompts = ancestor.events(PromptSubmitted)
+            groups[ancestor] = [prompt.group async for prompt in prompts if source.matches(prompt.source)]
         if not any(groups.values()):
-            run = self._ancestry.own.run
             raise RunNotFound(
-                f"no prompt of run {run} came from {source}: `slime-events query {run} "
+                f"no prompt of run {self._run} came from {self._asked.value}: `slime-events query {self._run} "
                 '"SELECT DISTINCT source FROM prompts"` lists what they came from'
             )
-        members, steps = Members(), set[int]()
         for origin, names in groups.items():
             step_of = await self._steps_of(origin, names)
-            members += await self._collector.of_groups(origin, {name: step_of.get(name) for name in names})
-            steps |= set(step_of.values())
-        return await self._of_members(members, sorted(steps))
+            await self._collect_groups(origin, {name: step_of.get(name) for name in names})
+        return await self._of_samples()
 
     async def _steps_of(self, origin: Ancestor, groups: Collection[str]) -> dict[str, int]:
         """The step that has each of `origin`'s groups, where one has."""
         names, steps = frozenset(groups), dict[str, int]()
         async for ancestor in self._ancestry.all():
             if ancestor is origin or ancestor.follows:
-                async for recorded in ancestor.of_type(BatchSealed):
-                    event = recorded.envelope.event
-                    if isinstance(event, BatchSealed) and ancestor.has(event.step):
-                        steps |= dict.fromkeys(names.intersection(event.groups), event.step)
+                async for batch in ancestor.events(BatchSealed):
+                    if ancestor.has(batch.step):
+                        steps |= dict.fromkeys(names.intersection(batch.groups), batch.step)
             if ancestor is origin:
                 break
         return steps
@@ -159,47 +163,38 @@ class _Resolver:
         async for ancestor in self._ancestry.all():
             if await ancestor.last_of_each(wanted((PromptSubmitted,), [group])):
                 return ancestor
-        run = self._ancestry.own.run
-        raise RunNotFound(f"run {run} has no group {group!r}: `slime-events show {run} --step N` lists those of a step")
-
-    async def _of_members(self, members: Members, steps: Sequence[int]) -> Lineage:
-        batches = await self._collector.batches(steps)
-        run = self._ancestry.own.run
-        touched = {(sample.run, version) for sample in members.samples for version in sample.made_by}
-        touched |= {(run, sample.trained_into) for sample in members.samples if sample.trained_into is not None}
-        return await self._answer(
-            versions=sorted(touched),
-            about=None,
-            steps=tuple(make_step(record) for _, (_, record) in sorted(batches.items())),
-            members=members,
-            notes=[f"{group.group}: {NOT_IN_A_BATCH}" for group in members.groups if group.step is None],
+        raise RunNotFound(
+            f"run {self._run} has no group {group!r}: `slime-events show {self._run} --step N` lists those of a step"
         )
 
+    async def _of_samples(self) -> Lineage:
+        """The answer about the samples that were collected."""
+        touched = {(sample.run, version) for sample in self._samples for version in sample.made_by}
+        touched |= {(self._run, one.trained_into) for one in self._samples if one.trained_into is not None}
+        self._steps = list({step.step: step for step in sorted(self._steps, key=lambda step: step.step)}.values())
+        notes = [f"{group.group}: in no batch of this lineage" for group in self._groups if group.step is None]
+        return await self._answer(sorted(touched), None, notes)
+
     async def _answer(
-        self,
-        *,
-        versions: Sequence[tuple[str, int]],
-        about: int | None,
-        steps: tuple[Step, ...],
-        members: Members,
-        notes: Sequence[str] = (),
+        self, versions: Sequence[tuple[str, int]], about: int | None, notes: Sequence[str] = ()
     ) -> Lineage:
-        """about: the version that was asked about."""
-        made, branches, run = await self._versions(versions), self._branches, self._ancestry.own.run
-        later = () if about is None else self._ancestry.versions(about + 1, self.newest)
+        """versions: see `_versions`. about: the version that was asked about."""
+        line, branches = self._ancestry.versions, self._branches
+        made = await self._versions(versions)
+        later = () if about is None else line(about + 1, self._newest) + branches.of_versions({self._run: about})
         return Lineage(
-            run=run,
+            run=self._run,
             asked=self._asked,
-            newest=self.newest,
+            newest=self._newest,
             runs=self._ancestry.runs(),
-            line=self._ancestry.versions(0, self.newest),
+            line=line(0, self._newest),
             versions=made,
-            ancestors=self._ancestry.versions(0, about - 1) if about else (),
-            descendants=() if about is None else later + branches.of_version(run, about),
+            ancestors=line(0, about - 1) if about else (),
+            descendants=later,
             branches=tuple(branch.run for branch in branches.known),
-            steps=steps,
-            groups=members.groups,
-            samples=members.samples,
+            steps=tuple(self._steps),
+            groups=tuple(self._groups),
+            samples=tuple(self._samples),
             notes=(*notes, *branches.notes),
         )
 
@@ -211,9 +206,109 @@ class _Resolver:
             makers.setdefault(ancestor, {})[version] = maker
         made = []
         for ancestor, versions in makers.items():
-            records = model.folded(ancestor.run, await ancestor.last_events(versions=versions))
-            made += [make_version(records.version(version), maker) for version, maker in versions.items()]
+            records = await ancestor.records(versions=versions)
+            made += [Version.of(records.version(version), maker) for version, maker in versions.items()]
         return tuple(sorted(made, key=lambda version: (-version.version, version.run)))
+
+    async def _collect_batch(self, ancestor: Ancestor, step: model.Step) -> None:
+        """All groups and samples of a batch."""
+        batch = step.sealed.event
+        run = await self._ancestry.records(ancestor, groups=batch.groups, samples=batch.samples)
+        trained = await self._trained(ancestor, step, batch.samples, run)
+        self._groups += [
+            Group.of(run.groups[name], tuple(s for s in batch.samples if group_of(s) == name), step.step)
+            for name in batch.groups
+            if name in run.groups and run.groups[name].prompt
+        ]
+        records = [run.sample(name, group_of(name)) for name in batch.samples]
+        self._samples += [Sample.of(one, ancestor.opened.fetch, **trained[one.sample]) for one in records]
+
+    async def _collect_groups(
+        self, ancestor: Ancestor, steps: Mapping[str, int | None], only: str | None = None
+    ) -> None:
+        """Groups that `ancestor` has, each with its step. only: one sample of them. Raises RunNotFound without it."""
+        groups = (await self._ancestry.records(ancestor, groups=steps)).groups
+        named = {name: (only,) if only else _members(ancestor, groups[name]) for name in steps}
+        run = await self._ancestry.records(ancestor, samples=[name for names in named.values() for name in names])
+        members = {group: tuple(name for name in names if name in run.samples) for group, names in named.items()}
+        if only is not None and only not in run.samples:
+            raise RunNotFound(f"run {ancestor.run} has group {group_of(only)}, but no sample {only!r}")
+        trained: dict[str, dict[str, Any]] = {}
+        for owner, record in await _batches(self._ancestry, {step for step in steps.values() if step is not None}):
+            self._steps.append(Step.of(record))
+            names = [name for group, names in members.items() if steps[group] == record.step for name in names]
+            trained |= await self._trained(owner, record, names, run)
+        for name in (name for names in members.values() for name in names):
+            if run.samples[name].completed is None:
+                run.samples[name].spans = await _spans_so_far(ancestor, name)
+            self._samples.append(Sample.of(run.samples[name], ancestor.opened.fetch, **trained.get(name, {})))
+        self._groups += [Group.of(groups[name], members[name], steps[name]) for name in steps]
+
+    async def _trained(
+        self, ancestor: Ancestor, step: model.Step, samples: Iterable[str], run: model.Run
+    ) -> dict[str, dict[str, Any]]:
+        """The part of these samples in the batch: fields of `Sample`."""
+        settings, batch, names = ancestor.opened.settings.algorithm, step.sealed.event, set(samples)
+        whitened = settings.normalize_advantages and not has_kl_penalty(settings)
+        if whitened and not names.issuperset(batch.samples):  # over all samples of the batch
+            run = await self._ancestry.records(ancestor, samples=batch.samples)
+        rewards = dict(zip(batch.samples, batch.rewards, strict=True))
+        advantages = make_advantages(
+            [
+                (name, reward, mask_of(record.completed.event, ancestor.opened.fetch))
+                for name, reward in rewards.items()
+                if (whitened or name in names) and (record := run.samples.get(name)) and record.completed
+            ],
+            settings,
+        )
+        into = step.step + 1 if step.committed else None
+        since = () if into is None else self._ancestry.versions(into + 1, self._newest)
+        return {
+            name: {
+                "step": step.step,
+                "normalised": reward,
+                "trained_into": into,
+                "advantage": advantages.get(name),
+                "descendants": since + self._branches.of_sample(self._run, name, into),
+            }
+            for name, reward in rewards.items()
+            if name in names
+        }
+
+
+def make_advantages(
+    samples: Sequence[tuple[str, float, npt.NDArray[np.int8]]], settings: AlgorithmSettings
+) -> dict[str, Advantage]:
+    """By sample, of those with a trained token. samples: name, reward as sealed, loss mask."""
+    left_out: tuple[str, ...] = ()
+    if has_kl_penalty(settings):
+        left_out = ("kl", *(("whitening",) if settings.normalize_advantages else ()))
+        settings = msgspec.structs.replace(settings, normalize_advantages=False)
+    names, rewards, masks = zip(*samples, strict=True) if samples else ((), (), ())
+    advantages = sample_advantages(rewards, masks, settings)
+    return {
+        name: Advantage(estimator=settings.advantage_estimator, first=float(first), last=float(last), left_out=left_out)
+        for name, mask, first, last in zip(names, masks, advantages.first, advantages.last, strict=True)
+        if mask.any()
+    }
+
+
+def _members(ancestor: Ancestor, group: model.Group) -> tuple[str, ...]:
+    """The group's samples, or those that it may have."""
+    if group.verdict is not None and group.verdict.event.samples:
+        return group.verdict.event.samples
+    settings, is_eval = ancestor.opened.settings, group.prompt and group.prompt.event.purpose is Purpose.EVAL
+    count = settings.evaluation.n_samples_per_eval_prompt if is_eval else settings.rollout.n_samples_per_prompt
+    return tuple(sample_id(group.group, index) for index in range(count))
+
+
+async def _spans_so_far(ancestor: Ancestor, sample: str) -> tuple[WeightSpan, ...]:
+    """Weight versions over the tokens of a rollout that is under way; turns are counted once it is whole."""
+    spans: tuple[WeightSpan, ...] = ()
+    async for chunk in ancestor.events(RolloutProgressed, sample):
+        if chunk.turn is None:
+            spans = merge_spans(spans, chunk.spans)
+    return spans
 
 
 def to_json(answer: Lineage) -> bytes:

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import AsyncIterator, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from typing import NamedTuple
 
 import msgspec
 
 from schemas.batches import BatchSealed
 from schemas.errors import RunNotFound, SlimeEventsError
-from schemas.event import type_of
 from schemas.runs import Branched
 from schemas.steps import StepCommitted
-from schemas.subjects import of_type
 from schemas.weights import WeightsPublished
-from slime_events.analysis.model.lookup import LogPart, record_events
+from slime_events.analysis.model.lookup import LogPart, Wanted, record_events
 from slime_events.analysis.model.records import Run, folded
 from slime_events.core.run.run_folder import RunFolder
 from slime_events.core.run.run_reader import OpenedRun, branched_of, is_archive, open_archive, open_run
 from storage.archive.log import ArchivedLog
-from storage.log import Readable
+from storage.log import Recorded
 from storage.object_store import ObjectFolder
 
 
@@ -55,17 +54,12 @@ class JoinedRun(msgspec.Struct, frozen=True, kw_only=True):
     follows: bool = False
 
     @classmethod
-    def of(cls, run: str, where: str, branched: Branched | None) -> JoinedRun:
-        """branched: where the run goes on from."""
-        if branched is None:
+    def of(cls, run: str, where: str, join: Branched | None) -> JoinedRun:
+        """join: where the run goes on from."""
+        if join is None:
             return cls(run=run, where=where)
         return cls(
-            run=run,
-            where=where,
-            parent=branched.run,
-            version=branched.version,
-            position=branched.position,
-            follows=branched.follows,
+            run=run, where=where, parent=join.run, version=join.version, position=join.position, follows=join.follows
         )
 
 
@@ -73,12 +67,12 @@ class JoinedRun(msgspec.Struct, frozen=True, kw_only=True):
 class Ancestor(LogPart):
     """One of the runs, with the part of its log that belongs to the ancestry.
 
-    until: its first step that does not; None for the run that was asked for.
+    until: its first step that does not.
     """
 
     opened: OpenedRun
     branched: Branched | None
-    until: int | None = None
+    until: int = sys.maxsize
 
     @property
     def run(self) -> str:
@@ -97,40 +91,26 @@ class Ancestor(LogPart):
 
     def has(self, step: int) -> bool:
         """Whether a step of the ancestry is this run's own."""
-        return step >= self.first_step and (self.until is None or step < self.until)
+        return self.first_step <= step < self.until
 
     async def last_sealed(self) -> int:
         """Its last step within the ancestry that has a batch; below its first where none has."""
-        last = await self.log.last(of_type(self.run, type_of(BatchSealed)))
-        if last is None:
-            return self.first_step - 1
-        event = last.envelope.event
-        assert isinstance(event, BatchSealed)
-        return event.step if self.until is None else min(event.step, self.until - 1)
+        last = await self.newest(BatchSealed)
+        return min(last.step, self.until - 1) if last else self.first_step - 1
+
+
+@contextlib.asynccontextmanager
+async def open_ancestry(opened: OpenedRun) -> AsyncIterator[Ancestry]:
+    """The ancestry of a run. Parents are opened when they are asked for, and closed with it; the run itself is not."""
+    async with contextlib.AsyncExitStack() as parents:
+        yield Ancestry(Ancestor(opened.log, opened=opened, branched=await branched_of(opened.log)), parents)
 
 
 class Ancestry:
-    """An async context. Parents are opened when they are asked for, and closed with it; the run itself is not."""
+    """Made by `open_ancestry`. own: the run that was asked for."""
 
-    def __init__(self, opened: OpenedRun) -> None:
-        self._opened = opened
-        self._runs: list[Ancestor] = []
-        self._stack = contextlib.AsyncExitStack()
-
-    async def __aenter__(self) -> Ancestry:
-        log = self._opened.log
-        self._runs = [Ancestor(log, opened=self._opened, branched=await branched_of(log))]
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._stack.aclose()
-
-    @property
-    def own(self) -> Ancestor:
-        """The run that was asked for."""
-        return self._runs[0]
+    def __init__(self, own: Ancestor, parents: contextlib.AsyncExitStack) -> None:
+        self.own, self._runs, self._parents = own, [own], parents
 
     async def parent(self, ancestor: Ancestor) -> Ancestor | None:
         """The run that `ancestor` goes on from. Raises RunNotFound where that has gone."""
@@ -141,14 +121,14 @@ class Ancestry:
         if branched is None:
             return None
         try:
-            opened = await self._stack.enter_async_context(open_run(branched.where))
+            opened = await self._parents.enter_async_context(open_run(branched.where))
         except RunNotFound as error:
             raise RunNotFound(
                 f"run {ancestor.run} goes on from version {branched.version} of run {branched.run}, which was at "
                 f"{branched.where}: {error}. Put it, or its archive, back there to look across the join"
             ) from error
         # Rollouts of a run that is followed belong to the ancestry wherever they stand in its log.
-        end = None if branched.follows else branched.position
+        end = sys.maxsize if branched.follows else branched.position
         own = await branched_of(opened.log)
         self._runs.append(Ancestor(opened.log, end, opened=opened, branched=own, until=branched.version))
         return self._runs[-1]
@@ -165,12 +145,12 @@ class Ancestry:
         `ancestor`, and what its log lacks of the runs that it follows. `Entry.run` says whose an event is.
         """
         wanted = record_events(**of)  # type: ignore[arg-type]
-        found = await ancestor.last_of_each(wanted)
-        followed = await self.parent(ancestor) if ancestor.follows else None
-        while followed is not None:
-            found |= await followed.last_of_each([key for key in wanted if key not in found])
-            followed = await self.parent(followed) if followed.follows else None
-        return folded(ancestor.run, (found[key] for key in wanted if key in found))
+        events: dict[Wanted, Recorded] = {}
+        part: Ancestor | None = ancestor
+        while part is not None:
+            events |= await part.last_of_each([key for key in wanted if key not in events])
+            part = await self.parent(part) if part.follows else None
+        return folded(ancestor.run, (events[key] for key in wanted if key in events))
 
     async def of_step(self, step: int) -> Ancestor:
         """The run that made a step."""
@@ -182,7 +162,7 @@ class Ancestry:
     async def of_version(self, run: str, version: int) -> tuple[Ancestor, str]:
         """The run whose log has what `run` calls that version, and the name of the one that made it."""
         for ancestor in self._runs:
-            if ancestor.run == run and ancestor.until is not None and version > ancestor.until:
+            if ancestor.run == run and version > ancestor.until:
                 return ancestor, run
         # A branch repeats the version that it begins with, so its parent is not opened for that one.
         return await self.of_step(version), self.versions(version, version)[0].run
@@ -202,13 +182,8 @@ class Ancestry:
 
     async def newest(self) -> int:
         """The newest version of the run itself: committed, or published at its beginning; -1 before there is one."""
-        for cls in (StepCommitted, WeightsPublished):
-            last = await self.own.log.last(of_type(self.own.run, type_of(cls)))
-            if last is not None:
-                event = last.envelope.event
-                assert isinstance(event, StepCommitted | WeightsPublished)
-                return event.version
-        return -1
+        last = await self.own.newest(StepCommitted) or await self.own.newest(WeightsPublished)
+        return last.version if last else -1
 
     def runs(self) -> tuple[JoinedRun, ...]:
         """Those that have been opened, the oldest first."""
@@ -229,22 +204,15 @@ class Ancestry:
         return tuple(reversed(ranges))
 
 
-@dataclass(frozen=True, slots=True)
-class Branch:
+class Branch(NamedTuple):
     """newest: its newest version. batches: where it is trained on its parent's rollouts, the step of each sample."""
 
     run: JoinedRun
     newest: int
-    batches: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def join(self) -> int:
-        """The version that it goes on from."""
-        return self.run.version or 0
+    batches: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Branches:
+class Branches(NamedTuple):
     """The runs that branched off from a run, and which of their versions come of a version or a sample of it.
 
     A run does not know its branches: they are looked for among its neighbours, in the same folder of runs, or under the
@@ -256,10 +224,6 @@ class Branches:
     known: tuple[Branch, ...] = ()
     notes: tuple[str, ...] = ()
 
-    def of_version(self, run: str, version: int) -> tuple[VersionRange, ...]:
-        """Versions that come of one that `run` has made, or that they have in common."""
-        return self._come_of({run: version})
-
     def of_sample(self, run: str, sample: str, into: int | None) -> tuple[VersionRange, ...]:
         """Versions that come of a sample of `run`. into: the version there that it was trained into, if it was."""
         first = {} if into is None else {run: into}
@@ -267,15 +231,15 @@ class Branches:
             step = branch.batches.get(sample)
             if step is not None and branch.run.parent == run:
                 first[branch.run.run] = step + 1
-        return self._come_of(first)
+        return self.of_versions(first)
 
-    def _come_of(self, first: dict[str, int]) -> tuple[VersionRange, ...]:
-        """first: by run, its first version that does."""
+    def of_versions(self, first: Mapping[str, int]) -> tuple[VersionRange, ...]:
+        """Versions that come of these: by run, the first that it has made, or that they have in common."""
         reached = dict(first)
         for branch in self.known:
-            parents = reached.get(branch.run.parent or "")
-            if branch.run.run not in reached and parents is not None and branch.join >= parents:
-                reached[branch.run.run] = branch.join + 1
+            parents, join = reached.get(branch.run.parent or ""), branch.run.version or 0
+            if branch.run.run not in reached and parents is not None and join >= parents:
+                reached[branch.run.run] = join + 1
         return tuple(
             VersionRange(run=branch.run.run, first=reached[branch.run.run], last=branch.newest)
             for branch in self.known
@@ -285,8 +249,7 @@ class Branches:
 
 async def find_branches(opened: OpenedRun) -> Branches:
     """Branches of an opened run, and theirs. A neighbour that cannot be looked into is named in the notes."""
-    logs: dict[str, Readable] = {opened.run: opened.log}
-    joined: dict[str, tuple[str, Branched]] = {}
+    joined: dict[str, tuple[LogPart, str, Branched]] = {}
     notes: list[str] = []
     for where in await asyncio.to_thread(_neighbours, opened):
         try:
@@ -295,9 +258,16 @@ async def find_branches(opened: OpenedRun) -> Branches:
         except SlimeEventsError as error:
             notes.append(f"{where} may be a branch, and cannot be looked into: {str(error).splitlines()[0]}")
             continue
-        if log.run not in logs and branched is not None:
-            logs[log.run], joined[log.run] = log, (str(where), branched)
-    known = [await _branch(logs[run], *joined[run]) async for run in _in_order(opened.run, logs, joined)]
+        if log.run not in (opened.run, *joined) and branched is not None:
+            joined[log.run] = LogPart(log), str(where), branched
+    parents, known = [LogPart(opened.log)], list[Branch]()
+    for parent in parents:  # each branch becomes one
+        for part, where, branched in joined.values():
+            if branched.run == parent.log.run:
+                begun = (await parent.records(versions=[branched.version])).version(branched.version)
+                if begun.digest == branched.weights_digest:
+                    parents.append(part)
+                    known.append(await _branch(part, where, branched))
     return Branches(tuple(known), tuple(notes))
 
 
@@ -322,38 +292,10 @@ def _archived(where: Path | str) -> ArchivedLog:
     return ArchivedLog(reader, reader.run)
 
 
-async def _in_order(
-    root: str, logs: Mapping[str, Readable], joined: Mapping[str, tuple[str, Branched]]
-) -> AsyncIterator[str]:
-    """Those that come of `root`, each after its parent."""
-    parents = [root]
-    while parents:
-        parent = parents.pop(0)
-        for run, (_, branched) in joined.items():
-            if branched.run == parent and await _digest(logs[parent], branched.version) == branched.weights_digest:
-                parents.append(run)
-                yield run
-
-
-async def _branch(log: Readable, where: str, branched: Branched) -> Branch:
+async def _branch(part: LogPart, where: str, branched: Branched) -> Branch:
     batches = dict[str, int]()
-    newest = await log.last(of_type(log.run, type_of(StepCommitted)))
     if branched.follows:
-        async for recorded in LogPart(log).of_type(BatchSealed):
-            batch = recorded.envelope.event
-            assert isinstance(batch, BatchSealed)
+        async for batch in part.events(BatchSealed):
             batches |= dict.fromkeys(batch.samples, batch.step)
-    committed = newest.envelope.event if newest else None
-    return Branch(
-        JoinedRun.of(log.run, where, branched),
-        committed.version if isinstance(committed, StepCommitted) else branched.version,
-        batches,
-    )
-
-
-async def _digest(log: Readable, version: int) -> str | None:
-    """Of the weights that a run calls so."""
-    record = folded(log.run, await LogPart(log).last_events(versions=[version])).version(version)
-    if record.published is not None:
-        return record.published.event.digest
-    return record.committed.event.weights_digest if record.committed else None
+    newest = await part.newest(StepCommitted) or branched
+    return Branch(JoinedRun.of(part.log.run, where, branched), newest.version, batches)

@@ -8,7 +8,7 @@ Groups that were open there are not taken over, whatever had been made of them: 
 nothing that the branch's weights were trained on comes again, and nothing is left out because the run had drawn ahead.
 """
 
-from typing import NamedTuple
+from typing import cast
 
 from msgspec.structs import replace
 
@@ -17,25 +17,15 @@ from schemas.errors import InvalidValue, RunNotFound
 from schemas.event import Purpose
 from schemas.groups import GroupRejected
 from schemas.ids import INBOX, TRAIN
-from schemas.prompts import PromptRejected, PromptSubmitted
+from schemas.prompts import PromptRejected, PromptSubmitted, Source
 from schemas.runs import Branched
 from schemas.steps import StepCommitted
-from schemas.subjects import of_type
 from schemas.weights import WeightsPublished
 from slime_events.analysis.model.lookup import LogPart
-from slime_events.analysis.model.records import folded
 from slime_events.core.config.data import DataSettings
 from slime_events.core.run.run_reader import branched_of, open_run
 from slime_events.loop.prompts.draw_stats import DrawStats
 from storage.log import Readable
-
-
-class _Made(NamedTuple):
-    """A version: where it was recorded first, and the trainer's digests. No optimizer digest before the first step."""
-
-    position: int
-    weights: str
-    optimizer: str
 
 
 async def read_point(log: Readable, version: int, where: str, *, fresh_optimizer: bool = False) -> Branched:
@@ -44,26 +34,25 @@ async def read_point(log: Readable, version: int, where: str, *, fresh_optimizer
     run it branched off from has.
     """
     before = await branched_of(log)
-    first = before.version if before else 0
-    if before and version < first:
+    if before and version < before.version:
         raise InvalidValue(
-            f"version {version} was made by run {before.run}, which {log.run} branched off from at version {first}: "
-            f"branch off from {before.where}"
+            f"version {version} was made by run {before.run}, which {log.run} branched off from at version "
+            f"{before.version}: branch off from {before.where}"
         )
-    made = await _first(log, before) if version == first else await _made(log, version, first)
+    position, weights, optimizer = await _made(log, version, before)
     if before and before.follows:  # it draws no prompts: those of the run that it follows, at that version there
         async with open_run(before.where) as followed:
             point = await read_point(followed.log, version, before.where)
         cursors, passed = point.cursors, point.passed
     else:
-        cursors, passed = await _prompts(LogPart(log, made.position), version, before)
+        cursors, passed = await _prompts(LogPart(log, position), version, before)
     return Branched(
         run=log.run,
         where=where,
-        position=made.position,
+        position=position,
         version=version,
-        weights_digest=made.weights,
-        optimizer_digest="" if fresh_optimizer else made.optimizer,
+        weights_digest=weights,
+        optimizer_digest="" if fresh_optimizer else optimizer,
         cursors=cursors,
         passed=passed,
     )
@@ -89,20 +78,19 @@ async def _draws(log: Readable, point: Branched, pass_reward: float) -> DrawStat
     return draws
 
 
-async def _first(log: Readable, before: Branched | None) -> _Made:
-    async for recorded in LogPart(log).of_type(WeightsPublished):
-        event = recorded.envelope.event
-        assert isinstance(event, WeightsPublished)
-        return _Made(recorded.position, event.digest, before.optimizer_digest if before else "")
-    raise RunNotFound(f"run {log.run} has no weight version yet")
-
-
-async def _made(log: Readable, version: int, first: int) -> _Made:
-    committed = folded(log.run, await LogPart(log).last_events(versions=[version])).version(version).committed
-    if version > first and committed is not None:
-        return _Made(committed.position, committed.event.weights_digest, committed.event.optimizer_digest)
-    newest = await log.last(of_type(log.run, "step.committed"))
-    last = newest.envelope.event.version if newest and isinstance(newest.envelope.event, StepCommitted) else first
+async def _made(log: Readable, version: int, before: Branched | None) -> tuple[int, str, str]:
+    """Where it was recorded first, and the trainer's digests of weights and optimizer ("" before the first step)."""
+    part, first = LogPart(log), before.version if before else 0
+    if version == first:
+        async for recorded in part.of_type(WeightsPublished):
+            event = cast(WeightsPublished, recorded.envelope.event)
+            return recorded.position, event.digest, before.optimizer_digest if before else ""
+        raise RunNotFound(f"run {log.run} has no weight version yet")
+    committed = (await part.records(versions=[version])).version(version).committed
+    if committed is not None:
+        return committed.position, committed.event.weights_digest, committed.event.optimizer_digest
+    newest = await part.newest(StepCommitted)
+    last = newest.version if newest else first
     raise RunNotFound(f"run {log.run} has no weight version {version}: there are {first} to {last}")
 
 
@@ -124,27 +112,25 @@ async def _prompts(
 async def _drawn(part: LogPart) -> dict[str, dict[int, str | None]]:
     """Group by offset by source; None for a line that could not be used."""
     drawn: dict[str, dict[int, str | None]] = {}
-    for cls in (PromptSubmitted, PromptRejected):
-        async for recorded in part.of_type(cls):
-            event = recorded.envelope.event
-            assert isinstance(event, PromptSubmitted | PromptRejected)
-            group = event.group if isinstance(event, PromptSubmitted) else None
-            trains = event.purpose is Purpose.TRAIN if isinstance(event, PromptSubmitted) else event.dataset == TRAIN
-            # A line that is no row at all has no offset.
-            if trains and event.source.path != INBOX and event.source.offset >= 0:
-                drawn.setdefault(event.source.path, {})[event.source.offset] = group
+
+    def add(source: Source, group: str | None) -> None:
+        if source.path != INBOX and source.offset >= 0:  # a line that is no row at all has no offset
+            drawn.setdefault(source.path, {})[source.offset] = group
+
+    async for prompt in part.events(PromptSubmitted):
+        if prompt.purpose is Purpose.TRAIN:
+            add(prompt.source, prompt.group)
+    async for rejected in part.events(PromptRejected):
+        if rejected.dataset == TRAIN:
+            add(rejected.source, None)
     return drawn
 
 
 async def _finished(part: LogPart, version: int) -> set[str]:
     """Groups that were rejected, or trained by the steps that made the version."""
-    groups: set[str] = set()
-    async for recorded in part.of_type(GroupRejected):
-        groups.add(recorded.envelope.event.entity())
-    async for recorded in part.of_type(BatchSealed):
-        event = recorded.envelope.event
-        assert isinstance(event, BatchSealed)
-        if event.step >= version:
+    groups = {rejected.group async for rejected in part.events(GroupRejected)}
+    async for batch in part.events(BatchSealed):
+        if batch.step >= version:
             break
-        groups.update(event.groups)
+        groups.update(batch.groups)
     return groups

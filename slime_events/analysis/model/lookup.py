@@ -5,8 +5,12 @@ live JetStream log, a memory log and an archive answer from their indexes. Only 
 has to be found among the ids of a run, which reads all events of one type.
 """
 
+import contextlib
+import itertools
+import sys
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar, cast
 
 from schemas.batches import BatchSealed
 from schemas.checkpoints import CheckpointSaved
@@ -24,7 +28,7 @@ from schemas.steps import StepCommitted
 from schemas.subjects import check_token, of_type
 from schemas.turns import TurnRecorded
 from schemas.weights import WeightsActivated, WeightsPublished
-from slime_events.analysis.model.records import Group, Run, Sample, Step, Version
+from slime_events.analysis.model.records import Group, Run, Sample, Step, Version, folded
 from storage.log import Readable, Recorded
 
 SAMPLE_EVENTS = (RolloutRequested, RolloutCompleted, RewardAssigned, RewardFailed)
@@ -42,6 +46,7 @@ AT_ONCE = 32
 
 Wanted = tuple[str, str]
 """Type and entity of an event."""
+E = TypeVar("E", bound=Event)
 
 
 def wanted(classes: Iterable[type[Event]], entities: Iterable[object]) -> list[Wanted]:
@@ -72,27 +77,39 @@ def record_events(
 
 @dataclass(frozen=True, eq=False)
 class LogPart:
-    """A log up to position `end`; None for all of it."""
+    """A log up to position `end`."""
 
     log: Readable
-    end: int | None = None
+    end: int = sys.maxsize
 
     async def last_of_each(self, wanted: Sequence[Wanted]) -> dict[Wanted, Recorded]:
         """The last event of each (type, entity) that has any, in the order of `wanted`."""
-        subjects = {
-            f"slime.{self.log.run}.{event_type}.{entity}": (event_type, entity) for event_type, entity in wanted
-        }
+        subjects = {f"slime.{self.log.run}.{kind}.{entity}": (kind, entity) for kind, entity in wanted}
         last = await self.log.last_of_each(list(subjects))
-        return {key: last[subject] for subject, key in subjects.items() if subject in last and self._has(last[subject])}
+        return {key: last[one] for one, key in subjects.items() if one in last and last[one].position <= self.end}
 
     async def last_events(self, **of: Iterable[object]) -> list[Recorded]:
         """Those of `record_events`."""
         return list((await self.last_of_each(record_events(**of))).values())  # type: ignore[arg-type]
 
+    async def records(self, **of: Iterable[object]) -> Run:
+        """The records that `last_events` add up to."""
+        return folded(self.log.run, await self.last_events(**of))
+
+    async def newest(self, cls: type[E]) -> E | None:
+        """The last event of one type in the whole log."""
+        last = await self.log.last(of_type(self.log.run, type_of(cls)))
+        return None if last is None else cast(E, last.envelope.event)
+
+    async def events(self, cls: type[E], entity: str = "*") -> AsyncIterator[E]:
+        """All events of one type, as `of_type`."""
+        async for recorded in self.of_type(cls, entity):
+            yield cast(E, recorded.envelope.event)
+
     async def of_type(self, cls: type[Event], entity: str = "*", *, start: int = 1) -> AsyncIterator[Recorded]:
         """All events of one type, or those of them about one entity, in order, from a position on."""
         async for recorded in self.log.read(start, f"slime.{self.log.run}.{type_of(cls)}.{entity}"):
-            if not self._has(recorded):
+            if recorded.position > self.end:
                 return
             yield recorded
 
@@ -103,23 +120,17 @@ class LogPart:
         """
         events: list[Recorded] = []
         for (event_type, entity), last in (await self.last_of_each(wanted(classes, entities))).items():
-            if (cls := BY_TYPE[event_type]) in RECURRING:
-                events += [recorded async for recorded in self.of_type(cls, entity)]
-            else:
-                events.append(last)
+            recurs = (cls := BY_TYPE[event_type]) in RECURRING
+            events += [recorded async for recorded in self.of_type(cls, entity)] if recurs else [last]
         return sorted(events, key=lambda recorded: recorded.position)
-
-    def _has(self, recorded: Recorded) -> bool:
-        return self.end is None or recorded.position <= self.end
 
     async def step_of(self, group: str, first: int, last: int, decided: int = 0) -> int | None:
         """The step within `first` to `last` whose batch has the group. decided: the position of the verdict on it."""
         for begin in range(await self._step_before(decided, first, last), last + 1, AT_ONCE):
             steps = range(begin, min(begin + AT_ONCE, last + 1))
-            for recorded in (await self.last_of_each(wanted((BatchSealed,), steps))).values():
-                event = recorded.envelope.event
-                if isinstance(event, BatchSealed) and group in event.groups:
-                    return event.step
+            for step, record in (await self._batches(steps)).items():
+                if group in record.sealed.event.groups:
+                    return step
         return None
 
     async def _step_before(self, position: int, first: int, last: int) -> int:
@@ -142,8 +153,11 @@ class LogPart:
         return first
 
     async def _sealed_at(self, steps: Iterable[int]) -> dict[int, int]:
-        batches = await self.last_of_each(wanted((BatchSealed,), steps))
-        return {int(step): batch.position for (_, step), batch in batches.items()}
+        return {step: record.sealed.position for step, record in (await self._batches(steps)).items()}
+
+    async def _batches(self, steps: Iterable[int]) -> dict[int, Step]:
+        """Those of these steps that are sealed, without what training on them gave."""
+        return folded(self.log.run, (await self.last_of_each(wanted((BatchSealed,), steps))).values()).steps
 
 
 class Lookup:
@@ -155,8 +169,7 @@ class Lookup:
 
     def __init__(self, log: Readable) -> None:
         self.run, self.events = Run(log.run), list[Recorded]()
-        self._log, self._part = log, LogPart(log)
-        self._folded: set[int] = set()
+        self._part, self._folded = LogPart(log), set[int]()
 
     async def sample(self, name: str) -> Sample:
         """A sample with all its events, its group, and the step that trained it. name: an id, or a beginning of one
@@ -220,47 +233,44 @@ class Lookup:
         """The group's own events, and the step whose batch it is in."""
         self._fold(await self._part.about(GROUP_EVENTS, [name]))
         group = self.run.group(name)
-        last = await self._log.last(of_type(self.run.run, type_of(BatchSealed)))
+        last = await self._part.newest(BatchSealed)
         decided = group.verdict.position if group.verdict is not None else 0
         # A run that is trained on another's rollouts has neither their prompts nor verdicts on them.
         if last is not None and (decided or group.prompt is None):
             await self.lifetime()
-            first, newest = self.run.branched.version if self.run.branched else 0, int(last.envelope.event.entity())
+            first, newest = self.run.branched.version if self.run.branched else 0, last.step
             step = await self._part.step_of(name, first, newest, decided)
             self._fold(await self._part.last_events(steps=[step] if step is not None else []))
         return group
 
     async def _members(self, group: str) -> list[str]:
         """Ids of all samples of a group, in no order."""
-        found: list[str] = []
-        for first in range(0, 1 << 30, AT_ONCE):
+        members: list[str] = []
+        for first in itertools.count(0, AT_ONCE):
             names = [sample_id(group, index) for index in range(first, first + AT_ONCE)]
-            there = await self._those_of(RolloutRequested, names)
-            found += there
-            if len(there) < len(names):
+            members += await self._those_of(RolloutRequested, names)
+            if len(members) < first + AT_ONCE:
                 break
-        number, rollouts = 1, found
+        number, rollouts = 1, members
         while rollouts:  # samples that one rollout gave beside its own
             siblings = await self._those_of(RolloutCompleted, [sibling_id(name, number) for name in rollouts])
             rollouts = [requested_sample(name) for name in siblings]
-            found, number = [*found, *siblings], number + 1
-        return found
+            members, number = [*members, *siblings], number + 1
+        return members
 
     async def _those_of(self, cls: type[Event], names: Sequence[str]) -> list[str]:
         return [entity for _, entity in await self._part.last_of_each(wanted((cls,), names))]
 
     async def _has(self, cls: type[Event], entity: str) -> bool:
-        try:
-            check_token(entity, "id")
-        except InvalidSubject:
-            return False
-        return bool(await self._those_of(cls, [entity]))
+        with contextlib.suppress(InvalidSubject):
+            return bool(await self._those_of(cls, [check_token(entity, "id")]))
+        return False
 
     async def _find(self, name: str, classes: tuple[type[Event], ...], what: str) -> str:
         """The only id of the run that begins so: the entities of all events of these types, or groups of batches."""
         from slime_events.core.config.nearest import nearest  # only for what is not there
 
-        events = [recorded.envelope.event for cls in classes async for recorded in self._part.of_type(cls)]
+        events = [event for cls in classes async for event in self._part.events(cls)]
         ids = dict.fromkeys(id_ for event in events for id_ in getattr(event, "groups", (event.entity(),)))
         begun = [name] if name in ids else [id_ for id_ in ids if id_.startswith(name)]
         if len(begun) == 1:
@@ -273,7 +283,7 @@ class Lookup:
         raise RunNotFound(f"no {what} is called {name!r}; {'near: ' + ', '.join(near) if near else 'there is none'}")
 
     async def _entities(self, cls: type[Event], start: int = 1) -> list[str]:
-        subjects = await self._log.subjects(of_type(self.run.run, type_of(cls)), start)
+        subjects = await self._part.log.subjects(of_type(self.run.run, type_of(cls)), start)
         return [subject.rpartition(".")[2] for subject in subjects]
 
     async def _no_number(self, what: str, number: int, cls: type[Event]) -> RunNotFound:

@@ -46,13 +46,14 @@ class StepLine(msgspec.Struct, frozen=True, kw_only=True):
     metrics: dict[str, float]
 
 
+AGREES = "logprob_agreement_max"
 AGREEMENT = 1.0
 """Log-prob difference of a token on equal weights that no rounding explains: 1e-5 in float32, some 0.1 in bfloat16."""
 
 
 def disagreement(line: StepLine) -> str | None:
     """A warning where the log-probs of engine and trainer differ by more than rounding explains."""
-    difference = line.metrics.get("logprob_agreement_max", 0.0)
+    difference = line.metrics.get(AGREES, 0.0)
     if difference <= AGREEMENT:
         return None
     return (
@@ -87,7 +88,11 @@ class WorkingTime:
     def apply(self, event: Event, at: int) -> None:
         """Take in the next event of the log."""
         if isinstance(event, RunStarted | RunResumed):
-            self._begin(event, at)
+            if isinstance(event, RunStarted):
+                self._follows = event.branched is not None and event.branched.follows
+            self._generates, self._trains, self.startup = self._follows, False, None
+            self._since = self.last = at
+            self.lives += 1
             return
         passed = max(0, at - self.last) if self.lives else 0
         self.last += passed
@@ -100,13 +105,6 @@ class WorkingTime:
         self._trains |= is_trainer or isinstance(event, WeightsPublished | StepClaimed | StepCommitted)
         if self._generates and self._trains and self.startup is None:
             self.startup = self.last - self._since
-
-    def _begin(self, event: RunStarted | RunResumed, at: int) -> None:
-        if isinstance(event, RunStarted):
-            self._follows = event.branched is not None and event.branched.follows
-        self._generates, self._trains, self.startup = self._follows, False, None
-        self._since = self.last = at
-        self.lives += 1
 
 
 class Progress:
@@ -121,29 +119,27 @@ class Progress:
         self.time = WorkingTime()
         self._sealed: dict[int, tuple[BatchSealed, float]] = {}
         self._saving_s = 0.0
-        self._worked_at_commit = 0
-        self._tokens_at_commit = 0
+        self._worked_at_commit = self._tokens_at_commit = self._warmed_up = 0
         self._recent: deque[float] = deque(maxlen=10)
-        self._warmed_up = 0
 
     def apply(self, recorded: Recorded) -> StepLine | None:
         """Fold one event in; the step's line where it committed one."""
         apply(self.state, recorded)
         event = recorded.envelope.event
         self.time.apply(event, recorded.envelope.at)
-        if isinstance(event, BatchSealed):
-            self._sealed[event.step] = (event, self._mean_length(event))
-        elif isinstance(event, StepCommitted):
-            return self._commit(event)
-        elif isinstance(event, CheckpointSaved):
-            self._saving_s += event.seconds
-        elif isinstance(event, EvalCompleted):
-            self.evals.append(event)
-        elif isinstance(event, WeightsActivated):
-            if not event.returns:
+        match event:
+            case BatchSealed():
+                self._sealed[event.step] = (event, self._mean_length(event))
+            case StepCommitted():
+                return self._commit(event)
+            case CheckpointSaved():
+                self._saving_s += event.seconds
+            case EvalCompleted():
+                self.evals.append(event)
+            case WeightsActivated(returns=False):
                 self.activation_lags.append(event.lag)
-        elif isinstance(event, WorkerJoined):
-            self.workers.append(event)
+            case WorkerJoined():
+                self.workers.append(event)
         return None
 
     def _commit(self, event: StepCommitted) -> StepLine:
@@ -199,17 +195,13 @@ class Progress:
 
     def eta_s(self, steps: int) -> float | None:
         """Seconds to go until `steps` are committed (those of a branch's parent among them), by the last ten."""
-        if not self._recent:
-            return None
-        return statistics.fmean(self._recent) * (steps - self.state.steps)
+        return statistics.fmean(self._recent) * (steps - self.state.steps) if self._recent else None
 
     def summary(self) -> dict[str, Any]:
         """The run's figures. steps: committed in all, those before a branch's beginning included."""
         rewards = [line.reward for line in self.steps]
         few = WINDOW if len(rewards) >= 2 * WINDOW else 1
-        differences = [
-            line.metrics["logprob_agreement_max"] for line in self.steps if "logprob_agreement_max" in line.metrics
-        ]
+        differences = [line.metrics[AGREES] for line in self.steps if AGREES in line.metrics]
         seconds = [line.seconds for line in self.steps[1:]] or [line.seconds for line in self.steps]
         return {
             "run": self.state.run,

@@ -68,6 +68,19 @@ class Sample:
     completed: Entry[RolloutCompleted] | None = None
     reward: Entry[RewardAssigned] | Entry[RewardFailed] | None = None
 
+    def add(self, entry: Entry[Any]) -> None:
+        """A chunk, the end of a turn, or an interruption of its rollout."""
+        event = entry.event
+        match event:
+            case RolloutProgressed():
+                self.chunks += 1
+                self.length = event.start + event.tokens.n
+                self.spans = merge_spans(self.spans, event.spans)
+            case TurnRecorded():
+                self.turns.append(entry)
+            case _:
+                self.interruptions.append(entry)
+
     @property
     def value(self) -> float | None:
         """Its reward as graded, before normalisation; None where grading failed or is not over."""
@@ -112,6 +125,13 @@ class Version:
     activations: list[Entry[WeightsActivated]] = field(default_factory=list)
     checkpoint: Entry[CheckpointSaved] | None = None
 
+    @property
+    def digest(self) -> str | None:
+        """Of its weights, as published or else as committed."""
+        if self.published is not None:
+            return self.published.event.digest
+        return self.committed.event.weights_digest if self.committed else None
+
 
 @dataclass(slots=True)
 class Run:
@@ -124,9 +144,7 @@ class Run:
     first_at: int = 0
     last_at: int = 0
     requested: int = 0
-    lifetime: list[Entry[RunStarted] | Entry[RunResumed] | Entry[RunFinished] | Entry[RunFailed]] = field(
-        default_factory=list
-    )
+    lifetime: list[Entry[RunStarted | RunResumed | RunFinished | RunFailed]] = field(default_factory=list)
     groups: dict[str, Group] = field(default_factory=dict)
     samples: dict[str, Sample] = field(default_factory=dict)
     steps: dict[int, Step] = field(default_factory=dict)
@@ -153,14 +171,65 @@ class Run:
         return record.committed.event.version if record and record.committed else None
 
     def apply(self, recorded: Recorded) -> None:
-        """Fold one event in."""
+        """Fold one event in, without the numbers of its arrays."""
         envelope = recorded.envelope
         self.events, self.last_at = recorded.position, envelope.at
         self.first_at = self.first_at or envelope.at
-        handler = HANDLERS.get(type(envelope.event))
-        if handler is not None:
-            event = _without_tokens(envelope.event)
-            handler(self, Entry(event, recorded.position, envelope.at, envelope.producer, envelope.run))
+        event = _without_tokens(envelope.event)
+        self.add(Entry(event, recorded.position, envelope.at, envelope.producer, envelope.run))
+
+    def add(self, entry: Entry[Any]) -> None:
+        """Fold one event in as it is, the most frequent types first."""
+        event = entry.event
+        match event:
+            case RolloutRequested():
+                group = self.group(event.group)
+                if group.order < 0 and event.purpose is Purpose.TRAIN:
+                    group.order = self.requested
+                    self.requested += 1
+                self.sample(event.sample, event.group).requests.append(entry)
+            case RolloutCompleted():
+                sample = self.sample(event.sample, event.group)
+                requested = self.samples.get(event.rollout)
+                if requested is not None:  # one rollout gave several samples: they share its requests and turns
+                    sample.requests, sample.turns = requested.requests, requested.turns
+                sample.completed, sample.length, sample.spans = entry, event.length, event.spans
+            case RewardAssigned() | RewardFailed():
+                if (graded := self.samples.get(event.sample)) is not None:
+                    graded.reward = entry
+            case RolloutProgressed() | RolloutSuspended() | RolloutFailed() | TurnRecorded():
+                if (begun := self.samples.get(event.sample)) is not None:
+                    begun.add(entry)
+            case PromptSubmitted():
+                self.group(event.group).prompt = entry
+            case GroupAccepted() | GroupRejected():
+                self.group(event.group).verdict = entry
+            case BatchSealed():
+                self.steps[event.step] = Step(event.step, entry)
+                for name in event.groups:
+                    self.group(name).step = event.step
+            case StepCommitted():
+                self.version(event.version).committed = entry
+                if (step := self.steps.get(event.step)) is not None:
+                    step.committed = entry
+            case WeightsPublished():
+                self.version(event.version).published = entry
+            case WeightsActivated():
+                self.version(event.version).activations.append(entry)
+            case CheckpointSaved():
+                self.version(event.version).checkpoint = entry
+            case WorkerJoined():
+                self.workers[event.worker] = entry
+            case WorkerLost():
+                self.lost.append(entry)
+            case RunStarted() | RunResumed() | RunFinished() | RunFailed():
+                self.lifetime.append(entry)
+            case PromptRejected():
+                self.bad_prompts.append(entry)
+            case EvalCompleted():
+                self.evals.append(entry)
+            case ArchiveSealed():
+                self.segments.append(entry)
 
     def forget(self, group: str) -> Group | None:
         """Drop a group and its samples, and return it."""
@@ -214,107 +283,3 @@ def _without_tokens(event: Event) -> Event:
     arrays = {name: getattr(event, name) for name in event.__struct_fields__ if name != "loss_mask"}
     empty = {name: Array(dtype=a.dtype, n=a.n) for name, a in arrays.items() if isinstance(a, Array)}
     return msgspec.structs.replace(event, **empty)
-
-
-def _prompt(run: Run, entry: Entry[PromptSubmitted]) -> None:
-    run.group(entry.event.group).prompt = entry
-
-
-def _requested(run: Run, entry: Entry[RolloutRequested]) -> None:
-    event = entry.event
-    group = run.group(event.group)
-    if group.order < 0 and event.purpose is Purpose.TRAIN:
-        group.order = run.requested
-        run.requested += 1
-    run.sample(event.sample, event.group).requests.append(entry)
-
-
-def _progressed(run: Run, entry: Entry[RolloutProgressed]) -> None:
-    sample, event = run.samples.get(entry.event.sample), entry.event
-    if sample is not None:
-        sample.chunks += 1
-        sample.length = event.start + event.tokens.n
-        sample.spans = merge_spans(sample.spans, event.spans)
-
-
-def _completed(run: Run, entry: Entry[RolloutCompleted]) -> None:
-    event = entry.event
-    sample = run.sample(event.sample, event.group)
-    requested = run.samples.get(event.rollout)
-    if requested is not None:  # one rollout gave several samples: they share its requests and turns
-        sample.requests, sample.turns = requested.requests, requested.turns
-    sample.completed, sample.length, sample.spans = entry, event.length, event.spans
-
-
-def _turn(run: Run, entry: Entry[TurnRecorded]) -> None:
-    if (sample := run.samples.get(entry.event.sample)) is not None:
-        sample.turns.append(entry)
-
-
-def _interrupted(run: Run, entry: Entry[Any]) -> None:
-    if (sample := run.samples.get(entry.event.sample)) is not None:
-        sample.interruptions.append(entry)
-
-
-def _rewarded(run: Run, entry: Entry[Any]) -> None:
-    if (sample := run.samples.get(entry.event.sample)) is not None:
-        sample.reward = entry
-
-
-def _decided(run: Run, entry: Entry[Any]) -> None:
-    run.group(entry.event.group).verdict = entry
-
-
-def _sealed(run: Run, entry: Entry[BatchSealed]) -> None:
-    run.steps[entry.event.step] = Step(entry.event.step, entry)
-    for group in entry.event.groups:
-        run.group(group).step = entry.event.step
-
-
-def _committed(run: Run, entry: Entry[StepCommitted]) -> None:
-    run.version(entry.event.version).committed = entry
-    if (step := run.steps.get(entry.event.step)) is not None:
-        step.committed = entry
-
-
-def _published(run: Run, entry: Entry[WeightsPublished]) -> None:
-    run.version(entry.event.version).published = entry
-
-
-def _activated(run: Run, entry: Entry[WeightsActivated]) -> None:
-    run.version(entry.event.version).activations.append(entry)
-
-
-def _checkpoint(run: Run, entry: Entry[CheckpointSaved]) -> None:
-    run.version(entry.event.version).checkpoint = entry
-
-
-def _joined(run: Run, entry: Entry[WorkerJoined]) -> None:
-    run.workers[entry.event.worker] = entry
-
-
-HANDLERS: dict[type, Callable[[Run, Any], None]] = {
-    **dict.fromkeys((RunStarted, RunResumed, RunFinished, RunFailed), lambda run, entry: run.lifetime.append(entry)),
-    PromptSubmitted: _prompt,
-    PromptRejected: lambda run, entry: run.bad_prompts.append(entry),
-    RolloutRequested: _requested,
-    RolloutProgressed: _progressed,
-    RolloutCompleted: _completed,
-    TurnRecorded: _turn,
-    RolloutSuspended: _interrupted,
-    RolloutFailed: _interrupted,
-    RewardAssigned: _rewarded,
-    RewardFailed: _rewarded,
-    GroupAccepted: _decided,
-    GroupRejected: _decided,
-    BatchSealed: _sealed,
-    StepCommitted: _committed,
-    WeightsPublished: _published,
-    WeightsActivated: _activated,
-    CheckpointSaved: _checkpoint,
-    EvalCompleted: lambda run, entry: run.evals.append(entry),
-    WorkerJoined: _joined,
-    WorkerLost: lambda run, entry: run.lost.append(entry),
-    ArchiveSealed: lambda run, entry: run.segments.append(entry),
-}
-"""What each event changes. A handler reads an event's fields by name: a partial event of the same fields fits too."""

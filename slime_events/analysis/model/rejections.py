@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from schemas.groups import GroupRejected, RejectionCause
 
@@ -10,8 +11,7 @@ _COUNTED = re.compile(r"\b(group|sample) \d+\b")
 """How messages name numbered groups and samples."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Reason:
+class Reason(NamedTuple):
     """text: without the ids of samples and groups."""
 
     cause: RejectionCause

@@ -5,7 +5,7 @@
 another digest.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from schemas.errors import LogDamaged
 from schemas.runs import RunFinished
@@ -14,8 +14,7 @@ from slime_events.core.state.run import FOLD, RunState, state_digest
 from storage.log import Readable, Recorded
 
 
-@dataclass(frozen=True, slots=True)
-class Verified:
+class Verified(NamedTuple):
     """events, digest: of the state that the last run.finished names. position: of the last event in the log."""
 
     run: str
@@ -73,8 +72,7 @@ def _compare(state: RunState, finished: RunFinished, position: int) -> RunFinish
             f"run {state.run} was folded by rules {finished.fold}, this version folds by rules {FOLD}: all "
             f"{state.events} events are there and fit, the digest cannot be compared"
         )
-    digest = state_digest(state)
-    if digest != finished.state_digest:
+    if (digest := state_digest(state)) != finished.state_digest:
         raise LogDamaged(
             f"run {state.run}: {state.events} events fold to state {digest}, and the live run ended with "
             f"{finished.state_digest}: an event was changed or replaced"

@@ -1,4 +1,4 @@
-"""`Answer`: what a query gives, computed when its rows are taken; `bad_query`: what is wrong with a query."""
+"""`Answer`: what a query gives, computed when its rows are taken; `query_errors`: what is wrong with one."""
 
 from __future__ import annotations
 
@@ -27,14 +27,20 @@ _LINE = re.compile(r"LINE (\d+):")
 _AT_GROUP = re.compile(r"\bgroup\s*(,|$|from\b|\n)", re.IGNORECASE)
 
 
-def bad_query(error: duckdb.Error, sql: str = "", *, lines_before: int = 0) -> BadQuery:
-    """lines_before: that were put before the query, whose first line is 1."""
+@contextlib.contextmanager
+def query_errors(sql: str = "", *, lines_before: int = 0) -> Iterator[None]:
+    """BadQuery for what DuckDB raises. lines_before: that were put before the query, whose first line is 1."""
+    try:
+        yield
+    except duckdb.Error as error:
+        raise BadQuery(f"the query cannot be answered: {_message(error, sql, lines_before)}") from error
+
+
+def _message(error: duckdb.Error, sql: str, lines_before: int) -> str:
     message, _, where = str(error).strip().partition("\n\nLINE ")
     message = _KIND.sub("", message).strip()
     if match := _TABLE.search(message):
-        names = [table.name for table in TABLES] + [
-            name for event in EVENT_TABLES for name in (event, f"{LOG}.{event}")
-        ]
+        names = [*(table.name for table in TABLES), *EVENT_TABLES, *(f"{LOG}.{event}" for event in EVENT_TABLES)]
         message = f"there is no table {match[1]}.{did_you_mean(match[1], names)}"
     elif match := _COLUMN.search(message):
         name = match[1] or match[2]
@@ -46,7 +52,7 @@ def bad_query(error: duckdb.Error, sql: str = "", *, lines_before: int = 0) -> B
         message += ". GROUP is a word of SQL: the id of a group is the column group_id"
     if where:
         message += "\n" + _LINE.sub(lambda line: f"line {int(line[1]) - lines_before}:", f"LINE {where}").rstrip()
-    return BadQuery(f"the query cannot be answered: {message}")
+    return message
 
 
 BATCH_ROWS = 10_000
@@ -75,25 +81,25 @@ class Answer:
 
     def arrow(self) -> pa.Table:
         """All rows as an Arrow table."""
-        with _query_errors():
+        with query_errors():
             return self.relation.to_arrow_table()
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[pa.RecordBatchReader]:
         """The rows as they are computed, some at a time."""
-        with _query_errors():
+        with query_errors():
             yield self.relation.to_arrow_reader(BATCH_ROWS)
 
     def pandas(self) -> pandas.DataFrame:
         """All rows as a data frame. Raises MissingPart where pandas is not installed."""
         if find_spec("pandas") is None:
             raise MissingPart("pandas is not installed: pip install pandas, or take .arrow()")
-        with _query_errors():
+        with query_errors():
             return self.relation.df()
 
     def rows(self) -> list[tuple[Any, ...]]:
         """All rows as tuples."""
-        with _query_errors():
+        with query_errors():
             return list(self.relation.fetchall())
 
     def __repr__(self) -> str:
@@ -109,11 +115,3 @@ def _with_plain_integers(relation: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRe
         for number, (name, kind) in enumerate(zip(relation.columns, relation.types, strict=True), 1)
     )
     return relation.project(", ".join(columns))
-
-
-@contextlib.contextmanager
-def _query_errors() -> Iterator[None]:
-    try:
-        yield
-    except duckdb.Error as error:
-        raise bad_query(error) from error

@@ -14,7 +14,6 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -35,28 +34,21 @@ LIMIT_BYTES = 8 * 1024**3
 """Of the whole cache; beyond it the least recently used bundles are deleted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bundle:
-    """Segments that follow each other."""
-
-    segments: tuple[SegmentManifest, ...]
-
-    @property
-    def digest(self) -> str:
-        """32 hex digits that name it."""
-        return hashlib.sha256(" ".join(segment.sha256 for segment in self.segments).encode()).hexdigest()[:32]
-
-
-def bundles(segments: Sequence[SegmentManifest]) -> Iterator[Bundle]:
+def bundles(segments: Sequence[SegmentManifest]) -> Iterator[list[SegmentManifest]]:
     """The segments, in order. Later segments change only the last bundle."""
     some: list[SegmentManifest] = []
     for segment in segments:
         some.append(segment)
         if sum(one.raw_bytes for one in some) >= BUNDLE_BYTES:
-            yield Bundle(tuple(some))
+            yield some
             some = []
     if some:
-        yield Bundle(tuple(some))
+        yield some
+
+
+def digest_of(bundle: list[SegmentManifest]) -> str:
+    """32 hex digits that name it."""
+    return hashlib.sha256(" ".join(segment.sha256 for segment in bundle).encode()).hexdigest()[:32]
 
 
 class TableCache:
@@ -84,7 +76,7 @@ class TableCache:
         files: dict[str, list[Path]] = {table.name: [] for table in tables}
         made = False
         for bundle in bundles(reader.segments):
-            folder = self.folder / bundle.digest
+            folder = self.folder / digest_of(bundle)
             paths = {table.name: folder / f"{table.name}-{table.fingerprint()}.parquet" for table in tables}
             missing = [table for table in tables if not _whole(paths[table.name])]
             if missing:
@@ -121,19 +113,17 @@ def _whole(path: Path) -> bool:
     return True
 
 
-def _make(reader: ArchiveReader, bundle: Bundle, paths: dict[EventTable, Path], fetch: Fetch) -> None:
+def _make(reader: ArchiveReader, bundle: list[SegmentManifest], paths: dict[EventTable, Path], fetch: Fetch) -> None:
     """Write all files of a bundle in one pass over it. A file gets its name once it is whole."""
     with contextlib.ExitStack() as open_files:
         temps, writers = {}, {}
         for table, path in paths.items():
             path.parent.mkdir(parents=True, exist_ok=True)
-            temps[table.name] = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-            open_files.callback(temps[table.name].unlink, missing_ok=True)
-            writers[table.name] = open_files.enter_context(
-                pq.ParquetWriter(temps[table.name], table.schema, compression="zstd")
-            )
+            temp = temps[table.name] = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+            open_files.callback(temp.unlink, missing_ok=True)
+            writers[table.name] = open_files.enter_context(pq.ParquetWriter(temp, table.schema, compression="zstd"))
         builder = RowBuilder(list(paths), fetch, lambda table, batch: writers[table.name].write_batch(batch))
-        for segment in bundle.segments:
+        for segment in bundle:
             for record in reader.records_of(segment):
                 if type_in(record.subject) in builder.types:
                     builder.add(Recorded(record.position, record.subject, decode(record.data), record.data))

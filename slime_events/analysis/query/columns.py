@@ -8,10 +8,11 @@ dict of one type of value      a map; any other dict, list or value is JSON text
 """
 
 import enum
+import itertools
+import operator
 import types
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 import pyarrow as pa
@@ -24,8 +25,7 @@ Pack = Callable[[list[Any]], pa.Array]
 _SCALARS: dict[Any, pa.DataType] = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
 
 
-@dataclass(frozen=True, slots=True)
-class ArrowColumn:
+class ArrowColumn(NamedTuple):
     """One column. get: its value in a row; pack: many values to Arrow."""
 
     name: str
@@ -35,8 +35,7 @@ class ArrowColumn:
 
     def array(self, rows: Sequence[Any]) -> pa.Array:
         """The column over these rows [n]: structs, or whatever `get` takes."""
-        get = self.get
-        return self.pack([get(row) for row in rows])
+        return self.pack(list(map(self.get, rows)))
 
 
 def struct_columns(struct: type[msgspec.Struct], prefix: str = "", reach: Get | None = None) -> Iterator[ArrowColumn]:
@@ -44,7 +43,7 @@ def struct_columns(struct: type[msgspec.Struct], prefix: str = "", reach: Get | 
     hints = get_type_hints(struct)
     for name in struct.__struct_fields__:
         hint = _without_none(hints[name])
-        get = _getter(name, reach)
+        get = operator.attrgetter(name) if reach is None else _of(reach, operator.attrgetter(name))
         if isinstance(hint, type) and issubclass(hint, msgspec.Struct) and hint is not Array:
             yield from struct_columns(hint, f"{prefix}{name}_", get)
         else:
@@ -53,9 +52,9 @@ def struct_columns(struct: type[msgspec.Struct], prefix: str = "", reach: Get | 
 
 def _column(name: str, hint: Any, get: Get) -> ArrowColumn:
     if hint is Array:
-        return scalar(name, pa.int64(), _of(get, lambda array: array.n))
+        return scalar(name, pa.int64(), _of(get, operator.attrgetter("n")))
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
-        return scalar(name, pa.string(), _of(get, lambda member: member.value))
+        return scalar(name, pa.string(), _of(get, operator.attrgetter("value")))
     if hint in _SCALARS:
         return scalar(name, _SCALARS[hint], get)
     inner = get_args(hint)
@@ -79,9 +78,7 @@ def _list_of_structs(name: str, struct: type[msgspec.Struct], get: Get) -> Arrow
 
     def pack(values: list[Any]) -> pa.Array:
         flat = [one for value in values for one in value or ()]
-        offsets = [0]
-        for value in values:
-            offsets.append(offsets[-1] + len(value or ()))
+        offsets = list(itertools.accumulate((len(value or ()) for value in values), initial=0))
         inside = pa.StructArray.from_arrays([part.array(flat) for part in parts], fields=list(kind.value_type))
         return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), inside, type=kind)
 
@@ -91,12 +88,6 @@ def _list_of_structs(name: str, struct: type[msgspec.Struct], get: Get) -> Arrow
 def to_json(value: Any) -> str:
     """JSON text; what has no place in JSON as its own text."""
     return msgspec.json.encode(value, enc_hook=str).decode()
-
-
-def _getter(name: str, reach: Get | None) -> Get:
-    if reach is None:
-        return lambda struct: getattr(struct, name)
-    return _of(reach, lambda struct: getattr(struct, name))
 
 
 def _of(get: Get, change: Get) -> Get:

@@ -12,7 +12,7 @@ from typing import Any
 import duckdb
 
 from schemas.errors import BadQuery
-from slime_events.analysis.query.answer import Answer, bad_query
+from slime_events.analysis.query.answer import query_errors
 from slime_events.analysis.query.event_tables import EVENT_TABLES, LOG
 from slime_events.analysis.query.run_rows import RunRows, TableRows
 from slime_events.analysis.query.tables import TABLES
@@ -30,9 +30,10 @@ Loaded = Sequence[tuple[RunRows, Mapping[str, TableRows]]]
 
 def database(loaded: Loaded, names: Collection[str]) -> duckdb.DuckDBPyConnection:
     """A database in memory of these event tables, and of the tables made of them. Without names: the catalogue."""
+    connection = duckdb.connect(config=_SETTINGS) if names else _catalogue().cursor()
+    connection.execute("SET enable_progress_bar = false")  # it would stand among the rows
     if not names:
-        return _quiet(_catalogue().cursor())
-    connection = _quiet(duckdb.connect(config=_SETTINGS))
+        return connection
     connection.execute(f"CREATE SCHEMA {LOG}")
     files: list[str] = []
     for name in names:
@@ -52,26 +53,18 @@ def database(loaded: Loaded, names: Collection[str]) -> duckdb.DuckDBPyConnectio
 
 def _rows(connection: duckdb.DuckDBPyConnection, run: RunRows, name: str, stored: TableRows) -> Iterator[str]:
     """SELECTs of one event table of one run: from files, then from memory."""
-    depth, tail = run.part.depth, run.part.where(name)
-    head = f"SELECT {_text(run.run)} AS run, {depth} AS depth, * FROM"
+    depth, tail = run.depth, run.where(name)
+    head = f"SELECT {_text(run.opened.run)} AS run, {depth} AS depth, * FROM"
     if stored.files:
         yield f"{head} read_parquet({_texts(list(map(str, stored.files)))}){tail}"
     connection.register(f"tail_{name}_{depth}", stored.table)
     yield f"{head} tail_{name}_{depth}{tail}"
 
 
-def _quiet(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
-    """Without a progress bar, which would stand among the rows."""
-    connection.execute("SET enable_progress_bar = false")
-    return connection
-
-
 def one_select(sql: str) -> str:
     """The statement, without what may stand after it. Raises BadQuery where it is not one SELECT."""
-    try:
+    with query_errors(sql):
         statements = duckdb.extract_statements(sql)
-    except duckdb.Error as error:
-        raise bad_query(error, sql) from error
     if len(statements) != 1:
         raise BadQuery(f"give one SELECT, not {len(statements)} statements")
     if statements[0].type != duckdb.StatementType.SELECT:
@@ -88,11 +81,8 @@ def one_select(sql: str) -> str:
 
 def event_tables_of(select: str) -> frozenset[str]:
     """The event tables that a query reads. Raises BadQuery where it names a table or column that does not exist."""
-    with _LOCK:
-        try:
-            ((_, plan),) = _catalogue().execute(f"EXPLAIN (FORMAT JSON)\n{select}").fetchall()
-        except duckdb.Error as error:
-            raise bad_query(error, select, lines_before=1) from error
+    with _LOCK, query_errors(select, lines_before=1):
+        ((_, plan),) = _catalogue().execute(f"EXPLAIN (FORMAT JSON)\n{select}").fetchall()
     return frozenset(_scanned(json.loads(plan)))
 
 
@@ -121,16 +111,13 @@ def _parts_of(table: str) -> frozenset[str]:
     return event_tables_of(f"FROM {table}")
 
 
-def _scanned(plan: Any) -> Iterator[str]:
+def _scanned(plan: list[Any]) -> Iterator[str]:
     """Names of the event tables in a plan."""
-    if isinstance(plan, list):
-        for one in plan:
-            yield from _scanned(one)
-        return
-    table = str(plan.get("extra_info", {}).get("Table", "")).replace('"', "")
-    if table.startswith(f"memory.{LOG}."):
-        yield table.rpartition(".")[2]
-    yield from _scanned(plan.get("children", []))
+    for node in plan:
+        table = str(node.get("extra_info", {}).get("Table", "")).replace('"', "")
+        if table.startswith(f"memory.{LOG}."):
+            yield table.rpartition(".")[2]
+        yield from _scanned(node.get("children", []))
 
 
 def _texts(values: Sequence[str]) -> str:
@@ -139,11 +126,3 @@ def _texts(values: Sequence[str]) -> str:
 
 def _text(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
-
-
-def ask(connection: duckdb.DuckDBPyConnection, select: str) -> Answer:
-    """The query's rows, not yet computed. Raises BadQuery."""
-    try:
-        return Answer(connection.sql(select))
-    except duckdb.Error as error:
-        raise bad_query(error) from error

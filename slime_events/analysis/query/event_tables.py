@@ -159,14 +159,15 @@ def _token_rows(records: Sequence[Recorded], fetch: Fetch) -> list[pa.Array]:
     return [column.array(rows) for column in _TOKEN_RUN]
 
 
-_TOKEN_TYPES = frozenset({"rollout.progressed", "rollout.completed"})
 EVENT_TABLES: dict[str, EventTable] = {
     table.name: table
     for table in (
         *map(_of_type, EVENT_CLASSES),
         EventTable("event", frozenset(BY_TYPE), _schema(_EVENT), _event_rows),
         EventTable("span", frozenset(BY_TYPE), _schema(_SPAN), _span_rows),
-        EventTable("token_run", _TOKEN_TYPES, _schema(_TOKEN_RUN), _token_rows),
+        EventTable(
+            "token_run", frozenset(("rollout.progressed", "rollout.completed")), _schema(_TOKEN_RUN), _token_rows
+        ),
     )
 }
 """All of them, by name."""

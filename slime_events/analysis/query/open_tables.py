@@ -12,13 +12,13 @@ from typing import Any, Self, TypeVar
 
 from schemas.errors import BadQuery, RunNotFound
 from schemas.ids import place_of
-from schemas.runs import Branched
-from slime_events.analysis.query.answer import Answer
+from slime_events.analysis.model.ancestry import open_ancestry
+from slime_events.analysis.query.answer import Answer, query_errors
 from slime_events.analysis.query.cache import TableCache
-from slime_events.analysis.query.database import ask, database, event_tables_of, one_select
-from slime_events.analysis.query.run_rows import Part, RunRows, is_about_rollouts
+from slime_events.analysis.query.database import database, event_tables_of, one_select
+from slime_events.analysis.query.run_rows import RunRows, is_about_rollouts
 from slime_events.core.run.run_folder import RUNS_DIR
-from slime_events.core.run.run_reader import OpenedRun, branched_of, open_parent, open_run
+from slime_events.core.run.run_reader import OpenedRun, open_run
 
 
 class RunTables:
@@ -37,8 +37,10 @@ class RunTables:
         names = await asyncio.to_thread(event_tables_of, select)
         if self._gone is not None and any(map(is_about_rollouts, names)):
             raise self._gone
-        loaded = [(run, await run.load(names)) for run in self._runs]
-        return ask(await asyncio.to_thread(database, loaded, names), select)
+        loaded = [(run, await run.load(names)) for run in self._runs if names]
+        connection = await asyncio.to_thread(database, loaded, names)
+        with query_errors():
+            return Answer(connection.sql(select))
 
 
 @contextlib.asynccontextmanager
@@ -50,34 +52,22 @@ async def tables_of(
 
     cache: folder of Parquet tables of archives; by default one of this user's. Raises RunNotFound, StorageError.
     """
-    kept = TableCache(cache)
-    runs = [RunRows(opened, kept)]
-    async with contextlib.AsyncExitStack() as parents:
-        branched = await branched_of(opened.log)
-        gone = None
-        while branched is not None and (with_parent or branched.follows):
-            try:
-                parent = await parents.enter_async_context(open_parent(branched))
-            except RunNotFound as error:
-                if with_parent:
-                    raise
-                gone = error
-                break
-            runs.append(RunRows(parent, kept, _part(branched, len(runs), with_parent=with_parent)))
-            if not with_parent:
-                break
-            branched = await branched_of(parent.log)
+    kept, gone = TableCache(cache), None
+    async with open_ancestry(opened) as ancestry:
+        own = ancestry.own
+        runs = [RunRows(own, kept)]
+        try:
+            parent = await ancestry.parent(own) if with_parent or own.follows else None
+            while parent is not None:
+                runs.append(RunRows(parent, kept, len(runs), only_rollouts=not with_parent))
+                parent = await ancestry.parent(parent) if with_parent else None
+        except RunNotFound as error:
+            if with_parent:
+                raise
+            gone = error
         yield RunTables(runs, gone)
 
 
-def _part(branched: Branched, depth: int, *, with_parent: bool) -> Part:
-    """What of its parent's log is of a run: its past, and all the rollouts that it follows."""
-    if branched.follows and not with_parent:
-        return Part(depth, only_rollouts=True)
-    return Part(depth, None if branched.follows else branched.position, branched.version)
-
-
-_SAMPLE, _GROUP = "sample", ("group_id", "group")
 _SAMPLES = 'SELECT "group", sample FROM log.rollout_requested UNION SELECT "group", sample FROM log.rollout_completed'
 
 
@@ -89,58 +79,47 @@ async def samples_where(
     Its result has a column `sample`, or else `group_id` (or `group`), which stands for all samples of the group. Rows
     where that is null are passed over. with_parent, cache: as `tables_of`. Raises BadQuery, and as the log does.
     """
-
     async with tables_of(opened, with_parent=with_parent, cache=cache) as tables:
         chosen = await tables.sql(sql)
-        if _SAMPLE in chosen.columns:
-            return _ids(chosen.relation.project('"sample"').fetchall())
-        group = next((name for name in _GROUP if name in chosen.columns), None)
-        if group is None:
+        column = next((name for name in ("sample", "group_id", "group") if name in chosen.columns), None)
+        if column is None:
             raise BadQuery(
                 f"the query gives {', '.join(chosen.columns)}: to choose samples it needs a column `sample` or "
                 "`group_id`"
             )
-        groups = _ids(chosen.relation.project(f'"{group}"').fetchall())
-        return _samples_of(groups, (await tables.sql(_SAMPLES)).rows())
-
-
-def _samples_of(groups: list[str], samples: list[tuple[str, str]]) -> list[str]:
-    """All samples of these groups, group by group. samples: (group, sample) of every group that there is."""
-    members: dict[str, list[str]] = {group: [] for group in groups}
-    for group, sample in samples:
-        if group in members:
-            members[group].append(sample)
-    return [sample for group in groups for sample in sorted(members[group], key=place_of)]
-
-
-def _ids(rows: list[tuple[str | None, ...]]) -> list[str]:
-    return list(dict.fromkeys(str(row[0]) for row in rows if row[0] is not None))
+        rows = chosen.relation.project(f'"{column}"').fetchall()
+        ids = dict.fromkeys(str(value) for (value,) in rows if value is not None)
+        if column == "sample":
+            return list(ids)
+        members: dict[str, list[str]] = {group: [] for group in ids}
+        for group, sample in (await tables.sql(_SAMPLES)).rows():
+            if group in members:
+                members[group].append(sample)
+        return [sample for group in members.values() for sample in sorted(group, key=place_of)]
 
 
 T = TypeVar("T")
 
 
-def open_tables(
-    run: str, *, runs_dir: str | Path = RUNS_DIR, with_parent: bool = False, cache: Path | None = None
-) -> OpenTables:
+class OpenTables:
     """The tables of a run by name, folder or archive URL: `with open_tables("demo") as tables: ...`.
 
-    Raises RunNotFound, StorageError, ConfigError. Without `with`, call `close` in the end.
+    The run is held open by a thread with an event loop of its own. opened: the run, for functions of `ask`. Raises
+    RunNotFound, StorageError, ConfigError. Without `with`, call `close` in the end.
     """
-    return OpenTables(run, runs_dir, with_parent=with_parent, cache=cache)
 
-
-class OpenTables:
-    """A run that is held open by a thread with an event loop of its own. opened: the run, for functions of `ask`."""
-
-    def __init__(self, run: str, runs_dir: str | Path, *, with_parent: bool, cache: Path | None) -> None:
+    def __init__(
+        self, run: str, *, runs_dir: str | Path = RUNS_DIR, with_parent: bool = False, cache: Path | None = None
+    ) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="slime-events-tables", daemon=True)
         self._thread.start()
         self._exits = contextlib.AsyncExitStack()
         atexit.register(self.close)  # a log's server that was started to read it is stopped
         try:
-            self.opened, self._tables = self.ask(self._open(run, runs_dir, with_parent, cache))
+            self.opened = self.ask(self._exits.enter_async_context(open_run(run, runs_dir)))
+            tables = tables_of(self.opened, with_parent=with_parent, cache=cache)
+            self._tables = self.ask(self._exits.enter_async_context(tables))
         except BaseException:
             self.close()
             raise
@@ -170,9 +149,5 @@ class OpenTables:
     def __exit__(self, *failure: object) -> None:
         self.close()
 
-    async def _open(
-        self, run: str, runs_dir: str | Path, with_parent: bool, cache: Path | None
-    ) -> tuple[OpenedRun, RunTables]:
-        opened = await self._exits.enter_async_context(open_run(run, runs_dir))
-        tables = await self._exits.enter_async_context(tables_of(opened, with_parent=with_parent, cache=cache))
-        return opened, tables
+
+open_tables = OpenTables

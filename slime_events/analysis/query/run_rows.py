@@ -1,15 +1,17 @@
 """`RunRows`: the rows of one run's event tables: from its archive as kept Parquet files, then from its log."""
 
 import asyncio
+import sys
 from collections import defaultdict
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from schemas.errors import StorageError
 from schemas.subjects import of_type
+from slime_events.analysis.model.ancestry import Ancestor
 from slime_events.analysis.query.cache import TableCache
 from slime_events.analysis.query.event_tables import EVENT_TABLES, EventTable, RowBuilder
 from slime_events.core.run.run_reader import OpenedRun
@@ -20,45 +22,11 @@ _FEW = 4
 """Up to so many types of events each is read by its subject, instead of the whole log."""
 
 
-@dataclass(frozen=True, slots=True)
-class TableRows:
+class TableRows(NamedTuple):
     """The rows of one event table: those in Parquet files, then those in memory."""
 
-    files: tuple[Path, ...]
+    files: list[Path]
     table: pa.Table
-
-
-@dataclass(slots=True)
-class _Tail:
-    batches: list[pa.RecordBatch] = field(default_factory=list)
-    end: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """The part of a run's log that a query reads. depth: 0 for the queried run, 1 for its parent, and so on.
-    end: the last position, None for all. first_later: the first step of the run after it, though this run may have
-    sealed a batch of it before `end`. only_rollouts: prompts, rollouts, rewards and verdicts alone, of a run that
-    another one follows.
-    """
-
-    depth: int = 0
-    end: int | None = None
-    first_later: int | None = None
-    only_rollouts: bool = False
-
-    def has(self, table: str) -> bool:
-        """Whether any row of this event table is read."""
-        return not self.only_rollouts or is_about_rollouts(table)
-
-    def where(self, table: str) -> str:
-        """A condition of SQL on the rows of an event table."""
-        conditions = [] if self.end is None else [f"position <= {self.end}"]
-        if not self.has(table):
-            conditions.append("false")
-        if self.first_later is not None and table in _STEPS:
-            conditions.append(f"step < {self.first_later}")
-        return f" WHERE {' AND '.join(conditions)}" if conditions else ""
 
 
 _STEPS = ("batch_sealed", "step_claimed", "step_committed")
@@ -70,62 +38,48 @@ def is_about_rollouts(table: str) -> bool:
 
 
 class RunRows:
-    """Event tables of a part of a run's log."""
+    """Event tables of a part of a run's log. depth: 0 for the queried run, 1 for its parent, and so on. only_rollouts:
+    prompts, rollouts, rewards and verdicts alone, of a run that another one follows.
+    """
 
-    def __init__(self, opened: OpenedRun, cache: TableCache, part: Part | None = None) -> None:
-        self.opened, self.part = opened, part or Part()
-        self._cache = cache
-        self._tails: dict[str, _Tail] = {}
+    def __init__(self, part: Ancestor, cache: TableCache, depth: int = 0, *, only_rollouts: bool = False) -> None:
+        self.opened, self.depth = part.opened, depth
+        self._part, self._cache, self._only_rollouts = part, cache, only_rollouts
         self._reader: ArchiveReader | None = None
-        self._looked = False
+        self._batches = defaultdict[str, list[pa.RecordBatch]](list)
+        self._ends: dict[str, int] = {}
 
-    @property
-    def run(self) -> str:
-        """Its name."""
-        return self.opened.run
+    def where(self, table: str) -> str:
+        """A condition of SQL on the rows of an event table: a run may have sealed a batch that is not the part's."""
+        conditions = [f"position <= {self._part.end}"] if self._part.end < sys.maxsize else []
+        if self._part.until < sys.maxsize and table in _STEPS:
+            conditions.append(f"step < {self._part.until}")
+        return f" WHERE {' AND '.join(conditions)}" if conditions else ""
 
     async def load(self, names: Collection[str]) -> dict[str, TableRows]:
         """The rows of these event tables up to the log's end. Raises as the log and the archive do."""
-        if not names:
-            return {}
-        end = await self.opened.log.position()
-        end = end if self.part.end is None else min(end, self.part.end)
-        reader = await self._archive()
-        tables = [EVENT_TABLES[name] for name in names if self.part.has(name)]
-        files: dict[str, list[Path]] = {}
-        if reader is not None:
-            files = await asyncio.to_thread(self._cache.files, reader, tables, self.opened.fetch)
-        await self._read_on(tables, reader.last if reader else 0, end)
-        return {
-            table.name: TableRows(
-                tuple(files.get(table.name, ())), pa.Table.from_batches(self._tails[table.name].batches, table.schema)
-            )
-            for table in tables
-        } | {name: TableRows((), EVENT_TABLES[name].schema.empty_table()) for name in names if not self.part.has(name)}
-
-    async def _archive(self) -> ArchiveReader | None:
-        """The run's archive, looked for once; None where there is none, or it is of another log."""
-        if not self._looked:
-            self._looked = True
+        end = min(await self.opened.log.position(), self._part.end)
+        if not self._ends:  # it is looked for once
             self._reader = await _archive_of(self.opened)
-        return self._reader
-
-    async def _read_on(self, tables: Sequence[EventTable], archived: int, end: int) -> None:
-        """Read the events after those that each table has already."""
-        together: dict[int, list[EventTable]] = defaultdict(list)
+        tables = [EVENT_TABLES[name] for name in names if not self._only_rollouts or is_about_rollouts(name)]
+        files: dict[str, list[Path]] = {}
+        if self._reader is not None:
+            files = await asyncio.to_thread(self._cache.files, self._reader, tables, self.opened.fetch)
+        together = defaultdict[int, list[EventTable]](list)
         for table in tables:
-            tail = self._tails.setdefault(table.name, _Tail(end=archived))
-            together[tail.end].append(table)
+            together[self._ends.setdefault(table.name, self._reader.last if self._reader else 0)].append(table)
         for begun, some in together.items():
             if begun < end:
                 await self._read(some, begun + 1, end)
+        return {
+            name: TableRows(files.get(name, []), pa.Table.from_batches(self._batches[name], EVENT_TABLES[name].schema))
+            for name in names
+        }
 
     async def _read(self, tables: Sequence[EventTable], start: int, end: int) -> None:
-        builder = RowBuilder(
-            tables, self.opened.fetch, lambda table, batch: self._tails[table.name].batches.append(batch)
-        )
+        builder = RowBuilder(tables, self.opened.fetch, lambda table, batch: self._batches[table.name].append(batch))
         few = len(builder.types) <= _FEW
-        for subject in [of_type(self.run, one) for one in sorted(builder.types)] if few else [None]:
+        for subject in [of_type(self.opened.run, one) for one in sorted(builder.types)] if few else [None]:
             async for recorded in self.opened.log.read(start, subject):
                 if recorded.position > end:
                     break
@@ -134,8 +88,7 @@ class RunRows:
                 if builder.full:
                     await asyncio.to_thread(builder.flush)
         await asyncio.to_thread(builder.flush)
-        for table in tables:
-            self._tails[table.name].end = end
+        self._ends |= {table.name: end for table in tables}
 
 
 async def _archive_of(opened: OpenedRun) -> ArchiveReader | None:

@@ -1,14 +1,13 @@
 """`Table`: a documented table of `query`. Its definition is its documentation, its SQL view and its types in one."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 TEXT, INT, FLOAT, TIME, BOOL, JSON = "VARCHAR", "BIGINT", "DOUBLE", "TIMESTAMP", "BOOLEAN", "JSON"
 TEXTS, INTS = "VARCHAR[]", "BIGINT[]"
 NUMBERS = "MAP(VARCHAR, DOUBLE)"
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(NamedTuple):
     """sql: what it is, over the table's `source`. description: one line with the unit."""
 
     name: str
@@ -16,14 +15,8 @@ class Column:
     sql: str
     description: str
 
-    @property
-    def selected(self) -> str:
-        """The column as a view selects it."""
-        return f'CAST({self.sql} AS {self.type}) AS "{self.name}"'
 
-
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(NamedTuple):
     """source: what stands after FROM, over event tables and tables before this one."""
 
     name: str
@@ -34,9 +27,9 @@ class Table:
     @property
     def view(self) -> str:
         """The statement that makes it."""
-        selected = ",\n".join(column.selected for column in self.columns)
+        selected = ",\n".join(f'CAST({one.sql} AS {one.type}) AS "{one.name}"' for one in self.columns)
         return f"CREATE VIEW {self.name} AS SELECT\n{selected}\nFROM {self.source}"
 
 
 RUN = Column("run", TEXT, "t.run", "the run in whose log it is; another run only with its past (`--with-parent`)")
-POSITION = Column("position", INT, "t.position", "in that log, from 1")
+IN_LOG = (RUN, Column("position", INT, "t.position", "in that log, from 1"))

@@ -10,8 +10,8 @@ from schemas.errors import RunNotFound, WeightsDamaged
 from schemas.ids import group_of, requested_sample
 from schemas.rollouts import Sampling, StopReason, WeightSpan
 from schemas.weights import WeightsPublished
-from slime_events.analysis.model.ancestry import Ancestor, Ancestry
-from slime_events.analysis.model.records import Run, folded
+from slime_events.analysis.model.ancestry import Ancestor, Ancestry, open_ancestry
+from slime_events.analysis.model.records import Run
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.core.trajectory import read_trajectory
 from storage.weights.store import WeightStore, local_folder, verify
@@ -47,7 +47,7 @@ async def read_rollout(opened: OpenedRun, sample: str) -> RecordedRollout:
         requested = requested_sample(sample)
     except ValueError:
         raise RunNotFound(f"{sample!r} is no id of a sample: it ends in -s and a number (train-0-000003-s1)") from None
-    async with Ancestry(opened) as ancestry:
+    async with open_ancestry(opened) as ancestry:
         part, run = await _origin(ancestry, requested)
         request = run.samples[requested].requests[-1].event
         if request.recalls:
@@ -78,7 +78,7 @@ async def read_rollout(opened: OpenedRun, sample: str) -> RecordedRollout:
 async def _origin(ancestry: Ancestry, sample: str) -> tuple[Ancestor, Run]:
     """The run that has the rollout, and the records of it."""
     async for part in ancestry.all():
-        run = folded(part.run, await part.last_events(samples=[sample], groups=[group_of(sample)]))
+        run = await part.records(samples=[sample], groups=[group_of(sample)])
         if sample in run.samples and run.samples[sample].requests:
             return part, run
     raise RunNotFound(
@@ -90,7 +90,7 @@ async def _origin(ancestry: Ancestry, sample: str) -> tuple[Ancestor, Run]:
 async def _weights(ancestry: Ancestry, versions: set[int]) -> dict[int, WeightsPublished]:
     weights: dict[int, WeightsPublished] = {}
     async for part in ancestry.all():
-        run = folded(part.run, await part.last_events(versions=sorted(versions - weights.keys())))
+        run = await part.records(versions=sorted(versions - weights.keys()))
         weights |= {version: record.published.event for version, record in run.versions.items() if record.published}
         if len(weights) == len(versions):
             break

@@ -4,6 +4,7 @@ The pool that a run grades with (`slime_events/plugins/rewards/pool.py`) answers
 it. Here nothing waits for a single sample, and a rule takes less time than a message about it.
 """
 
+import contextlib
 import os
 import signal
 import socket

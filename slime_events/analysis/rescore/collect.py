@@ -1,7 +1,7 @@
 """`Collector`: decided groups, batches and evaluations in the log's order, as records of the read model.
 
-A group leaves the memory as soon as it is decided, so that a long run takes no more of it. So this calls the model's
-handlers itself, with the events as they are, and does not decode events that rescoring does not need.
+A group leaves the memory as soon as it is decided, so that a long run takes no more of it. Events are folded as they
+are, and those that rescoring does not need are not decoded.
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ from schemas.ids import group_of
 from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned, RewardFailed
 from schemas.rollouts import RolloutCompleted, RolloutRequested
-from slime_events.analysis.model.records import HANDLERS, Entry, Group, Run, Sample
+from slime_events.analysis.model.records import Entry, Group, Run, Sample
 
 Item = Group | BatchSealed | EvalCompleted
 NEEDED: dict[str, type[Event]] = {
@@ -64,7 +64,7 @@ class Collector:
                 self._evaluations.setdefault((event.dataset, event.version or 0), []).append(event.group)
             case RewardAssigned() if event.sample in run.samples:
                 self.graders[event.grader, event.grader_digest] += 1
-        HANDLERS[type(event)](run, Entry(event, 0, envelope.at, envelope.producer, run.run))
+        run.add(Entry(event, 0, envelope.at, envelope.producer, run.run))
         if isinstance(event, GroupAccepted | GroupRejected):
             yield from self._taken(event.group)
 

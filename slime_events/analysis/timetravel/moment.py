@@ -22,8 +22,8 @@ from slime_events.core.state.run import RunState
 from storage.event_block import EventBlock
 from storage.log import Recorded
 
-VERSION = 2
-"""Raised with every change of `Context` or of what is folded into it."""
+VERSION = 3
+"""Raised with every change of `Context`, of what is folded into it, or of the index over stored moments."""
 KEPT = 400
 """Decisions that are remembered: some steps of a large batch."""
 
@@ -58,14 +58,14 @@ class Context(msgspec.Struct, kw_only=True):
 
     def apply_all(self, first: int, events: Sequence[FoldedEvent]) -> None:
         """Fold in consecutive events or their short forms, from position `first` on."""
-        times = [told.at for told in events]
+        times = [event.at for event in events]
         self.at, self.latest_at = times[-1], max(self.latest_at, *times)
         if first == 1:
             self.first_at = times[0]
-        for position, told in enumerate(events, first):
-            handler = _HANDLERS.get(type(told.event))
-            if handler is not None and (decided := handler(self, told.event)) is not None:
-                self.decisions.append(Decision(position, told.at, type_of(told.event), *decided))
+        for position, event in enumerate(events, first):
+            handler = _HANDLERS.get(type(event.event))
+            if handler is not None and (decided := handler(self, event.event)) is not None:
+                self.decisions.append(Decision(position, event.at, type_of(event.event), *decided))
                 if len(self.decisions) >= 2 * KEPT:  # now and then the old ones are forgotten
                     del self.decisions[:-KEPT]
 
@@ -93,32 +93,22 @@ class Moment:
         self.context.apply_all(recorded.position, (recorded.envelope,))
         self.last = recorded
 
-    def apply_all(self, block: EventBlock) -> Sequence[FoldedEvent]:
-        """Fold many events in, and return them. `last` is not known afterwards."""
+    def apply_all(self, block: EventBlock) -> None:
+        """Fold many events in. `last` is not known afterwards."""
         events = list(itertools.chain.from_iterable(read_partial_events(block.arrays, block.first, decisions=True)))
         apply_all(self.state, [events], block.chain.hex())
         self.context.apply_all(block.first, events)
         self.before, self.last = block.before.hex(), None
-        return events
 
 
 Decided = tuple[str, str, dict[str, float]]
 """Of a decision: about what, why, on which figures."""
 
 
-def _resumed(context: Context, event: RunResumed) -> Decided:
+def _started(context: Context, event: RunStarted | RunResumed) -> Decided:
     context.starts.append(event)
     context.engines, context.workers = {}, {}
-    return "run", f"incarnation {event.incarnation}", {}
-
-
-def _started(context: Context, event: RunStarted) -> Decided:
-    context.starts.append(event)
-    return "run", "", {}
-
-
-def _taken(context: Context, event: RolloutProgressed | TurnBegun) -> None:
-    context.engines[event.sample] = event.engine
+    return "run", f"incarnation {event.incarnation}" if isinstance(event, RunResumed) else "", {}
 
 
 def _let_go(context: Context, *samples: str) -> None:
@@ -137,7 +127,7 @@ def _by(path: str, reason: str) -> str:
 
 def _sealed(context: Context, event: BatchSealed) -> Decided:
     figures: dict[str, float] = {"groups": len(event.groups), "samples": len(event.samples)}
-    figures |= _figures(event, "oldest_version")
+    figures["oldest_version"] = event.oldest_version
     if event.raw_rewards:
         figures["reward"] = sum(event.raw_rewards) / len(event.raw_rewards)
     return f"step {event.step}", "suspends rollouts under way" if event.suspends else "", figures
@@ -152,10 +142,6 @@ def _figures(event: Event, *names: str) -> dict[str, float]:
     return {name: getattr(event, name) for name in names}
 
 
-def _joined(context: Context, event: WorkerJoined) -> None:
-    context.workers[event.worker] = event.role
-
-
 def _lost(context: Context, event: WorkerLost) -> None:
     context.workers.pop(event.worker, None)
     context.engines = {sample: engine for sample, engine in context.engines.items() if engine != event.worker}
@@ -163,11 +149,11 @@ def _lost(context: Context, event: WorkerLost) -> None:
 
 _HANDLERS: dict[type, Callable[[Context, Any], Decided | None]] = {
     RunStarted: _started,
-    RunResumed: _resumed,
+    RunResumed: _started,
     RunFinished: lambda _, event: ("run", event.reason.value, _figures(event, "steps", "events")),
     RunFailed: lambda _, event: ("run", f"{event.role}: {event.reason}", {}),
-    RolloutProgressed: _taken,
-    TurnBegun: _taken,
+    RolloutProgressed: lambda context, event: context.engines.update({event.sample: event.engine}),
+    TurnBegun: lambda context, event: context.engines.update({event.sample: event.engine}),
     RolloutSuspended: lambda context, event: _let_go(context, event.sample),
     RolloutFailed: lambda context, event: _let_go(context, event.sample),
     RolloutCompleted: lambda context, event: _let_go(context, event.rollout or event.sample),
@@ -176,7 +162,7 @@ _HANDLERS: dict[type, Callable[[Context, Any], Decided | None]] = {
     BatchSealed: _sealed,
     StepCommitted: _committed,
     EvalCompleted: lambda _, event: (event.dataset, "", _figures(event, "version", "mean", "samples", "failed")),
-    WorkerJoined: _joined,
+    WorkerJoined: lambda context, event: context.workers.update({event.worker: event.role}),
     WorkerLost: _lost,
 }
 _HANDLERS |= {short: _HANDLERS[kind] for kind, short in PARTIAL_EVENTS.items() if kind in _HANDLERS}

@@ -1,6 +1,6 @@
 """`SeekIndex`: moments of a run stored every so many events, so that any other is near one of them.
 
-<folder>/index.seek               where they are, their times, and where each step was committed
+<folder>/index.seek               where they are, and their times
 <folder>/<position>.seek          one of them: a snapshot of the state, and its context
 
 Only a cache. Without one, or with one of another history or other rules, a fold from position 1 makes it anew.
@@ -16,24 +16,19 @@ from schemas.errors import StorageError
 from slime_events.analysis.timetravel.moment import VERSION, Context, Moment
 from slime_events.core.state.run import FOLD
 from slime_events.core.state.snapshot import Snapshot, Unusable, pack, unpack
-from storage.log import Recorded
 from storage.object_store import ObjectFolder
 
 log = logging.getLogger(__name__)
 
 EVERY = 5_000
 """Events from one to the next: what a seek may have to fold."""
-_INDEX = "index.seek"
+_INDEX, _POINT = "index.seek", "{:012d}.seek"
 
 
 class SeekPoint(Snapshot, frozen=True, kw_only=True):
     """A moment as it is stored."""
 
     context: Context
-
-    def moment(self, last: Recorded) -> Moment:
-        """The moment, to go on from. last: the record at its position."""
-        return Moment(self.state, self.context, self.before, last)
 
 
 class Mark(msgspec.Struct, frozen=True, array_like=True):
@@ -45,45 +40,35 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Index(msgspec.Struct, kw_only=True):
-    """steps: the position at which each was committed, in order, up to the last mark. first_at: of the first event."""
+    """The stored moments of a run, in order."""
 
     run: str
     fold: int = FOLD
     version: int = VERSION
-    first_at: int = 0
     marks: list[Mark] = []
-    steps: list[tuple[int, int]] = []
 
     def before(self, position: int) -> Mark | None:
         """The last mark before a position, so that at least one event is folded on the way there."""
-        place = bisect.bisect_left(self.marks, position, key=lambda mark: mark.position)
-        return self.marks[place - 1] if place else None
+        index = bisect.bisect_left(self.marks, position, key=lambda mark: mark.position)
+        return self.marks[index - 1] if index else None
 
     def before_time(self, at: int) -> Mark | None:
         """The last mark up to which no event is later than `at`."""
-        place = bisect.bisect_right(self.marks, at, key=lambda mark: mark.latest_at)
-        return self.marks[place - 1] if place else None
-
-    def commit_of(self, step: int) -> int | None:
-        """The position of its step.committed, where that is before the last mark."""
-        place = bisect.bisect_left(self.steps, (step, 0))
-        known = place < len(self.steps) and self.steps[place][0] == step
-        return self.steps[place][1] if known else None
+        index = bisect.bisect_right(self.marks, at, key=lambda mark: mark.latest_at)
+        return self.marks[index - 1] if index else None
 
 
 class SeekIndex:
-    """The index of `run` in a folder; None: in memory only. What cannot be written is kept in memory."""
+    """The index of `run` in a folder. What cannot be written is kept in memory."""
 
-    def __init__(self, run: str, folder: Path | None) -> None:
+    def __init__(self, run: str, folder: Path) -> None:
         self._folder = folder
         self._packed: dict[int, bytes] = {}
         self.index = self._load(run) or Index(run=run)
 
     def _load(self, run: str) -> Index | None:
-        if self._folder is None:
-            return None
         try:
-            index = unpack(Path(self._folder, _INDEX).read_bytes(), Index)
+            index = unpack((self._folder / _INDEX).read_bytes(), Index)
         except OSError:
             return None
         except Unusable:
@@ -95,9 +80,8 @@ class SeekIndex:
 
     def point(self, mark: Mark) -> SeekPoint | None:
         """The stored point, if it is whole and the one that the index means."""
-        packed = self._packed.get(mark.position)
         try:
-            stored = packed or Path(self._folder or "", _name(mark.position)).read_bytes()
+            stored = self._packed.get(mark.position) or (self._folder / _POINT.format(mark.position)).read_bytes()
             point = unpack(stored, SeekPoint)
         except (OSError, Unusable):
             return None
@@ -108,29 +92,18 @@ class SeekIndex:
         state, context = moment.state, moment.context
         point = SeekPoint(fold=FOLD, before=moment.before, state=state, context=context)
         packed = pack(msgspec.msgpack.encode(point))
-        self.index.first_at = context.first_at
         self.index.marks.append(Mark(state.events, state.chain, context.latest_at))
-        if not self._write(_name(state.events), packed):
+        if not self._write(_POINT.format(state.events), packed):
             self._packed[state.events] = packed
 
     def save(self) -> None:
         """Store the index. Points that no stored index names do no harm."""
         self._write(_INDEX, pack(msgspec.msgpack.encode(self.index)))
 
-    def forget(self) -> None:
-        """Start again: it is of another history."""
-        self.index = Index(run=self.index.run)
-
     def _write(self, name: str, packed: bytes) -> bool:
-        if self._folder is None:
-            return False
         try:
             ObjectFolder(str(self._folder)).replace(name, packed)
         except StorageError as error:  # a folder that is read-only or full: this time it is kept in memory
             log.info("%s is not kept: %s", name, error)
             return False
         return True
-
-
-def _name(position: int) -> str:
-    return f"{position:012d}.seek"

@@ -11,31 +11,21 @@ from pathlib import Path
 
 from schemas.errors import RunNotFound
 from schemas.steps import StepCommitted
-from slime_events.analysis.timetravel.log_position import (
-    AfterStep,
-    AtPosition,
-    AtTime,
-    BeforeEnd,
-    FromStart,
-    LogPosition,
-)
+from slime_events.analysis.model.lookup import LogPart
+from slime_events.analysis.timetravel.log_position import Anchor, LogPosition
 from slime_events.analysis.timetravel.moment import Moment
 from slime_events.analysis.timetravel.seek_index import EVERY, Mark, SeekIndex
 from slime_events.core.state.run import RunState
 from storage.event_block import HasEventBlocks
 from storage.log import Readable, Recorded
 
-Stop = Callable[[Recorded], bool]
-"""Whether to stop before this event."""
-
 
 class Timeline:
-    """log: live, finished or archived. folder: where its seek index is kept; None: in memory. end: last position."""
+    """log: live, finished or archived. folder: where its seek index is kept. end: last position."""
 
-    def __init__(self, log: Readable, folder: Path | None = None, *, every: int = EVERY) -> None:
+    def __init__(self, log: Readable, folder: Path, *, every: int = EVERY) -> None:
         self._log, self._every = log, every
         self._seek = SeekIndex(log.run, folder)
-        self._commits: list[tuple[int, int]] = []
         self.end = 0
 
     async def open(self, on_index: Callable[[int], None] = lambda events: None) -> Timeline:
@@ -47,9 +37,9 @@ class Timeline:
         if not self.end:
             raise RunNotFound(f"the log of run {self._log.run} is empty: there is no event yet to look at")
         marks = self._seek.index.marks
-        moment = await self._fold(marks[-1], lambda recorded: True) if marks else self._beginning()
+        moment = await self._fold(marks[-1] if marks else None, lambda recorded: True)
         if not moment.position:
-            self._seek.forget()
+            marks.clear()  # they are of another history
         behind = self.end - moment.position
         if behind >= self._every:
             on_index(behind)
@@ -58,53 +48,36 @@ class Timeline:
 
     async def _index(self, moment: Moment) -> None:
         """One pass over what came since the last point."""
-        if isinstance(self._log, HasEventBlocks):
-            await self._index_blocks(self._log, moment)
+        log, start, chain = self._log, moment.position + 1, bytes.fromhex(moment.state.chain)
+        if isinstance(log, HasEventBlocks):
+            async with contextlib.aclosing(log.event_blocks(start, chain, self._every)) as blocks:
+                async for block in blocks:
+                    moment.apply_all(block)
+                    if not moment.position % self._every:
+                        self._seek.add(moment)
         else:
-            await self._index_log(moment)
+            async with contextlib.aclosing(log.read(start)) as read:  # type: ignore[type-var]
+                async for recorded in read:
+                    moment.apply(recorded)
+                    if not moment.position % self._every:
+                        self._seek.add(moment)
+                    if recorded.position == self.end:
+                        break
         self._seek.save()
-
-    async def _index_blocks(self, log: HasEventBlocks, moment: Moment) -> None:
-        chain = bytes.fromhex(moment.state.chain)
-        async with contextlib.aclosing(log.event_blocks(moment.position + 1, chain, self._every)) as read:
-            async for block in read:
-                for position, event in enumerate(moment.apply_all(block), block.first):
-                    self._note_commit(event.event, position)
-                self._mark(moment)
-
-    async def _index_log(self, moment: Moment) -> None:
-        async with contextlib.aclosing(self._log.read(moment.position + 1)) as read:  # type: ignore[type-var]
-            async for recorded in read:
-                moment.apply(recorded)
-                self._note_commit(recorded.envelope.event, recorded.position)
-                self._mark(moment)
-                if recorded.position == self.end:
-                    break
-
-    def _note_commit(self, event: object, position: int) -> None:
-        if isinstance(event, StepCommitted):
-            self._commits.append((event.step, position))
-
-    def _mark(self, moment: Moment) -> None:
-        """Store the moment where one is due, with the steps that were committed since the last."""
-        if not moment.position % self._every:
-            self._seek.index.steps += self._commits
-            self._commits.clear()
-            self._seek.add(moment)
 
     async def seek(self, position: LogPosition) -> Moment:
         """The run at that position. Raises RunNotFound where the log has none such."""
-        match position:
-            case AtPosition(number):
-                return await self._at(number)
-            case AfterStep(step):
-                return await self._after_step(step)
-            case AtTime(at):
-                return await self._at_time(at)
-            case FromStart(nanos):
-                return await self._at_time((await self._record(1)).envelope.at + nanos)
-            case BeforeEnd(nanos):
-                return await self._at_time((await self._record(self.end)).envelope.at - nanos)
+        match position.anchor:
+            case Anchor.POSITION:
+                return await self._at(position.number)
+            case Anchor.STEP:
+                return await self._after_step(position.number)
+            case Anchor.TIME:
+                return await self._at_time(position.number)
+            case Anchor.START:
+                return await self._at_time((await self._record(1)).envelope.at + position.number)
+            case Anchor.END:
+                return await self._at_time((await self._record(self.end)).envelope.at - position.number)
 
     async def _at(self, position: int) -> Moment:
         if not 1 <= position <= self.end:
@@ -112,22 +85,10 @@ class Timeline:
         return await self._fold(self._seek.index.before(position), lambda recorded: recorded.position > position)
 
     async def _after_step(self, step: int) -> Moment:
-        position = self._seek.index.commit_of(step)
-        if position is not None:
-            return await self._at(position)
-        marks = self._seek.index.marks
-        committed = False
-
-        def stop(recorded: Recorded) -> bool:
-            nonlocal committed
-            over, event = committed, recorded.envelope.event
-            committed = committed or (isinstance(event, StepCommitted) and event.step == step)
-            return over
-
-        moment = await self._fold(marks[-1] if marks else None, stop)
-        if not committed:
-            raise RunNotFound(f"run {self._log.run} has not committed step {step}: {moment.state.steps} are, from 0")
-        return moment
+        async for recorded in LogPart(self._log, self.end).of_type(StepCommitted, str(step)):
+            return await self._at(recorded.position)
+        steps = (await self._at(self.end)).state.steps
+        raise RunNotFound(f"run {self._log.run} has not committed step {step}: {steps} are, from 0")
 
     async def _at_time(self, at: int) -> Moment:
         moment = await self._fold(self._seek.index.before_time(at), lambda recorded: recorded.envelope.at > at)
@@ -139,16 +100,16 @@ class Timeline:
         async with contextlib.aclosing(self._log.read(position)) as read:  # type: ignore[type-var]
             return await anext(read)
 
-    async def _fold(self, mark: Mark | None, stop: Stop) -> Moment:
-        """From the point of a mark, or from the beginning where none is right, up to where it is to stop."""
+    async def _fold(self, mark: Mark | None, stop: Callable[[Recorded], bool]) -> Moment:
+        """From the point of a mark, or from the beginning where none is right, to before the event to stop at."""
         point = None if mark is None else self._seek.point(mark)
-        moment = self._beginning()
+        moment = Moment(RunState(run=self._log.run))
         async with contextlib.aclosing(self._log.read(point.position if point else 1)) as read:  # type: ignore[type-var]
             async for recorded in read:
                 if point is not None and recorded.position == point.position:
                     if not point.is_followed_by(recorded.data):
                         break  # the log has another history
-                    moment = point.moment(recorded)
+                    moment = Moment(point.state, point.context, point.before, recorded)
                     continue
                 if recorded.position > self.end or stop(recorded):
                     return moment
@@ -156,6 +117,3 @@ class Timeline:
         if point is not None and not moment.position:
             return await self._fold(None, stop)
         return moment
-
-    def _beginning(self) -> Moment:
-        return Moment(RunState(run=self._log.run))

@@ -92,16 +92,13 @@ async def look_ahead(log: Readable, moment: Moment) -> dict[str, EngineFoundLate
     """
     wanted = {s.sample for s in _under_way(moment.state) if s.sample not in moment.context.engines}
     later: dict[str, EngineFoundLater] = {}
-    if not wanted:
-        return later
     async with contextlib.aclosing(log.read(moment.position + 1)) as read:  # type: ignore[type-var]
         async for recorded in read:
+            if later.keys() == wanted or recorded.position > moment.position + LOOKED_AT:
+                break
             sample, engine = _engine_of(recorded.envelope.event, recorded.envelope.at)
             if engine is not None and sample in wanted:
-                later[sample] = engine
-                wanted.discard(sample)
-            if not wanted or recorded.position >= moment.position + LOOKED_AT:
-                break
+                later.setdefault(sample, engine)
     return later
 
 

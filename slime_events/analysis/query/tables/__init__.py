@@ -1,31 +1,13 @@
 """Every documented table, in the order of the documentation; each may be made of those before it."""
 
 from slime_events.analysis.query.table import Table
-from slime_events.analysis.query.tables.groups import GROUPS
-from slime_events.analysis.query.tables.prompts import PROMPTS, REJECTED_LINES
 from slime_events.analysis.query.tables.rollouts import ATTEMPTS, CHUNKS, TOKENS, TURNS
 from slime_events.analysis.query.tables.runs import EVENTS, RUNS, SPANS, WORKERS
-from slime_events.analysis.query.tables.samples import REWARDS, SAMPLES, TRAINED
+from slime_events.analysis.query.tables.samples import GROUPS, PROMPTS, REJECTED_LINES, REWARDS, SAMPLES, TRAINED
 from slime_events.analysis.query.tables.steps import ACTIVATIONS, CHECKPOINTS, EVALS, STEPS, VERSIONS
 
 TABLES: tuple[Table, ...] = (
-    RUNS,
-    EVENTS,
-    PROMPTS,
-    REJECTED_LINES,
-    TRAINED,
-    REWARDS,
-    SAMPLES,
-    GROUPS,
-    STEPS,
-    VERSIONS,
-    ACTIVATIONS,
-    CHECKPOINTS,
-    EVALS,
-    ATTEMPTS,
-    CHUNKS,
-    TURNS,
-    TOKENS,
-    WORKERS,
-    SPANS,
+    *(RUNS, EVENTS, PROMPTS, REJECTED_LINES, TRAINED, REWARDS, SAMPLES, GROUPS),
+    *(STEPS, VERSIONS, ACTIVATIONS, CHECKPOINTS, EVALS),
+    *(ATTEMPTS, CHUNKS, TURNS, TOKENS, WORKERS, SPANS),
 )

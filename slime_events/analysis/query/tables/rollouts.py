@@ -1,6 +1,6 @@
 """How rollouts came about: attempts, chunks, turns, tokens."""
 
-from slime_events.analysis.query.table import BOOL, FLOAT, INT, INTS, JSON, POSITION, RUN, TEXT, TIME, Column, Table
+from slime_events.analysis.query.table import BOOL, FLOAT, IN_LOG, INT, INTS, JSON, RUN, TEXT, TIME, Column, Table
 
 _SAMPLE = Column("sample", TEXT, "t.sample", "the sample")
 
@@ -17,8 +17,7 @@ ATTEMPTS = Table(
             SELECT run, sample, attempt, "time", 'failed', kind, message, engine FROM log.rollout_failed
         ) e ON e.run = r.run AND e.sample = r.sample AND e.attempt = r.attempt) t""",
     (
-        RUN,
-        POSITION,
+        *IN_LOG,
         _SAMPLE,
         Column("group_id", TEXT, 't."group"', "its group"),
         Column("attempt", INT, "t.attempt", "from 0"),
@@ -41,8 +40,7 @@ CHUNKS = Table(
     "A row per chunk: tokens of a rollout that were in the log before it ended.",
     "log.rollout_progressed t",
     (
-        RUN,
-        POSITION,
+        *IN_LOG,
         _SAMPLE,
         Column("attempt", INT, "t.attempt", "from 0"),
         Column("time", TIME, 't."time"', "UTC"),
@@ -68,8 +66,7 @@ TURNS = Table(
                call_name, call_arguments, extends, observed, length, stop, text, result, error, overlapping, seconds
         FROM log.turn_recorded) t""",
     (
-        RUN,
-        POSITION,
+        *IN_LOG,
         _SAMPLE,
         Column("index", INT, 't."index"', "of the sample's turns, in the order that they were asked for"),
         Column("role", TEXT, "t.role", "`assistant` or `tool`"),

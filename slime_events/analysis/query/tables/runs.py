@@ -1,6 +1,6 @@
 """Runs, their events, spans and processes."""
 
-from slime_events.analysis.query.table import BOOL, FLOAT, INT, JSON, POSITION, RUN, TEXT, TEXTS, TIME, Column, Table
+from slime_events.analysis.query.table import BOOL, FLOAT, IN_LOG, INT, JSON, RUN, TEXT, TEXTS, TIME, Column, Table
 
 RUNS = Table(
     "runs",
@@ -39,8 +39,7 @@ EVENTS = Table(
     "([events.md](events.md)).",
     "log.event t",
     (
-        RUN,
-        POSITION,
+        *IN_LOG,
         Column("time", TIME, 't."time"', "UTC, by the writer's clock; the order is that of positions"),
         Column("type", TEXT, "t.type", "such as `rollout.completed`"),
         Column("entity", TEXT, "t.entity", "what it is about: a sample, a group, a step, a version, a worker ..."),
@@ -57,8 +56,7 @@ SPANS = Table(
     "([traces.md](traces.md)).",
     "log.span t",
     (
-        RUN,
-        POSITION,
+        *IN_LOG,
         Column("name", TEXT, "t.name", "submit, generate, grade, decide, batch, train, publish, activate"),
         Column("trace_id", TEXT, "t.trace_id", "32 hex digits; one trace per group, one per weight version"),
         Column("span_id", TEXT, "t.span_id", "16 hex digits"),
@@ -75,15 +73,13 @@ SPANS = Table(
     ),
 )
 
-
 WORKERS = Table(
     "workers",
     "A row per process that joined the run.",
     """(SELECT j.*, l."time" AS lost, l.reason AS lost_reason FROM log.worker_joined j
         LEFT JOIN log.worker_lost l ON l.run = j.run AND l.worker = j.worker) t""",
     (
-        RUN,
-        POSITION,
+        *IN_LOG,
         Column("worker", TEXT, "t.worker", "its id, new at each start"),
         Column("role", TEXT, "t.role", "conductor, engine, grader, trainer, archivist ..."),
         Column("joined", TIME, 't."time"', "UTC"),

@@ -1,6 +1,6 @@
 """Steps, the weight versions that they make, and evaluations of those."""
 
-from slime_events.analysis.query.table import FLOAT, INT, NUMBERS, POSITION, RUN, TEXT, TIME, Column, Table
+from slime_events.analysis.query.table import FLOAT, IN_LOG, INT, NUMBERS, RUN, TEXT, TIME, Column, Table
 
 STEPS = Table(
     "steps",
@@ -33,7 +33,6 @@ STEPS = Table(
     ),
 )
 
-
 VERSIONS = Table(
     "versions",
     "A row per weight version.",
@@ -43,8 +42,7 @@ VERSIONS = Table(
                           max(seconds) AS held FROM log.weights_activated GROUP BY ALL) a
         ON a.run = p.run AND a.version = p.version) t""",
     (
-        RUN,
-        POSITION,
+        *IN_LOG,
         Column("version", INT, "t.version", "0 is what the run starts from"),
         Column("parent", INT, "t.parent", "null for what the run starts from"),
         Column("step", INT, "t.step", "the step that made it"),
@@ -65,8 +63,7 @@ ACTIVATIONS = Table(
     "A row per weight version and engine that ran it.",
     "log.weights_activated t",
     (
-        RUN,
-        POSITION,
+        *IN_LOG,
         Column("time", TIME, 't."time"', "UTC"),
         Column("version", INT, "t.version", "the weight version"),
         Column("engine", TEXT, "t.engine", "the worker"),
@@ -81,8 +78,7 @@ CHECKPOINTS = Table(
     "A row per checkpoint of the trainer.",
     "log.checkpoint_saved t",
     (
-        RUN,
-        POSITION,
+        *IN_LOG,
         Column("time", TIME, 't."time"', "UTC"),
         Column("version", INT, "t.version", "the weights in it"),
         Column("url", TEXT, "t.url", "its folder"),
@@ -92,14 +88,12 @@ CHECKPOINTS = Table(
     ),
 )
 
-
 EVALS = Table(
     "evals",
     "A row per evaluation that ended: one data set, one weight version.",
     "log.eval_completed t",
     (
-        RUN,
-        POSITION,
+        *IN_LOG,
         Column("time", TIME, 't."time"', "UTC"),
         Column("dataset", TEXT, "t.dataset", "its name"),
         Column("version", INT, "t.version", "the weight version that it is of"),

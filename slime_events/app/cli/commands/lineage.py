@@ -6,24 +6,17 @@ archive.
 import argparse
 import asyncio
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from schemas.errors import InvalidValue
 from slime_events.analysis.lineage.lineage import Asked, Kind, Lineage
-from slime_events.analysis.lineage.picture import html, svg
 from slime_events.analysis.lineage.resolve import NEWEST, lineage, to_json
 from slime_events.app.cli.files import new_file
 from slime_events.app.cli.render.lineage_text import lineage_text
 from slime_events.app.cli.render.text import plain_tables
 from slime_events.core.run.run_reader import open_run
 
-FORMATS: dict[str, Callable[[Lineage], str]] = {
-    "text": lineage_text,
-    "json": lambda answer: to_json(answer).decode(),
-    "svg": svg,
-    "html": lambda answer: html(answer, lineage_text(answer)),
-}
+FORMATS = ("text", "json", "svg", "html")
 
 
 def run(said: argparse.Namespace) -> int:
@@ -31,7 +24,7 @@ def run(said: argparse.Namespace) -> int:
     shape = said.format or _shape_of(said.out)
     answer = asyncio.run(_answer(said))
     with plain_tables(said.out is not None or shape != "text"):
-        shown = FORMATS[shape](answer)
+        shown = _shown(answer, shape)
     if said.out is None:
         sys.stdout.write(shown if shown.endswith("\n") else shown + "\n")
     else:
@@ -39,6 +32,16 @@ def run(said: argparse.Namespace) -> int:
             file.write(shown.encode())
         sys.stdout.write(f"{said.out}: {len(answer.steps)} steps, {len(answer.samples)} samples\n")
     return 0
+
+
+def _shown(answer: Lineage, shape: str) -> str:
+    if shape == "text":
+        return lineage_text(answer)
+    if shape == "json":
+        return to_json(answer).decode()
+    from slime_events.analysis.lineage.picture import html, svg  # only what is drawn needs it
+
+    return svg(answer) if shape == "svg" else html(answer, lineage_text(answer))
 
 
 async def _answer(said: argparse.Namespace) -> Lineage:

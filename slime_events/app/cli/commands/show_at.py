@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from schemas.runs import RunResumed
-from slime_events.analysis.timetravel.log_position import AtPosition, parse_position
+from slime_events.analysis.timetravel.log_position import Anchor, LogPosition, parse_position
 from slime_events.analysis.timetravel.moment import Moment
 from slime_events.analysis.timetravel.timeline import Timeline
 from slime_events.analysis.timetravel.view import difference, facts_of, look_ahead
-from slime_events.app.cli.render.event_line import event_line, figures_text
-from slime_events.app.cli.render.text import clock, duration, fields, moment, shorten, table
+from slime_events.app.cli.render.event_line import event_line
+from slime_events.app.cli.render.text import clock, duration, fields, figures_text, moment, shorten, table
 from slime_events.app.launch.run_status import RunStatus, read_status
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.core.state.run import RunPhase
@@ -37,7 +37,7 @@ async def moment_facts(
     timeline = await Timeline(opened.log, _seek_folder(opened)).open(_announce_index)
     there = await timeline.seek(parse_position(at))
     if step:
-        there = await timeline.seek(AtPosition(min(max(there.position + step, 1), timeline.end)))
+        there = await timeline.seek(LogPosition(Anchor.POSITION, min(max(there.position + step, 1), timeline.end)))
     facts = facts_of(there, timeline.end, await look_ahead(opened.log, there))
     facts |= await _without_launcher(opened, there, timeline.end)
     if diff is None:

@@ -8,9 +8,8 @@ from schemas.groups import GroupAccepted
 from schemas.rewards import RewardFailed
 from schemas.turns import TurnRecorded
 from slime_events.analysis.model import Entry, Group, Run, Sample
-from slime_events.app.cli.render.event_line import figures_text, spans_text
 from slime_events.app.cli.render.json_values import plain
-from slime_events.app.cli.render.text import block, clock, duration, fields, shorten, table
+from slime_events.app.cli.render.text import block, clock, duration, fields, figures_text, shorten, spans_text, table
 from slime_events.core.trajectory import Trajectory
 from slime_events.plugins.sample_view import DecodePrompt, prompt_text
 

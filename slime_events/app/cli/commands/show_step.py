@@ -4,9 +4,8 @@ from typing import Any
 
 from schemas.groups import GroupAccepted
 from slime_events.analysis.model import Run, Step, Version
-from slime_events.app.cli.render.event_line import spans_text
 from slime_events.app.cli.render.json_values import plain
-from slime_events.app.cli.render.text import clock, fields, shorten, table, versions_text
+from slime_events.app.cli.render.text import clock, fields, shorten, spans_text, table, versions_text
 
 LABEL_WIDTH = 24
 

@@ -17,14 +17,13 @@ from schemas.rollouts import (
     RolloutProgressed,
     RolloutRequested,
     RolloutSuspended,
-    WeightSpan,
 )
 from schemas.runs import RunFailed, RunFinished, RunResumed, RunStarted
 from schemas.steps import StepClaimed, StepCommitted
 from schemas.turns import TurnBegun, TurnRecorded
 from schemas.weights import WeightsActivated, WeightsPublished
 from schemas.workers import WorkerJoined, WorkerLost
-from slime_events.app.cli.render.text import clock, shorten
+from slime_events.app.cli.render.text import clock, figures_text, shorten, spans_text
 from storage.log import Recorded
 
 TEXT_WIDTH = 60
@@ -36,18 +35,6 @@ def event_line(recorded: Recorded) -> str:
     figures = _FIGURES.get(type(event), lambda _: "")(event)
     head = f"{recorded.position:>7} {clock(recorded.envelope.at)}  {recorded.envelope.type:<18} {event.entity()}"
     return f"{head}  {figures}".rstrip()
-
-
-def spans_text(spans: tuple[WeightSpan, ...]) -> str:
-    """`v3`, or `v3[0:40] v4[40:52]` where several versions made the tokens."""
-    if len(spans) == 1:
-        return f"v{spans[0].version}"
-    return " ".join(f"v{span.version}[{span.start}:{span.end}]" for span in spans)
-
-
-def figures_text(figures: dict[str, float]) -> str:
-    """`mean 0.5 std 0.1`."""
-    return " ".join(f"{name} {value:.4g}" for name, value in figures.items())
 
 
 def _quoted(text: str) -> str:

@@ -3,10 +3,8 @@
 from collections.abc import Iterable, Sequence
 
 from slime_events.analysis.lineage.lineage import Advantage, Decision, Group, Kind, Lineage, Mask, Reward, Sample, Step
-from slime_events.analysis.lineage.picture import file_of, source_of
 from slime_events.analysis.model.ancestry import VersionRange
-from slime_events.app.cli.render.event_line import figures_text, spans_text
-from slime_events.app.cli.render.text import block, clock, fields, moment, shorten, table
+from slime_events.app.cli.render.text import block, clock, fields, figures_text, moment, shorten, spans_text, table
 
 FEW_REWARDS = 16
 DIGEST = 12
@@ -90,7 +88,7 @@ def _group_row(answer: Lineage, group: Group, samples: Sequence[Sample]) -> tupl
     trained = sum(sample.mask.trained for sample in samples if sample.mask)
     made_by = _range((version for sample in samples for version in sample.made_by), _owner(answer, samples))
     return (
-        source_of(group),
+        group.file_line,
         group.group,
         len(samples),
         _rewards(samples),
@@ -265,4 +263,4 @@ def _decision(decision: Decision | None) -> str:
 
 def _files(groups: Iterable[Group]) -> str | None:
     """The files that their prompts were read from."""
-    return ", ".join(dict.fromkeys(map(file_of, groups))) or None
+    return ", ".join(dict.fromkeys(group.file for group in groups)) or None

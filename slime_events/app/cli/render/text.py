@@ -10,6 +10,8 @@ from typing import Any
 import msgspec
 from rich.cells import cell_len
 
+from schemas.rollouts import WeightSpan
+
 BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -126,6 +128,18 @@ def versions_text(facts: Mapping[str, Any]) -> str:
     """`v20`, or `v20..v21`: the weights that made the answers of an evaluation."""
     oldest, newest = facts["oldest_version"], facts["newest_version"]
     return f"v{oldest}" if oldest == newest else f"v{oldest}..v{newest}"
+
+
+def spans_text(spans: tuple[WeightSpan, ...]) -> str:
+    """`v3`, or `v3[0:40] v4[40:52]` where several versions made the tokens."""
+    if len(spans) == 1:
+        return f"v{spans[0].version}"
+    return " ".join(f"v{span.version}[{span.start}:{span.end}]" for span in spans)
+
+
+def figures_text(figures: dict[str, float]) -> str:
+    """`mean 0.5 std 0.1`."""
+    return " ".join(f"{name} {value:.4g}" for name, value in figures.items())
 
 
 def shorten(text: str, width: int) -> str:

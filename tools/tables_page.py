@@ -1,4 +1,4 @@
-"""docs/tables.md, made from the tables: `python -m slime_events.analysis.query.document > docs/tables.md`."""
+"""docs/tables.md, made from the tables: `python -m tools.tables_page > docs/tables.md`."""
 
 import sys
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from slime_events.analysis.query.tables import TABLES
 _HEAD = """# Tables
 
 What [`slime-events query`](querying.md) asks. It is made from `slime_events/analysis/query/tables/`:
-`python -m slime_events.analysis.query.document > docs/tables.md`.
+`python -m tools.tables_page > docs/tables.md`.
 
 Times are UTC, lengths count tokens, seconds are seconds. A map's value is `metrics['loss']`, a JSON value's field is
 `metadata->>'name'`, a list's first element `versions[1]`. `group` is a word of SQL, so a group's id is `group_id`.
