@@ -5,7 +5,7 @@ from typing import Any
 
 from slime_events.core.config.data import DataSettings
 from slime_events.loop.prompts.prompt import PromptRow
-from slime_events.loop.prompts.source import START, PromptSource
+from slime_events.loop.prompts.source import PromptSource
 from slime_events.plugins.sample import Sample
 from slime_events.plugins.tokenizer import load_tokenizer
 
@@ -54,10 +54,11 @@ class RolloutDataSource(DataSource):
         self.args = args
         settings = DataSettings(**{name: getattr(args, name) for name in FIELDS})
         self._source = PromptSource(settings, args.rollout_seed, load_tokenizer(args.hf_checkpoint))
-        self._cursor, self._groups = START, 0
+        self._position = self._groups = 0
 
     def get_samples(self, num_samples: int) -> list[list[Sample]]:
-        rows, self._cursor = self._source.take(self._cursor, num_samples)
+        rows = self._source.take(self._position, num_samples)
+        self._position += len(rows)
         return [self._group(row) for row in rows if isinstance(row, PromptRow)]
 
     def _group(self, row: PromptRow) -> list[Sample]:

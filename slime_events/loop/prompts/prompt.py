@@ -2,7 +2,6 @@
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
@@ -34,7 +33,7 @@ class Problem(msgspec.Struct, frozen=True):
     message: str
 
 
-class BadRow(msgspec.Struct, frozen=True, kw_only=True):
+class BadRow(Problem, frozen=True, kw_only=True):
     """An unusable line. file: path or URL. line: 1-based; for Parquet the row.
 
     position: index in the stream over all epochs; -1 for a line that is no JSON object.
@@ -42,8 +41,6 @@ class BadRow(msgspec.Struct, frozen=True, kw_only=True):
 
     file: str
     line: int
-    reason: BadReason
-    message: str
     epoch: int = 0
     position: int = -1
 
@@ -51,8 +48,7 @@ class BadRow(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.file}:{self.line}: {self.message}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prompt:
+class Prompt(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """A prompt as the model sees it. text: after the chat template; messages: the chat that it was made from, if any.
     tokens: int32 [prompt], None without a tokenizer.
     """
@@ -65,8 +61,7 @@ class Prompt:
     tools: list[dict[str, Any]] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PromptRow(Prompt):
+class PromptRow(Prompt, frozen=True, kw_only=True, eq=False):
     """A prompt of a file. row: index in the data set (after the slice, without lines that are no JSON objects).
     position: index in the stream over all epochs, `epoch * len(source) + index in the epoch`. line: 1-based.
     """
@@ -224,7 +219,7 @@ def submitted(prompt: Prompt, group: str, source: Source, **fields: Any) -> Prom
     )
 
 
-def rejected(problem: Problem | BadRow, source: Source, dataset: str = TRAIN) -> PromptRejected:
+def rejected(problem: Problem, source: Source, dataset: str = TRAIN) -> PromptRejected:
     """The event of an unusable prompt."""
     return PromptRejected(source=source, reason=f"{problem.reason.value}: {problem.message}", dataset=dataset)
 

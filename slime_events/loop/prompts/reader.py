@@ -2,6 +2,8 @@
 
 import abc
 import contextlib
+import functools
+import os
 import re
 import shutil
 import tempfile
@@ -12,10 +14,10 @@ from typing import IO, Any
 import fsspec
 import msgspec
 import numpy as np
-import numpy.typing as npt
+from fsspec.implementations.local import LocalFileSystem
 
 from schemas.errors import DataError, MissingPart, TooManyBadLines
-from slime_events.loop.prompts.prompt import BadReason, BadRow
+from slime_events.loop.prompts.prompt import BadReason, BadRow, Problem
 
 _SLICED = re.compile(r"(?P<path>.*)@\[(?P<start>-?\d*):(?P<stop>-?\d*)\]")
 
@@ -29,6 +31,7 @@ def parse_path(path: str) -> tuple[str, slice | None]:
     return match["path"], slice(start, stop)
 
 
+BLOCK = 1 << 20
 _COMPRESSED = {".gz": "gzip", ".zst": "zstd"}
 
 
@@ -44,47 +47,38 @@ class DataFile:
                 raise DataError(f"{url} is a folder: name a .jsonl or .parquet file")
             with self._fs.open(self._path, "rb") as opened:
                 opened.read(1)  # whether it may be read
-        self._unpacked: IO[bytes] | None = None
-
-    @property
-    def name(self) -> str:
-        """The file's name without the ending of a compression."""
-        path = str(self._path)
-        return next((path.removesuffix(end) for end in _COMPRESSED if path.endswith(end)), path)
+        name, ending = os.path.splitext(self._path)
+        self._compression = _COMPRESSED.get(ending)
+        self.name = name if self._compression else self._path
+        """Without the ending of a compression."""
 
     @contextlib.contextmanager
     def open(self) -> Iterator[Any]:
         """The whole file from its beginning, unpacked."""
         with self._named_errors():
-            if (unpacked := self._unpack()) is not None:
-                unpacked.seek(0)
-                yield unpacked
+            if self._compression:
+                self._unpacked.seek(0)
+                yield self._unpacked
                 return
             with self._fs.open(self._path, "rb") as opened:
                 yield opened
 
     def read_ranges(self, starts: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
         """Several byte ranges; one request to a remote store."""
+        if self._compression or isinstance(self._fs, LocalFileSystem):
+            with self.open() as opened:
+                return [_read_at(opened, start, size) for start, size in zip(starts, sizes, strict=True)]
         with self._named_errors():
-            if (unpacked := self._unpack()) is not None:
-                return [_read_at(unpacked, start, size) for start, size in zip(starts, sizes, strict=True)]
-            if "file" in (self._fs.protocol if isinstance(self._fs.protocol, tuple) else (self._fs.protocol,)):
-                with open(self._path, "rb") as opened:
-                    return [_read_at(opened, start, size) for start, size in zip(starts, sizes, strict=True)]
             stops = [start + size for start, size in zip(starts, sizes, strict=True)]
             ranges: list[bytes] = self._fs.cat_ranges([self._path] * len(starts), list(starts), stops)
             return ranges
 
-    def _unpack(self) -> IO[bytes] | None:
-        method = next((method for end, method in _COMPRESSED.items() if self._path.endswith(end)), None)
-        if method is None:
-            return None
-        if self._unpacked is None:
-            unpacked = tempfile.TemporaryFile(prefix="prompts-")  # noqa: SIM115  lives as long as this object
-            with self._fs.open(self._path, "rb", compression=method) as opened:
-                shutil.copyfileobj(opened, unpacked, 1 << 20)
-            self._unpacked = unpacked
-        return self._unpacked
+    @functools.cached_property
+    def _unpacked(self) -> IO[bytes]:
+        unpacked = tempfile.TemporaryFile(prefix="prompts-")  # noqa: SIM115  lives as long as this object
+        with self._fs.open(self._path, "rb", compression=self._compression) as opened:
+            shutil.copyfileobj(opened, unpacked, BLOCK)
+        return unpacked
 
     @contextlib.contextmanager
     def _named_errors(self) -> Iterator[None]:
@@ -105,7 +99,6 @@ def _read_at(opened: IO[bytes], start: int, size: int) -> bytes:
     return opened.read(size)
 
 
-BLOCK = 1 << 20
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _object = msgspec.json.Decoder(dict[str, Any])
 
@@ -155,17 +148,16 @@ class JsonlReader(Reader):
             if stop is not None and len(starts) >= stop:
                 break
             problem = bad_line(line) if line.strip() else None
-            if problem is not None:
-                bad.append(BadRow(file=file.url, line=number + 1, reason=problem[0], message=problem[1]))
-                if len(bad) > max_bad_lines:
-                    raise too_many(bad, max_bad_lines)
-            if problem is not None or not line.strip():
-                skipped.append(number)
+            if line.strip() and problem is None:
+                starts.append(start)
+                sizes.append(len(line))
                 continue
-            starts.append(start)
-            sizes.append(len(line))
-        self._starts: npt.NDArray[np.int64] = np.frombuffer(starts, dtype=np.int64) if starts else np.empty(0, np.int64)
-        self._sizes: npt.NDArray[np.uint32] = np.frombuffer(sizes, dtype=np.uint32) if sizes else np.empty(0, np.uint32)
+            skipped.append(number)
+            if problem is not None:
+                bad.append(BadRow(problem.reason, problem.message, file=file.url, line=number + 1))
+            if len(bad) > max_bad_lines:
+                raise too_many(bad, max_bad_lines)
+        self._starts, self._sizes = np.asarray(starts), np.asarray(sizes)
         # Row r is line r + (lines skipped before it). For each skipped line: the row after it.
         self._skipped_before = np.array(skipped, dtype=np.int64) - np.arange(len(skipped))
         self.bad_lines = tuple(bad)
@@ -186,9 +178,7 @@ class JsonlReader(Reader):
 
 
 class ParquetReader(Reader):
-    """Reads by row group; the last few groups stay in memory."""
-
-    CACHED = 2
+    """Reads by row group; the last two groups stay in memory."""
 
     def __init__(self, file: DataFile) -> None:
         try:
@@ -204,7 +194,7 @@ class ParquetReader(Reader):
         groups = self._parquet.metadata.num_row_groups
         sizes = [self._parquet.metadata.row_group(group).num_rows for group in range(groups)]
         self._ends = np.cumsum([0, *sizes])[1:]
-        self._cache: dict[int, Any] = {}
+        self._group = functools.lru_cache(maxsize=2)(self._parquet.read_row_group)
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
@@ -220,13 +210,6 @@ class ParquetReader(Reader):
 
     def line(self, row: int) -> int:
         return row + 1
-
-    def _group(self, group: int) -> Any:
-        if group not in self._cache:
-            while len(self._cache) >= self.CACHED:
-                del self._cache[next(iter(self._cache))]
-            self._cache[group] = self._parquet.read_row_group(group)
-        return self._cache[group]
 
 
 def too_many(bad: Sequence[BadRow], limit: int) -> TooManyBadLines:
@@ -250,12 +233,12 @@ def lines_of(file: DataFile) -> Iterator[tuple[int, int, bytes]]:
             yield number, start, rest
 
 
-def bad_line(line: bytes) -> tuple[BadReason, str] | None:
+def bad_line(line: bytes) -> Problem | None:
     """Why a line is no JSON object; None if it is one."""
     try:
         _fields.decode(line)
     except msgspec.ValidationError:
-        return BadReason.NOT_AN_OBJECT, "not a JSON object"
+        return Problem(BadReason.NOT_AN_OBJECT, "not a JSON object")
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        return BadReason.NOT_JSON, f"not JSON: {error}"
+        return Problem(BadReason.NOT_JSON, f"not JSON: {error}")
     return None
