@@ -125,7 +125,10 @@ def karmarkar_karp(weights: Sequence[float], k: int, *, equal_size: bool = False
     while len(heap) > 1:
         _, _, first = heapq.heappop(heap)
         _, _, second = heapq.heappop(heap)
-        heapq.heappush(heap, _entry([_join(a, b) for a, b in zip(first, reversed(second), strict=True)]))
+        heapq.heappush(
+            heap,
+            _entry([(a[0] + b[0], a[1] + b[1], a[2] + b[2]) for a, b in zip(first, reversed(second), strict=True)]),
+        )
     return [sorted(items) for _, _, items in heap[0][2]]
 
 
@@ -144,7 +147,3 @@ def _entry(parts: list[Part]) -> tuple[float, tuple[float, ...], list[Part]]:
     """Heap entry of a partial solution: the largest spread comes first, heavier parts first among equals."""
     parts = sorted(parts, reverse=True)
     return parts[-1][0] - parts[0][0], tuple(-part[0] for part in parts), parts
-
-
-def _join(a: Part, b: Part) -> Part:
-    return a[0] + b[0], a[1] + b[1], a[2] + b[2]

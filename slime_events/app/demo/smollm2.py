@@ -171,20 +171,17 @@ def _save_tokenizer(source: Path, folder: Path) -> None:
 
 def _write_manifest(source: Path, folder: Path) -> None:
     weights = folder / "model.safetensors"
+    with weights.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
     manifest = {
         "model": "SmolLM2-135M-Instruct",
         "license": "Apache-2.0",
         "source": f"{PACKAGE} {PACKAGE_VERSION}, {source.name}",
         "converter": CONVERTER,
         "bytes": weights.stat().st_size,
-        "sha256": _sha256(weights),
+        "sha256": digest,
     }
     with (folder / MANIFEST).open("w", encoding="utf-8") as file:
         json.dump(manifest, file, indent=2)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

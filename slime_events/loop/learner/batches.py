@@ -56,21 +56,14 @@ def select(
             samples.append(msgspec.structs.replace(sample, reward=reward))
     if not samples or (len(samples) < MIN_SAMPLES and len(samples) < len(group.samples)):
         return None
-    selection = Selection(group, tuple(samples))
-    return selection if _is_accepted(selection, verdict, overrides, group_filter) else None
-
-
-def _is_accepted(
-    selection: Selection, verdict: Verdict, overrides: Overrides, group_filter: GroupFilter | None
-) -> bool:
-    overridden = overrides.verdicts.get(selection.group.group)
-    if overridden is not None:
-        return overridden
+    accepted = overrides.verdicts.get(group.group)
     filtered = isinstance(verdict, GroupAccepted) or verdict.cause is RejectionCause.FILTER
-    if group_filter is None or not filtered:
-        return not isinstance(verdict, GroupRejected)
-    samples = {sample.sample: sample for sample in selection.samples}
-    return group_filter(msgspec.structs.replace(selection.group, samples=samples)).keep
+    if accepted is None and group_filter is not None and filtered:
+        kept = {sample.sample: sample for sample in samples}
+        accepted = group_filter(msgspec.structs.replace(group, samples=kept)).keep
+    elif accepted is None:
+        accepted = isinstance(verdict, GroupAccepted)
+    return Selection(group, tuple(samples)) if accepted else None
 
 
 class DerivedBatch(NamedTuple):

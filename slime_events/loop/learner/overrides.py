@@ -63,23 +63,13 @@ def read_overrides(data: bytes, source: str) -> Overrides:
 
     Raises InvalidValue naming the first invalid line.
     """
-    dropped, dropped_groups = set[str](), set[str]()
-    rewards, verdicts = dict[str, float](), dict[str, bool]()
-    for number, text in enumerate(data.splitlines(), 1):
-        if not text.strip():
-            continue
-        line = _line(text, f"{source}, line {number}")
-        if line.sample is not None:
-            if line.reward is None:
-                dropped.add(line.sample)
-            else:
-                rewards[line.sample] = line.reward
-        elif line.group is not None:
-            if line.accept is None:
-                dropped_groups.add(line.group)
-            else:
-                verdicts[line.group] = line.accept
-    return Overrides(frozenset(dropped), frozenset(dropped_groups), rewards, verdicts)
+    lines = [_line(text, f"{source}, line {at}") for at, text in enumerate(data.splitlines(), 1) if text.strip()]
+    return Overrides(
+        frozenset(line.sample for line in lines if line.sample is not None and line.drop),
+        frozenset(line.group for line in lines if line.group is not None and line.drop),
+        {line.sample: line.reward for line in lines if line.sample is not None and line.reward is not None},
+        {line.group: line.accept for line in lines if line.group is not None and line.accept is not None},
+    )
 
 
 def _line(text: bytes, where: str) -> _Line:

@@ -3,11 +3,9 @@
 import msgspec
 
 from schemas.errors import InvalidValue
-from slime_events.algorithms.reward_norm import normalize_rewards
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_settings import differences, flag_of
 from slime_events.loop.conductor.accept import GroupFilter
-from slime_events.loop.conductor.seal import Normalise
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.filters.decide import make_group_filter
 
@@ -76,11 +74,6 @@ def own_filter(parent: TrainSettings, own: TrainSettings) -> GroupFilter | None:
     if parent.rollout.dynamic_sampling_filter_path == own.rollout.dynamic_sampling_filter_path:
         return None
     return make_group_filter(own.rollout, ArgsView.of(own.rollout, own.reward, own.algorithm))
-
-
-def learner_normalise(own: TrainSettings) -> Normalise:
-    """The learner's normalisation of rewards."""
-    return lambda rewards, sizes: normalize_rewards(rewards, sizes, own.algorithm)
 
 
 def least_rollouts(own: TrainSettings) -> int:

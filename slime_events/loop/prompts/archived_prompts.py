@@ -61,11 +61,8 @@ class ArchivedRollouts:
     def in_time(self, version: int, common: CommonVersion) -> list[int]:
         """Rows that are still within the bound at their training, if they are drawn at `version`."""
         oldest = version + self.ahead - self.bound
-        return [
-            row
-            for row, group in self.groups.items()
-            if (number := group.number(common)) is not None and number >= oldest
-        ]
+        numbers = {row: group.number(common) for row, group in self.groups.items()}
+        return [row for row, number in numbers.items() if number is not None and number >= oldest]
 
     def reused(self, row: int, group: str, common: CommonVersion) -> Recalled:
         """The rollouts that are reused for the prompt of a row, which must be in time. group: its name in that run."""
@@ -188,7 +185,9 @@ async def read_rows(opened: OpenedRun, pass_reward: float, *, each_group: bool =
         event = recorded.envelope.event
         if isinstance(event, PromptSubmitted) and event.purpose is Purpose.TRAIN:
             name = event.group.encode() if each_group else _content(event)
-            prompt = ArchivedPrompt(_with_tokens(event, opened), recorded.position)
+            if event.tokens.blob is not None:  # of the other run, so this one does not have it
+                event = msgspec.structs.replace(event, tokens=pack_tokens(opened.fetch(event.tokens)))
+            prompt = ArchivedPrompt(event, recorded.position)
             by_group[event.group] = prompts.setdefault(name, prompt)
     async for recorded in log.read(1, (of_type(run, "group.accepted"), of_type(run, "group.rejected"))):
         verdict = recorded.envelope.event
@@ -199,13 +198,6 @@ async def read_rows(opened: OpenedRun, pass_reward: float, *, each_group: bool =
             row.answers += len(verdict.rewards)
             row.rewards = verdict.rewards or row.rewards
     return list(prompts.values())
-
-
-def _with_tokens(prompt: PromptSubmitted, opened: OpenedRun) -> PromptSubmitted:
-    """The prompt with its tokens inline: this run does not have the other run's blobs."""
-    if prompt.tokens.blob is None:
-        return prompt
-    return msgspec.structs.replace(prompt, tokens=pack_tokens(opened.fetch(prompt.tokens)))
 
 
 def _content(prompt: PromptSubmitted) -> bytes:

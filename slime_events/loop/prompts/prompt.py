@@ -119,8 +119,7 @@ def _text(
         raise _BadFieldError(BadReason.EMPTY_PROMPT, f"the prompt in {key!r} is empty")
     if not settings.apply_chat_template:
         if isinstance(prompt, list):
-            hint = f"{key!r} holds chat messages: give --apply-chat-template"
-            raise _BadFieldError(BadReason.WRONG_TYPE, hint)
+            raise _BadFieldError(BadReason.WRONG_TYPE, f"{key!r} holds chat messages: give --apply-chat-template")
         if not isinstance(prompt, str):
             raise _wrong_type(key, prompt, "a text")
         return prompt, None
@@ -152,11 +151,9 @@ def _label(fields: Mapping[str, Any], key: str | None) -> str | None:
     if key is None:
         return None
     label = _required(fields, key, "--label-key")
-    if label is None or isinstance(label, str):
-        return label
-    if isinstance(label, int | float):
-        return str(label)
-    raise _wrong_type(key, label, "a text or a number")
+    if not isinstance(label, str | int | float | None):
+        raise _wrong_type(key, label, "a text or a number")
+    return None if label is None else str(label)
 
 
 def _metadata(fields: Mapping[str, Any], key: str) -> dict[str, Any]:
@@ -172,20 +169,16 @@ def _tools(fields: Mapping[str, Any], key: str) -> list[dict[str, Any]] | None:
         return None
     if not _is_list_of_objects(tools):
         raise _wrong_type(key, tools, "a list of objects")
-    found: list[dict[str, Any]] = tools
-    return found
+    return list(tools)
 
 
 def _parsed(value: Any, key: str, wanted: str) -> Any:
     # Data sets often carry JSON inside a text field.
-    if not isinstance(value, str):
-        return value
     try:
-        return msgspec.json.decode(value)
+        return msgspec.json.decode(value) if isinstance(value, str) else value
     except msgspec.DecodeError as error:
-        raise _BadFieldError(
-            BadReason.WRONG_TYPE, f"{key!r} must be {wanted} or its JSON, and its text is none: {error}"
-        ) from error
+        message = f"{key!r} must be {wanted} or its JSON, and its text is none: {error}"
+        raise _BadFieldError(BadReason.WRONG_TYPE, message) from error
 
 
 def _required(fields: Mapping[str, Any], key: str, flag: str) -> Any:

@@ -49,7 +49,7 @@ class DataFile:
                 opened.read(1)  # whether it may be read
         name, ending = os.path.splitext(self._path)
         self._compression = _COMPRESSED.get(ending)
-        self.name = name if self._compression else self._path
+        self.name: str = name if self._compression else self._path
         """Without the ending of a compression."""
 
     @contextlib.contextmanager
@@ -120,27 +120,22 @@ class Reader(abc.ABC):
         """The 1-based line of a row in its file (for Parquet its row)."""
 
 
-def open_reader(file: DataFile, *, stop: int | None = None, max_bad_lines: int = 100) -> Reader:
+def open_reader(file: DataFile, *, stop: int | None, max_bad_lines: int) -> Reader:
     """A reader by the file's ending: .jsonl (also .json, .ndjson; plain, .gz, .zst) or .parquet.
 
     stop: most rows that are needed, if known. Raises TooManyBadLines, DataError or MissingPart.
     """
-    if is_parquet(file):
+    if file.name.endswith(".parquet"):
         return ParquetReader(file)
-    return JsonlReader(file, stop=stop, max_bad_lines=max_bad_lines)
-
-
-def is_parquet(file: DataFile) -> bool:
-    """By its ending; otherwise JSON lines. Raises DataError for an unknown ending."""
-    if file.name.endswith((".parquet", ".jsonl", ".ndjson", ".json")):
-        return file.name.endswith(".parquet")
+    if file.name.endswith((".jsonl", ".ndjson", ".json")):
+        return JsonlReader(file, stop, max_bad_lines)
     raise DataError(f"{file.url}: the ending says nothing; use .jsonl, .jsonl.gz, .jsonl.zst or .parquet")
 
 
 class JsonlReader(Reader):
     """One JSON object per line. One pass indexes the rows, with 12 bytes a row in memory."""
 
-    def __init__(self, file: DataFile, *, stop: int | None = None, max_bad_lines: int = 100) -> None:
+    def __init__(self, file: DataFile, stop: int | None, max_bad_lines: int) -> None:
         self._file = file
         starts, sizes, skipped = array("q"), array("I"), array("q")
         bad: list[BadRow] = []
