@@ -69,7 +69,11 @@ async def put_branch_checkpoint(
                 before = branched.version - 1 if branched.version else None
                 weights.write(branched.version, await ranks.export_weights(), parent=before)
     if not branched.optimizer_digest:
-        await _save_anew(own, scratch, folder, make_ranks)
+        # The exported weights under an optimizer and a schedule that have done nothing yet, those of the branch.
+        (exported,) = (scratch / "weights").glob("v*")
+        trainer = structs.replace(own.trainer, load=str(exported))
+        async with make_ranks(structs.replace(own, trainer=trainer)) as ranks:
+            await ranks.save_checkpoint(folder)
     shutil.rmtree(scratch)
     note(f"version {branched.version} is there, after {time.perf_counter() - begun:.1f} s")
 
@@ -95,11 +99,3 @@ async def trainable(
         await put_branch_checkpoint(before, settings, str(scratch), note=note, make_ranks=make_ranks)
         settings = structs.replace(settings, trainer=structs.replace(settings.trainer, save=str(scratch)))
     return replace(opened, settings=settings)
-
-
-async def _save_anew(own: TrainSettings, scratch: Path, folder: str, make_ranks: MakeRanks) -> None:
-    """The exported weights under an optimizer and a schedule that have done nothing yet, those of the branch."""
-    (weights,) = (scratch / "weights").glob("v*")
-    trainer = structs.replace(own.trainer, load=str(weights))
-    async with make_ranks(structs.replace(own, trainer=trainer)) as ranks:
-        await ranks.save_checkpoint(folder)

@@ -105,7 +105,12 @@ class Learn:
                     incarnation = await announce_start(Participant(log, ROLE), own.settings, folder, own.branched)
                 else:
                     record = await read_run_record(log)
-                    own = NewLearner(record.settings, self._check_parent(log.run, record.started.branched))
+                    branched, parent = record.started.branched, self._parent.run
+                    if branched is None or not branched.follows or branched.run != parent:
+                        raise InvalidValue(
+                            f"there is a run {log.run}, and it does not learn from {parent}: choose another name"
+                        )
+                    own = NewLearner(record.settings, branched)
                     if record.has_finished:
                         self._note(f"run {log.run} has finished all its steps: nothing to do")
                         return record.steps
@@ -122,14 +127,6 @@ class Learn:
     def _url(self) -> str | None:
         noted = self._folder.path / URL_FILE
         return noted.read_text().strip() if noted.is_file() else None
-
-    def _check_parent(self, run: str, branched: Branched | None) -> Branched:
-        """Raises InvalidValue for a run that is no learner of this parent."""
-        if branched is None or not branched.follows or branched.run != self._parent.run:
-            raise InvalidValue(
-                f"there is a run {run}, and it does not learn from {self._parent.run}: choose another name"
-            )
-        return branched
 
     async def _learn(self, worker: Participant, own: NewLearner) -> int:
         settings, branched = own.settings, own.branched
@@ -308,7 +305,7 @@ async def _changes(parent: OpenedRun, request: LearnerRequest) -> Overrides:
         samples = await samples_where(parent, request.drop)
         if not samples:
             raise InvalidValue(f"--drop gives no sample: look at it with `slime-events query {parent.where}`")
-        changes = changes.also(samples)
+        changes = structs.replace(changes, dropped=changes.dropped | frozenset(samples))
     return changes
 
 

@@ -95,7 +95,11 @@ class Launch:
         is_empty = False
         with holding(self._folder) as before, self._stopping():
             try:
-                await self._put_branch_checkpoint()
+                if self._branched is not None:
+                    # Before anything of the run exists: a branch that cannot begin leaves nothing behind.
+                    checkpoints = trainer.save or str(self._folder.checkpoints)
+                    await put_branch_checkpoint(self._branched, self._settings, checkpoints, note=self._view.note)
+                    self._seconds["beginning"] = time.perf_counter() - self._begun
                 # Nothing heavy starts before the log answers.
                 run, new = self._settings.run, self._resumes is None
                 async with self._server.log(before, run.run, create=new, replicas=run.nats_replicas) as (url, log):
@@ -117,13 +121,6 @@ class Launch:
                     self._summarise(failure=str(error))
                 raise
             return self._summarise()
-
-    async def _put_branch_checkpoint(self) -> None:
-        """Before anything of the run exists: a branch that cannot begin leaves nothing behind."""
-        if self._branched is not None:
-            checkpoints = self._settings.trainer.save or str(self._folder.checkpoints)
-            await put_branch_checkpoint(self._branched, self._settings, checkpoints, note=self._view.note)
-            self._seconds["beginning"] = time.perf_counter() - self._begun
 
     async def _launch(self, log: JetStreamLog, url: str) -> None:
         if self._resumes is not None:

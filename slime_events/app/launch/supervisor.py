@@ -209,17 +209,15 @@ class EngineWatch:
 
     def apply(self, event: Event) -> str | None:
         """Fold one event in; a sentence where it is news."""
-        if isinstance(event, WorkerLost) and event.role == ROLE:
+        if not isinstance(event, WorkerLost | WorkerJoined) or event.role != ROLE:
+            return None
+        if isinstance(event, WorkerLost):
             self._lost.append(event.reason)
             return f"{event.worker} is lost: {event.reason}"
-        if isinstance(event, WorkerJoined) and event.role == ROLE:
-            self._joined += 1
-            if self._joined > self._replicas:
-                seconds = sum(event.seconds.values())
-                return (
-                    f"an engine was lost, and {event.worker} has joined in its place (it took {seconds:.0f} s to start)"
-                )
-        return None
+        self._joined += 1
+        seconds = f"it took {sum(event.seconds.values()):.0f} s to start"
+        news = f"an engine was lost, and {event.worker} has joined in its place ({seconds})"
+        return news if self._joined > self._replicas else None
 
     @property
     def hopeless(self) -> str | None:

@@ -73,13 +73,13 @@ def requests_for(
     """A request per sample of a group, for weights `version` or newer; an evaluation is of that version."""
     samples = plan.samples if purpose is Purpose.TRAIN else plan.eval_samples
     return [
-        _request(group, prompt, sample_id(group, index), plan, purpose=purpose, version=version, min_version=version)
+        _request(group, prompt, sample_id(group, index), plan, purpose, version, min_version=version)
         for index in range(samples)
     ]
 
 
 def _request(
-    group: str, prompt: Array, sample: str, plan: Plan, *, purpose: Purpose, version: int, min_version: int, **more: Any
+    group: str, prompt: Array, sample: str, plan: Plan, purpose: Purpose, version: int, **more: Any
 ) -> RolloutRequested:
     """version: that an evaluation is of; where evaluations are exact, no newer weights may make its answers."""
     training = purpose is Purpose.TRAIN
@@ -90,7 +90,6 @@ def _request(
         prompt=prompt,
         sampling=plan.sampling if training else (plan.eval_sampling or plan.sampling),
         seed=sample_seed(plan.seed, sample),
-        min_version=min_version,
         purpose=purpose,
         max_version=None if training or not plan.eval_exact else version,
         **more,
@@ -125,28 +124,18 @@ def requests_again(state: RunState, plan: Plan, *, training: bool) -> list[Rollo
         if group.phase is not requested or (group.purpose is Purpose.TRAIN and not training):
             continue
         for sample in group.samples.values():
-            phase = sample.phase
-            if phase is suspended:
-                found.append(_again(group, sample, plan, min_version=state.published))
-            elif phase is failed and may_retry(sample, plan):
-                found.append(_again(group, sample, plan, min_version=max(sample.min_version, 0)))
+            if sample.phase is suspended:
+                min_version = state.published
+            elif sample.phase is failed and may_retry(sample, plan):
+                min_version = max(sample.min_version, 0)
+            else:
+                continue
+            masks = plan.mask_offpolicy and sample.suspensions > 0
+            more = {"min_version": min_version, "attempt": sample.attempt + 1, "mask_older": masks}
+            found.append(_request(group.group, group.prompt, sample.sample, plan, group.purpose, group.version, **more))
     return found
 
 
 def may_retry(sample: SampleState, plan: Plan) -> bool:
     """Whether a failure was the engine's and attempts are left. A suspension is no attempt."""
     return sample.failed_as in RETRYABLE and sample.failures < plan.max_attempts
-
-
-def _again(group: GroupState, sample: SampleState, plan: Plan, *, min_version: int) -> RolloutRequested:
-    return _request(
-        group.group,
-        group.prompt,
-        sample.sample,
-        plan,
-        purpose=group.purpose,
-        version=group.version,
-        min_version=min_version,
-        attempt=sample.attempt + 1,
-        mask_older=plan.mask_offpolicy and sample.suspensions > 0,
-    )

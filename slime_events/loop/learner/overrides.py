@@ -11,7 +11,6 @@ As a file, JSON lines:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -52,10 +51,6 @@ class Overrides(msgspec.Struct, frozen=True):
 
     def __bool__(self) -> bool:
         return bool(self.dropped or self.dropped_groups or self.rewards or self.verdicts)
-
-    def also(self, samples: Iterable[str]) -> Overrides:
-        """The same with these samples dropped too."""
-        return msgspec.structs.replace(self, dropped=self.dropped | frozenset(samples))
 
 
 def read_overrides(data: bytes, source: str) -> Overrides:

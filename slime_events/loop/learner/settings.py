@@ -37,16 +37,6 @@ def learner_settings(parent: TrainSettings, requested: TrainSettings, *, steps: 
     A batch has as many optimizer steps as the parent's, and each step as many rollouts as there are: the number of
     samples may differ. Raises InvalidValue naming what a learner cannot decide.
     """
-    _check_own(parent, requested)
-    trainer = requested.trainer
-    own_folder = parent.trainer.save != trainer.save
-    trainer = msgspec.structs.replace(trainer, global_batch_size=None, save=trainer.save if own_folder else None)
-    rollout = msgspec.structs.replace(requested.rollout, num_rollout=steps)
-    return msgspec.structs.replace(requested, trainer=trainer, rollout=rollout)
-
-
-def _check_own(parent: TrainSettings, requested: TrainSettings) -> None:
-    """Raises InvalidValue for a setting that differs and shaped the parent's rollouts, or that no learner has."""
     recorded, apart = list[str](), dict[str, list[str]]()
     for component, field, _, _ in differences(parent, requested):
         own = OWN.get(component, ())
@@ -61,6 +51,11 @@ def _check_own(parent: TrainSettings, requested: TrainSettings) -> None:
         )
     for component, flags in apart.items():
         raise InvalidValue(f"{', '.join(flags)}: {NOT_OF_A_LEARNER[component].format(run=requested.run.run)}")
+    trainer = requested.trainer
+    own_folder = parent.trainer.save != trainer.save
+    trainer = msgspec.structs.replace(trainer, global_batch_size=None, save=trainer.save if own_folder else None)
+    rollout = msgspec.structs.replace(requested.rollout, num_rollout=steps)
+    return msgspec.structs.replace(requested, trainer=trainer, rollout=rollout)
 
 
 def makes_other_weights(parent: TrainSettings, own: TrainSettings) -> bool:

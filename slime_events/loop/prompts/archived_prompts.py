@@ -159,12 +159,17 @@ async def read_archive(
     chosen = None
     if data.archive_where is not None:
         chosen = {group_of(sample) for sample in await samples_where(opened, data.archive_where)}
-    eligible = [number for number, row in enumerate(rows) if _is_eligible(row, data, chosen)]
+    least, most = data.archive_min_pass_rate, data.archive_max_pass_rate
+    eligible = [
+        number
+        for number, row in enumerate(rows)
+        if row.pass_rate is not None and least <= row.pass_rate <= most
+        if chosen is None or not chosen.isdisjoint(row.groups)
+    ]
     if not eligible:
         raise DataError(
             f"--archive-prompts {data.archive_prompts}: of its {len(rows)} prompts none has a pass rate from "
-            f"{data.archive_min_pass_rate:g} to {data.archive_max_pass_rate:g}"
-            + ("" if chosen is None else " and is chosen by --archive-where")
+            f"{least:g} to {most:g}" + ("" if chosen is None else " and is chosen by --archive-where")
         )
     position = await opened.log.position()
     if not data.reuses_rollouts:
@@ -203,10 +208,3 @@ async def read_rows(opened: OpenedRun, pass_reward: float, *, each_group: bool =
 def _content(prompt: PromptSubmitted) -> bytes:
     content: tuple[Any, ...] = (prompt.messages or prompt.text, prompt.label, prompt.metadata, prompt.tools)
     return hashlib.blake2b(msgspec.msgpack.encode(content), digest_size=16).digest()
-
-
-def _is_eligible(row: ArchivedPrompt, data: DataSettings, chosen: set[str] | None) -> bool:
-    rate = row.pass_rate
-    if rate is None or not data.archive_min_pass_rate <= rate <= data.archive_max_pass_rate:
-        return False
-    return chosen is None or not chosen.isdisjoint(row.groups)

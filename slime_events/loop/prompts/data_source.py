@@ -9,18 +9,6 @@ from slime_events.loop.prompts.source import PromptSource
 from slime_events.plugins.sample import Sample
 from slime_events.plugins.tokenizer import load_tokenizer
 
-FIELDS = (
-    "prompt_data",
-    "input_key",
-    "label_key",
-    "metadata_key",
-    "tool_key",
-    "apply_chat_template",
-    "apply_chat_template_kwargs",
-    "rollout_shuffle",
-    "max_bad_lines",
-)
-
 
 class DataSource:
     """A source of groups. A run calls only `get_samples`. After a restart it asks a new instance for the groups
@@ -52,7 +40,8 @@ class RolloutDataSource(DataSource):
 
     def __init__(self, args: Any) -> None:
         self.args = args
-        settings = DataSettings(**{name: getattr(args, name) for name in FIELDS})
+        names = DataSettings.__struct_fields__
+        settings = DataSettings(**{name: getattr(args, name) for name in names if hasattr(args, name)})
         self._source = PromptSource(settings, args.rollout_seed, load_tokenizer(args.hf_checkpoint))
         self._position = self._groups = 0
 

@@ -83,9 +83,7 @@ class Tokenizer(Protocol):
 
 
 class _BadFieldError(Exception):
-    def __init__(self, reason: BadReason, message: str) -> None:
-        super().__init__(message)
-        self.problem = Problem(reason, message)
+    """Raised with the reason and the message of a `Problem`."""
 
 
 def make_prompt(
@@ -106,7 +104,7 @@ def make_prompt(
         text, messages = _text(fields, settings, tokenizer, tools)
         tokens = None if tokenizer is None else _tokens(text, tokenizer, max_prompt_len)
     except _BadFieldError as error:
-        return error.problem
+        return Problem(*error.args)
     return Prompt(text=text, tokens=tokens, messages=messages, label=label, metadata=metadata, tools=tools)
 
 

@@ -1,6 +1,5 @@
 """Rows of a data file by number, without ever holding the file in memory."""
 
-import abc
 import contextlib
 import functools
 import os
@@ -84,8 +83,6 @@ class DataFile:
     def _named_errors(self) -> Iterator[None]:
         try:
             yield
-        except DataError:
-            raise
         except FileNotFoundError:
             raise DataError(f"no file {self.url}") from None
         except ImportError as error:
@@ -103,24 +100,7 @@ _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _object = msgspec.json.Decoder(dict[str, Any])
 
 
-class Reader(abc.ABC):
-    """`len(reader)` rows. bad_lines: found while indexing, and no rows (slime skips them too)."""
-
-    bad_lines: Sequence[BadRow] = ()
-
-    @abc.abstractmethod
-    def __len__(self) -> int: ...
-
-    @abc.abstractmethod
-    def read(self, rows: Sequence[int]) -> list[dict[str, Any]]:
-        """The fields of some rows, in the order asked for."""
-
-    @abc.abstractmethod
-    def line(self, row: int) -> int:
-        """The 1-based line of a row in its file (for Parquet its row)."""
-
-
-def open_reader(file: DataFile, *, stop: int | None, max_bad_lines: int) -> Reader:
+def open_reader(file: DataFile, *, stop: int | None, max_bad_lines: int) -> "JsonlReader | ParquetReader":
     """A reader by the file's ending: .jsonl (also .json, .ndjson; plain, .gz, .zst) or .parquet.
 
     stop: most rows that are needed, if known. Raises TooManyBadLines, DataError or MissingPart.
@@ -132,8 +112,11 @@ def open_reader(file: DataFile, *, stop: int | None, max_bad_lines: int) -> Read
     raise DataError(f"{file.url}: the ending says nothing; use .jsonl, .jsonl.gz, .jsonl.zst or .parquet")
 
 
-class JsonlReader(Reader):
-    """One JSON object per line. One pass indexes the rows, with 12 bytes a row in memory."""
+class JsonlReader:
+    """One JSON object per line. One pass indexes the rows, with 12 bytes a row in memory.
+
+    bad_lines: found while indexing, and no rows (slime skips them too).
+    """
 
     def __init__(self, file: DataFile, stop: int | None, max_bad_lines: int) -> None:
         self._file = file
@@ -161,6 +144,7 @@ class JsonlReader(Reader):
         return len(self._starts)
 
     def read(self, rows: Sequence[int]) -> list[dict[str, Any]]:
+        """The fields of some rows, in the order asked for."""
         index = np.asarray(rows, dtype=np.int64)
         lines = self._file.read_ranges(self._starts[index].tolist(), self._sizes[index].tolist())
         try:
@@ -169,11 +153,14 @@ class JsonlReader(Reader):
             raise DataError(f"{self._file.url} has changed since it was indexed: {error}") from error
 
     def line(self, row: int) -> int:
+        """The 1-based line of a row in its file (for Parquet its row)."""
         return row + int(np.searchsorted(self._skipped_before, row, side="right")) + 1
 
 
-class ParquetReader(Reader):
+class ParquetReader:
     """Reads by row group; the last two groups stay in memory."""
+
+    bad_lines: Sequence[BadRow] = ()
 
     def __init__(self, file: DataFile) -> None:
         try:
@@ -195,6 +182,7 @@ class ParquetReader(Reader):
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def read(self, rows: Sequence[int]) -> list[dict[str, Any]]:
+        """The fields of some rows, in the order asked for."""
         found: dict[int, dict[str, Any]] = {}
         # By group, so that each is unpacked once in any order of the rows.
         for row in sorted(set(rows)):
@@ -204,6 +192,7 @@ class ParquetReader(Reader):
         return [found[row] for row in rows]
 
     def line(self, row: int) -> int:
+        """The 1-based line of a row in its file (for Parquet its row)."""
         return row + 1
 
 

@@ -108,9 +108,7 @@ class PromptSource:
 
     def read(self, epoch: int, places: range) -> list[PromptRow | BadRow]:
         """The rows at these indices of an epoch's order. Raises TooManyBadLines."""
-        rows = list(places)
-        if self._settings.rollout_shuffle:
-            rows = epoch_order(len(self), self._seed, epoch)[places.start : places.stop].tolist()
+        rows = [self.row_at(epoch, place) for place in places]
         fields = self._reader.read([self._rows[row] for row in rows])
         return [
             self._made(row, content, epoch, epoch * len(self) + place)
