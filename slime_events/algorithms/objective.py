@@ -95,7 +95,6 @@ def opsm_mask(log_ratio: Tensor, advantages: Tensor, segments: Segments, delta: 
     """OPSM, off-policy sequence masking (DeepSeek-V3.2, 2025): leaves out bad samples that the policy drifted from.
 
     Weight per token [tokens]: 0 where the advantage is negative and the sample's mean KL is above `delta`, else 1.
-
     `log_ratio` is old - new log-probs, [tokens].
     """
     drifted = segments.expand(segments.masked_mean(log_ratio.detach())) > delta

@@ -17,7 +17,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from schemas.errors import ConfigError, DeadlineExceeded, RunNotFound, TrainerError
@@ -228,7 +227,7 @@ class RunProcess:
     def __enter__(self) -> RunProcess:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.is_running:
             self.stop()
 

@@ -8,7 +8,7 @@ import hashlib
 import itertools
 import json
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,16 +57,15 @@ def question(number: int) -> Question:
     return Question(tuple(terms))
 
 
-def draw(seed: int, *, held_out: bool) -> Iterator[Question]:
-    """All questions of one side of the hold-out, each once, in an order that `seed` alone decides."""
+def take(count: int, seed: int, *, held_out: bool) -> list[Question]:
+    """Questions of one side of the hold-out, each once, in an order that `seed` alone decides.
+
+    Raises ValueError where that side has fewer.
+    """
     numbers = list(range(QUESTIONS))
     random.Random(seed).shuffle(numbers)
-    return (q for q in map(question, numbers) if q.held_out == held_out)
-
-
-def take(count: int, seed: int, *, held_out: bool) -> list[Question]:
-    """The first `count` of `draw`. Raises ValueError where that side has fewer questions."""
-    drawn = list(itertools.islice(draw(seed, held_out=held_out), count))
+    side_of = (asked for asked in map(question, numbers) if asked.held_out == held_out)
+    drawn = list(itertools.islice(side_of, count))
     if len(drawn) < count:
         side = "held-out" if held_out else "training"
         raise ValueError(f"digits4 has only {len(drawn)} {side} questions, {count} were asked for")

@@ -44,10 +44,8 @@ def _learned(summary: Mapping[str, Any]) -> str:
     task = summary.get("task")
     if task not in HONEST:
         return ""
-    if {"eval_first", "eval_last"} <= summary.keys():
-        gain = summary["eval_last"] - summary["eval_first"]
-    else:
-        gain = summary["reward_last"] - summary["reward_first"]
+    figure = "eval" if {"eval_first", "eval_last"} <= summary.keys() else "reward"
+    gain = summary[f"{figure}_last"] - summary[f"{figure}_first"]
     return HONEST[task] if gain >= GAIN[task] else TOO_LITTLE
 
 

@@ -8,7 +8,6 @@ All of its state is in the two logs and the folder: after a kill the same comman
 
 import asyncio
 import contextlib
-import functools
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +25,6 @@ from schemas.batches import BatchSealed
 from schemas.errors import DeadlineExceeded, InvalidValue, RunNotFound, SlimeEventsError
 from schemas.runs import Branched
 from schemas.subjects import of_type
-from slime_events.algorithms.reward_norm import normalize_rewards
 from slime_events.analysis.model.branch_point import read_point
 from slime_events.analysis.retrain.settings import with_base
 from slime_events.app.launch.branch_checkpoint import put_branch_checkpoint
@@ -46,14 +44,9 @@ from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_folder import RUNS_DIR, RunFolder
 from slime_events.core.run.run_reader import OpenedRun, branched_of
 from slime_events.core.telemetry.process_log import setup_logging
-from slime_events.loop.learner.batches import Batches, Preview, preview
+from slime_events.loop.learner.batches import Preview, preview
 from slime_events.loop.learner.overrides import Overrides, read_overrides, write_overrides
-from slime_events.loop.learner.settings import (
-    learner_settings,
-    least_rollouts,
-    makes_other_weights,
-    own_filter,
-)
+from slime_events.loop.learner.settings import learner_settings, make_batches, makes_other_weights
 from storage.archive.writer import ArchiveWriter, blobs_to_archive
 from storage.blobs import BlobStore
 from storage.cancellation import check_cancelled, end_all
@@ -133,6 +126,10 @@ class Learn:
         trainer, checkpoints = settings.trainer, settings.trainer.save or str(self._folder.checkpoints)
         temperature = settings.rollout.rollout_temperature
         rollouts = FollowedBatches(self._parent.fetch, temperature=temperature, shared=branched.version)
+        changes = Overrides()
+        if branched.changes is not None:
+            blobs = BlobStore(settings.run.blob_url or str(self._folder.blobs))
+            changes = read_overrides(blobs.get(branched.changes), f"the changes of run {settings.run.run}")
         await put_branch_checkpoint(branched, settings, checkpoints, note=self._note, make_ranks=self._make_ranks)
         async with self._make_ranks(settings) as ranks:
             shell = Trainer(
@@ -145,17 +142,11 @@ class Learn:
             return await Learner(
                 worker,
                 parent_records(self._parent.where, deadline_s=settings.rollout.rollout_deadline),
-                make_batches(self._parent, settings, branched, self._changes(own)),
+                make_batches(self._parent, settings, branched, changes),
                 rollouts,
                 shell,
                 self.see,
             ).run()
-
-    def _changes(self, own: NewLearner) -> Overrides:
-        if own.branched.changes is None:
-            return Overrides()
-        blobs = BlobStore(own.settings.run.blob_url or str(self._folder.blobs))
-        return read_overrides(blobs.get(own.branched.changes), f"the changes of run {own.settings.run.run}")
 
     @contextlib.asynccontextmanager
     async def _archiving(self, worker: Participant, run: RunSettings) -> AsyncIterator[asyncio.Task[Any]]:
@@ -179,18 +170,6 @@ class Learn:
             stop.set()
             await asyncio.wait({archiving}, timeout=FAIL_DEADLINE_S)
             await end_all(archiving)
-
-
-def make_batches(parent: OpenedRun, own: TrainSettings, branched: Branched, changes: Overrides) -> Batches:
-    """The decisions of a learner with these settings."""
-    return Batches(
-        parent.run,
-        functools.partial(normalize_rewards, settings=own.algorithm),
-        overrides=changes,
-        group_filter=own_filter(parent.settings, own),
-        first=branched.version,
-        least=least_rollouts(own),
-    )
 
 
 async def _while_archived(archiving: asyncio.Task[Any], learn: Coroutine[Any, Any, int]) -> int:

@@ -147,7 +147,7 @@ class Launch:
     async def _running_cluster(self) -> AsyncIterator[tuple[Cluster, asyncio.Task[None]]]:
         cluster = Cluster(self._settings.run.ray_address)
         # Ray's processes end with the thread that has started them: one of asyncio's stays.
-        starting = asyncio.create_task(asyncio.to_thread(self._timed, "ray", cluster.start))
+        starting = asyncio.create_task(asyncio.to_thread(self._start, cluster))
         try:
             yield cluster, starting
         finally:
@@ -155,10 +155,10 @@ class Launch:
             if not await ended_within(STOP_DEADLINE_S, cluster.stop):
                 self._view.note(f"Ray did not stop within {STOP_DEADLINE_S:.0f} s: end what is left of it by hand")
 
-    def _timed(self, name: str, call: Any) -> None:
+    def _start(self, cluster: Cluster) -> None:
         begun = time.perf_counter()
-        call()
-        self._seconds[name] = time.perf_counter() - begun
+        cluster.start()
+        self._seconds["ray"] = time.perf_counter() - begun
 
     def _address(self, url: str, incarnation: Incarnation) -> RunAddress:
         run, folder = self._settings.run, self._folder

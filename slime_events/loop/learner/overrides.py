@@ -28,17 +28,15 @@ class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def problem(self) -> str | None:
         """Why the line is invalid, if it is."""
-        if (self.sample is None) == (self.group is None):
-            return "it has to name a sample or a group"
-        if self.sample is not None and self.accept is not None:
-            return "a verdict is on a group, not on a sample"
-        if self.group is not None and self.reward is not None:
-            return "a reward is of a sample, not of a group"
-        if (self.reward is not None) + self.drop + (self.accept is not None) != 1:
-            return 'it has to say one of "reward", "drop" and "accept"'
-        if self.reward is not None and not math.isfinite(self.reward):
-            return f"{self.reward} is no reward"
-        return None
+        is_of_sample, graded, decided = self.sample is not None, self.reward is not None, self.accept is not None
+        problems = {
+            "it has to name a sample or a group": is_of_sample == (self.group is not None),
+            "a verdict is on a group, not on a sample": is_of_sample and decided,
+            "a reward is of a sample, not of a group": graded and not is_of_sample,
+            'it has to say one of "reward", "drop" and "accept"': graded + self.drop + decided != 1,
+            f"{self.reward} is no reward": self.reward is not None and not math.isfinite(self.reward),
+        }
+        return next((problem for problem, is_one in problems.items() if is_one), None)
 
 
 class Overrides(msgspec.Struct, frozen=True):

@@ -32,11 +32,6 @@ class RecordedGroup(VersionRange, kw_only=True):
 
     samples: set[str] = set()
 
-    def add(self, event: RolloutCompleted) -> None:
-        """Add a completion; a further sample of a rollout counts with it."""
-        self.samples.add(event.rollout or event.sample)
-        self.add_spans(event.spans)
-
     def number(self, common: CommonVersion) -> int | None:
         """Its oldest weights as this run counts versions; None for a group without tokens."""
         if self.oldest is None or self.newest is None:
@@ -88,8 +83,10 @@ async def archived_rollouts(
     async for recorded in opened.log.read(1, of_type(opened.run, "rollout.completed")):
         event = recorded.envelope.event
         if isinstance(event, RolloutCompleted) and event.group in rows and event.origin is None:
-            recorded_groups.setdefault(rows[event.group], RecordedGroup()).add(event)
-    whole = {rows[group]: {sample_id(group, index) for index in range(samples)} for group in rows}
+            group = recorded_groups.setdefault(rows[event.group], RecordedGroup())
+            group.samples.add(event.rollout or event.sample)  # a further sample of a rollout counts with it
+            group.add_spans(event.spans)
+    whole = {row: {sample_id(name, index) for index in range(samples)} for name, row in rows.items()}
     groups = {row: group for row, group in sorted(recorded_groups.items()) if whole[row] <= group.samples}
     if not groups:
         raise DataError(

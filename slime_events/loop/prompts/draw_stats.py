@@ -92,6 +92,8 @@ class DrawStats:
 
     async def read(self, log: Readable, end: int) -> None:
         """Fold in the log up to position `end`, reading only the types that matter."""
+        if not end:
+            return
         events = [
             recorded
             for kind in FOLDED

@@ -66,7 +66,7 @@ class DataFile:
         """Several byte ranges; one request to a remote store."""
         if self._compression or isinstance(self._fs, LocalFileSystem):
             with self.open() as opened:
-                return [_read_at(opened, start, size) for start, size in zip(starts, sizes, strict=True)]
+                return [os.pread(opened.fileno(), size, start) for start, size in zip(starts, sizes, strict=True)]
         with self._named_errors():
             stops = [start + size for start, size in zip(starts, sizes, strict=True)]
             ranges: list[bytes] = self._fs.cat_ranges([self._path] * len(starts), list(starts), stops)
@@ -89,11 +89,6 @@ class DataFile:
             raise MissingPart(f"{self.url} needs a package that is not installed: {error}") from error
         except (OSError, ValueError) as error:
             raise DataError(f"{self.url} cannot be read: {type(error).__name__}: {error}") from error
-
-
-def _read_at(opened: IO[bytes], start: int, size: int) -> bytes:
-    opened.seek(start)
-    return opened.read(size)
 
 
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
