@@ -30,12 +30,7 @@ from slime_events.analysis.retrain.settings import with_base
 from slime_events.app.launch.branch_checkpoint import put_branch_checkpoint
 from slime_events.app.launch.branch_settings import branch_settings, check_branch
 from slime_events.app.launch.log_server import LogServer
-from slime_events.app.launch.run_announcement import (
-    FAIL_DEADLINE_S,
-    announce_failure,
-    announce_resume,
-    announce_start,
-)
+from slime_events.app.launch.run_announcement import FAIL_DEADLINE_S, announce_failure, announce_resume, announce_start
 from slime_events.app.launch.run_lock import holding
 from slime_events.app.launch.run_record import read_run_record
 from slime_events.core.config.flags import ParsedTrain

@@ -37,6 +37,9 @@ def reused_rollouts_due(state: RunState) -> list[ReusedRollout]:
     ]
 
 
+RETRYABLE = (FailureKind.ENGINE,)
+
+
 def groups_to_request(state: RunState, plan: Plan) -> int:
     """Groups to request now.
 
@@ -135,4 +138,4 @@ def requests_again(state: RunState, plan: Plan, *, training: bool) -> list[Rollo
 
 def may_retry(sample: SampleState, plan: Plan) -> bool:
     """Whether a failure was the engine's and attempts are left. A suspension is no attempt."""
-    return sample.failed_as is FailureKind.ENGINE and sample.failures < plan.max_attempts
+    return sample.failed_as in RETRYABLE and sample.failures < plan.max_attempts
