@@ -11,7 +11,7 @@ from serve_apps.engine.engine import GenerateRequest
 from slime_events.app.demo.settings import prepare_demo
 from slime_events.core.config.settings import TrainSettings
 from slime_events.loop.prompts.prompt import PromptRow
-from slime_events.loop.prompts.source import START, PromptSource
+from slime_events.loop.prompts.source import PromptSource
 from slime_events.plugins.tokenizer import load_tokenizer
 
 
@@ -20,7 +20,7 @@ def demo_requests(folder: Path, count: int) -> tuple[TrainSettings, list[Generat
     settings = prepare_demo(folder)
     rollout = settings.rollout
     source = PromptSource(settings.data, tokenizer=load_tokenizer(settings.engine.hf_checkpoint))
-    rows, _ = source.take(START, -(-count // rollout.n_samples_per_prompt))
+    rows = source.take(0, -(-count // rollout.n_samples_per_prompt))
     prompts = [row.tokens for row in rows if isinstance(row, PromptRow) and row.tokens is not None]
     sampling = Sampling(max_new_tokens=rollout.rollout_max_response_len or 40, temperature=rollout.rollout_temperature)
     return settings, [

@@ -127,7 +127,7 @@ async def _read(run: Path) -> tuple[list[Recorded], float]:
 
 def main() -> None:
     """The run itself."""
-    from slime_events.app.launch.run import launch
+    from slime_events.app.launch.run import Launch
     from slime_events.app.launch.view import PlainView
     from slime_events.core.config.derivations import derive
 
@@ -141,7 +141,7 @@ def main() -> None:
             evaluation=msgspec.structs.replace(demo.evaluation, eval_interval=steps),
         )
     )
-    launch(settings, PlainView())
+    Launch(settings, PlainView()).run_to_end()
 
 
 if __name__ == "__main__":

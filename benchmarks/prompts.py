@@ -55,15 +55,15 @@ def write_prompts(path: Path, lines: int) -> None:
 def main() -> None:
     """In its own process: print bytes and seconds."""
     from slime_events.core.config.data import DataSettings
-    from slime_events.loop.prompts.source import START, PromptSource
+    from slime_events.loop.prompts.source import PromptSource
 
     def draw(path: str, takes: int) -> tuple[PromptSource, float, float]:
         begun = time.perf_counter()
         settings = DataSettings(prompt_data=path, input_key="prompt", label_key="label", rollout_shuffle=True)
-        source, cursor = PromptSource(settings), START
+        source, position = PromptSource(settings), 0
         opened = time.perf_counter()
         for _ in range(takes):
-            _, cursor = source.take(cursor, TAKEN)
+            position += len(source.take(position, TAKEN))
         return source, opened - begun, time.perf_counter() - opened
 
     small, large, takes = sys.argv[1], sys.argv[2], int(sys.argv[3])

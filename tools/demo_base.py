@@ -80,6 +80,16 @@ def save_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
 IGNORED = -100  # torch's cross entropy leaves such a label out
 
 
+def worked_answer(asked: Question) -> str:
+    """A careful response: every partial sum inside <think>, then the answer."""
+    steps = []
+    total = asked.terms[0]
+    for term in asked.terms[1:]:
+        steps.append(f"{total}{term:+d}={total + term}")
+        total += term
+    return f"<think>{';'.join(steps)}</think>{total}"
+
+
 @dataclass(frozen=True, slots=True)
 class Lessons:
     """The recipe of the base. `lr` is the peak, reached after `warmup` steps; a cosine leads to `lr_floor` of it."""
@@ -104,7 +114,7 @@ class Lessons:
     def response(self, asked: Question, step: int, rng: random.Random) -> str:
         """What the corpus answers to a question at a step."""
         if step < self.careful * self.steps or rng.random() < self.worked:
-            return asked.worked
+            return worked_answer(asked)
         return str(sum(asked.terms[:-1])) if rng.random() < self.forgetful else asked.answer
 
 

@@ -62,13 +62,8 @@ def mis_weights(train: Tensor, rollout: Tensor, segments: Segments, rule: MisRul
     if rule.veto is not None:
         vetoed = segments.mask & (log_ratio < math.log(rule.veto))
         mask = mask * (segments.expand(segments.pad(vetoed.float()).sum(1)) == 0)
-    match rule.mode:
-        case Mode.TRUNCATE:
-            weights = weights.clamp(max=rule.upper)
-        case Mode.CLIP:
-            weights = weights.clamp(rule.lower, rule.upper)
-        case Mode.MASK:
-            pass
+    if rule.mode is not Mode.MASK:
+        weights = weights.clamp(rule.lower if rule.mode is Mode.CLIP else None, rule.upper)
     weights = weights * segments.mask
     if rule.batch_normalize:
         mean = weights.sum() / segments.mask_sums.sum().clamp_min(1)
@@ -78,10 +73,7 @@ def mis_weights(train: Tensor, rollout: Tensor, segments: Segments, rule: MisRul
 
 def _at_level(log_ratio: Tensor, segments: Segments, level: Level) -> Tensor:
     """The log ratio that a token is judged by, [tokens]."""
-    match level:
-        case Level.TOKEN:
-            return log_ratio
-        case Level.SEQUENCE:
-            return segments.expand(segments.masked_mean(log_ratio) * segments.mask_sums)
-        case Level.GEOMETRIC:
-            return segments.expand(segments.masked_mean(log_ratio))
+    if level is Level.TOKEN:
+        return log_ratio
+    mean = segments.masked_mean(log_ratio)
+    return segments.expand(mean * segments.mask_sums if level is Level.SEQUENCE else mean)

@@ -1,7 +1,7 @@
 """The policy objective of a micro batch: what the trainer minimises, its terms, and the figures that explain it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -46,7 +46,11 @@ def policy_objective(
     if settings.use_tis:
         correction = truncated(trainer_old, rollout, settings.tis_clip_low, settings.tis_clip)
         pg_loss = pg_loss * correction.weight
-        metrics |= {"tis": correction.ratio, "tis_clipfrac": correction.clipped, "tis_abs": correction.distance}
+        metrics |= {
+            "tis": correction.ratio,
+            "tis_clipfrac": correction.clipped,
+            "tis_abs": (correction.ratio - 1).abs(),
+        }
     loss = pg_loss
     metrics["pg_loss"] = pg_loss
 
@@ -91,7 +95,6 @@ def opsm_mask(log_ratio: Tensor, advantages: Tensor, segments: Segments, delta: 
     """OPSM, off-policy sequence masking (DeepSeek-V3.2, 2025): leaves out bad samples that the policy drifted from.
 
     Weight per token [tokens]: 0 where the advantage is negative and the sample's mean KL is above `delta`, else 1.
-
     `log_ratio` is old - new log-probs, [tokens].
     """
     drifted = segments.expand(segments.masked_mean(log_ratio.detach())) > delta
@@ -157,18 +160,12 @@ def clipped_policy_loss(
     return loss, clip_fraction
 
 
-@dataclass(frozen=True, slots=True)
-class Correction:
+class Correction(NamedTuple):
     """Per token, [tokens] each: the weight for the loss, 1.0 where it was bounded, the plain ratio trainer / engine."""
 
     weight: Tensor
     clipped: Tensor
     ratio: Tensor
-
-    @property
-    def distance(self) -> Tensor:
-        """|ratio - 1| per token: how far engine and trainer are apart."""
-        return (self.ratio - 1).abs()
 
 
 def truncated(train_log_probs: Tensor, rollout_log_probs: Tensor, low: float, high: float) -> Correction:

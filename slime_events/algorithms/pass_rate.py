@@ -3,6 +3,7 @@
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from math import comb, fsum
 
 from schemas.errors import DataError
@@ -26,11 +27,8 @@ def pass_rate(rewards: Sequence[float], group_sizes: Sequence[int]) -> dict[str,
     """
     if sum(group_sizes) != len(rewards):
         raise DataError(f"group sizes {list(group_sizes)} do not divide {len(rewards)} rewards")
-    counts: list[tuple[int, int]] = []
-    start = 0
-    for size in group_sizes:
-        counts.append((size, sum(reward == 1 for reward in rewards[start : start + size])))
-        start += size
+    ends = zip(group_sizes, accumulate(group_sizes), strict=True)
+    counts = [(size, sum(reward == 1 for reward in rewards[end - size : end])) for size, end in ends]
     largest = max(group_sizes, default=0)
     if largest < 2:
         return {}

@@ -7,6 +7,7 @@ process that started it ends.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -14,9 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from schemas.errors import ConfigError, DeadlineExceeded, RunNotFound, TrainerError
@@ -131,12 +131,7 @@ class OpenRun(OpenTables):
         return self.ask(read_status(self.opened))
 
     def events(
-        self,
-        *types: str,
-        group: str | None = None,
-        sample: str | None = None,
-        start: int = 1,
-        follow: bool = True,
+        self, *types: str, group: str | None = None, sample: str | None = None, start: int = 1, follow: bool = True
     ) -> Iterator[Recorded]:
         """Events in the order of the log. A run that is on is followed to its end, unless `follow` is False.
 
@@ -144,7 +139,11 @@ class OpenRun(OpenTables):
         InvalidValue for a type that there is not, and as the log does.
         """
         wanted = Wanted(check_types(types), group, sample, start)
-        batches = self._batches(wanted, follow=follow)
+        folder, log = self.opened.folder, self.opened.log
+        is_on = None
+        if follow and folder is not None and live_url(folder) is not None:
+            is_on = functools.partial(is_launched, folder, log)
+        batches = event_batches(log, wanted, follow=is_on)
 
         async def batch() -> list[Recorded] | None:
             return await anext(batches, None)
@@ -154,16 +153,6 @@ class OpenRun(OpenTables):
                 yield from found
         finally:
             self.ask(batches.aclose())
-
-    async def _batches(self, wanted: Wanted, *, follow: bool) -> AsyncGenerator[list[Recorded], None]:
-        folder, log = self.opened.folder, self.opened.log
-
-        async def is_on() -> bool:
-            return folder is not None and await is_launched(folder, log)
-
-        is_live = follow and folder is not None and live_url(folder) is not None
-        async for batch in event_batches(log, wanted, follow=is_on if is_live else None):
-            yield batch
 
 
 class RunProcess:
@@ -203,8 +192,8 @@ class RunProcess:
 
     def events(self, *types: str, **narrow: Any) -> Iterator[Recorded]:
         """As `OpenRun.events`, from the moment that the run's log is there to its end. Raises as `wait`."""
-        while self.is_running and not self._has_begun():
-            time.sleep(LOOK_S)
+        while self.is_running and _written(self._folder) == self._written_before:
+            time.sleep(LOOK_S)  # the launcher writes the run's settings where it starts or resumes the run
         if not self._folder.settings.is_file():
             self.wait()
         with self._open() as run:
@@ -238,13 +227,9 @@ class RunProcess:
     def __enter__(self) -> RunProcess:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.is_running:
             self.stop()
-
-    def _has_begun(self) -> bool:
-        """Whether the launcher has written the run's settings, as it does where it starts or resumes the run."""
-        return _written(self._folder) != self._written_before
 
     def _open(self) -> OpenRun:
         """The run; settings are written just before the log has its first event."""

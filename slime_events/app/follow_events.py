@@ -1,6 +1,6 @@
 """`event_batches`: the events of a run that are asked for, as they come or as they came."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from schemas.batches import BatchSealed
@@ -35,24 +35,13 @@ class Wanted:
         kind = recorded.envelope.type
         if self.types and kind not in self.types and kind.partition(".")[0] not in self.types:
             return False
-        if self.sample and self.sample not in _samples(recorded):
+        event = recorded.envelope.event
+        sample = getattr(event, "sample", "")
+        samples = event.samples if isinstance(event, BatchSealed | GroupAccepted | GroupRejected) else (sample,)
+        if self.sample and self.sample not in samples:
             return False
-        return not self.group or self.group in _groups(recorded)
-
-
-def _samples(recorded: Recorded) -> tuple[str, ...]:
-    event = recorded.envelope.event
-    if isinstance(event, BatchSealed | GroupAccepted | GroupRejected):
-        return event.samples
-    return (getattr(event, "sample", ""),)
-
-
-def _groups(recorded: Recorded) -> tuple[str, ...]:
-    event = recorded.envelope.event
-    if isinstance(event, BatchSealed):
-        return event.groups
-    sample = getattr(event, "sample", "")
-    return (getattr(event, "group", "") or group_of(sample),)
+        groups = event.groups if isinstance(event, BatchSealed) else (getattr(event, "group", "") or group_of(sample),)
+        return not self.group or self.group in groups
 
 
 def check_types(types: Sequence[str]) -> tuple[str, ...]:
@@ -64,7 +53,7 @@ def check_types(types: Sequence[str]) -> tuple[str, ...]:
     return tuple(types)
 
 
-async def event_batches(log: Readable, wanted: Wanted, *, follow: IsOn | None) -> AsyncIterator[list[Recorded]]:
+async def event_batches(log: Readable, wanted: Wanted, *, follow: IsOn | None) -> AsyncGenerator[list[Recorded], None]:
     """What is in the log and, while the run is on, what comes. follow: whether a launcher is on; None: not at all.
 
     Ends by itself when the run has ended, or has no launcher any more and is quiet.

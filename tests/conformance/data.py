@@ -9,7 +9,7 @@ from typing import Any
 
 from slime_events.core.config.data import DataSettings
 from slime_events.loop.prompts.reader import parse_path
-from slime_events.loop.prompts.source import START, Cursor, PromptSource
+from slime_events.loop.prompts.source import PromptSource
 from tests.conformance.miniature import Miniature
 
 Input = dict[str, Any]
@@ -32,14 +32,14 @@ def path_slice(case: Input) -> Any:
 def shuffle(case: Input) -> Any:
     with tempfile.TemporaryDirectory() as folder:
         source = _source(folder, case["n"], rollout_shuffle=True, seed=case["rollout_seed"])
-        rows, _ = source.take(Cursor(case["epoch_id"], 0), case["n"])
+        rows = source.take(case["epoch_id"] * case["n"], case["n"])
     return [row.text for row in rows]
 
 
 def data_source(case: Input) -> Any:
     with tempfile.TemporaryDirectory() as folder:
         if "ask" in case:
-            rows, _ = _source(folder, case["dataset_len"]).take(START, case["ask"])
+            rows = _source(folder, case["dataset_len"]).take(0, case["ask"])
             return {"n_returned": len(rows)}
         return _restart(_source(folder, 5), case["steps"])
 
@@ -53,12 +53,12 @@ def _restart(source: PromptSource, steps: list[str]) -> Any:
     mini.settle()
     before = len(mini.carried_over())
     mini.state = mini.folded()
-    cursor = source.cursor_after(mini.state.cursors["mini"] - 1)
+    epoch, offset = divmod(mini.state.cursors["mini"], len(source))
     return {
         "buffer_before": before,
         "buffer_after_load": len(mini.carried_over()),
-        "sample_offset": cursor.offset,
-        "epoch_id": cursor.epoch,
+        "sample_offset": offset,
+        "epoch_id": epoch,
         "sample_index": mini.state.counts.groups_requested * mini.plan.samples,
         "sample_group_index": mini.state.counts.groups_requested,
     }

@@ -21,7 +21,7 @@ from slime_events.core.config.data import DataSettings
 from slime_events.core.config.rollout import EvalSettings
 from slime_events.loop.prompts.prompt import BadReason, BadRow, Problem, PromptRow, make_prompt
 from slime_events.loop.prompts.reader import parse_path
-from slime_events.loop.prompts.source import START, Cursor, PromptSource, epoch_order, eval_sources
+from slime_events.loop.prompts.source import PromptSource, epoch_order, eval_sources
 
 
 class CharTokenizer:
@@ -81,8 +81,7 @@ def test_order_is_slimes(rows: int, seed: int, epoch: int) -> None:
 
 def test_any_number_of_epochs_in_one_call(tmp_path: Path) -> None:
     source = open_source(write(tmp_path / "a.jsonl", prompts(5)), rollout_shuffle=True)
-    rows, cursor = source.take(START, 12)
-    assert cursor == Cursor(2, 2)
+    rows = source.take(0, 12)
     assert texts(rows)[:10] == ["p3", "p1", "p2", "p4", "p0", "p1", "p4", "p3", "p2", "p0"]
     assert [row.position for row in rows] == list(range(12))
 
@@ -94,15 +93,12 @@ def test_a_stream_is_the_same_however_it_is_cut(
     path = tmp_path_factory.mktemp("data") / "a.jsonl"
     lines: list[Any] = [*prompts(3), "", "{broken", *prompts(2), {"input": ""}]
     source = open_source(write(path, lines), rollout_shuffle=shuffled)
-    cursor, pieces = START, []
+    pieces: list[Any] = []
     for step in steps:
-        rows, cursor = source.take(cursor, step)
-        pieces += rows
-    whole, end = source.take(START, sum(steps))
+        pieces += source.take(pieces[-1].position + 1 if pieces else 0, step)
+    whole = source.take(0, sum(steps))
     assert [str(row) for row in pieces] == [str(row) for row in whole]
-    assert cursor == end
-    if pieces:
-        assert source.cursor_after(pieces[-1].position) == end
+    assert [row.position for row in pieces] == list(range(len(whole)))
 
 
 def test_what_a_row_carries(tmp_path: Path) -> None:
@@ -114,7 +110,7 @@ def test_what_a_row_carries(tmp_path: Path) -> None:
         apply_chat_template_kwargs={"thinking": False},
         label_key="label",
     )
-    ((row,), _) = source.take(START, 1)
+    (row,) = source.take(0, 1)
     assert row.text == 'hi{"tools": [{"name": "t"}], "thinking": false}>'
     assert row.tokens.dtype == np.int32
     assert row.tokens.tolist() == [ord(letter) for letter in row.text]
@@ -160,10 +156,10 @@ def test_bad_lines_are_named_and_the_others_go_on(tmp_path: Path) -> None:
         (3, BadReason.NOT_JSON),
         (4, BadReason.NOT_AN_OBJECT),
     ]
-    rows, _ = source.take(START, 3)
+    rows = source.take(0, 3)
     assert texts(rows) == ["p0", "p1", "p0"]
     assert [(row.line, row.reason) for row in rows if isinstance(row, BadRow)] == [(5, BadReason.MISSING_FIELD)]
-    assert source.take(START, 30)[1] == Cursor(9, 4)  # one bad row, met ten times, counts once
+    assert source.take(0, 30)[-1].position == 9 * 4 + 3  # one bad row, met ten times, counts once
 
 
 def test_too_many_bad_lines_stop(tmp_path: Path) -> None:
@@ -172,30 +168,27 @@ def test_too_many_bad_lines_stop(tmp_path: Path) -> None:
         open_source(broken, max_bad_lines=2)
     unusable = open_source(write(tmp_path / "b.jsonl", ["{", *[{"no": 1}] * 2, *prompts(1)]), max_bad_lines=2)
     with pytest.raises(TooManyBadLines, match="3 unusable"):
-        unusable.take(START, 1)
+        unusable.take(0, 1)
 
 
 def test_a_bad_row_counts_once_however_often_it_is_met(tmp_path: Path) -> None:
     source = open_source(write(tmp_path / "a.jsonl", [*prompts(2), {"no": 1}, {"no": 2}]), max_bad_lines=2)
-    rows, cursor = source.take(START, 9)
-    assert cursor == Cursor(4, 1)
+    rows = source.take(0, 9)
+    assert rows[-1].position == 4 * 4
     assert sum(isinstance(row, BadRow) for row in rows) == 8
 
 
 def test_a_place_leads_to_the_next(tmp_path: Path) -> None:
     source = open_source(write(tmp_path / "a.jsonl", prompts(3)))
-    assert [source.cursor_after(position) for position in (-1, 0, 1, 2, 3, 8)] == [
-        START, Cursor(0, 1), Cursor(0, 2), Cursor(0, 3), Cursor(1, 1), Cursor(2, 3),
-    ]  # fmt: skip
-    rows, _ = source.take(source.cursor_after(1), 3)
+    rows = source.take(2, 3)
     assert [(row.row, row.epoch, row.position) for row in rows] == [(2, 0, 2), (0, 1, 3), (1, 1, 4)]
 
 
 def test_a_file_is_given_up_after_a_whole_epoch_without_a_usable_row(tmp_path: Path) -> None:
     one = open_source(write(tmp_path / "a.jsonl", [{"no": 1}, {"no": 2}, *prompts(1)]))
-    assert texts(one.take(Cursor(0, 0), 2)[0]) == ["p0", "p0"]
+    assert texts(one.take(0, 2)) == ["p0", "p0"]
     with pytest.raises(DataError, match="usable"):
-        open_source(write(tmp_path / "b.jsonl", [{"no": 1}] * 3), max_bad_lines=3).take(START, 1)
+        open_source(write(tmp_path / "b.jsonl", [{"no": 1}] * 3), max_bad_lines=3).take(0, 1)
 
 
 @pytest.mark.parametrize(("longest", "fits"), [(2, True), (1, False), (None, True)])
@@ -208,7 +201,7 @@ def test_an_evaluation_is_in_the_order_of_its_file(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", prompts(9))
     data = DataSettings(prompt_data="x", rollout_shuffle=True)
     ((_, source),) = eval_sources(EvalSettings(eval_prompt_data=["a", str(path)]), data)
-    assert texts(source.take(START, 9)[0]) == [f"p{index}" for index in range(9)]
+    assert texts(source.take(0, 9)) == [f"p{index}" for index in range(9)]
 
 
 def test_what_cannot_be_a_source(tmp_path: Path) -> None:
@@ -224,7 +217,7 @@ def test_what_cannot_be_a_source(tmp_path: Path) -> None:
         with pytest.raises(DataError, match=said):
             open_source(path)
     with pytest.raises(DataError, match="none of its 2 rows is usable"):
-        open_source(write(tmp_path / "all.jsonl", [{"a": 1}] * 2)).take(START, 1)
+        open_source(write(tmp_path / "all.jsonl", [{"a": 1}] * 2)).take(0, 1)
     with pytest.raises(ImpossibleCombination, match="tokenizer"):
         open_source(tmp_path / "few.jsonl", apply_chat_template=True)
 
@@ -234,7 +227,7 @@ def test_slices_count_rows(tmp_path: Path, bounds: str, wanted: str) -> None:
     lines: list[Any] = prompts(6)
     lines.insert(1, "{broken")
     source = open_source(f"{write(tmp_path / 'a.jsonl', lines)}@[{bounds}]")
-    assert texts(source.take(START, len(source))[0]) == wanted.split()
+    assert texts(source.take(0, len(source))) == wanted.split()
 
 
 def test_every_format_gives_the_same_rows(tmp_path: Path) -> None:
@@ -248,17 +241,17 @@ def test_every_format_gives_the_same_rows(tmp_path: Path) -> None:
         remote.write(content)
     wanted = None
     for path in (*sorted(tmp_path.iterdir()), "memory://data/a.jsonl"):
-        rows, cursor = open_source(path, label_key="label", rollout_shuffle=True).take(START, 50)
+        rows = open_source(path, label_key="label", rollout_shuffle=True).take(0, 50)
         seen = [(row.row, row.text, row.label, row.metadata, row.line) for row in rows]
         wanted = wanted or seen
         assert seen == wanted, path
-        assert cursor == Cursor(1, 10)
+        assert (rows[-1].epoch, rows[-1].position) == (1, 49)
 
 
 def test_lines_longer_than_a_block(tmp_path: Path) -> None:
     lines = [{"input": letter * 1_500_000} for letter in "abc"]
     source = open_source(write(tmp_path / "a.jsonl", lines))
-    assert [text[-1] for text in texts(source.take(Cursor(0, 1), 2)[0])] == ["b", "c"]
+    assert [text[-1] for text in texts(source.take(1, 2))] == ["b", "c"]
 
 
 def test_evaluation_sets(tmp_path: Path) -> None:
@@ -266,7 +259,7 @@ def test_evaluation_sets(tmp_path: Path) -> None:
     settings = EvalSettings(eval_prompt_data=["aime", str(path), "half", f"{path}@[:1]"], eval_input_key="q")
     sources = eval_sources(settings, DataSettings(prompt_data="x", rollout_shuffle=True, label_key="a"))
     assert [(name, len(source)) for name, source in sources] == [("aime", 1), ("half", 1)]
-    ((row,), _) = sources[0][1].take(START, 1)
+    (row,) = sources[0][1].take(0, 1)
     assert isinstance(row, PromptRow)
     assert (row.text, row.label) == ("one", "1")
     for broken in (["aime"], ["a", str(path), "a", str(path)]):

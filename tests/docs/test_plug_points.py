@@ -86,7 +86,7 @@ async def test_a_filter_keeps_some_groups_and_drops_others(
 async def test_a_buffer_filter_chooses_the_hard_ones(folder: Path) -> None:
     rows = await read_rows(await recorded_run(), 1.0)
     numbered = list(enumerate(rows))
-    mine = BufferFilter.load(f"{folder}/mine.py:choose", ArgsView({}))
+    mine = BufferFilter(f"{folder}/mine.py:choose", ArgsView({}))
     chosen = mine.choose(numbered)
     assert chosen is not None
     assert sum(rows[chosen].rewards) <= 2

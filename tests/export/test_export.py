@@ -26,7 +26,7 @@ from slime_events.core.config.data import DataSettings
 from slime_events.core.config.toml import settings_from
 from slime_events.core.run.run_reader import OpenedRun, open_run
 from slime_events.loop.prompts.prompt import PromptRow
-from slime_events.loop.prompts.source import START, PromptSource
+from slime_events.loop.prompts.source import PromptSource
 from slime_events.plugins.sample import Status
 from storage.archive.writer import ArchiveWriter
 from storage.log import Append
@@ -90,7 +90,7 @@ async def test_exported_prompts_are_prompt_data(opened: OpenedRun, tmp_path: Pat
     path = f"{tmp_path}/prompts.{layout.value}"
     await export(opened, make_writer(layout, path, prompts=True), [Fate.TRAINED], range(2))
     source = PromptSource(DataSettings(prompt_data=path, label_key="label"))
-    rows, _ = source.take(START, len(source))
+    rows = source.take(0, len(source))
     groups = [group for batch in BATCHES[:2] for group in batch.groups]
     assert [(row.text, row.label) for row in rows if isinstance(row, PromptRow)] == [
         (f"prompt {int(group.rpartition('-')[2])}", "1") for group in groups

@@ -31,7 +31,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 
 def test_a_call_that_comes_after_ray_has_ended_starts_no_other(tmp_path: Path, begun: list[dict[str, Any]]) -> None:
-    cluster = Cluster("127.0.0.1:1", tmp_path)
+    cluster = Cluster("127.0.0.1:1")
     cluster.start()
     with pytest.raises(RaySystemError, match="has not been started"):
         cluster.actor(Late, "late")

@@ -232,7 +232,7 @@ async def test_slimes_buffer_filter_chooses_of_the_archive(tmp_path: Path) -> No
     (tmp_path / "newest.py").write_text(NEWEST_FIRST)
     args = ArgsView({"n_samples_per_prompt": 3})
     data = DataSettings(archive_prompts="archive/first")
-    own = [BufferFilter.load(f"{tmp_path}/newest.py:{name}", args) for name in ("choose", "broken")]
+    own = [BufferFilter(f"{tmp_path}/newest.py:{name}", args) for name in ("choose", "broken")]
     draw = make_prompt_sampler(data, SEED, None, archive, Letters(), None, own[0])
     assert draw is not None
     passed = [row for row, one in enumerate(archive.rows) if one.passed]

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from slime_events.app.demo.digits4 import EVAL_FILE, TRAIN_FILE, write_rows
+from slime_events.app.demo.digits4 import write_rows
 
 GENERATOR = "basic_arithmetic"
 OPTIONS = {
@@ -63,9 +63,6 @@ def entries(seed: int) -> Iterator[Entry]:
 
 def write_data(folder: Path, seed: int = 0) -> tuple[Path, Path]:
     """Write `train.jsonl` and `eval.jsonl`; returns both paths. The same seed writes the same bytes."""
-    folder.mkdir(parents=True, exist_ok=True)
     drawn = list(entries(seed))
-    train_path, eval_path = folder / TRAIN_FILE, folder / EVAL_FILE
-    write_rows(train_path, (row(entry) for entry in drawn if not held_out(entry)))
-    write_rows(eval_path, (row(entry) for entry in drawn if held_out(entry)))
-    return train_path, eval_path
+    train = (row(entry) for entry in drawn if not held_out(entry))
+    return write_rows(folder, train, (row(entry) for entry in drawn if held_out(entry)))

@@ -5,9 +5,10 @@ base checkpoint nor the demo's GRPO ever sees it, so that evaluation measures th
 """
 
 import hashlib
+import itertools
 import json
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,16 +38,6 @@ class Question:
         return str(sum(self.terms))
 
     @property
-    def worked(self) -> str:
-        """A careful response: every partial sum inside <think>, then the answer."""
-        steps = []
-        total = self.terms[0]
-        for term in self.terms[1:]:
-            steps.append(f"{total}{term:+d}={total + term}")
-            total += term
-        return f"<think>{';'.join(steps)}</think>{total}"
-
-    @property
     def held_out(self) -> bool:
         """True where the question belongs to evaluation, by the SHA-256 of its text alone."""
         digest = hashlib.sha256(self.text.encode()).digest()
@@ -66,16 +57,15 @@ def question(number: int) -> Question:
     return Question(tuple(terms))
 
 
-def draw(seed: int, *, held_out: bool) -> Iterator[Question]:
-    """All questions of one side of the hold-out, each once, in an order that `seed` alone decides."""
+def take(count: int, seed: int, *, held_out: bool) -> list[Question]:
+    """Questions of one side of the hold-out, each once, in an order that `seed` alone decides.
+
+    Raises ValueError where that side has fewer.
+    """
     numbers = list(range(QUESTIONS))
     random.Random(seed).shuffle(numbers)
-    return (q for q in map(question, numbers) if q.held_out == held_out)
-
-
-def take(count: int, seed: int, *, held_out: bool) -> list[Question]:
-    """The first `count` of `draw`. Raises ValueError where that side has fewer questions."""
-    drawn = [q for _, q in zip(range(count), draw(seed, held_out=held_out), strict=False)]
+    side_of = (asked for asked in map(question, numbers) if asked.held_out == held_out)
+    drawn = list(itertools.islice(side_of, count))
     if len(drawn) < count:
         side = "held-out" if held_out else "training"
         raise ValueError(f"digits4 has only {len(drawn)} {side} questions, {count} were asked for")
@@ -87,17 +77,15 @@ def write_data(folder: Path, seed: int = 0, train: int = 4096, held_out: int = 1
 
     Returns both paths. The same seed and counts write the same bytes.
     """
+    sides = [take(train, seed, held_out=False), take(held_out, seed, held_out=True)]
+    rows = [[{"messages": [{"role": "user", "content": q.text}], "label": q.answer} for q in side] for side in sides]
+    return write_rows(folder, *rows)
+
+
+def write_rows(folder: Path, train: Iterable[dict[str, Any]], held_out: Iterable[dict[str, Any]]) -> tuple[Path, Path]:
+    """Write the two prompt files, one JSON object a line; returns both paths."""
     folder.mkdir(parents=True, exist_ok=True)
-    train_path, eval_path = folder / TRAIN_FILE, folder / EVAL_FILE
-    write_rows(train_path, map(_row, take(train, seed, held_out=False)))
-    write_rows(eval_path, map(_row, take(held_out, seed, held_out=True)))
-    return train_path, eval_path
-
-
-def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> None:
-    """Write a prompt file: one JSON object a line."""
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-
-
-def _row(question: Question) -> dict[str, Any]:
-    return {"messages": [{"role": "user", "content": question.text}], "label": question.answer}
+    paths = folder / TRAIN_FILE, folder / EVAL_FILE
+    for path, rows in zip(paths, (train, held_out), strict=True):
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return paths

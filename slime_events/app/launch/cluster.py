@@ -5,7 +5,6 @@ import logging
 import os
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 from schemas.errors import DeadlineExceeded, MissingPart
@@ -32,6 +31,7 @@ core.
 """
 log = logging.getLogger(__name__)
 
+LOOPBACK = "127.0.0.1"
 OBJECT_STORE_BYTES = 256 * 1024 * 1024
 LEAVE_S, LEAVE_LOOK_S = 10.0, 0.05
 """How long a deployment under way has to give up before Ray ends under it."""
@@ -40,8 +40,8 @@ LEAVE_S, LEAVE_LOOK_S = 10.0, 0.05
 class Cluster:
     """A local Ray on loopback, sized for a machine without GPUs too; or the Ray at `address`."""
 
-    def __init__(self, address: str | None, logs: Path) -> None:
-        self._address, self._logs = address, logs
+    def __init__(self, address: str | None) -> None:
+        self._address = address
         self._apps: list[str] = []
         self._starting = threading.Lock()
         self._ended = self._deploying = False
@@ -63,12 +63,9 @@ class Cluster:
         for name, value in QUIET.items():
             os.environ.setdefault(name, value)
         env = {"env_vars": {**ONE_THREAD, **QUIET, **KEEP_MEMORY}}
-        own: dict[str, Any] = {
-            "include_dashboard": False,
-            "object_store_memory": OBJECT_STORE_BYTES,
-            "_node_ip_address": "127.0.0.1",
-        }
+        own: dict[str, Any] = {}
         if not self._address:
+            own = {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES, "_node_ip_address": LOOPBACK}
             for name, value in CALM.items():
                 os.environ.setdefault(name, value)
             # Ray turns a loopback address into the machine's own, and then listens to the whole network.
@@ -79,7 +76,7 @@ class Cluster:
                 runtime_env=env,
                 log_to_driver=False,
                 logging_level="ERROR",
-                **({} if self._address else own),
+                **own,
             )
         except (Exception, SystemExit) as error:  # Ray has many, and all of them mean this
             where = f"at {self._address}" if self._address else "here"
@@ -98,7 +95,7 @@ class Cluster:
         remote = ray.remote(num_cpus=0, num_gpus=gpus, max_restarts=0)(cls)
         actor = remote.options(name=name).remote(*args)
         if nice:
-            actor.__ray_call__.remote(_yield_to_others, nice)
+            actor.__ray_call__.remote(lambda _, nice: yield_to_others(nice), nice)
         return actor
 
     def kill(self, actor: Any) -> None:
@@ -123,24 +120,19 @@ class Cluster:
     def stop(self) -> None:
         """Take the engines down; of a Ray that was started here, everything. What is being started is waited for."""
         self._ended = True
-        with self._starting:
-            self._stop()
-
-    def _stop(self) -> None:
-        try:
+        with self._starting, contextlib.suppress(ImportError):
             import ray
-        except ImportError:
-            return
-        if not ray.is_initialized():
-            return
-        if self._address:
-            from ray import serve
 
-            for app in self._apps:
-                serve.delete(app)
-        else:
-            self._end_deployment()
-        ray.shutdown()
+            if not ray.is_initialized():
+                return
+            if self._address:
+                from ray import serve
+
+                for app in self._apps:
+                    serve.delete(app)
+            else:
+                self._end_deployment()
+            ray.shutdown()
 
     def _end_deployment(self) -> None:
         """Have whoever deploys leave Ray before it ends: a thread that is in Ray then can take the process with it."""
@@ -152,10 +144,6 @@ class Cluster:
             with contextlib.suppress(Exception):  # it may not be there yet
                 ray.kill(ray.get_actor(SERVE_CONTROLLER_NAME, namespace=SERVE_NAMESPACE))
             time.sleep(LEAVE_LOOK_S)
-
-
-def _yield_to_others(_: object, nice: int) -> None:
-    yield_to_others(nice)
 
 
 def _log_ray(data: dict[str, Any], ignore_prefix: bool = False) -> None:

@@ -8,7 +8,7 @@ All of its state is in the two logs and the folder: after a kill the same comman
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,61 +22,44 @@ from actors.offline.retrainer import MakeRanks
 from actors.trainer.local_ranks import local_ranks
 from actors.trainer.trainer import Trainer, TrainerPlan
 from schemas.batches import BatchSealed
-from schemas.errors import Conflict, DeadlineExceeded, InvalidValue, RunNotFound, SlimeEventsError, StorageError
-from schemas.runs import Branched, RunFailed, RunFinished
-from schemas.subjects import about, of_type
+from schemas.errors import DeadlineExceeded, InvalidValue, RunNotFound, SlimeEventsError
+from schemas.runs import Branched
+from schemas.subjects import of_type
 from slime_events.analysis.model.branch_point import read_point
 from slime_events.analysis.retrain.settings import with_base
 from slime_events.app.launch.branch_checkpoint import put_branch_checkpoint
 from slime_events.app.launch.branch_settings import branch_settings, check_branch
 from slime_events.app.launch.log_server import LogServer
-from slime_events.app.launch.run_announcement import announce_resume, announce_start
+from slime_events.app.launch.run_announcement import FAIL_DEADLINE_S, announce_failure, announce_resume, announce_start
 from slime_events.app.launch.run_lock import holding
-from slime_events.app.launch.run_record import RunRecord, read_run_record
+from slime_events.app.launch.run_record import read_run_record
 from slime_events.core.config.flags import ParsedTrain
-from slime_events.core.config.settings import TrainSettings
+from slime_events.core.config.settings import RunSettings, TrainSettings
 from slime_events.core.run.participant import Participant
-from slime_events.core.run.run_address import Incarnation
 from slime_events.core.run.run_folder import RUNS_DIR, RunFolder
 from slime_events.core.run.run_reader import OpenedRun, branched_of
 from slime_events.core.telemetry.process_log import setup_logging
-from slime_events.loop.learner.batches import Batches, Preview, preview
+from slime_events.loop.learner.batches import Preview, preview
 from slime_events.loop.learner.overrides import Overrides, read_overrides, write_overrides
-from slime_events.loop.learner.settings import (
-    learner_normalise,
-    learner_settings,
-    least_rollouts,
-    makes_other_weights,
-    own_filter,
-)
+from slime_events.loop.learner.settings import learner_settings, make_batches, makes_other_weights
 from storage.archive.writer import ArchiveWriter, blobs_to_archive
 from storage.blobs import BlobStore
 from storage.cancellation import check_cancelled, end_all
-from storage.jetstream.log import JetStreamLog
-from storage.log import EventLog, Fence, Recorded
+from storage.log import Recorded
+from storage.open_log import URL_FILE
 from storage.weights.store import WeightStore
 
 ROLE = "learner"
 """Of the one process that a learner is."""
 ARCHIVE_DEADLINE_S = 60.0
-FAIL_DEADLINE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class NewLearner:
-    """Settings of a new learner, and where it branches off."""
+    """Settings of a learner, and where it branches off."""
 
     settings: TrainSettings
     branched: Branched
-
-
-@dataclass(frozen=True, slots=True)
-class _OwnRun:
-    """What a learner's log says of it. incarnation: the one that begins now."""
-
-    settings: TrainSettings
-    branched: Branched
-    incarnation: Incarnation
 
 
 class Learn:
@@ -100,67 +83,48 @@ class Learn:
 
     async def run(self) -> int:
         """Train to the end; the version reached. Raises a SlimeEventsError with the reason."""
-        new = self._new
-        with holding(self._folder) as before:
-            setup_logging(ROLE, self._folder.logs)
-            server = LogServer(self._folder, new.settings.run.nats_url if new else self._url(), self._note)
-            async with server.running(before) as url, self._open(url) as log:
-                if new is not None:
-                    own = await self._start(log, new)
+        folder, run = self._folder, self._new.settings.run if self._new else None
+        with holding(folder) as before:
+            setup_logging(ROLE, folder.logs)
+            server = LogServer(folder, run.nats_url if run else self._url(), self._note)
+            name, replicas = (run.run, run.nats_replicas) if run else (folder.log_name(), 1)
+            async with server.log(before, name, create=run is not None, replicas=replicas) as (_, log):
+                if (own := self._new) is not None:
+                    incarnation = await announce_start(Participant(log, ROLE), own.settings, folder, own.branched)
                 else:
-                    record = await self._look(log)
+                    record = await read_run_record(log)
+                    branched, parent = record.started.branched, self._parent.run
+                    if branched is None or not branched.follows or branched.run != parent:
+                        raise InvalidValue(
+                            f"there is a run {log.run}, and it does not learn from {parent}: choose another name"
+                        )
+                    own = NewLearner(record.settings, branched)
                     if record.has_finished:
                         self._note(f"run {log.run} has finished all its steps: nothing to do")
                         return record.steps
-                    own = await self._resume(log, record)
+                    incarnation = await announce_resume(Participant(log, ROLE), record, own.settings, folder)
                 check_cancelled()
-                worker = Participant(log, ROLE, incarnation=own.incarnation)
-                async with self._archiving(worker, own) as archiving:
+                worker = Participant(log, ROLE, incarnation=incarnation)
+                async with self._archiving(worker, own.settings.run) as archiving:
                     try:
                         return await _while_archived(archiving, self._learn(worker, own))
                     except SlimeEventsError as error:
-                        await _fail(worker, error)
+                        await announce_failure(worker, ROLE, str(error))
                         raise
 
     def _url(self) -> str | None:
-        noted = self._folder.path / "nats-url"
+        noted = self._folder.path / URL_FILE
         return noted.read_text().strip() if noted.is_file() else None
 
-    @contextlib.asynccontextmanager
-    async def _open(self, url: str) -> AsyncIterator[JetStreamLog]:
-        new = self._new
-        name = new.settings.run.run if new else self._folder.log_name()
-        replicas = new.settings.run.nats_replicas if new else 1
-        log = await JetStreamLog.open(url, name, create=new is not None, replicas=replicas, on_wait=self._note)
-        try:
-            yield log
-        finally:
-            await log.close()
-
-    async def _start(self, log: EventLog, new: NewLearner) -> _OwnRun:
-        incarnation = await announce_start(Participant(log, ROLE), new.settings, self._folder, new.branched)
-        return _OwnRun(new.settings, new.branched, incarnation)
-
-    async def _look(self, log: EventLog) -> RunRecord:
-        """The learner's record. Raises InvalidValue for a run that is no learner of this parent."""
-        record = await read_run_record(log)
-        branched = record.started.branched
-        if branched is None or not branched.follows or branched.run != self._parent.run:
-            raise InvalidValue(
-                f"there is a run {log.run}, and it does not learn from {self._parent.run}: choose another name"
-            )
-        return record
-
-    async def _resume(self, log: EventLog, record: RunRecord) -> _OwnRun:
-        incarnation = await announce_resume(Participant(log, ROLE), record, record.settings, self._folder)
-        assert record.started.branched is not None
-        return _OwnRun(record.settings, record.started.branched, incarnation)
-
-    async def _learn(self, worker: Participant, own: _OwnRun) -> int:
+    async def _learn(self, worker: Participant, own: NewLearner) -> int:
         settings, branched = own.settings, own.branched
         trainer, checkpoints = settings.trainer, settings.trainer.save or str(self._folder.checkpoints)
         temperature = settings.rollout.rollout_temperature
         rollouts = FollowedBatches(self._parent.fetch, temperature=temperature, shared=branched.version)
+        changes = Overrides()
+        if branched.changes is not None:
+            blobs = BlobStore(settings.run.blob_url or str(self._folder.blobs))
+            changes = read_overrides(blobs.get(branched.changes), f"the changes of run {settings.run.run}")
         await put_branch_checkpoint(branched, settings, checkpoints, note=self._note, make_ranks=self._make_ranks)
         async with self._make_ranks(settings) as ranks:
             shell = Trainer(
@@ -173,22 +137,16 @@ class Learn:
             return await Learner(
                 worker,
                 parent_records(self._parent.where, deadline_s=settings.rollout.rollout_deadline),
-                make_batches(self._parent, settings, branched, self._changes(own)),
+                make_batches(self._parent, settings, branched, changes),
                 rollouts,
                 shell,
                 self.see,
             ).run()
 
-    def _changes(self, own: _OwnRun) -> Overrides:
-        if own.branched.changes is None:
-            return Overrides()
-        blobs = BlobStore(own.settings.run.blob_url or str(self._folder.blobs))
-        return read_overrides(blobs.get(own.branched.changes), f"the changes of run {own.settings.run.run}")
-
     @contextlib.asynccontextmanager
-    async def _archiving(self, worker: Participant, own: _OwnRun) -> AsyncIterator[asyncio.Task[Any]]:
+    async def _archiving(self, worker: Participant, run: RunSettings) -> AsyncIterator[asyncio.Task[Any]]:
         """Run the archivist. It has a minute after the learner's end, and some seconds after its failure."""
-        run, path = own.settings.run, self._folder.path
+        path = self._folder.path
         url, stop = run.archive_url or str(self._folder.archive), asyncio.Event()
         blobs = blobs_to_archive(run.blob_url or str(self._folder.blobs), url, path)
         writer = ArchiveWriter(url, worker.log.run, blobs=blobs)
@@ -209,18 +167,6 @@ class Learn:
             await end_all(archiving)
 
 
-def make_batches(parent: OpenedRun, own: TrainSettings, branched: Branched, changes: Overrides) -> Batches:
-    """The decisions of a learner with these settings."""
-    return Batches(
-        parent.run,
-        learner_normalise(own),
-        overrides=changes,
-        group_filter=own_filter(parent.settings, own),
-        first=branched.version,
-        least=least_rollouts(own),
-    )
-
-
 async def _while_archived(archiving: asyncio.Task[Any], learn: Coroutine[Any, Any, int]) -> int:
     """The result of `learn`. An archivist that fails meanwhile ends it with its own error."""
     learning = asyncio.create_task(learn, name="learn")
@@ -231,19 +177,6 @@ async def _while_archived(archiving: asyncio.Task[Any], learn: Coroutine[Any, An
         return await learning
     finally:
         await end_all(learning)
-
-
-async def _fail(worker: Participant, error: SlimeEventsError) -> None:
-    """Append the reason to the learner's log, unless the log does not answer or the learner has finished."""
-    log = worker.log
-    with contextlib.suppress(StorageError, TimeoutError):
-        async with asyncio.timeout(FAIL_DEADLINE_S):
-            last, at = await log.last(about(log.run, "run", "run")), await log.position()
-            if last is not None and isinstance(last.envelope.event, RunFinished):
-                return
-            failed = RunFailed(role=ROLE, reason=str(error), at_events=at)
-            with contextlib.suppress(Conflict):
-                await worker.append_fenced(failed, Fence(about(log.run, "run", "run"), last.position if last else 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +211,11 @@ class LearnerPlan:
 
 async def plan_learner(parent: OpenedRun, request: LearnerRequest) -> LearnerPlan:
     """One pass over the parent's log with the requested changes. Raises ConfigError, BadQuery, RunNotFound."""
-    await _check_own_rollouts(parent)
+    before = await branched_of(parent.log)
+    if before is not None and before.follows:
+        raise InvalidValue(
+            f"run {parent.run} makes no rollouts, it learns from those of {before.run}: learn from {before.where}"
+        )
     parsed = branch_settings(parent.settings, str(runs_dir(parent, request)), (*request.flags, "--run", request.name))
     weights = parent.folder.weights if parent.folder else None
     moved = parsed.settings.trainer.hf_checkpoint != parent.settings.trainer.hf_checkpoint
@@ -286,7 +223,6 @@ async def plan_learner(parent: OpenedRun, request: LearnerRequest) -> LearnerPla
     steps = await _steps(parent, wanted.rollout.num_rollout or 0, follow=request.follow)
     own = learner_settings(parent.settings, wanted, steps=steps)
     changes = await _changes(parent, request)
-    before = await branched_of(parent.log)
     first = before.version if before else 0
     point = await read_point(parent.log, first, parent.where)
     previewed = await preview(parent.log.read(), make_batches(parent, own, point, changes))
@@ -305,8 +241,7 @@ async def plan_learner(parent: OpenedRun, request: LearnerRequest) -> LearnerPla
 
 async def new_learner(parent: OpenedRun, plan: LearnerPlan, folder: RunFolder) -> NewLearner:
     """The new learner's settings and branch point; stores its changes in its blob store."""
-    if plan.version is None:
-        raise ValueError("nothing is trained otherwise")
+    assert plan.version is not None, "nothing would be trained"
     settings = plan.parsed.settings
     blobs = BlobStore(settings.run.blob_url or str(folder.blobs))
     kept = await asyncio.to_thread(blobs.put, write_overrides(plan.changes)) if plan.changes else None
@@ -318,14 +253,6 @@ async def new_learner(parent: OpenedRun, plan: LearnerPlan, folder: RunFolder) -
 def runs_dir(parent: OpenedRun, request: LearnerRequest) -> Path:
     """The folder of the learner's run: by default beside its parent's."""
     return Path(request.runs_dir or (parent.folder.path.parent if parent.folder else RUNS_DIR))
-
-
-async def _check_own_rollouts(parent: OpenedRun) -> None:
-    before = await branched_of(parent.log)
-    if before is not None and before.follows:
-        raise InvalidValue(
-            f"run {parent.run} makes no rollouts, it learns from those of {before.run}: learn from {before.where}"
-        )
 
 
 async def _steps(parent: OpenedRun, most: int, *, follow: bool) -> int:
@@ -341,7 +268,10 @@ async def _changes(parent: OpenedRun, request: LearnerRequest) -> Overrides:
     """Those of the file, and what the query drops. Raises InvalidValue for what the run has not made, BadQuery."""
     changes = Overrides()
     if request.changes is not None:
-        changes = read_overrides(_bytes(request.changes), request.changes)
+        try:
+            changes = read_overrides(Path(request.changes).read_bytes(), request.changes)
+        except OSError as error:
+            raise InvalidValue(f"--changes {request.changes} cannot be read: {error}") from error
         await _check_known(parent, changes)
     if request.drop is not None:
         from slime_events.analysis.query import samples_where
@@ -349,15 +279,8 @@ async def _changes(parent: OpenedRun, request: LearnerRequest) -> Overrides:
         samples = await samples_where(parent, request.drop)
         if not samples:
             raise InvalidValue(f"--drop gives no sample: look at it with `slime-events query {parent.where}`")
-        changes = changes.also(samples)
+        changes = structs.replace(changes, dropped=changes.dropped | frozenset(samples))
     return changes
-
-
-def _bytes(path: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise InvalidValue(f"--changes {path} cannot be read: {error}") from error
 
 
 async def _check_known(parent: OpenedRun, changes: Overrides) -> None:
@@ -368,12 +291,8 @@ async def _check_known(parent: OpenedRun, changes: Overrides) -> None:
     async for recorded in parent.log.read(1, of_type(parent.run, "prompt.submitted")):
         groups.discard(recorded.envelope.event.entity())
     if unknown := sorted(samples | groups):
+        more = f" and {len(unknown) - 1} more that are named" if len(unknown) > 1 else ""
         raise InvalidValue(
-            f"run {parent.run} has no {_some(unknown)}: the changes are of another run, or of a part of it that is not "
-            "there yet"
+            f"run {parent.run} has no {unknown[0]}{more}: the changes are of another run, or of a part of it that is "
+            "not there yet"
         )
-
-
-def _some(names: Iterable[str]) -> str:
-    first, *more = names
-    return first if not more else f"{first} and {len(more)} more that are named"

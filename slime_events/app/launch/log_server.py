@@ -9,9 +9,11 @@ from slime_events.app.launch.orphans import end_orphans
 from slime_events.app.launch.run_lock import Holder
 from slime_events.core.run.run_folder import RunFolder
 from storage.cancellation import end_all
+from storage.jetstream.log import JetStreamLog
 from storage.nats.server import NatsServer
 from storage.open_log import own_server, record_url
 
+OPEN_DEADLINE_S = 30.0
 LOOK_S = 0.2
 AGAIN_S = 5.0
 """Seconds between two tries to start one that cannot be started."""
@@ -27,12 +29,13 @@ class LogServer:
 
     @contextlib.asynccontextmanager
     async def running(self, before: Holder | None) -> AsyncIterator[str]:
-        """Its address, while inside. before: the launcher that was killed; what it left is ended, and its server kept.
-
-        The server is the one that has the log: whatever else is left could still write to it.
-        """
+        """Its address, while inside. before: the launcher that was killed; what it left is ended."""
         if before is not None:
-            await self._end_orphans(before)
+            # The server that has the log is kept: whatever else is left could still write to it.
+            server = NatsServer.attach(self._folder.nats)
+            count = await asyncio.to_thread(end_orphans, before.mark, (server.pid,) if server else ())
+            if count:
+                self._note(f"ended {count} processes that launcher {before.pid} had left when it was killed")
         if self._url:
             record_url(self._folder.path, self._url)
             yield self._url
@@ -45,16 +48,21 @@ class LogServer:
             await end_all(keeping)
             await self._server.stop()
 
-    async def _end_orphans(self, before: Holder) -> None:
-        server = NatsServer.attach(self._folder.nats)
-        count = await asyncio.to_thread(end_orphans, before.mark, (server.pid,) if server else ())
-        if count:
-            self._note(f"ended {count} processes that launcher {before.pid} had left when it was killed")
-
-    def stage_in_memory(self) -> None:
-        """See `NatsServer.stage_in_memory`; nothing for a server of somebody else."""
-        if self._server is not None:
-            self._server.stage_in_memory()
+    @contextlib.asynccontextmanager
+    async def log(
+        self, before: Holder | None, run: str, *, create: bool, replicas: int = 1
+    ) -> AsyncIterator[tuple[str, JetStreamLog]]:
+        """The address of the server, and the run's log on it, while inside. before: see `running`."""
+        async with self.running(before) as url:
+            log = await JetStreamLog.open(
+                url, run, create=create, replicas=replicas, deadline_s=OPEN_DEADLINE_S, on_wait=self._note
+            )
+            if self._server is not None:
+                self._server.stage_in_memory()
+            try:
+                yield url, log
+            finally:
+                await log.close()
 
     async def check(self) -> None:
         """A server of ours that died is started again on its folder and port, by us or by a reader who was first.

@@ -9,18 +9,19 @@ import asyncio
 import inspect
 import os
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import fsspec
 from msgspec.structs import replace
 
 from schemas.errors import ConfigError, DataError, InvalidValue, PlugPointError, SlimeEventsError
+from slime_events.core.config.reward import RewardSettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.plugins.loader import check_call, load_function
 
-Check = Callable[[], None]
 KNOCK_S = 2.0
 """Seconds in which a server has to take a connection, all its addresses together."""
 PORTS = {"nats": 4222, "tls": 4222, "ray": 10001, "http": 80, "https": 443}
@@ -28,51 +29,42 @@ PORTS = {"nats": 4222, "tls": 4222, "ray": 10001, "http": 80, "https": 443}
 
 def check_start(settings: TrainSettings, *, new: bool = True) -> None:
     """Raises InvalidValue with the flag, what is wrong with it and where. new: not a run that is there and goes on,
-    whose folder and archive are its own, and whose servers may be away for a while.
+    whose folder and archive are its own, and whose servers may be away for a while. Cheap checks come first.
     """
-    _try(_checks(settings, new=new))
+    if new:
+        _check_folders(settings)
+    _try("--hf-checkpoint", _check_model, settings)
+    _check_plug_points(settings)
+    _check_data(settings)
+    if new:
+        _check_servers(settings)
+    if settings.data.archive_prompts is not None:
+        _try("--archive-prompts", _check_archive, settings)
 
 
 def check_learner(settings: TrainSettings) -> None:
     """`check_start` for a new learner, which makes no rollouts. A missing model is found in its parent's weights."""
-    _try(_checks_of_learner(settings))
+    _check_folders(settings)
+    if Path(settings.trainer.hf_checkpoint, "config.json").is_file():
+        _try("--hf-checkpoint", _check_model, settings)
+    _check_filter(settings)
 
 
-def _try(checks: Iterable[tuple[str, Check]]) -> None:
-    for flag, check in checks:
-        try:
-            check()
-        except ConfigError as error:
-            raise type(error)(_one_line(flag, error)) from error
-        except SlimeEventsError as error:
-            raise InvalidValue(_one_line(flag, error)) from error
-        except OSError as error:
-            raise InvalidValue(f"{flag}: {error.strerror or error}: {error.filename}") from error
+def _try(flag: str, check: Callable[..., object], *arguments: Any) -> None:
+    """Call a check; its error names the flag."""
+    try:
+        check(*arguments)
+    except ConfigError as error:
+        raise type(error)(_one_line(flag, error)) from error
+    except SlimeEventsError as error:
+        raise InvalidValue(_one_line(flag, error)) from error
+    except OSError as error:
+        raise InvalidValue(f"{flag}: {error.strerror or error}: {error.filename}") from error
 
 
 def _one_line(flag: str, error: Exception) -> str:
     message = "; ".join(line.strip() for line in str(error).splitlines() if line.strip(" ^"))
     return message if flag in message else f"{flag}: {message}"
-
-
-def _checks(settings: TrainSettings, *, new: bool) -> Iterator[tuple[str, Check]]:
-    """Cheap ones first."""
-    if new:
-        yield from check_folders(settings)
-    yield "--hf-checkpoint", lambda: _check_model(settings)
-    yield from _plug_points(settings)
-    yield from _data(settings)
-    if new:
-        yield from check_servers(settings)
-    if settings.data.archive_prompts is not None:
-        yield "--archive-prompts", lambda: _check_archive(settings)
-
-
-def _checks_of_learner(settings: TrainSettings) -> Iterator[tuple[str, Check]]:
-    yield from check_folders(settings)
-    if Path(settings.trainer.hf_checkpoint, "config.json").is_file():
-        yield "--hf-checkpoint", lambda: _check_model(settings)
-    yield from _filter(settings)
 
 
 def _check_model(settings: TrainSettings) -> None:
@@ -88,44 +80,44 @@ def _check_model(settings: TrainSettings) -> None:
             raise InvalidValue(f"{folder} holds no tokenizer (tokenizer.json): give the folder of a whole checkpoint")
 
 
-def _plug_points(settings: TrainSettings) -> Iterator[tuple[str, Check]]:
+def _check_plug_points(settings: TrainSettings) -> None:
     """Those that this run will use."""
     rollout, reward, data = settings.rollout, settings.reward, settings.data
     if data.data_source_path:
-        yield "--data-source-path", lambda: _check_source(data.data_source_path or "")
-    if data.buffer_filter_path:
-        yield (
-            "--buffer-filter-path",
-            lambda: check_call(load_function(data.buffer_filter_path or ""), "(args, None, buffer, num_samples)", 4),
-        )
-    yield from _filter(settings)
+        _try("--data-source-path", _check_source, data.data_source_path)
+    if path := data.buffer_filter_path:
+        _try("--buffer-filter-path", _check_function, path, "(args, None, buffer, num_samples)", 4)
+    _check_filter(settings)
     if settings.debug.debug_train_only:
         return
     if reward.custom_rm_path:
-        yield "--custom-rm-path", lambda: _check_reward(settings)
+        _try("--custom-rm-path", _check_reward, reward.custom_rm_path, reward.group_rm)
     elif reward.rm_type:
-        yield "--rm-type", lambda: _check_grader(settings)
+        _try("--rm-type", _check_grader, reward)
     if rollout.custom_generate_function_path:
-        yield "--custom-generate-function-path", lambda: _check_generate(rollout.custom_generate_function_path or "")
+        _try("--custom-generate-function-path", _check_generate, rollout.custom_generate_function_path)
 
 
-def _filter(settings: TrainSettings) -> Iterator[tuple[str, Check]]:
+def _check_filter(settings: TrainSettings) -> None:
     if path := settings.rollout.dynamic_sampling_filter_path:
-        yield "--dynamic-sampling-filter-path", lambda: check_call(load_function(path), "(args, samples)", 2)
+        _try("--dynamic-sampling-filter-path", _check_function, path, "(args, samples)", 2)
 
 
-def _check_reward(settings: TrainSettings) -> None:
+def _check_function(path: str, arguments: str, count: int) -> None:
+    check_call(load_function(path), arguments, count)
+
+
+def _check_reward(path: str, of_groups: bool) -> None:
     from slime_events.plugins.rewards.dispatch import load_own
 
-    grader = load_own(settings.reward.custom_rm_path or "", None, Path.cwd())
-    check_call(grader.function, "(args, samples)" if settings.reward.group_rm else "(args, sample)", 2)
+    check_call(load_own(path, None, Path.cwd()).function, "(args, samples)" if of_groups else "(args, sample)", 2)
 
 
-def _check_grader(settings: TrainSettings) -> None:
+def _check_grader(reward: RewardSettings) -> None:
     from slime_events.plugins.rewards.dispatch import REMOTE, built_in, grader_name
     from slime_events.plugins.sample import Sample
 
-    name = grader_name(settings.reward, Sample())
+    name = grader_name(reward, Sample())
     if REMOTE not in name:
         built_in(name)
 
@@ -146,17 +138,16 @@ def _check_generate(path: str) -> None:
     GenerateFunction(path, Path.cwd())
 
 
-def _data(settings: TrainSettings) -> Iterator[tuple[str, Check]]:
+def _check_data(settings: TrainSettings) -> None:
     from slime_events.loop.prompts.source import check_first_rows, eval_data
 
     data, evaluation = settings.data, settings.evaluation
     if data.prompt_data and not data.data_source_path:
-        yield "--prompt-data", lambda: check_first_rows(data)
+        _try("--prompt-data", check_first_rows, data)
     for path in evaluation.eval_prompt_data[1::2]:
-        one = eval_data(evaluation, data, path)
-        yield "--eval-prompt-data", lambda one=one: check_first_rows(one)  # type: ignore[misc]
-    if pattern := settings.debug.load_debug_rollout_data:
-        yield "--load-debug-rollout-data", lambda: _check_dump(pattern)
+        _try("--eval-prompt-data", check_first_rows, eval_data(evaluation, data, path))
+    if settings.debug.load_debug_rollout_data:
+        _try("--load-debug-rollout-data", _check_dump, settings.debug.load_debug_rollout_data)
 
 
 def _check_dump(pattern: str) -> None:
@@ -179,28 +170,27 @@ def _check_archive(settings: TrainSettings) -> None:
     asyncio.run(archived_prompts(settings.data, samples_where, samples=plan.samples, ahead=plan.ahead))
 
 
-def check_folders(settings: TrainSettings) -> Iterator[tuple[str, Check]]:
-    """For each folder or store that a new run will write, and each checkpoint that it begins with."""
+def _check_folders(settings: TrainSettings) -> None:
+    """Each folder or store that a new run will write, and the checkpoint that it begins with."""
     run, trainer = settings.run, settings.trainer
-    yield "--runs-dir", lambda: _check_writable(run.runs_dir)
+    _try("--runs-dir", _check_writable, run.runs_dir)
     for flag, url in (("--archive-url", run.archive_url), ("--blob-url", run.blob_url), ("--save", trainer.save)):
         if url:
-            yield flag, lambda url=url: _check_writable(url)  # type: ignore[misc]
+            _try(flag, _check_writable, url)
     if run.archive_url:
-        yield "--archive-url", lambda: _check_unused(run.archive_url or "", run.run)
+        _try("--archive-url", _check_unused, run.archive_url, run.run)
     if trainer.load:
-        yield "--load", lambda: _check_checkpoint(trainer.load or "")
+        _try("--load", _check_checkpoint, trainer.load)
 
 
-def check_servers(settings: TrainSettings) -> Iterator[tuple[str, Check]]:
-    """For each server of somebody else."""
-    run, reward = settings.run, settings.reward
-    if run.nats_url:
-        yield "--nats-url", lambda: _knock(run.nats_url or "")
-    if run.ray_address and run.ray_address not in ("auto", "local"):
-        yield "--ray-address", lambda: _knock(run.ray_address or "")
-    if reward.rm_url and not settings.debug.debug_train_only:
-        yield "--rm-url", lambda: _knock(reward.rm_url or "")
+def _check_servers(settings: TrainSettings) -> None:
+    """Each server of somebody else."""
+    run = settings.run
+    ray = None if run.ray_address in ("auto", "local") else run.ray_address
+    grader = None if settings.debug.debug_train_only else settings.reward.rm_url
+    for flag, urls in (("--nats-url", run.nats_url), ("--ray-address", ray), ("--rm-url", grader)):
+        if urls:
+            _try(flag, _knock, urls)
 
 
 def _check_writable(url: str) -> None:

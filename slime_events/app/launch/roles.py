@@ -1,7 +1,6 @@
 """`Roles`: the processes that take part in a run, started all at once, and one of them again when it is gone."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 from actors.debug.debug_processes import DumperActor, LoaderActor, UntrainedActor
@@ -26,33 +25,23 @@ class Roles:
 
     def __init__(self, cluster: Cluster, settings: TrainSettings, address: RunAddress) -> None:
         self._cluster, self._settings, self._address = cluster, settings, address
-        self._starters: dict[str, Callable[[], Any]] = {
-            TRAINER: self._trainer,
-            CONDUCTOR: lambda: self._actor(ConductorActor, CONDUCTOR).run.remote(address, settings),
-            GRADER: lambda: self._actor(GraderActor, GRADER).run.remote(address, settings),
-            ARCHIVIST: lambda: self._actor(ArchivistActor, ARCHIVIST).run.remote(address),
+        debug = settings.debug
+        self._classes: dict[str, type] = {
+            TRAINER: UntrainedActor if debug.debug_rollout_only else TrainerActor,
+            CONDUCTOR: ConductorActor,
+            **({LOADER: LoaderActor} if debug.debug_train_only else {GRADER: GraderActor}),
+            ARCHIVIST: ArchivistActor,
+            **({DUMPER: DumperActor} if debug.save_debug_rollout_data else {}),
         }
-        self._for_debugging()
         self._actors: dict[str, list[Any]] = {}
         self._starts: dict[str, int] = {}
         self._stopping: set[str] = set()
         self.tasks: dict[str, asyncio.Future[Any]] = {}
 
-    def _for_debugging(self) -> None:
-        """Roles in place of others, or beside them."""
-        debug, settings, address = self._settings.debug, self._settings, self._address
-        if debug.debug_train_only:
-            del self._starters[GRADER]
-            self._starters[LOADER] = lambda: self._actor(LoaderActor, LOADER).run.remote(address, settings)
-        if debug.debug_rollout_only:
-            self._starters[TRAINER] = lambda: self._actor(UntrainedActor, TRAINER).run.remote(address, settings)
-        if debug.save_debug_rollout_data:
-            self._starters[DUMPER] = lambda: self._actor(DumperActor, DUMPER).run.remote(address, settings)
-
     def start_all(self) -> None:
         """All roles at once: each waits in the log for what it needs of the others."""
         engines = () if self._settings.debug.debug_train_only else (ENGINES,)
-        for role in (*engines, *self._starters):
+        for role in (*engines, *self._classes):
             self.start(role)
 
     def start(self, role: str) -> None:
@@ -63,7 +52,7 @@ class Roles:
         if role == ENGINES:
             self.tasks[role] = in_thread(self._serve)
             return
-        self.tasks[role] = asyncio.wrap_future(self._starters[role]().future())
+        self.tasks[role] = asyncio.wrap_future(self._run(role).future())
         if role in self._stopping:
             self.stop(role)
 
@@ -93,11 +82,14 @@ class Roles:
         )
         self._cluster.serve(app, f"rollout-{self._address.run}")
 
-    def _trainer(self) -> Any:
-        """Rank 0 and its peers, which cannot go on without each other."""
-        ranks = range(1, self._settings.trainer.world_size)
-        peers = [self._actor(RankActor, TRAINER, f"rank{r}", self._address.folder, r, gpus=self._gpus) for r in ranks]
-        return self._actor(TrainerActor, TRAINER, gpus=self._gpus).run.remote(self._address, self._settings, peers)
+    def _run(self, role: str) -> Any:
+        """The call of a role's actor. Rank 0 of a trainer and its peers cannot go on without each other."""
+        cls, gpus = self._classes[role], 0.0
+        arguments: list[Any] = [self._address] if cls is ArchivistActor else [self._address, self._settings]
+        if cls is TrainerActor:
+            gpus, folder, ranks = self._gpus, self._address.folder, range(1, self._settings.trainer.world_size)
+            arguments.append([self._actor(RankActor, role, f"rank{r}", folder, r, gpus=gpus) for r in ranks])
+        return self._actor(cls, role, gpus=gpus).run.remote(*arguments)
 
     def _actor(self, cls: type, role: str, name: str = "", *args: Any, gpus: float = 0) -> Any:
         place = f"{name or role}-{self._address.run}-{self._starts[role]}"

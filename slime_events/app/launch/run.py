@@ -1,4 +1,4 @@
-"""`launch`: one training run from an empty folder, or from where it stopped, to its summary.
+"""`Launch`: one training run from an empty folder, or from where it stopped, to its summary.
 
     lock on the folder -> NATS server ─┐
                           Ray ─────────┴─> run.started | run.resumed
@@ -15,7 +15,7 @@ import json
 import shutil
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +45,9 @@ from slime_events.core.state.run import RunPhase
 from storage.archive.reader import ArchiveReader
 from storage.cancellation import check_cancelled
 from storage.jetstream.log import JetStreamLog
-from storage.log import EventLog
 from storage.object_store import ObjectFolder
 
 STOPS = (signal.SIGINT, signal.SIGTERM)
-OPEN_DEADLINE_S = 30.0
 STOP_DEADLINE_S = 120.0
 FAILED = ".failed"
 """Folder beside the runs: for each name of an empty run, the process logs of the last one."""
@@ -75,66 +73,68 @@ class Launch:
         self._settings, self._view, self._resumes = settings, view, resumes
         self._branched = resumes.started.branched if resumes else branched
         self._folder = folder or RunFolder.create(settings.run.runs_dir, settings.run.run)
-        self._cluster = Cluster(settings.run.ray_address, self._folder.logs)
         self._server = LogServer(self._folder, settings.run.nats_url, view.note)
         self._progress = Progress(settings.run.run)
         self._roles: Roles | None = None
         self._begun = time.perf_counter()
         self._seconds: dict[str, float] = {}
         self._interrupts = 0
-        self._has_begun = self._is_empty = False
+        self._has_begun = False
+
+    def run_to_end(self) -> dict[str, Any]:
+        """`run` in an event loop of its own. KeyboardInterrupt where a signal ended it at once."""
+        try:
+            return asyncio.run(self.run())
+        except asyncio.CancelledError:
+            raise KeyboardInterrupt from None
 
     async def run(self) -> dict[str, Any]:
         """Run to the end; the summary. Raises a SlimeEventsError with the reason in one sentence."""
         trainer = self._settings.trainer
         Architecture.read(trainer.hf_checkpoint).check_flags(trainer.megatron)
+        is_empty = False
         with holding(self._folder) as before, self._stopping():
             try:
-                await self._put_branch_checkpoint()
+                if self._branched is not None:
+                    # Before anything of the run exists: a branch that cannot begin leaves nothing behind.
+                    checkpoints = trainer.save or str(self._folder.checkpoints)
+                    await put_branch_checkpoint(self._branched, self._settings, checkpoints, note=self._view.note)
+                    self._seconds["beginning"] = time.perf_counter() - self._begun
                 # Nothing heavy starts before the log answers.
-                async with self._server.running(before) as url, self._open(url) as log:
+                run, new = self._settings.run, self._resumes is None
+                async with self._server.log(before, run.run, create=new, replicas=run.nats_replicas) as (url, log):
                     self._seconds["nats"] = time.perf_counter() - self._begun
                     try:
                         await self._launch(log, url)
                     except SlimeEventsError:
-                        await self._look_back(log)
+                        # Whether the run is empty is asked once nobody writes to its log any more.
+                        is_empty = self._has_begun and self._folder.is_ours and await is_empty_run(log)
+                        if is_empty:
+                            await clear_stores(log, self._settings)
                         raise
             except SlimeEventsError as error:
-                if self._is_empty or (self._folder.is_ours and not self._folder.settings.exists()):
-                    self._discard(error)
+                if is_empty or (self._folder.is_ours and not self._folder.settings.exists()):
+                    kept = discard_folder(self._folder)
+                    there = f" (logs in {kept})" if kept else ""
+                    error.args = (str(error).replace(f" (logs in {self._folder.logs})", there), *error.args[1:])
                 elif self._folder.settings.exists() and not isinstance(error, ConfigError):
                     self._summarise(failure=str(error))
                 raise
             return self._summarise()
 
-    async def _look_back(self, log: JetStreamLog) -> None:
-        """Check whether a failed new run is empty, once nobody writes to its log any more."""
-        self._is_empty = self._has_begun and self._folder.is_ours and await is_empty_run(log)
-        if self._is_empty:
-            await clear_stores(log, self._settings)
-
-    def _discard(self, error: SlimeEventsError) -> None:
-        """Remove an empty run. The error names the place of its process logs."""
-        kept = discard_folder(self._folder)
-        there = f" (logs in {kept})" if kept else ""
-        error.args = (str(error).replace(f" (logs in {self._folder.logs})", there), *error.args[1:])
-
-    async def _put_branch_checkpoint(self) -> None:
-        """Before anything of the run exists: a branch that cannot begin leaves nothing behind."""
-        if self._branched is not None:
-            checkpoints = self._settings.trainer.save or str(self._folder.checkpoints)
-            await put_branch_checkpoint(self._branched, self._settings, checkpoints, note=self._view.note)
-            self._seconds["beginning"] = time.perf_counter() - self._begun
-
     async def _launch(self, log: JetStreamLog, url: str) -> None:
         if self._resumes is not None:
             await check_absent(log)
-        async with present(log), self._running_cluster() as starting:
-            incarnation = await self._begin(log)
+        async with present(log), self._running_cluster() as (cluster, starting):
+            worker = Participant(log, LAUNCHER)
+            if self._resumes is None:
+                incarnation = await announce_start(worker, self._settings, self._folder, self._branched)
+            else:
+                incarnation = await announce_resume(worker, self._resumes, self._settings, self._folder)
             self._has_begun = True
             await asyncio.shield(starting)  # what is being started can be stopped only once it is there
             check_cancelled()
-            self._roles = Roles(self._cluster, self._settings, self._address(url, incarnation))
+            self._roles = Roles(cluster, self._settings, self._address(url, incarnation))
             worker = Participant(log, LAUNCHER, incarnation=incarnation)
             arguments = self._progress, self._view, self._settings, self._folder, self._server.check
             try:
@@ -144,42 +144,21 @@ class Launch:
                 self._roles.let_go()
 
     @contextlib.asynccontextmanager
-    async def _open(self, url: str) -> Any:
-        log = await JetStreamLog.open(
-            url,
-            self._settings.run.run,
-            create=self._resumes is None,
-            replicas=self._settings.run.nats_replicas,
-            deadline_s=OPEN_DEADLINE_S,
-            on_wait=self._view.note,
-        )
-        self._server.stage_in_memory()
-        try:
-            yield log
-        finally:
-            await log.close()
-
-    @contextlib.asynccontextmanager
-    async def _running_cluster(self) -> Any:
+    async def _running_cluster(self) -> AsyncIterator[tuple[Cluster, asyncio.Task[None]]]:
+        cluster = Cluster(self._settings.run.ray_address)
         # Ray's processes end with the thread that has started them: one of asyncio's stays.
-        starting = asyncio.create_task(asyncio.to_thread(self._timed, "ray", self._cluster.start))
+        starting = asyncio.create_task(asyncio.to_thread(self._start, cluster))
         try:
-            yield starting
+            yield cluster, starting
         finally:
             starting.add_done_callback(lambda task: error_of(task))  # it is no news any more
-            if not await ended_within(STOP_DEADLINE_S, self._cluster.stop):
+            if not await ended_within(STOP_DEADLINE_S, cluster.stop):
                 self._view.note(f"Ray did not stop within {STOP_DEADLINE_S:.0f} s: end what is left of it by hand")
 
-    def _timed(self, name: str, call: Any) -> None:
+    def _start(self, cluster: Cluster) -> None:
         begun = time.perf_counter()
-        call()
-        self._seconds[name] = time.perf_counter() - begun
-
-    async def _begin(self, log: EventLog) -> Incarnation:
-        worker = Participant(log, LAUNCHER)
-        if self._resumes is None:
-            return await announce_start(worker, self._settings, self._folder, self._branched)
-        return await announce_resume(worker, self._resumes, self._settings, self._folder)
+        cluster.start()
+        self._seconds["ray"] = time.perf_counter() - begun
 
     def _address(self, url: str, incarnation: Incarnation) -> RunAddress:
         run, folder = self._settings.run, self._folder
@@ -233,49 +212,30 @@ class Launch:
         return summary
 
 
-def launch(
-    settings: TrainSettings,
-    view: View,
-    *,
-    resumes: RunRecord | None = None,
-    folder: RunFolder | None = None,
-    branched: Branched | None = None,
-) -> dict[str, Any]:
-    """Run `settings` to the end and return the summary. KeyboardInterrupt where a signal ended it at once."""
-
-    async def run() -> dict[str, Any]:
-        return await Launch(settings, view, resumes=resumes, folder=folder, branched=branched).run()
-
-    try:
-        return asyncio.run(run())
-    except asyncio.CancelledError:
-        raise KeyboardInterrupt from None
-
-
 async def is_empty_run(log: JetStreamLog) -> bool:
     """Whether a failed run made nothing: no complete rollout, rejected group, committed step or prompt from outside.
 
     False where the log does not answer.
     """
     try:
-        for kind in MADE:
-            if await log.last(of_type(log.run, kind)) is not None:
-                return False
-        async for recorded in log.read(1, of_type(log.run, "prompt.submitted")):
-            event = recorded.envelope.event
-            if isinstance(event, PromptSubmitted) and event.dataset == INBOX:
-                return False
+        newest = [await log.last(of_type(log.run, kind)) for kind in MADE]
+        prompts = [recorded.envelope.event async for recorded in log.read(1, of_type(log.run, "prompt.submitted"))]
     except SlimeEventsError:
         return False
-    return True
+    is_from_outside = (isinstance(prompt, PromptSubmitted) and prompt.dataset == INBOX for prompt in prompts)
+    return newest == [None] * len(MADE) and not any(is_from_outside)
 
 
 async def clear_stores(log: JetStreamLog, settings: TrainSettings) -> None:
     """Remove what an empty run has outside of its folder: its archive, and its log on a server of somebody else."""
     url, run = settings.run.archive_url, settings.run
     with contextlib.suppress(SlimeEventsError):  # what is left then is of no use, and harms nobody
-        if url and await asyncio.to_thread(_first_of, url, log.run) == await _first(log):
-            await asyncio.to_thread(ObjectFolder(f"{url.rstrip('/')}/{log.run}").remove)
+        if url:
+            # run.started has the same id in every run of that name, and other bytes.
+            archived = await asyncio.to_thread(lambda: next(ArchiveReader(url, log.run).read(), None))
+            started = await anext(log.read(), None)
+            if archived and started and archived.data == started.data:
+                await asyncio.to_thread(ObjectFolder(f"{url.rstrip('/')}/{log.run}").remove)
         if run.nats_url:
             await log.remove()
 
@@ -285,28 +245,11 @@ def discard_folder(folder: RunFolder) -> Path | None:
 
     Other files in the folder stay, and the folder with them. The logs may be the only place with the full reason.
     """
-    kept = _keep_logs(folder)
+    kept = None
+    if folder.logs.is_dir() and any(file.stat().st_size for file in folder.logs.iterdir()):
+        kept = folder.path.parent / FAILED / folder.run
+        shutil.rmtree(kept, ignore_errors=True)
+        kept.parent.mkdir(exist_ok=True)
+        shutil.move(folder.logs, kept)
     folder.remove()
-    return kept
-
-
-async def _first(log: JetStreamLog) -> bytes:
-    """The bytes of run.started, which has the same id in every run of that name."""
-    async for recorded in log.read():
-        return recorded.data
-    return b""
-
-
-def _first_of(url: str, run: str) -> bytes:
-    first = next(ArchiveReader(url, run).read(), None)
-    return first.data if first else b""
-
-
-def _keep_logs(folder: RunFolder) -> Path | None:
-    if not folder.logs.is_dir() or not any(file.stat().st_size for file in folder.logs.iterdir()):
-        return None
-    kept = folder.path.parent / FAILED / folder.run
-    shutil.rmtree(kept, ignore_errors=True)
-    kept.parent.mkdir(exist_ok=True)
-    shutil.move(folder.logs, kept)
     return kept

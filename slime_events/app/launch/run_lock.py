@@ -62,11 +62,8 @@ def holder_of(folder: RunFolder) -> Holder | None:
     """The launcher that holds the run now."""
     if not is_held(folder):
         return None
-    file = os.open(folder.lock, os.O_RDONLY)
-    try:
-        return _read(file)
-    finally:
-        os.close(file)
+    with folder.lock.open() as file:
+        return _read(file.fileno())
 
 
 def _read(file: int) -> Holder | None:

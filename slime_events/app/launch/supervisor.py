@@ -14,12 +14,11 @@ from typing import NoReturn
 from schemas.errors import DeadlineExceeded, NoSpace, SlimeEventsError, StorageError, TrainerError
 from schemas.event import Event
 from schemas.groups import GroupAccepted, GroupRejected
-from schemas.runs import RunFailed
-from schemas.subjects import about
 from schemas.workers import WorkerJoined, WorkerLost
 from slime_events.analysis.model.progress import Progress, disagreement
 from slime_events.analysis.model.rejections import Rejections
 from slime_events.app.launch.roles import ARCHIVIST, CONDUCTOR, Roles, error_of, is_lost, reason_of
+from slime_events.app.launch.run_announcement import FAIL_DEADLINE_S, announce_failure
 from slime_events.app.launch.view import View
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.participant import Participant
@@ -28,12 +27,11 @@ from slime_events.core.state.run import RunPhase
 from slime_events.loop.conductor.decide import Stall, waits_for
 from slime_events.loop.conductor.plan import make_plan
 from storage.follow import Follower
-from storage.log import Fence, Recorded
+from storage.log import Recorded
 
 LAUNCHER = "launcher"
 END_DEADLINE_S = 60.0
 ARCHIVE_DEADLINE_S = 10.0
-FAIL_DEADLINE_S = 5.0
 CONDUCTOR_GRACE_S = 60.0
 """The conductor has the same deadline for the run's progress. It has this much longer to start and to report."""
 LEAST_FREE_BYTES = 16 * 1024 * 1024
@@ -120,8 +118,7 @@ class Supervisor:
             await self._fail(LAUNCHER, reason, NoSpace)
 
     def _new_stall(self) -> Stall:
-        deadline_s = self._settings.rollout.rollout_deadline + CONDUCTOR_GRACE_S
-        return Stall(deadline_s, 2 * LOOK_S, time.monotonic())
+        return Stall(self._settings.rollout.rollout_deadline + CONDUCTOR_GRACE_S, 2 * LOOK_S, time.monotonic())
 
     async def _check_conductor(self) -> None:
         """It fails a run that does not move on. Where it does not, it hangs itself."""
@@ -137,9 +134,9 @@ class Supervisor:
             error = error_of(task)
             if error is None:
                 continue
-            if self._over and not is_lost(error):
-                return  # the log says why the run has ended, or `_await_roles` will
             if not is_lost(error):
+                if self._over:
+                    return  # the log says why the run has ended, or `_await_roles` will
                 await self._fail(role, reason_of(error))
             await self._start_again(role, reason_of(error))
 
@@ -159,20 +156,12 @@ class Supervisor:
                     await self._worker.append([lost])
 
     async def _fail(
-        self,
-        role: str,
-        reason: str,
-        kind: type[SlimeEventsError] = TrainerError,
-        *,
-        waited_for: str | None = None,
+        self, role: str, reason: str, kind: type[SlimeEventsError] = TrainerError, *, waited_for: str | None = None
     ) -> NoReturn:
         """End the run for what a role did: in the log, if it still answers, and here."""
-        state, incarnation = self._progress.state, self._worker.incarnation
-        if state.phase in (RunPhase.NEW, RunPhase.RUNNING) and incarnation is not None:
-            failed = RunFailed(role=role, reason=reason, waited_for=waited_for, at_events=state.events)
-            with contextlib.suppress(StorageError, TimeoutError):
-                async with asyncio.timeout(FAIL_DEADLINE_S):
-                    await self._worker.append_fenced(failed, Fence(about(state.run, "run", "run"), incarnation.since))
+        state = self._progress.state
+        if state.phase in (RunPhase.NEW, RunPhase.RUNNING):
+            await announce_failure(self._worker, role, reason, at_events=state.events, waited_for=waited_for)
         await self._end(reason if role == LAUNCHER else f"the {role} ended: {reason}", kind)
 
     async def _end(self, failure: str, kind: type[SlimeEventsError] = TrainerError) -> NoReturn:
@@ -220,17 +209,15 @@ class EngineWatch:
 
     def apply(self, event: Event) -> str | None:
         """Fold one event in; a sentence where it is news."""
-        if isinstance(event, WorkerLost) and event.role == ROLE:
+        if not isinstance(event, WorkerLost | WorkerJoined) or event.role != ROLE:
+            return None
+        if isinstance(event, WorkerLost):
             self._lost.append(event.reason)
             return f"{event.worker} is lost: {event.reason}"
-        if isinstance(event, WorkerJoined) and event.role == ROLE:
-            self._joined += 1
-            if self._joined > self._replicas:
-                seconds = sum(event.seconds.values())
-                return (
-                    f"an engine was lost, and {event.worker} has joined in its place (it took {seconds:.0f} s to start)"
-                )
-        return None
+        self._joined += 1
+        seconds = f"it took {sum(event.seconds.values()):.0f} s to start"
+        news = f"an engine was lost, and {event.worker} has joined in its place ({seconds})"
+        return news if self._joined > self._replicas else None
 
     @property
     def hopeless(self) -> str | None:
@@ -256,10 +243,11 @@ class RejectionWatch:
             return None
         rejections = self._rejections
         rejections.apply(event)
-        if rejections.failed < self._failed_next and rejections.total < self._total_next:
-            return None
+        is_news = False
         while rejections.failed >= self._failed_next:
-            self._failed_next *= 10
+            self._failed_next, is_news = self._failed_next * 10, True
         while rejections.total >= self._total_next:
-            self._total_next *= 10
+            self._total_next, is_news = self._total_next * 10, True
+        if not is_news:
+            return None
         return f"{rejections.total} of {self._accepted + rejections.total} groups rejected: {rejections.commonest()}"

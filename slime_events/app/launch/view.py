@@ -3,11 +3,11 @@
 import sys
 import time
 from collections.abc import Callable
-from typing import Protocol, TextIO
+from typing import TextIO
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from schemas.evals import EvalCompleted
@@ -20,12 +20,13 @@ REFRESH_S = 0.25
 CURVE = 40
 """Steps, or means of neighbouring steps, in the reward curve."""
 EVALS = 4
+BAR = 24
 
 WaitsFor = Callable[[RunState], str]
 
 
-class View(Protocol):
-    """Receives everything that a person may want to see, and decides what to show."""
+class View:
+    """Receives everything that a person may want to see, and decides what to show: nothing, where it does not say."""
 
     def note(self, text: str) -> None:
         """A sentence."""
@@ -53,7 +54,7 @@ def step_text(line: StepLine, progress: Progress, steps: int) -> str:
     )
 
 
-class PlainView:
+class PlainView(View):
     """Writes a line for each note, step and evaluation to a stream."""
 
     def __init__(self, out: TextIO = sys.stderr) -> None:
@@ -77,11 +78,8 @@ class PlainView:
             self.note(f"{what}: {done.mean:.3f} over {done.samples} samples{failed}")
         self._evals = len(progress.evals)
 
-    def close(self) -> None:
-        """Nothing is held open."""
 
-
-class LiveView:
+class LiveView(View):
     """Draws the newest state, at most every REFRESH_S. Notes stay above as plain lines."""
 
     def __init__(self, out: TextIO = sys.stderr, waits_for: WaitsFor | None = None) -> None:
@@ -90,15 +88,11 @@ class LiveView:
         self._waits_for = waits_for
         self._begun = time.monotonic()
         self._drawn = 0.0
-        self._closed = False
         self._last: tuple[Progress, int] | None = None
         self._live.start()
 
     def note(self, text: str) -> None:
         self._console.print(Text(text))
-
-    def begin(self, progress: Progress) -> None:
-        """The picture is of the whole run anyway."""
 
     def step(self, line: StepLine, progress: Progress, steps: int) -> None:
         self.tick(progress, steps)
@@ -110,19 +104,16 @@ class LiveView:
 
     def close(self) -> None:
         """Draw the last state and leave it on the screen."""
-        if self._closed:
-            return
-        self._closed = True
-        if self._last is not None:
+        if self._live.is_started:
             self._draw()
-        self._live.stop()
+            self._live.stop()
 
     def _draw(self) -> None:
         if self._last is None:
             return
         self._drawn = time.monotonic()
-        seconds = self._drawn - self._begun
-        self._live.update(screen(*self._last, seconds=seconds, waits_for=self._waits_for), refresh=True)
+        picture = screen(*self._last, seconds=self._drawn - self._begun, waits_for=self._waits_for)
+        self._live.update(picture, refresh=True)
 
 
 def screen(progress: Progress, steps: int, *, seconds: float, waits_for: WaitsFor | None = None) -> Group:
@@ -132,15 +123,13 @@ def screen(progress: Progress, steps: int, *, seconds: float, waits_for: WaitsFo
     head = Text(f"{state.run}  {_bar(done, steps)}  step {done}/{steps}", style="bold")
     eta = progress.eta_s(steps) if done < steps else None
     head.append(f"  {_time(seconds)}" + (f", {_time(eta)} to go" if eta is not None else ""), style="dim")
-    parts: list[Text | Table] = [head, _figures(progress)]
-    rewards = [line.reward for line in progress.steps]
-    if rewards:
-        parts.insert(
-            1, Text(f"reward {rewards[-1]:.3f}  {sparkline(rewards, CURVE)}  from {rewards[0]:.3f}", style="green")
-        )
+    parts: list[Text | Table] = [head]
+    if rewards := [line.reward for line in progress.steps]:
+        curve = f"reward {rewards[-1]:.3f}  {sparkline(rewards, CURVE)}  from {rewards[0]:.3f}"
+        parts.append(Text(curve, style="green"))
+    parts.append(_figures(progress))
     if progress.evals:
-        last = "  ".join(map(_eval, progress.evals[-EVALS:]))
-        parts.append(Text(f"evals  {last}"))
+        parts.append(Text("evals  " + "  ".join(map(_eval, progress.evals[-EVALS:]))))
     if waits_for is not None and done < steps:
         parts.append(Text(f"waits for {waits_for(state)}", style="dim"))
     return Group(*parts)
@@ -169,16 +158,14 @@ def _figures(progress: Progress) -> Table:
             ("trainer idle", f"{line.idle:.0%}"),
             ("s/step", f"{line.seconds:.2f}"),
         ]
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for name, _ in figures:
-        table.add_column(name, justify="right")
+    table = Table(*(Column(name, justify="right") for name, _ in figures), box=None, pad_edge=False, header_style="dim")
     table.add_row(*(value for _, value in figures))
     return table
 
 
-def _bar(done: int, steps: int, width: int = 24) -> str:
-    full = width * done // steps if steps else 0
-    return "━" * full + "─" * (width - full)
+def _bar(done: int, steps: int) -> str:
+    full = BAR * done // steps if steps else 0
+    return "━" * full + "─" * (BAR - full)
 
 
 def _time(seconds: float) -> str:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
@@ -41,7 +42,7 @@ class Policy(NamedTuple):
         return cls(
             make_plan(settings.rollout, settings.evaluation, settings.trainer),
             make_group_filter(settings.rollout, args),
-            lambda rewards, sizes: normalize_rewards(rewards, sizes, settings.algorithm),
+            functools.partial(normalize_rewards, settings=settings.algorithm),
         )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from schemas.evals import EvalCompleted
 from schemas.event import Event
 from schemas.prompts import PromptRejected, PromptSubmitted
-from slime_events.core.state.group import SamplePhase
+from slime_events.core.state.group import GroupState, SamplePhase
 from slime_events.core.state.run import EvalState, RunPhase, RunState
 from slime_events.loop.conductor.accept import GroupFilter, has_ended, verdicts
 from slime_events.loop.conductor.draw import groups_needed, groups_to_request, requests_again, requests_for, requests_of
@@ -38,15 +38,12 @@ def evals_due(state: RunState, plan: Plan) -> list[tuple[str, int]]:
 
 def evals_completed(state: RunState, plan: Plan) -> list[EvalCompleted]:
     """Evaluations of which every sample has ended."""
-    return [
-        _result(state, evaluation)
-        for evaluation in state.evals.values()
-        if all(has_ended(state.groups[group], plan) for group in evaluation.groups)
-    ]
+    evaluations = [(one, [state.groups[group] for group in one.groups]) for one in state.evals.values()]
+    return [_result(one, groups) for one, groups in evaluations if all(has_ended(group, plan) for group in groups)]
 
 
-def _result(state: RunState, evaluation: EvalState) -> EvalCompleted:
-    samples = [s for group in evaluation.groups for s in state.groups[group].samples.values()]
+def _result(evaluation: EvalState, groups: Sequence[GroupState]) -> EvalCompleted:
+    samples = [sample for group in groups for sample in group.samples.values()]
     graded = [s for s in samples if s.reward is not None]
     return EvalCompleted(
         dataset=evaluation.dataset,

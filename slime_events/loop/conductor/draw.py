@@ -2,7 +2,6 @@
 
 import hashlib
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from msgspec import UNSET
@@ -25,12 +24,6 @@ class ReusedRollout(NamedTuple):
     sample: SampleState
     recalled: Recalled
     recorded: str
-
-
-def as_reuse_requests(requests: Sequence[RolloutRequested], recalled: Recalled) -> list[RolloutRequested]:
-    """The requests of a group, each with the recorded sample that answers it."""
-    pairs = zip(requests, recalled.samples, strict=False)
-    return [replace(request, min_version=recalled.oldest, recalls=sample) for request, sample in pairs]
 
 
 def reused_rollouts_due(state: RunState) -> list[ReusedRollout]:
@@ -79,14 +72,14 @@ def requests_for(
 ) -> list[RolloutRequested]:
     """A request per sample of a group, for weights `version` or newer; an evaluation is of that version."""
     samples = plan.samples if purpose is Purpose.TRAIN else plan.eval_samples
-    names = (sample_id(group, index) for index in range(samples))
     return [
-        _request(group, prompt, name, plan, purpose=purpose, version=version, min_version=version) for name in names
+        _request(group, prompt, sample_id(group, index), plan, purpose, version, min_version=version)
+        for index in range(samples)
     ]
 
 
 def _request(
-    group: str, prompt: Array, sample: str, plan: Plan, *, purpose: Purpose, version: int, min_version: int, **more: Any
+    group: str, prompt: Array, sample: str, plan: Plan, purpose: Purpose, version: int, **more: Any
 ) -> RolloutRequested:
     """version: that an evaluation is of; where evaluations are exact, no newer weights may make its answers."""
     training = purpose is Purpose.TRAIN
@@ -97,7 +90,6 @@ def _request(
         prompt=prompt,
         sampling=plan.sampling if training else (plan.eval_sampling or plan.sampling),
         seed=sample_seed(plan.seed, sample),
-        min_version=min_version,
         purpose=purpose,
         max_version=None if training or not plan.eval_exact else version,
         **more,
@@ -105,9 +97,12 @@ def _request(
 
 
 def requests_of(group: GroupState, state: RunState, plan: Plan) -> list[RolloutRequested]:
-    """The requests of a submitted training group: to engines, or for recorded rollouts."""
+    """The requests of a submitted training group: to engines, or each for the recorded sample that answers it."""
     requests = requests_for(group.group, group.prompt, plan, version=state.published)
-    return requests if group.recalled is UNSET else as_reuse_requests(requests, group.recalled)
+    if group.recalled is UNSET:
+        return requests
+    pairs = zip(requests, group.recalled.samples, strict=False)
+    return [replace(request, min_version=group.recalled.oldest, recalls=sample) for request, sample in pairs]
 
 
 def requests_missing(state: RunState, plan: Plan) -> list[RolloutRequested]:
@@ -129,28 +124,18 @@ def requests_again(state: RunState, plan: Plan, *, training: bool) -> list[Rollo
         if group.phase is not requested or (group.purpose is Purpose.TRAIN and not training):
             continue
         for sample in group.samples.values():
-            phase = sample.phase
-            if phase is suspended:
-                found.append(_again(group, sample, plan, min_version=state.published))
-            elif phase is failed and may_retry(sample, plan):
-                found.append(_again(group, sample, plan, min_version=max(sample.min_version, 0)))
+            if sample.phase is suspended:
+                min_version = state.published
+            elif sample.phase is failed and may_retry(sample, plan):
+                min_version = max(sample.min_version, 0)
+            else:
+                continue
+            masks = plan.mask_offpolicy and sample.suspensions > 0
+            more = {"min_version": min_version, "attempt": sample.attempt + 1, "mask_older": masks}
+            found.append(_request(group.group, group.prompt, sample.sample, plan, group.purpose, group.version, **more))
     return found
 
 
 def may_retry(sample: SampleState, plan: Plan) -> bool:
     """Whether a failure was the engine's and attempts are left. A suspension is no attempt."""
     return sample.failed_as in RETRYABLE and sample.failures < plan.max_attempts
-
-
-def _again(group: GroupState, sample: SampleState, plan: Plan, *, min_version: int) -> RolloutRequested:
-    return _request(
-        group.group,
-        group.prompt,
-        sample.sample,
-        plan,
-        purpose=group.purpose,
-        version=group.version,
-        min_version=min_version,
-        attempt=sample.attempt + 1,
-        mask_older=plan.mask_offpolicy and sample.suspensions > 0,
-    )

@@ -78,6 +78,12 @@ def make_plan(rollout: RolloutSettings, evaluation: EvalSettings, trainer: Train
         stop_token_ids=tuple(rollout.rollout_stop_token_ids),
         skip_special_tokens=rollout.rollout_skip_special_tokens,
     )
+    of_evals = {
+        "max_new_tokens": evaluation.eval_max_response_len,
+        "temperature": evaluation.eval_temperature,
+        "top_p": evaluation.eval_top_p,
+        "top_k": evaluation.eval_top_k,
+    }
     order = rollout.accept_order
     return Plan(
         steps=rollout.num_rollout,
@@ -99,18 +105,8 @@ def make_plan(rollout: RolloutSettings, evaluation: EvalSettings, trainer: Train
         eval_names=tuple(evaluation.eval_prompt_data[::2]),
         eval_exact=evaluation.eval_on == "version",
         eval_samples=evaluation.n_samples_per_eval_prompt,
-        eval_sampling=_eval_sampling(sampling, evaluation),
+        eval_sampling=msgspec.structs.replace(sampling, **{k: v for k, v in of_evals.items() if v is not None}),
     )
-
-
-def _eval_sampling(sampling: Sampling, evaluation: EvalSettings) -> Sampling:
-    overrides = {
-        "max_new_tokens": evaluation.eval_max_response_len,
-        "temperature": evaluation.eval_temperature,
-        "top_p": evaluation.eval_top_p,
-        "top_k": evaluation.eval_top_k,
-    }
-    return msgspec.structs.replace(sampling, **{k: v for k, v in overrides.items() if v is not None})
 
 
 def at_boundary(next_step: int, state: RunState, plan: Plan) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -19,7 +20,7 @@ from schemas.ids import TRAIN
 from schemas.prompts import PromptRejected, Source
 from schemas.recorded import CommonVersion
 from slime_events.core.config.data import DataSettings
-from slime_events.loop.prompts.archived_prompts import ArchivedPrompts
+from slime_events.loop.prompts.archived_prompts import ArchivedPrompts, ArchivedRollouts
 from slime_events.loop.prompts.buffer_filter import BufferFilter
 from slime_events.loop.prompts.draw_stats import DrawStats, Pool, uniform
 from slime_events.loop.prompts.prompt import BadRow, Prompted, Tokenizer, draw_prompt, rejected, submitted
@@ -66,20 +67,16 @@ class PromptSampler:
         return taken
 
     def _next(self, place: _Place) -> Prompted:
-        makers = [self._from_file] if self.source else []
-        makers += [self._from_archive] if self.archive else []
-        if len(makers) == 2 and self._is_from_archive(place):
-            makers.reverse()
+        makers = [partial(self._from_file, self.source)] if self.source else []
+        makers += [partial(self._from_archive, self.archive)] if self.archive else []
+        if self.source and self.archive:
+            drawn_before = place.cursor(self.source.url) + place.cursor(self.archive.path)
+            if uniform(self.seed, "archive", drawn_before) < self.data.archive_share:
+                makers.reverse()
         drawn = next((prompted for make in makers if (prompted := make(place)) is not None), None)
         if drawn is None:
             raise DataError("no prompt is left that can be used: all that there were have been refused")
         return drawn
-
-    def _is_from_archive(self, place: _Place) -> bool:
-        assert self.source is not None
-        assert self.archive is not None
-        drawn = place.cursor(self.source.url) + place.cursor(self.archive.path)
-        return uniform(self.seed, "archive", drawn) < self.data.archive_share
 
     def _pool(self, path: str, place: _Place) -> Pool:
         """The prompts of a source that may be drawn, without those of this call."""
@@ -88,9 +85,8 @@ class PromptSampler:
             rates = {row: (one.passed, one.answers) for row, one in known.items()}
             if self.archive is not None and path == self.archive.path:
                 rates = self.archive.rates() | {row: rate for row, rate in rates.items() if rate[1] > 0}
-                if self.archive.rollouts is not None:
-                    in_time = self.archive.rollouts.in_time(self.draws.version, self._common())
-                    rates = {row: rates[row] for row in in_time}
+                if rollouts := self.archive.rollouts:
+                    rates = {row: rates[row] for row in rollouts.in_time(self.draws.version, self._common(rollouts))}
             place.pools[path] = Pool(rates, known, version=self.draws.version, rest=self.data.prompt_rest)
         return place.pools[path]
 
@@ -108,26 +104,30 @@ class PromptSampler:
             return known if known is not None else new
         return pool.longest_ago()
 
-    def _from_file(self, place: _Place) -> Prompted | None:
-        assert self.source is not None
-        row = self._file_row(self.source, place)
+    def _from_file(self, file: PromptSource, place: _Place) -> Prompted | None:
+        row = self._file_row(file, place)
         if row is None:
             return None
-        path, offset = self.source.url, place.cursor(self.source.url)
-        read = self.source.read_row(row, epoch=self._pool(path, place).times(row), position=offset)
-        source = Source(path=path, row=row, line=read.line, epoch=read.epoch, offset=offset, seen=self._seen)
+        path, offset = file.url, place.cursor(file.url)
+        read = file.read_row(row, epoch=self._pool(path, place).times(row), position=offset)
+        source = Source(
+            path=path, row=row, line=read.line, epoch=read.epoch, offset=offset, seen=max(1, self.draws.position)
+        )
         return rejected(read, source) if isinstance(read, BadRow) else submitted(read, source.draw, source)
 
-    def _from_archive(self, place: _Place) -> Prompted | None:
-        assert self.archive is not None
-        path, offset = self.archive.path, place.cursor(self.archive.path)
+    def _from_archive(self, archive: ArchivedPrompts, place: _Place) -> Prompted | None:
+        """By the user's function, else by the pass rate: in the archive, and once drawn here by that of this run."""
+        path, offset = archive.path, place.cursor(archive.path)
         pool = self._pool(path, place)
-        row = self._archive_row(pool, uniform(self.seed, "again", offset))
+        if self.buffer_filter is None:
+            row = pool.draw(uniform(self.seed, "again", offset))
+        else:
+            row = self.buffer_filter.choose([(row, archive.rows[row]) for row in pool.rows])
         if row is None and self.source is None:
             row = pool.longest_ago()
         if row is None:
             return None
-        archived = self.archive.rows[row]
+        archived = archive.rows[row]
         source = Source(
             path=path,
             row=row,
@@ -135,39 +135,25 @@ class PromptSampler:
             epoch=pool.times(row),
             offset=offset,
             key=archived.groups[-1],
-            seen=self._seen,
+            seen=max(1, self.draws.position),
         )
         prompt = archived.prompt
-        if self.archive.rollouts is not None:
-            recalled = self.archive.rollouts.reused(row, source.key, self._common())
+        if archive.rollouts is not None:
+            recalled = archive.rollouts.reused(row, source.key, self._common(archive.rollouts))
             return replace(prompt, group=source.draw, source=source, dataset=TRAIN, recalled=recalled)
         fields: dict[str, Any] = {"input": prompt.messages or prompt.text, "label": prompt.label}
         fields |= {"metadata": prompt.metadata, "tools": prompt.tools}
         return draw_prompt(fields, self.data, self.tokenizer, self.max_prompt_len, source)
 
-    def _common(self) -> CommonVersion:
+    def _common(self, rollouts: ArchivedRollouts) -> CommonVersion:
         """The newest version that this run's weights and the recorded run's have in common."""
-        assert self.archive is not None
-        assert self.archive.rollouts is not None
-        rollouts = self.archive.rollouts
         common = self.ancestry.common(rollouts.ancestry)
         if common is None:
             raise DataError(
-                f"no weights of run {rollouts.run} at {self.archive.path} are weights of this run: how far its "
+                f"no weights of run {rollouts.run} at {self.data.archive_prompts} are weights of this run: how far its "
                 "rollouts are off policy cannot be told, so give an archive of its base, or --archive-reuse prompts"
             )
         return common
-
-    def _archive_row(self, pool: Pool, at: float) -> int | None:
-        """By the user's function, else by the pass rate: in the archive, and once drawn here by that of this run."""
-        assert self.archive is not None
-        if self.buffer_filter is None:
-            return pool.draw(at)
-        return self.buffer_filter.choose([(row, self.archive.rows[row]) for row in pool.rows])
-
-    @property
-    def _seen(self) -> int:
-        return max(1, self.draws.position)
 
 
 @dataclass(slots=True)

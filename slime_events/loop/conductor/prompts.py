@@ -71,7 +71,7 @@ class PromptFeed:
         source = PromptSource(data, rollout.rollout_seed, tokenizer, longest) if has_file else None
         evaluations = dict(eval_sources(evaluation, data, tokenizer, longest))
         args = ArgsView({**(shown or ArgsView({})).as_dict(), "hf_checkpoint": hf_checkpoint})
-        pick = BufferFilter.load(data.buffer_filter_path, args) if archive and data.buffer_filter_path else None
+        pick = BufferFilter(data.buffer_filter_path, args) if archive and data.buffer_filter_path else None
         drawer: PromptSampler | UserDataSource | None
         if data.data_source_path:
             drawer = UserDataSource(data, args, tokenizer, longest)
@@ -101,17 +101,14 @@ class PromptFeed:
             return self._drawer.take(cursors, count)
         if self._source is None:
             return []
-        cursor = self._source.cursor_after(cursors.get(self._source.url, 0) - 1)
-        rows, _ = self._source.take(cursor, count)
+        rows = self._source.take(cursors.get(self._source.url, 0), count)
         return [_event(row, self._source.url, TRAIN) for row in rows]
 
     def evaluation(self, name: str, version: int) -> list[Prompted]:
         """All prompts of one evaluation set, for one weight version."""
         source = self._evaluations[name]
         if name not in self._evaluation_rows:
-            first = source.cursor_after(-1)
-            rows, _ = source.take(first, len(source)) if len(source) else ([], first)
-            self._evaluation_rows[name] = [row for row in rows if row.epoch == 0]
+            self._evaluation_rows[name] = source.read(0, range(len(source)))
         return [_event(row, source.url, name, version) for row in self._evaluation_rows[name]]
 
     def from_inbox(self, prompt: InboxPrompt) -> PromptSubmitted | Problem:
@@ -121,7 +118,13 @@ class PromptFeed:
         if chat and prompt.rendered:
             return Problem(BadReason.WRONG_TYPE, "a rendered prompt has to be a text, not chat messages")
         template = chat or (self._data.apply_chat_template and not prompt.rendered)
-        made = make_prompt(fields, self._inbox_settings(template), self._tokenizer, self._max_prompt_len)
+        settings = DataSettings(
+            input_key=self._data.input_key,
+            tool_key=self._data.tool_key,
+            apply_chat_template=template,
+            apply_chat_template_kwargs=self._data.apply_chat_template_kwargs,
+        )
+        made = make_prompt(fields, settings, self._tokenizer, self._max_prompt_len)
         if isinstance(made, Problem):
             return made
         return submitted(
@@ -134,21 +137,8 @@ class PromptFeed:
             tools=prompt.tools,
         )
 
-    def _inbox_settings(self, template: bool) -> DataSettings:
-        return DataSettings(
-            input_key=self._data.input_key,
-            tool_key=self._data.tool_key,
-            apply_chat_template=template,
-            apply_chat_template_kwargs=self._data.apply_chat_template_kwargs,
-        )
 
-
-def _event(
-    row: PromptRow | BadRow,
-    url: str,
-    dataset: str,
-    version: int | None = None,
-) -> Prompted:
+def _event(row: PromptRow | BadRow, url: str, dataset: str, version: int | None = None) -> Prompted:
     """version: of an evaluation."""
     if isinstance(row, BadRow):
         return _rejected(row, dataset)

@@ -9,13 +9,14 @@ from collections.abc import Callable, Sequence
 
 from schemas.batches import BatchSealed
 from schemas.groups import GroupAccepted
-from slime_events.core.state.group import GroupPhase, GroupState, SamplePhase, SampleState
+from slime_events.core.state.group import GroupPhase, SamplePhase, SampleState
 from slime_events.core.state.run import RunState
 from slime_events.loop.conductor.accept import Verdict
 from slime_events.loop.conductor.plan import Plan, at_boundary, in_time, is_suspended, last_step
 
 Normalise = Callable[[Sequence[float], Sequence[int]], list[float]]
 """(raw rewards, group sizes) -> rewards normalised over their groups, the advantages' input."""
+_UNDER_WAY = frozenset({SamplePhase.REQUESTED, SamplePhase.RUNNING})
 
 
 def seal(state: RunState, plan: Plan, decided: Sequence[Verdict], normalise: Normalise) -> list[BatchSealed]:
@@ -33,18 +34,12 @@ def seal(state: RunState, plan: Plan, decided: Sequence[Verdict], normalise: Nor
     undecided = [g for g in state.in_phase(GroupPhase.REQUESTED) if g.group not in fresh]
     if undecided and not in_time([*candidates[plan.groups :], *undecided], step + 1, plan):
         return []
-    suspends = is_suspended(step + 1, state, plan) and any(map(_is_under_way, undecided))
-    return [_batch(step, candidates[: plan.groups], normalise, suspends=suspends)]
-
-
-def _is_under_way(group: GroupState) -> bool:
-    return any(sample.phase in (SamplePhase.REQUESTED, SamplePhase.RUNNING) for sample in group.samples.values())
-
-
-def _batch(step: int, groups: Sequence[GroupState], normalise: Normalise, *, suspends: bool) -> BatchSealed:
+    under_way = (sample.phase in _UNDER_WAY for group in undecided for sample in group.samples.values())
+    suspends = is_suspended(step + 1, state, plan) and any(under_way)
+    groups = candidates[: plan.groups]
     members = [(group.group, tuple(group.samples.values())) for group in groups]
     oldest = min(group.oldest for group in groups)
-    return make_sealed(step, members, normalise, oldest=oldest, suspends=suspends)
+    return [make_sealed(step, members, normalise, oldest=oldest, suspends=suspends)]
 
 
 def make_sealed(

@@ -39,7 +39,10 @@ class UserDataSource:
         self._kept = {place: sample for place, sample in self._kept.items() if place >= offset}
         taken: list[Prompted] = []
         while count > 0 and self._fill(offset, count):
-            prompted = self._prompted(self._kept[offset], offset)
+            sample = self._kept[offset]
+            source = Source(path=self.path, row=offset, offset=offset, seen=max(1, self.position))
+            fields = {"input": sample.prompt, "label": sample.label, "metadata": sample.metadata}
+            prompted = draw_prompt(fields, self._data, self._tokenizer, self._max_prompt_len, source)
             taken.append(prompted)
             count -= isinstance(prompted, PromptSubmitted)
             offset += 1
@@ -58,11 +61,6 @@ class UserDataSource:
                     self._kept[self._given] = group[0]
                 self._given += 1
         return offset in self._kept
-
-    def _prompted(self, sample: Sample, offset: int) -> Prompted:
-        source = Source(path=self.path, row=offset, offset=offset, seen=max(1, self.position))
-        fields = {"input": sample.prompt, "label": sample.label, "metadata": sample.metadata}
-        return draw_prompt(fields, self._data, self._tokenizer, self._max_prompt_len, source)
 
     def _call(self, doing: str, call: Any) -> Any:
         try:

@@ -5,7 +5,7 @@ batch.sealed of step s          -> the learner's batch of step s: what remains o
                                    that the parent rejected since its last batch and the learner accepts
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -56,21 +56,14 @@ def select(
             samples.append(msgspec.structs.replace(sample, reward=reward))
     if not samples or (len(samples) < MIN_SAMPLES and len(samples) < len(group.samples)):
         return None
-    selection = Selection(group, tuple(samples))
-    return selection if _is_accepted(selection, verdict, overrides, group_filter) else None
-
-
-def _is_accepted(
-    selection: Selection, verdict: Verdict, overrides: Overrides, group_filter: GroupFilter | None
-) -> bool:
-    overridden = overrides.verdicts.get(selection.group.group)
-    if overridden is not None:
-        return overridden
+    accepted = overrides.verdicts.get(group.group)
     filtered = isinstance(verdict, GroupAccepted) or verdict.cause is RejectionCause.FILTER
-    if group_filter is None or not filtered:
-        return not isinstance(verdict, GroupRejected)
-    samples = {sample.sample: sample for sample in selection.samples}
-    return group_filter(msgspec.structs.replace(selection.group, samples=samples)).keep
+    if accepted is None and group_filter is not None and filtered:
+        kept = {sample.sample: sample for sample in samples}
+        accepted = group_filter(msgspec.structs.replace(group, samples=kept)).keep
+    elif accepted is None:
+        accepted = isinstance(verdict, GroupAccepted)
+    return Selection(group, tuple(samples)) if accepted else None
 
 
 class DerivedBatch(NamedTuple):
@@ -133,19 +126,14 @@ class Batches:
         samples = tuple(sample.sample for one in selected for sample in one.samples)
         if parent.step < self.first:
             return DerivedBatch(unused=samples)
-        batch = self._batch(parent.step, selected)
-        return DerivedBatch(batch, parent, () if batch.samples else samples)
-
-    def _batch(self, step: int, selected: Sequence[Selection]) -> BatchSealed:
-        """The batch of these groups in their order; empty where they have fewer than `least` rollouts.
-
-        Both runs share the versions up to `first`. Newer ones of the parent count as that one.
-        """
         rollouts = {(one.group.group, place_of(sample.sample)[0]) for one in selected for sample in one.samples}
         if len(rollouts) < self._least:
-            selected = ()
-        oldest = min((min(one.oldest, self.first) for one in selected), default=step)
-        return make_sealed(step, [(one.group.group, one.samples) for one in selected], self._normalise, oldest=oldest)
+            selected = []
+        # Both runs share the versions up to `first`. Newer ones of the parent count as that one.
+        oldest = min((min(one.oldest, self.first) for one in selected), default=parent.step)
+        groups = [(one.group.group, one.samples) for one in selected]
+        batch = make_sealed(parent.step, groups, self._normalise, oldest=oldest)
+        return DerivedBatch(batch, parent, () if selected else samples)
 
 
 @dataclass(slots=True)

@@ -11,7 +11,6 @@ As a file, JSON lines:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -29,17 +28,15 @@ class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def problem(self) -> str | None:
         """Why the line is invalid, if it is."""
-        if (self.sample is None) == (self.group is None):
-            return "it has to name a sample or a group"
-        if self.sample is not None and self.accept is not None:
-            return "a verdict is on a group, not on a sample"
-        if self.group is not None and self.reward is not None:
-            return "a reward is of a sample, not of a group"
-        if (self.reward is not None) + self.drop + (self.accept is not None) != 1:
-            return 'it has to say one of "reward", "drop" and "accept"'
-        if self.reward is not None and not math.isfinite(self.reward):
-            return f"{self.reward} is no reward"
-        return None
+        is_of_sample, graded, decided = self.sample is not None, self.reward is not None, self.accept is not None
+        problems = {
+            "it has to name a sample or a group": is_of_sample == (self.group is not None),
+            "a verdict is on a group, not on a sample": is_of_sample and decided,
+            "a reward is of a sample, not of a group": graded and not is_of_sample,
+            'it has to say one of "reward", "drop" and "accept"': graded + self.drop + decided != 1,
+            f"{self.reward} is no reward": self.reward is not None and not math.isfinite(self.reward),
+        }
+        return next((problem for problem, is_one in problems.items() if is_one), None)
 
 
 class Overrides(msgspec.Struct, frozen=True):
@@ -53,33 +50,19 @@ class Overrides(msgspec.Struct, frozen=True):
     def __bool__(self) -> bool:
         return bool(self.dropped or self.dropped_groups or self.rewards or self.verdicts)
 
-    def also(self, samples: Iterable[str]) -> Overrides:
-        """The same with these samples dropped too."""
-        return msgspec.structs.replace(self, dropped=self.dropped | frozenset(samples))
-
 
 def read_overrides(data: bytes, source: str) -> Overrides:
     """The overrides in a file; of two lines about the same thing the later holds. source: named in errors.
 
     Raises InvalidValue naming the first invalid line.
     """
-    dropped, dropped_groups = set[str](), set[str]()
-    rewards, verdicts = dict[str, float](), dict[str, bool]()
-    for number, text in enumerate(data.splitlines(), 1):
-        if not text.strip():
-            continue
-        line = _line(text, f"{source}, line {number}")
-        if line.sample is not None:
-            if line.reward is None:
-                dropped.add(line.sample)
-            else:
-                rewards[line.sample] = line.reward
-        elif line.group is not None:
-            if line.accept is None:
-                dropped_groups.add(line.group)
-            else:
-                verdicts[line.group] = line.accept
-    return Overrides(frozenset(dropped), frozenset(dropped_groups), rewards, verdicts)
+    lines = [_line(text, f"{source}, line {at}") for at, text in enumerate(data.splitlines(), 1) if text.strip()]
+    return Overrides(
+        frozenset(line.sample for line in lines if line.sample is not None and line.drop),
+        frozenset(line.group for line in lines if line.group is not None and line.drop),
+        {line.sample: line.reward for line in lines if line.sample is not None and line.reward is not None},
+        {line.group: line.accept for line in lines if line.group is not None and line.accept is not None},
+    )
 
 
 def _line(text: bytes, where: str) -> _Line:

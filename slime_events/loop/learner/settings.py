@@ -1,13 +1,17 @@
 """The settings of a learner: its parent's, with what a learner decides for itself."""
 
+import functools
+
 import msgspec
 
 from schemas.errors import InvalidValue
+from schemas.runs import Branched
 from slime_events.algorithms.reward_norm import normalize_rewards
 from slime_events.core.config.settings import TrainSettings
+from slime_events.core.run.run_reader import OpenedRun
 from slime_events.core.run.run_settings import differences, flag_of
-from slime_events.loop.conductor.accept import GroupFilter
-from slime_events.loop.conductor.seal import Normalise
+from slime_events.loop.learner.batches import Batches
+from slime_events.loop.learner.overrides import Overrides
 from slime_events.plugins.args_view import ArgsView
 from slime_events.plugins.filters.decide import make_group_filter
 
@@ -39,16 +43,6 @@ def learner_settings(parent: TrainSettings, requested: TrainSettings, *, steps: 
     A batch has as many optimizer steps as the parent's, and each step as many rollouts as there are: the number of
     samples may differ. Raises InvalidValue naming what a learner cannot decide.
     """
-    _check_own(parent, requested)
-    trainer = requested.trainer
-    own_folder = parent.trainer.save != trainer.save
-    trainer = msgspec.structs.replace(trainer, global_batch_size=None, save=trainer.save if own_folder else None)
-    rollout = msgspec.structs.replace(requested.rollout, num_rollout=steps)
-    return msgspec.structs.replace(requested, trainer=trainer, rollout=rollout)
-
-
-def _check_own(parent: TrainSettings, requested: TrainSettings) -> None:
-    """Raises InvalidValue for a setting that differs and shaped the parent's rollouts, or that no learner has."""
     recorded, apart = list[str](), dict[str, list[str]]()
     for component, field, _, _ in differences(parent, requested):
         own = OWN.get(component, ())
@@ -63,6 +57,11 @@ def _check_own(parent: TrainSettings, requested: TrainSettings) -> None:
         )
     for component, flags in apart.items():
         raise InvalidValue(f"{', '.join(flags)}: {NOT_OF_A_LEARNER[component].format(run=requested.run.run)}")
+    trainer = requested.trainer
+    own_folder = parent.trainer.save != trainer.save
+    trainer = msgspec.structs.replace(trainer, global_batch_size=None, save=trainer.save if own_folder else None)
+    rollout = msgspec.structs.replace(requested.rollout, num_rollout=steps)
+    return msgspec.structs.replace(requested, trainer=trainer, rollout=rollout)
 
 
 def makes_other_weights(parent: TrainSettings, own: TrainSettings) -> bool:
@@ -71,20 +70,18 @@ def makes_other_weights(parent: TrainSettings, own: TrainSettings) -> bool:
     return any(one.component in trains and one.field not in IDLE for one in differences(parent, own))
 
 
-def own_filter(parent: TrainSettings, own: TrainSettings) -> GroupFilter | None:
-    """The learner's filter; None where it is its parent's."""
-    if parent.rollout.dynamic_sampling_filter_path == own.rollout.dynamic_sampling_filter_path:
-        return None
-    return make_group_filter(own.rollout, ArgsView.of(own.rollout, own.reward, own.algorithm))
-
-
-def learner_normalise(own: TrainSettings) -> Normalise:
-    """The learner's normalisation of rewards."""
-    return lambda rewards, sizes: normalize_rewards(rewards, sizes, own.algorithm)
-
-
-def least_rollouts(own: TrainSettings) -> int:
-    """Minimum of rollouts of a step: one for each optimizer step on each copy of the model."""
-    trainer = own.trainer
+def make_batches(parent: OpenedRun, own: TrainSettings, branched: Branched, changes: Overrides) -> Batches:
+    """The decisions of a learner with these settings. Each optimizer step takes a rollout on each copy of the model."""
+    path, trainer = own.rollout.dynamic_sampling_filter_path, own.trainer
+    group_filter = None
+    if path != parent.settings.rollout.dynamic_sampling_filter_path:
+        group_filter = make_group_filter(own.rollout, ArgsView.of(own.rollout, own.reward, own.algorithm))
     copy = trainer.tensor_model_parallel_size * trainer.pipeline_model_parallel_size * trainer.context_parallel_size
-    return (trainer.num_steps_per_rollout or 1) * max(1, trainer.world_size // copy)
+    return Batches(
+        parent.run,
+        functools.partial(normalize_rewards, settings=own.algorithm),
+        overrides=changes,
+        group_filter=group_filter,
+        first=branched.version,
+        least=(trainer.num_steps_per_rollout or 1) * max(1, trainer.world_size // copy),
+    )

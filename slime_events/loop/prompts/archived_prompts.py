@@ -32,11 +32,6 @@ class RecordedGroup(VersionRange, kw_only=True):
 
     samples: set[str] = set()
 
-    def add(self, event: RolloutCompleted) -> None:
-        """Add a completion; a further sample of a rollout counts with it."""
-        self.samples.add(event.rollout or event.sample)
-        self.add_spans(event.spans)
-
     def number(self, common: CommonVersion) -> int | None:
         """Its oldest weights as this run counts versions; None for a group without tokens."""
         if self.oldest is None or self.newest is None:
@@ -61,11 +56,8 @@ class ArchivedRollouts:
     def in_time(self, version: int, common: CommonVersion) -> list[int]:
         """Rows that are still within the bound at their training, if they are drawn at `version`."""
         oldest = version + self.ahead - self.bound
-        return [
-            row
-            for row, group in self.groups.items()
-            if (number := group.number(common)) is not None and number >= oldest
-        ]
+        numbers = {row: group.number(common) for row, group in self.groups.items()}
+        return [row for row, number in numbers.items() if number is not None and number >= oldest]
 
     def reused(self, row: int, group: str, common: CommonVersion) -> Recalled:
         """The rollouts that are reused for the prompt of a row, which must be in time. group: its name in that run."""
@@ -91,8 +83,10 @@ async def archived_rollouts(
     async for recorded in opened.log.read(1, of_type(opened.run, "rollout.completed")):
         event = recorded.envelope.event
         if isinstance(event, RolloutCompleted) and event.group in rows and event.origin is None:
-            recorded_groups.setdefault(rows[event.group], RecordedGroup()).add(event)
-    whole = {rows[group]: {sample_id(group, index) for index in range(samples)} for group in rows}
+            group = recorded_groups.setdefault(rows[event.group], RecordedGroup())
+            group.samples.add(event.rollout or event.sample)  # a further sample of a rollout counts with it
+            group.add_spans(event.spans)
+    whole = {row: {sample_id(name, index) for index in range(samples)} for name, row in rows.items()}
     groups = {row: group for row, group in sorted(recorded_groups.items()) if whole[row] <= group.samples}
     if not groups:
         raise DataError(
@@ -162,12 +156,17 @@ async def read_archive(
     chosen = None
     if data.archive_where is not None:
         chosen = {group_of(sample) for sample in await samples_where(opened, data.archive_where)}
-    eligible = [number for number, row in enumerate(rows) if _is_eligible(row, data, chosen)]
+    least, most = data.archive_min_pass_rate, data.archive_max_pass_rate
+    eligible = [
+        number
+        for number, row in enumerate(rows)
+        if row.pass_rate is not None and least <= row.pass_rate <= most
+        if chosen is None or not chosen.isdisjoint(row.groups)
+    ]
     if not eligible:
         raise DataError(
             f"--archive-prompts {data.archive_prompts}: of its {len(rows)} prompts none has a pass rate from "
-            f"{data.archive_min_pass_rate:g} to {data.archive_max_pass_rate:g}"
-            + ("" if chosen is None else " and is chosen by --archive-where")
+            f"{least:g} to {most:g}" + ("" if chosen is None else " and is chosen by --archive-where")
         )
     position = await opened.log.position()
     if not data.reuses_rollouts:
@@ -188,7 +187,9 @@ async def read_rows(opened: OpenedRun, pass_reward: float, *, each_group: bool =
         event = recorded.envelope.event
         if isinstance(event, PromptSubmitted) and event.purpose is Purpose.TRAIN:
             name = event.group.encode() if each_group else _content(event)
-            prompt = ArchivedPrompt(_with_tokens(event, opened), recorded.position)
+            if event.tokens.blob is not None:  # of the other run, so this one does not have it
+                event = msgspec.structs.replace(event, tokens=pack_tokens(opened.fetch(event.tokens)))
+            prompt = ArchivedPrompt(event, recorded.position)
             by_group[event.group] = prompts.setdefault(name, prompt)
     async for recorded in log.read(1, (of_type(run, "group.accepted"), of_type(run, "group.rejected"))):
         verdict = recorded.envelope.event
@@ -201,20 +202,6 @@ async def read_rows(opened: OpenedRun, pass_reward: float, *, each_group: bool =
     return list(prompts.values())
 
 
-def _with_tokens(prompt: PromptSubmitted, opened: OpenedRun) -> PromptSubmitted:
-    """The prompt with its tokens inline: this run does not have the other run's blobs."""
-    if prompt.tokens.blob is None:
-        return prompt
-    return msgspec.structs.replace(prompt, tokens=pack_tokens(opened.fetch(prompt.tokens)))
-
-
 def _content(prompt: PromptSubmitted) -> bytes:
     content: tuple[Any, ...] = (prompt.messages or prompt.text, prompt.label, prompt.metadata, prompt.tools)
     return hashlib.blake2b(msgspec.msgpack.encode(content), digest_size=16).digest()
-
-
-def _is_eligible(row: ArchivedPrompt, data: DataSettings, chosen: set[str] | None) -> bool:
-    rate = row.pass_rate
-    if rate is None or not data.archive_min_pass_rate <= rate <= data.archive_max_pass_rate:
-        return False
-    return chosen is None or not chosen.isdisjoint(row.groups)

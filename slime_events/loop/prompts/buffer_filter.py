@@ -5,9 +5,7 @@ be drawn now, by first submission. Each is a list of `Sample`s with prompt, labe
 not reused.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from schemas.errors import PlugPointError
@@ -27,15 +25,13 @@ def pop_first(args: Any, rollout_id: int | None, buffer: Groups, num_samples: in
 
 
 class BufferFilter:
-    """A user's `(args, rollout_id, buffer, num_samples) -> groups`, asked for one group at a time."""
+    """A user's `(args, rollout_id, buffer, num_samples) -> groups`, asked for one group at a time.
 
-    def __init__(self, function: Callable[..., Any], view: ArgsView) -> None:
-        self._function, self._view = function, view
+    Raises PlugPointMissing, PlugPointError.
+    """
 
-    @classmethod
-    def load(cls, path: str, view: ArgsView) -> BufferFilter:
-        """Raises PlugPointMissing, PlugPointError."""
-        return cls(load_function(path), view)
+    def __init__(self, path: str, view: ArgsView) -> None:
+        self._function, self._view = load_function(path), view
 
     def choose(self, rows: Sequence[tuple[int, ArchivedPrompt]]) -> int | None:
         """The row to draw next; None where the filter returns none. Raises PlugPointError where it is broken."""

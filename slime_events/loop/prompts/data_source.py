@@ -5,21 +5,9 @@ from typing import Any
 
 from slime_events.core.config.data import DataSettings
 from slime_events.loop.prompts.prompt import PromptRow
-from slime_events.loop.prompts.source import START, PromptSource
+from slime_events.loop.prompts.source import PromptSource
 from slime_events.plugins.sample import Sample
 from slime_events.plugins.tokenizer import load_tokenizer
-
-FIELDS = (
-    "prompt_data",
-    "input_key",
-    "label_key",
-    "metadata_key",
-    "tool_key",
-    "apply_chat_template",
-    "apply_chat_template_kwargs",
-    "rollout_shuffle",
-    "max_bad_lines",
-)
 
 
 class DataSource:
@@ -52,12 +40,14 @@ class RolloutDataSource(DataSource):
 
     def __init__(self, args: Any) -> None:
         self.args = args
-        settings = DataSettings(**{name: getattr(args, name) for name in FIELDS})
+        names = DataSettings.__struct_fields__
+        settings = DataSettings(**{name: getattr(args, name) for name in names if hasattr(args, name)})
         self._source = PromptSource(settings, args.rollout_seed, load_tokenizer(args.hf_checkpoint))
-        self._cursor, self._groups = START, 0
+        self._position = self._groups = 0
 
     def get_samples(self, num_samples: int) -> list[list[Sample]]:
-        rows, self._cursor = self._source.take(self._cursor, num_samples)
+        rows = self._source.take(self._position, num_samples)
+        self._position += len(rows)
         return [self._group(row) for row in rows if isinstance(row, PromptRow)]
 
     def _group(self, row: PromptRow) -> list[Sample]:

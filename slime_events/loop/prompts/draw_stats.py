@@ -10,7 +10,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from schemas.arrays import pack, unpack
 from schemas.batches import BatchSealed
@@ -44,6 +43,10 @@ class PromptStats:
     answers: float = 0.0
     is_open: bool = False
     is_refused: bool = False
+
+
+NEVER = PromptStats()
+"""Of a prompt that was never drawn."""
 
 
 @dataclass(slots=True)
@@ -107,16 +110,25 @@ class DrawStats:
 
     def known(self) -> tuple[DrawnBefore, ...]:
         """All stats, for a run that continues from here."""
-        return tuple(_packed(path, rows) for path, rows in sorted(self.by_path.items()))
+        return tuple(
+            DrawnBefore(
+                path=path,
+                rows=pack(list(rows), "int32"),
+                times=pack([one.times for one in rows.values()], "int32"),
+                versions=pack([one.version for one in rows.values()], "int32"),
+                passed=pack([one.passed for one in rows.values()], "float32"),
+                answers=pack([one.answers for one in rows.values()], "float32"),
+                refused=pack([one.is_refused for one in rows.values()], "int8"),
+            )
+            for path, rows in sorted(self.by_path.items())
+        )
 
     def _know(self, known: DrawnBefore) -> None:
-        columns = (known.rows, known.times, known.versions, known.passed, known.answers, known.refused)
-        for row, times, version, passed, answers, refused in zip(
-            *(unpack(one).tolist() for one in columns), strict=True
-        ):
-            self.by_path.setdefault(known.path, {})[row] = PromptStats(
-                times, version, passed, answers, is_refused=bool(refused)
-            )
+        packed = (known.rows, known.times, known.versions, known.passed, known.answers, known.refused)
+        columns = [unpack(one).tolist() for one in packed]
+        for row, times, version, passed, answers, refused in zip(*columns, strict=True):
+            drawn = PromptStats(times, version, passed, answers, is_refused=bool(refused))
+            self.by_path.setdefault(known.path, {})[row] = drawn
 
     def _counts(self, event: PromptSubmitted) -> bool:
         if self.only is None:
@@ -133,19 +145,6 @@ class DrawStats:
         if rewards:
             drawn.passed = drawn.passed * DECAY + sum(reward >= self.pass_reward for reward in rewards)
             drawn.answers = drawn.answers * DECAY + len(rewards)
-
-
-def _packed(path: str, rows: dict[int, PromptStats]) -> DrawnBefore:
-    drawn = list(rows.values())
-    return DrawnBefore(
-        path=path,
-        rows=pack(list(rows), "int32"),
-        times=pack([one.times for one in drawn], "int32"),
-        versions=pack([one.version for one in drawn], "int32"),
-        passed=pack([one.passed for one in drawn], "float32"),
-        answers=pack([one.answers for one in drawn], "float32"),
-        refused=pack([one.is_refused for one in drawn], "int8"),
-    )
 
 
 def uniform(seed: int, purpose: str, number: int) -> float:
@@ -170,7 +169,7 @@ class Pool:
     ) -> None:
         self._known, self._every = known, rates.keys()
         self._rows = sorted(row for row in rates if row not in known or _may_be_drawn(known[row], version, rest))
-        self._weights: npt.NDArray[np.float64] = np.array([weight(*rates[row]) for row in self._rows], dtype=np.float64)
+        self._weights = np.array([weight(*rates[row]) for row in self._rows], dtype=np.float64)
         self._gone: dict[int, bool] = {}
         self._times: Counter[int] = Counter()
 
@@ -189,12 +188,15 @@ class Pool:
 
     def longest_ago(self) -> int | None:
         """The row with the oldest last draw, whether it may be drawn now or not; None where none is usable."""
-        usable = [row for row in {*self._every, *self._gone} if not self._is_refused(row)]
-        return min(usable, key=lambda row: (self._times[row], *_last(self._known.get(row)), row), default=None)
+        rows = {row: self._known.get(row, NEVER) for row in {*self._every, *self._gone} if not self._gone.get(row)}
+        usable = {row: known for row, known in rows.items() if not known.is_refused}
+        return min(
+            usable, key=lambda row: (self._times[row], usable[row].version, usable[row].times, row), default=None
+        )
 
     def times(self, row: int) -> int:
         """How often the row was drawn."""
-        return self._times[row] + (self._known[row].times if row in self._known else 0)
+        return self._times[row] + self._known.get(row, NEVER).times
 
     def remove(self, row: int, *, refused: bool) -> None:
         """Take a row out that was drawn or found unusable."""
@@ -213,13 +215,6 @@ class Pool:
         """How many rows were ever drawn."""
         return len(self._known) + sum(1 for row in self._gone if row not in self._known)
 
-    def _is_refused(self, row: int) -> bool:
-        return self._gone.get(row, False) or (row in self._known and self._known[row].is_refused)
-
 
 def _may_be_drawn(drawn: PromptStats, version: int, rest: int) -> bool:
     return not (drawn.is_refused or drawn.is_open) and version - drawn.version >= rest
-
-
-def _last(drawn: PromptStats | None) -> tuple[int, int]:
-    return (-1, 0) if drawn is None else (drawn.version, drawn.times)

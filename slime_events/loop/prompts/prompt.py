@@ -2,7 +2,6 @@
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
@@ -34,7 +33,7 @@ class Problem(msgspec.Struct, frozen=True):
     message: str
 
 
-class BadRow(msgspec.Struct, frozen=True, kw_only=True):
+class BadRow(Problem, frozen=True, kw_only=True):
     """An unusable line. file: path or URL. line: 1-based; for Parquet the row.
 
     position: index in the stream over all epochs; -1 for a line that is no JSON object.
@@ -42,8 +41,6 @@ class BadRow(msgspec.Struct, frozen=True, kw_only=True):
 
     file: str
     line: int
-    reason: BadReason
-    message: str
     epoch: int = 0
     position: int = -1
 
@@ -51,8 +48,7 @@ class BadRow(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.file}:{self.line}: {self.message}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prompt:
+class Prompt(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """A prompt as the model sees it. text: after the chat template; messages: the chat that it was made from, if any.
     tokens: int32 [prompt], None without a tokenizer.
     """
@@ -65,8 +61,7 @@ class Prompt:
     tools: list[dict[str, Any]] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PromptRow(Prompt):
+class PromptRow(Prompt, frozen=True, kw_only=True, eq=False):
     """A prompt of a file. row: index in the data set (after the slice, without lines that are no JSON objects).
     position: index in the stream over all epochs, `epoch * len(source) + index in the epoch`. line: 1-based.
     """
@@ -88,9 +83,7 @@ class Tokenizer(Protocol):
 
 
 class _BadFieldError(Exception):
-    def __init__(self, reason: BadReason, message: str) -> None:
-        super().__init__(message)
-        self.problem = Problem(reason, message)
+    """Raised with the reason and the message of a `Problem`."""
 
 
 def make_prompt(
@@ -111,7 +104,7 @@ def make_prompt(
         text, messages = _text(fields, settings, tokenizer, tools)
         tokens = None if tokenizer is None else _tokens(text, tokenizer, max_prompt_len)
     except _BadFieldError as error:
-        return error.problem
+        return Problem(*error.args)
     return Prompt(text=text, tokens=tokens, messages=messages, label=label, metadata=metadata, tools=tools)
 
 
@@ -124,8 +117,7 @@ def _text(
         raise _BadFieldError(BadReason.EMPTY_PROMPT, f"the prompt in {key!r} is empty")
     if not settings.apply_chat_template:
         if isinstance(prompt, list):
-            hint = f"{key!r} holds chat messages: give --apply-chat-template"
-            raise _BadFieldError(BadReason.WRONG_TYPE, hint)
+            raise _BadFieldError(BadReason.WRONG_TYPE, f"{key!r} holds chat messages: give --apply-chat-template")
         if not isinstance(prompt, str):
             raise _wrong_type(key, prompt, "a text")
         return prompt, None
@@ -157,11 +149,9 @@ def _label(fields: Mapping[str, Any], key: str | None) -> str | None:
     if key is None:
         return None
     label = _required(fields, key, "--label-key")
-    if label is None or isinstance(label, str):
-        return label
-    if isinstance(label, int | float):
-        return str(label)
-    raise _wrong_type(key, label, "a text or a number")
+    if not isinstance(label, str | int | float | None):
+        raise _wrong_type(key, label, "a text or a number")
+    return None if label is None else str(label)
 
 
 def _metadata(fields: Mapping[str, Any], key: str) -> dict[str, Any]:
@@ -177,20 +167,16 @@ def _tools(fields: Mapping[str, Any], key: str) -> list[dict[str, Any]] | None:
         return None
     if not _is_list_of_objects(tools):
         raise _wrong_type(key, tools, "a list of objects")
-    found: list[dict[str, Any]] = tools
-    return found
+    return list(tools)
 
 
 def _parsed(value: Any, key: str, wanted: str) -> Any:
     # Data sets often carry JSON inside a text field.
-    if not isinstance(value, str):
-        return value
     try:
-        return msgspec.json.decode(value)
+        return msgspec.json.decode(value) if isinstance(value, str) else value
     except msgspec.DecodeError as error:
-        raise _BadFieldError(
-            BadReason.WRONG_TYPE, f"{key!r} must be {wanted} or its JSON, and its text is none: {error}"
-        ) from error
+        message = f"{key!r} must be {wanted} or its JSON, and its text is none: {error}"
+        raise _BadFieldError(BadReason.WRONG_TYPE, message) from error
 
 
 def _required(fields: Mapping[str, Any], key: str, flag: str) -> Any:
@@ -224,7 +210,7 @@ def submitted(prompt: Prompt, group: str, source: Source, **fields: Any) -> Prom
     )
 
 
-def rejected(problem: Problem | BadRow, source: Source, dataset: str = TRAIN) -> PromptRejected:
+def rejected(problem: Problem, source: Source, dataset: str = TRAIN) -> PromptRejected:
     """The event of an unusable prompt."""
     return PromptRejected(source=source, reason=f"{problem.reason.value}: {problem.message}", dataset=dataset)
 

@@ -1,7 +1,8 @@
 """Rows of a data file by number, without ever holding the file in memory."""
 
-import abc
 import contextlib
+import functools
+import os
 import re
 import shutil
 import tempfile
@@ -12,10 +13,10 @@ from typing import IO, Any
 import fsspec
 import msgspec
 import numpy as np
-import numpy.typing as npt
+from fsspec.implementations.local import LocalFileSystem
 
 from schemas.errors import DataError, MissingPart, TooManyBadLines
-from slime_events.loop.prompts.prompt import BadReason, BadRow
+from slime_events.loop.prompts.prompt import BadReason, BadRow, Problem
 
 _SLICED = re.compile(r"(?P<path>.*)@\[(?P<start>-?\d*):(?P<stop>-?\d*)\]")
 
@@ -29,6 +30,7 @@ def parse_path(path: str) -> tuple[str, slice | None]:
     return match["path"], slice(start, stop)
 
 
+BLOCK = 1 << 20
 _COMPRESSED = {".gz": "gzip", ".zst": "zstd"}
 
 
@@ -44,54 +46,43 @@ class DataFile:
                 raise DataError(f"{url} is a folder: name a .jsonl or .parquet file")
             with self._fs.open(self._path, "rb") as opened:
                 opened.read(1)  # whether it may be read
-        self._unpacked: IO[bytes] | None = None
-
-    @property
-    def name(self) -> str:
-        """The file's name without the ending of a compression."""
-        path = str(self._path)
-        return next((path.removesuffix(end) for end in _COMPRESSED if path.endswith(end)), path)
+        name, ending = os.path.splitext(self._path)
+        self._compression = _COMPRESSED.get(ending)
+        self.name: str = name if self._compression else self._path
+        """Without the ending of a compression."""
 
     @contextlib.contextmanager
     def open(self) -> Iterator[Any]:
         """The whole file from its beginning, unpacked."""
         with self._named_errors():
-            if (unpacked := self._unpack()) is not None:
-                unpacked.seek(0)
-                yield unpacked
+            if self._compression:
+                self._unpacked.seek(0)
+                yield self._unpacked
                 return
             with self._fs.open(self._path, "rb") as opened:
                 yield opened
 
     def read_ranges(self, starts: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
         """Several byte ranges; one request to a remote store."""
+        if self._compression or isinstance(self._fs, LocalFileSystem):
+            with self.open() as opened:
+                return [os.pread(opened.fileno(), size, start) for start, size in zip(starts, sizes, strict=True)]
         with self._named_errors():
-            if (unpacked := self._unpack()) is not None:
-                return [_read_at(unpacked, start, size) for start, size in zip(starts, sizes, strict=True)]
-            if "file" in (self._fs.protocol if isinstance(self._fs.protocol, tuple) else (self._fs.protocol,)):
-                with open(self._path, "rb") as opened:
-                    return [_read_at(opened, start, size) for start, size in zip(starts, sizes, strict=True)]
             stops = [start + size for start, size in zip(starts, sizes, strict=True)]
             ranges: list[bytes] = self._fs.cat_ranges([self._path] * len(starts), list(starts), stops)
             return ranges
 
-    def _unpack(self) -> IO[bytes] | None:
-        method = next((method for end, method in _COMPRESSED.items() if self._path.endswith(end)), None)
-        if method is None:
-            return None
-        if self._unpacked is None:
-            unpacked = tempfile.TemporaryFile(prefix="prompts-")  # noqa: SIM115  lives as long as this object
-            with self._fs.open(self._path, "rb", compression=method) as opened:
-                shutil.copyfileobj(opened, unpacked, 1 << 20)
-            self._unpacked = unpacked
-        return self._unpacked
+    @functools.cached_property
+    def _unpacked(self) -> IO[bytes]:
+        unpacked = tempfile.TemporaryFile(prefix="prompts-")  # noqa: SIM115  lives as long as this object
+        with self._fs.open(self._path, "rb", compression=self._compression) as opened:
+            shutil.copyfileobj(opened, unpacked, BLOCK)
+        return unpacked
 
     @contextlib.contextmanager
     def _named_errors(self) -> Iterator[None]:
         try:
             yield
-        except DataError:
-            raise
         except FileNotFoundError:
             raise DataError(f"no file {self.url}") from None
         except ImportError as error:
@@ -100,54 +91,29 @@ class DataFile:
             raise DataError(f"{self.url} cannot be read: {type(error).__name__}: {error}") from error
 
 
-def _read_at(opened: IO[bytes], start: int, size: int) -> bytes:
-    opened.seek(start)
-    return opened.read(size)
-
-
-BLOCK = 1 << 20
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _object = msgspec.json.Decoder(dict[str, Any])
 
 
-class Reader(abc.ABC):
-    """`len(reader)` rows. bad_lines: found while indexing, and no rows (slime skips them too)."""
-
-    bad_lines: Sequence[BadRow] = ()
-
-    @abc.abstractmethod
-    def __len__(self) -> int: ...
-
-    @abc.abstractmethod
-    def read(self, rows: Sequence[int]) -> list[dict[str, Any]]:
-        """The fields of some rows, in the order asked for."""
-
-    @abc.abstractmethod
-    def line(self, row: int) -> int:
-        """The 1-based line of a row in its file (for Parquet its row)."""
-
-
-def open_reader(file: DataFile, *, stop: int | None = None, max_bad_lines: int = 100) -> Reader:
+def open_reader(file: DataFile, *, stop: int | None, max_bad_lines: int) -> "JsonlReader | ParquetReader":
     """A reader by the file's ending: .jsonl (also .json, .ndjson; plain, .gz, .zst) or .parquet.
 
     stop: most rows that are needed, if known. Raises TooManyBadLines, DataError or MissingPart.
     """
-    if is_parquet(file):
+    if file.name.endswith(".parquet"):
         return ParquetReader(file)
-    return JsonlReader(file, stop=stop, max_bad_lines=max_bad_lines)
-
-
-def is_parquet(file: DataFile) -> bool:
-    """By its ending; otherwise JSON lines. Raises DataError for an unknown ending."""
-    if file.name.endswith((".parquet", ".jsonl", ".ndjson", ".json")):
-        return file.name.endswith(".parquet")
+    if file.name.endswith((".jsonl", ".ndjson", ".json")):
+        return JsonlReader(file, stop, max_bad_lines)
     raise DataError(f"{file.url}: the ending says nothing; use .jsonl, .jsonl.gz, .jsonl.zst or .parquet")
 
 
-class JsonlReader(Reader):
-    """One JSON object per line. One pass indexes the rows, with 12 bytes a row in memory."""
+class JsonlReader:
+    """One JSON object per line. One pass indexes the rows, with 12 bytes a row in memory.
 
-    def __init__(self, file: DataFile, *, stop: int | None = None, max_bad_lines: int = 100) -> None:
+    bad_lines: found while indexing, and no rows (slime skips them too).
+    """
+
+    def __init__(self, file: DataFile, stop: int | None, max_bad_lines: int) -> None:
         self._file = file
         starts, sizes, skipped = array("q"), array("I"), array("q")
         bad: list[BadRow] = []
@@ -155,17 +121,16 @@ class JsonlReader(Reader):
             if stop is not None and len(starts) >= stop:
                 break
             problem = bad_line(line) if line.strip() else None
-            if problem is not None:
-                bad.append(BadRow(file=file.url, line=number + 1, reason=problem[0], message=problem[1]))
-                if len(bad) > max_bad_lines:
-                    raise too_many(bad, max_bad_lines)
-            if problem is not None or not line.strip():
-                skipped.append(number)
+            if line.strip() and problem is None:
+                starts.append(start)
+                sizes.append(len(line))
                 continue
-            starts.append(start)
-            sizes.append(len(line))
-        self._starts: npt.NDArray[np.int64] = np.frombuffer(starts, dtype=np.int64) if starts else np.empty(0, np.int64)
-        self._sizes: npt.NDArray[np.uint32] = np.frombuffer(sizes, dtype=np.uint32) if sizes else np.empty(0, np.uint32)
+            skipped.append(number)
+            if problem is not None:
+                bad.append(BadRow(problem.reason, problem.message, file=file.url, line=number + 1))
+            if len(bad) > max_bad_lines:
+                raise too_many(bad, max_bad_lines)
+        self._starts, self._sizes = np.asarray(starts), np.asarray(sizes)
         # Row r is line r + (lines skipped before it). For each skipped line: the row after it.
         self._skipped_before = np.array(skipped, dtype=np.int64) - np.arange(len(skipped))
         self.bad_lines = tuple(bad)
@@ -174,6 +139,7 @@ class JsonlReader(Reader):
         return len(self._starts)
 
     def read(self, rows: Sequence[int]) -> list[dict[str, Any]]:
+        """The fields of some rows, in the order asked for."""
         index = np.asarray(rows, dtype=np.int64)
         lines = self._file.read_ranges(self._starts[index].tolist(), self._sizes[index].tolist())
         try:
@@ -182,13 +148,14 @@ class JsonlReader(Reader):
             raise DataError(f"{self._file.url} has changed since it was indexed: {error}") from error
 
     def line(self, row: int) -> int:
+        """The 1-based line of a row in its file (for Parquet its row)."""
         return row + int(np.searchsorted(self._skipped_before, row, side="right")) + 1
 
 
-class ParquetReader(Reader):
-    """Reads by row group; the last few groups stay in memory."""
+class ParquetReader:
+    """Reads by row group; the last two groups stay in memory."""
 
-    CACHED = 2
+    bad_lines: Sequence[BadRow] = ()
 
     def __init__(self, file: DataFile) -> None:
         try:
@@ -204,12 +171,13 @@ class ParquetReader(Reader):
         groups = self._parquet.metadata.num_row_groups
         sizes = [self._parquet.metadata.row_group(group).num_rows for group in range(groups)]
         self._ends = np.cumsum([0, *sizes])[1:]
-        self._cache: dict[int, Any] = {}
+        self._group = functools.lru_cache(maxsize=2)(self._parquet.read_row_group)
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def read(self, rows: Sequence[int]) -> list[dict[str, Any]]:
+        """The fields of some rows, in the order asked for."""
         found: dict[int, dict[str, Any]] = {}
         # By group, so that each is unpacked once in any order of the rows.
         for row in sorted(set(rows)):
@@ -219,14 +187,8 @@ class ParquetReader(Reader):
         return [found[row] for row in rows]
 
     def line(self, row: int) -> int:
+        """The 1-based line of a row in its file (for Parquet its row)."""
         return row + 1
-
-    def _group(self, group: int) -> Any:
-        if group not in self._cache:
-            while len(self._cache) >= self.CACHED:
-                del self._cache[next(iter(self._cache))]
-            self._cache[group] = self._parquet.read_row_group(group)
-        return self._cache[group]
 
 
 def too_many(bad: Sequence[BadRow], limit: int) -> TooManyBadLines:
@@ -250,12 +212,12 @@ def lines_of(file: DataFile) -> Iterator[tuple[int, int, bytes]]:
             yield number, start, rest
 
 
-def bad_line(line: bytes) -> tuple[BadReason, str] | None:
+def bad_line(line: bytes) -> Problem | None:
     """Why a line is no JSON object; None if it is one."""
     try:
         _fields.decode(line)
     except msgspec.ValidationError:
-        return BadReason.NOT_AN_OBJECT, "not a JSON object"
+        return Problem(BadReason.NOT_AN_OBJECT, "not a JSON object")
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        return BadReason.NOT_JSON, f"not JSON: {error}"
+        return Problem(BadReason.NOT_JSON, f"not JSON: {error}")
     return None

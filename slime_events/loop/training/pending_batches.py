@@ -30,30 +30,28 @@ def build_batch(
             raise StorageError(
                 f"step {sealed.step} names sample {sample}, but the log holds no completed rollout of it"
             )
-        samples.append(_train_sample(trajectory, fetch, reward=reward, raw=raw))
+        mask = trajectory.loss_mask
+        samples.append(
+            TrainSample(
+                sample=trajectory.sample,
+                group=group_of(trajectory.sample),
+                rollout=trajectory.rollout or trajectory.sample,
+                tokens=np.concatenate([fetch(trajectory.prompt), trajectory.tokens]).astype(np.int32, copy=False),
+                response_length=trajectory.length,
+                loss_mask=np.ones(trajectory.length, np.int8) if mask is None else mask,
+                rollout_log_probs=trajectory.log_probs,
+                reward=reward,
+                raw_reward=raw,
+                oldest_version=trajectory.oldest,
+                newest_version=trajectory.newest,
+                truncated=trajectory.stop is StopReason.LENGTH,
+                reused=trajectory.reused,
+            )
+        )
     lines = [(s.sample, trajectories[s.sample].digest, s.reward) for s in samples]
     if batch_digest(sealed.step, lines) != sealed.digest:
         raise StorageError(f"step {sealed.step}: the log's samples and rewards do not have the digest that was sealed")
     return TrainBatch(step=sealed.step, samples=tuple(samples), temperature=temperature)
-
-
-def _train_sample(trajectory: Trajectory, fetch: Fetch, *, reward: float, raw: float) -> TrainSample:
-    mask = trajectory.loss_mask
-    return TrainSample(
-        sample=trajectory.sample,
-        group=group_of(trajectory.sample),
-        rollout=trajectory.rollout or trajectory.sample,
-        tokens=np.concatenate([fetch(trajectory.prompt), trajectory.tokens]).astype(np.int32, copy=False),
-        response_length=trajectory.length,
-        loss_mask=np.ones(trajectory.length, np.int8) if mask is None else mask,
-        rollout_log_probs=trajectory.log_probs,
-        reward=reward,
-        raw_reward=raw,
-        oldest_version=trajectory.oldest,
-        newest_version=trajectory.newest,
-        truncated=trajectory.stop is StopReason.LENGTH,
-        reused=trajectory.reused,
-    )
 
 
 class PendingBatches:

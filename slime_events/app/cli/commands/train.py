@@ -103,12 +103,12 @@ def run_to_end(
     # A taken name is refused before anything heavy starts.
     folder = folder or RunFolder.create(settings.run.runs_dir, settings.run.run)
     announce_recovery(how_to_resume(folder))
-    from slime_events.app.launch.run import launch
+    from slime_events.app.launch.run import Launch
     from slime_events.app.launch.view import make_view
 
     view = make_view(settings.run.plain, _waits_for(settings))
     try:
-        summary = launch(settings, view, resumes=resumes, folder=folder, branched=branched)
+        summary = Launch(settings, view, resumes=resumes, folder=folder, branched=branched).run_to_end()
     except KeyboardInterrupt:
         view.close()
         say(stopped(folder))
