@@ -50,7 +50,8 @@ def tree(chosen: str | None = None) -> argparse.ArgumentParser:
 
 
 def module_of(name: str) -> str:
-    """The module of a command, imported once it is chosen: its `run` takes the arguments and gives the exit code."""
+    """The module of a command, imported once it is chosen. Its `run`, a function or a coroutine, takes the arguments
+    and gives the exit code; it prints the answer and raises errors."""
     command = "learn" if name == RETRAIN_BRANCH else name
     return f"slime_events.app.cli.commands.{command.replace('-', '_')}"
 

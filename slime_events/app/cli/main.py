@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 failed, 2 a wrong question or something that is not there,
 
 import argparse
 import importlib
+import inspect
 import os
 import select
 import sys
@@ -31,7 +32,10 @@ def run_command(argv: Sequence[str], *, watch: bool = False) -> int:
         return 0
 
     def run() -> int:
-        return int(importlib.import_module(module_of(arguments.command)).run(arguments))
+        import asyncio  # the help needs none of it
+
+        code = importlib.import_module(module_of(arguments.command)).run(arguments)
+        return int(asyncio.run(code) if inspect.iscoroutine(code) else code)
 
     if watch and arguments.command in LAUNCHERS:
         from slime_events.app.cli.watched import watched

@@ -95,6 +95,11 @@ def fields(pairs: Iterable[tuple[str, object]], indent: str = "") -> str:
     return "\n".join(f"{indent}{name:<{width}}  {value.replace(chr(10), pad)}" for name, value in shown)
 
 
+def paragraphs(*parts: str) -> str:
+    """The parts that are not empty, with an empty line between them."""
+    return "\n\n".join(filter(None, parts))
+
+
 def cell_text(value: object) -> str:
     """A value as a person reads it; floats with four significant digits, None as a dash."""
     if value is None:
