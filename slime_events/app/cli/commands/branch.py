@@ -18,7 +18,7 @@ def run(arguments: argparse.Namespace) -> int:
     check_arguments(arguments)
     settings, branched = asyncio.run(_read_parent(arguments))
     folder = RunFolder.create(settings.run.runs_dir, settings.run.run)
-    return finish(settings, folder=folder, branched=branched, first=branched.version)
+    return finish(settings, folder=folder, branched=branched)
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
