@@ -52,12 +52,12 @@ def check_python(version: tuple[int, ...] = sys.version_info[:3]) -> Check:
     return Check("python", Outcome.FAIL, found, "make the environment with Python 3.11, 3.12 or 3.13")
 
 
-def check_package(name: str, mend: str, *, outcome: Outcome = Outcome.FAIL) -> Check:
-    """Whether a distribution is installed, and which version; `outcome` where it is not."""
+def check_package(name: str, mend: str) -> Check:
+    """Whether a distribution is installed, and which version."""
     try:
         return Check(name, Outcome.OK, metadata.version(name))
     except metadata.PackageNotFoundError:
-        return Check(name, outcome, "not installed", mend)
+        return Check(name, Outcome.FAIL, "not installed", mend)
 
 
 def check_import(name: str, program: str, mend: str, *, limit: float, extra: Mapping[str, str] | None = None) -> Check:
@@ -74,38 +74,39 @@ def check_import(name: str, program: str, mend: str, *, limit: float, extra: Map
     return Check(name, Outcome.OK, last) if done.returncode == 0 else Check(name, Outcome.FAIL, last, mend)
 
 
-def check_torch(limit: float = 60.0) -> Check:
-    """PyTorch, and the device that a run takes where it is not told."""
-    program = (
+IMPORTS = {
+    "torch": (
         "import torch; gpus = torch.cuda.device_count(); "
-        "print(torch.__version__, f'cuda, {gpus} x {torch.cuda.get_device_name(0)}' if gpus else 'cpu')"
-    )
-    return check_import("torch", program, TRAIN_MEND, limit=limit)
-
-
-def check_megatron(limit: float = 60.0) -> Check:
-    """Megatron-core, with the model that is trained."""
-    program = "import megatron.core as m; from megatron.core.models.gpt import GPTModel; print(m.__version__)"
-    return check_import("megatron-core", program, ENGINES_MEND, limit=limit)
-
-
-def check_ray(limit: float = 60.0) -> Check:
-    """Ray with Serve."""
-    return check_import("ray", "import ray, ray.serve; print(ray.__version__)", TRAIN_MEND, limit=limit)
-
-
-def check_sglang(limit: float = 120.0) -> Check:
-    """SGLang's engine; without a GPU over the placeholder packages, as a run does it."""
-    program = (
+        "print(torch.__version__, f'cuda, {gpus} x {torch.cuda.get_device_name(0)}' if gpus else 'cpu')",
+        TRAIN_MEND,
+        60.0,
+    ),
+    "megatron-core": (
+        "import megatron.core as m; from megatron.core.models.gpt import GPTModel; print(m.__version__)",
+        ENGINES_MEND,
+        60.0,
+    ),
+    "ray": ("import ray, ray.serve; print(ray.__version__)", TRAIN_MEND, 60.0),
+    "sglang": (
         "import torch; from sglang.srt.entrypoints.engine import Engine; from sglang.version import __version__; "
-        "print(__version__, 'cuda' if torch.cuda.is_available() else 'cpu')"
-    )
-    shims = _shims()
+        "print(__version__, 'cuda' if torch.cuda.is_available() else 'cpu')",
+        ENGINES_MEND,
+        120.0,
+    ),
+}
+"""Parts of a run that trains: a program that imports what is used of each and prints its version (of PyTorch with the
+device that a run takes where it is not told), what to do where it is not there, and a limit in seconds.
+"""
+
+
+def check_part(name: str) -> Check:
+    """Whether one of `IMPORTS` can be imported; SGLang, without a GPU, over the placeholder packages, as a run does."""
+    program, mend, limit = IMPORTS[name]
     extra = {}
-    if shims is not None and util.find_spec("sgl_kernel") is None:
+    if name == "sglang" and (shims := _shims()) is not None and util.find_spec("sgl_kernel") is None:
         path = os.pathsep.join(filter(None, (str(shims), os.environ.get("PYTHONPATH", ""))))
         extra = {"PYTHONPATH": path, "SGLANG_USE_CPU_ENGINE": "1"}
-    return check_import("sglang", program, ENGINES_MEND, limit=limit, extra=extra)
+    return check_import(name, program, mend, limit=limit, extra=extra)
 
 
 def check_reaches() -> Check:

@@ -28,6 +28,11 @@ def plain(value: Any, *, full: bool = False) -> Any:
     return value
 
 
+def picked(value: msgspec.Struct | None, *names: str) -> dict[str, Any]:
+    """Some fields as JSON values, each null where there is no value."""
+    return {name: None if value is None else plain(getattr(value, name)) for name in names}
+
+
 def plain_event(recorded: Recorded, *, full: bool = False) -> dict[str, Any]:
     """A recorded event with its envelope, as one JSON object."""
     envelope = recorded.envelope
