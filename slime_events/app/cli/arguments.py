@@ -35,17 +35,12 @@ def tree(chosen: str | None = None) -> argparse.ArgumentParser:
     commands = root.add_subparsers(
         title="commands", prog="slime-events", metavar="COMMAND", dest="command", parser_class=CommandParser
     )
-    for name, command in COMMANDS.items():
-        parser = commands.add_parser(name, help=command.summary, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, command in (*COMMANDS.items(), (RETRAIN_BRANCH, _RETRAIN_BRANCH)):
+        listed: dict[str, Any] = {"help": command.summary} if name in COMMANDS else {"prog": "slime-events retrain"}
+        parser = commands.add_parser(name, formatter_class=argparse.RawDescriptionHelpFormatter, **listed)
         parser.takes_flags = command.takes_flags
         if chosen in (None, name):
             command.declare(parser)
-    branch = commands.add_parser(
-        RETRAIN_BRANCH, prog="slime-events retrain", formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    branch.takes_flags = True
-    if chosen in (None, RETRAIN_BRANCH):
-        _learn(branch, "--branch")
     return root
 
 
@@ -375,5 +370,6 @@ COMMANDS: dict[str, Command] = {
     "produce": Command("send prompts from a file to a run that is on", _produce),
     "doctor": Command("check that everything a run needs is here, and how to fix what is not", _doctor),
 }
+_RETRAIN_BRANCH = Command("", functools.partial(_learn, naming="--branch"), True)
 RETRAIN_BRANCH = "retrain --branch"
 """`retrain` into a new run: it takes what `learn` takes. Not listed as a command of its own."""

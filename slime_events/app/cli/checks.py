@@ -278,17 +278,10 @@ def check_files(name: str, imports: Sequence[str], mend: str) -> Check:
     if missing := [package for package in imports if util.find_spec(package) is None]:
         return Check(name, Outcome.FAIL, f"{found.version}, and it imports {', '.join(missing)}: not installed", mend)
     files = found.files or []
-    torn = [file for file in files if file.size is not None and _length(file) != file.size]
+    paths = [(file, Path(str(file.locate()))) for file in files if file.size is not None]
+    torn = [file for file, path in paths if not path.is_file() or path.stat().st_size != file.size]
     if torn or not files:
         what = f"{len(torn)} of {len(files)} files are not as they were installed" if files else "without its files"
         first = f", the first is {torn[0]}" if torn else ""
         return Check(name, Outcome.FAIL, f"{found.version}, {what}{first}", mend)
     return Check(name, Outcome.OK, f"{found.version}, {len(files):,} files whole")
-
-
-def _length(file: metadata.PackagePath) -> int:
-    """In bytes; -1 for one that is not there."""
-    try:
-        return int(file.locate().stat().st_size)  # type: ignore[attr-defined]
-    except OSError:
-        return -1

@@ -89,18 +89,13 @@ def _reported(run: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError as error:
-        if not _reader_has_gone():
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        if not poll.poll(0):  # what is printed to is not closed
             return _error(f"a connection broke unexpectedly: {error}", 1)
         # The reader has closed the pipe (`| head`). Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-
-
-def _reader_has_gone() -> bool:
-    """Whether the pipe that is printed to is closed."""
-    poll = select.poll()
-    poll.register(sys.stdout.fileno(), 0)
-    return bool(poll.poll(0))
 
 
 def _error(message: str, code: int) -> int:

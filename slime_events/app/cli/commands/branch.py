@@ -6,7 +6,7 @@ import asyncio
 from schemas.errors import InvalidValue
 from schemas.runs import Branched
 from slime_events.analysis.model.branch_point import read_point, with_draws
-from slime_events.app.cli.commands.train import finish, resolve
+from slime_events.app.cli.commands.train import finish, resolve, run_to_end
 from slime_events.app.launch.branch_settings import branch_settings, check_branch
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_folder import RUNS_DIR, RunFolder
@@ -18,7 +18,7 @@ def run(arguments: argparse.Namespace) -> int:
     check_arguments(arguments)
     settings, branched = asyncio.run(_read_parent(arguments))
     folder = RunFolder.create(settings.run.runs_dir, settings.run.run)
-    return finish(settings, folder=folder, branched=branched)
+    return finish(run_to_end(settings, folder=folder, branched=branched), folder, branched.version)
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:

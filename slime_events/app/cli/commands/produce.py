@@ -54,21 +54,15 @@ def read_lines(file: TextIO, name: str, *, key_field: str | None = None) -> Iter
 
     A prompt's key is its field `key_field` (`key` where none is named), or the sha256 of its line.
     """
-    lines = enumerate(file, 1)
-    first = next(((number, line) for number, line in lines if line.strip()), None)
-    if first is None:
-        return
-    if first[1].lstrip()[:1] == "[" or first[1].strip() == "{":
-        yield from _whole(first[1] + file.read(), name, key_field)
-        return
-    for number, line in itertools.chain([first], lines):
-        if line.strip():
+    lines = ((number, line) for number, line in enumerate(file, 1) if line.strip())
+    head = list(itertools.islice(lines, 1))
+    first = "".join(line for _, line in head)
+    if first.lstrip()[:1] != "[" and first.strip() != "{":
+        for number, line in itertools.chain(head, lines):
             yield _line(line.strip().encode(), f"{name}:{number}", key_field)
-
-
-def _whole(text: str, name: str, key_field: str | None) -> Iterator[Line | BadLine]:
+        return
     try:
-        items = msgspec.json.decode(text, type=list[msgspec.Raw] | dict[str, Any])
+        items = msgspec.json.decode(first + file.read(), type=list[msgspec.Raw] | dict[str, Any])
     except msgspec.DecodeError as error:
         yield BadLine(name, "", f"not JSON: {error}")
         return

@@ -146,18 +146,15 @@ def _write_json(reader: pa.RecordBatchReader, sink: BinaryIO, json_columns: set[
 
 def _write_csv(reader: pa.RecordBatchReader, sink: BinaryIO) -> None:
     """With a head; lists, maps and structs as JSON text."""
-    nested = [pa.types.is_nested(one) for one in reader.schema.types]
-    fields = [pa.field(one.name, pa.string()) if deep else one for one, deep in zip(reader.schema, nested, strict=True)]
+    schema = pa.schema([(one.name, pa.string()) if pa.types.is_nested(one.type) else one for one in reader.schema])
     as_json = functools.partial(json.dumps, default=str, ensure_ascii=False)
-    with pyarrow.csv.CSVWriter(sink, pa.schema(fields)) as writer:
+    with pyarrow.csv.CSVWriter(sink, schema) as writer:
         for batch in reader:
-            columns = [
-                pa.array([None if value is None else as_json(value) for value in plain], pa.string())
-                if deep
-                else column
-                for column, plain, deep in zip(batch.columns, _columns(batch), nested, strict=True)
-            ]
-            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields)))
+            columns = batch.columns
+            for number, values in enumerate(_columns(batch)):
+                if pa.types.is_nested(columns[number].type):
+                    columns[number] = pa.array([None if one is None else as_json(one) for one in values], pa.string())
+            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
 
 
 def _columns(batch: pa.RecordBatch) -> list[list[Any]]:

@@ -9,7 +9,7 @@ from schemas.errors import InvalidValue, RunHasEnded, RunIsOn
 from slime_events.algorithms.train_arguments import parse_train
 from slime_events.analysis.model.progress import Progress
 from slime_events.app.cli.commands.learn import continue_learner
-from slime_events.app.cli.commands.train import finish, resolve, say
+from slime_events.app.cli.commands.train import finish, resolve, run_to_end, say
 from slime_events.app.launch.log_server import LogServer
 from slime_events.app.launch.run_lock import holding, is_held
 from slime_events.app.launch.run_record import RunRecord, changes, check_changes, read_run_record
@@ -53,7 +53,7 @@ def _continue(folder: RunFolder, flags: Sequence[str]) -> int:
         say(f"run {folder.run} has finished all its {record.steps} steps: nothing to do (--num-rollout N for more)")
         return 0
     say(f"run {folder.run} continues after {record.steps} of {steps} steps (resumption {record.incarnation})")
-    return finish(settings, resumes=record, folder=folder)
+    return finish(run_to_end(settings, resumes=record, folder=folder), folder, record.first)
 
 
 async def _read_record(folder: RunFolder) -> RunRecord:

@@ -12,7 +12,7 @@ from slime_events.analysis.timetravel.moment import Moment
 from slime_events.analysis.timetravel.timeline import Timeline
 from slime_events.analysis.timetravel.view import difference, facts_of, look_ahead
 from slime_events.app.cli.render.event_line import event_line, figures_text
-from slime_events.app.cli.render.text import clock, duration, fields, moment, paragraphs, shorten, table
+from slime_events.app.cli.render.text import clock, duration, fields, moment, paragraphs, shorten, table, versions_range
 from slime_events.app.launch.run_status import RunStatus, read_status
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.core.state.run import RunPhase
@@ -43,7 +43,10 @@ async def moment_facts(
     facts = facts_of(there, timeline.end, await look_ahead(opened.log, there))
     facts |= await _without_launcher(opened, there, timeline.end)
     if diff is None:
-        return facts, at_text(facts, event_line(there.last) if there.last else "")
+        event = event_line(there.last) if there.last else ""
+        decisions = decisions_text(facts["decisions"][-LAST_DECISIONS:])
+        parts = (_head(facts, event), _engines(facts), _rollouts(facts), _groups(facts["groups"]), decisions)
+        return facts, paragraphs(*parts)
     other = await timeline.seek(parse_position(diff))
     other_facts = facts_of(other, timeline.end) | await _without_launcher(opened, other, timeline.end)
     facts = difference(facts, other_facts)
@@ -64,12 +67,6 @@ async def _without_launcher(opened: OpenedRun, moment: Moment, end: int) -> dict
 
 def _announce_index(events: int) -> None:
     sys.stderr.write(f"reading {events:,} events once, so that every position can be entered at once\n")
-
-
-def at_text(facts: dict[str, Any], event: str) -> str:
-    """`facts_of` a moment. event: the line of the event there."""
-    decisions = decisions_text(facts["decisions"][-LAST_DECISIONS:])
-    return paragraphs(_head(facts, event), _engines(facts), _rollouts(facts), _groups(facts["groups"]), decisions)
 
 
 def _head(facts: dict[str, Any], event: str) -> str:
@@ -137,9 +134,7 @@ def _doing(rollout: dict[str, Any]) -> str:
 def _weights(rollout: dict[str, Any]) -> str:
     if rollout["oldest"] is None:
         return f"none yet, v{rollout['min_version']} or newer"
-    if rollout["oldest"] == rollout["newest"]:
-        return f"v{rollout['newest']}"
-    return f"v{rollout['oldest']} to v{rollout['newest']}"
+    return versions_range(rollout["oldest"], rollout["newest"])
 
 
 def _groups(groups: list[dict[str, Any]]) -> str:
@@ -177,7 +172,8 @@ def _more(left: int, what: str = "", indent: str = "") -> str:
 
 def diff_text(facts: dict[str, Any]) -> str:
     """`difference` of two moments."""
-    groups, rejections = facts["groups"], facts["rejections"]
+    groups = facts["groups"]
+    counts = facts["counts"] | {f"rejected for {cause}": added for cause, added in facts["rejections"].items()}
     head = fields([
         ("run", facts["run"]),
         ("from", _position_text(facts["from"])),
@@ -188,9 +184,7 @@ def diff_text(facts: dict[str, Any]) -> str:
         head,
         _section("changed", facts["changed"] | facts["backpressure"] | facts["cursors"], _was_is),
         _section("engines", facts["engines"], _was_is),
-        _section(
-            "counts", facts["counts"] | {f"rejected for {cause}": n for cause, n in rejections.items()}, "{:+,}".format
-        ),
+        _section("counts", counts, "{:+,}".format),
         _section("groups that came", groups["came"], str),
         _section("groups that went", groups["went"], str),
         _section("groups that moved", groups["moved"], lambda pair: " -> ".join(map(_phase_text, pair))),
@@ -216,12 +210,9 @@ def _phase_text(group: dict[str, Any]) -> str:
 
 
 def _decisions(facts: dict[str, Any]) -> str:
-    decisions = facts["decisions"]
-    if not decisions:
-        return ""
-    lines = [decisions_text(decisions[-LAST_DECISIONS:])]
-    if len(decisions) > LAST_DECISIONS:
-        lines.append(f"{len(decisions) - LAST_DECISIONS} more before these (--json has them)")
-    if facts["verdicts_left_out"]:
-        lines.append(f"{facts['verdicts_left_out']} older verdicts are not kept here")
-    return "\n".join(lines)
+    shown, left = decisions_text(facts["decisions"][-LAST_DECISIONS:]), len(facts["decisions"]) - LAST_DECISIONS
+    if shown and left > 0:
+        shown += f"\n{left} more before these (--json has them)"
+    if shown and facts["verdicts_left_out"]:
+        shown += f"\n{facts['verdicts_left_out']} older verdicts are not kept here"
+    return shown

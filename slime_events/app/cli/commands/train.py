@@ -29,23 +29,16 @@ INTERRUPTED = 130
 
 def run(arguments: argparse.Namespace) -> int:
     """Train. 130 where it was stopped before its last step."""
-    return finish(resolve(parse_train(arguments.flags)))
+    settings = resolve(parse_train(arguments.flags))
+    return finish(run_to_end(settings), RunFolder(settings.run.runs_dir, settings.run.run))
 
 
-def finish(
-    settings: TrainSettings,
-    *,
-    resumes: RunRecord | None = None,
-    folder: RunFolder | None = None,
-    branched: Branched | None = None,
-) -> int:
-    """`run_to_end`, then what was reached and where it lies; the exit code."""
-    summary = run_to_end(settings, resumes=resumes, folder=folder, branched=branched)
+def finish(summary: dict[str, Any] | None, folder: RunFolder, first: int = 0) -> int:
+    """Say what was reached and where it lies; the exit code. summary: of `run_to_end`. first: the run's first step."""
     if summary is None:
         return INTERRUPTED
     say(reached(summary))
-    first = resumes.first if resumes else branched.version if branched else 0
-    say(where(folder or RunFolder(settings.run.runs_dir, settings.run.run), first))
+    say(where(folder, first))
     return 0
 
 

@@ -4,9 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from schemas.batches import BatchSealed
-from schemas.groups import GroupAccepted
-from schemas.prompts import PromptSubmitted
-from schemas.rollouts import RolloutCompleted, RolloutRequested, WeightSpan
+from schemas.rollouts import WeightSpan
 from schemas.steps import StepCommitted
 from schemas.turns import TurnBegun, TurnRecorded
 from slime_events.app.cli.render.text import clock, shorten
@@ -38,23 +36,6 @@ def _quoted(text: str) -> str:
     return f'"{shorten(text, TEXT_WIDTH)}"'
 
 
-def _prompt_submitted(e: PromptSubmitted) -> str:
-    key = f" key {e.source.key}" if e.source.key else ""
-    return f"{e.dataset}{key} {e.tokens.n} tokens {_quoted(e.text)}"
-
-
-def _requested(e: RolloutRequested) -> str:
-    return f"attempt {e.attempt} from v{e.min_version} at most {e.sampling.max_new_tokens} tokens"
-
-
-def _completed(e: RolloutCompleted) -> str:
-    return f"{e.length} tokens {e.stop} {spans_text(e.spans)} {e.timings.generating:.2f} s {_quoted(e.text)}"
-
-
-def _accepted(e: GroupAccepted) -> str:
-    return f"by {e.filter} {figures_text(e.figures)}" + (f" ({e.reason})" if e.reason else "")
-
-
 def _turn(e: TurnBegun | TurnRecorded) -> str:
     if e.call is not None:
         return f"calls {e.call.name}"
@@ -81,18 +62,24 @@ _FIGURES: dict[str, Callable[[Any], str]] = {
     "run.resumed": lambda e: f"incarnation {e.incarnation}, slime-events {e.code_version}",
     "run.finished": lambda e: f"{e.reason} after {e.steps} steps, {e.events} events, state {e.state_digest[:12]}",
     "run.failed": lambda e: f"{e.role}: {e.reason}",
-    "prompt.submitted": _prompt_submitted,
+    "prompt.submitted": lambda e: (
+        f"{e.dataset}{f' key {e.source.key}' if e.source.key else ''} {e.tokens.n} tokens {_quoted(e.text)}"
+    ),
     "prompt.rejected": lambda e: f"{e.source.path}:{e.source.line} {e.reason}",
-    "rollout.requested": _requested,
+    "rollout.requested": lambda e: (
+        f"attempt {e.attempt} from v{e.min_version} at most {e.sampling.max_new_tokens} tokens"
+    ),
     "rollout.progressed": lambda e: f"tokens {e.start} to {e.start + e.tokens.n} {spans_text(e.spans)} on {e.engine}",
-    "rollout.completed": _completed,
+    "rollout.completed": lambda e: (
+        f"{e.length} tokens {e.stop} {spans_text(e.spans)} {e.timings.generating:.2f} s {_quoted(e.text)}"
+    ),
     "rollout.suspended": lambda e: f"{e.reason} with {e.length} tokens",
     "turn.begun": lambda e: f"turn {e.index} {_turn(e)} on {e.engine}",
     "turn.recorded": lambda e: f"turn {e.index} {_turn(e)} in {e.seconds:.2f} s",
     "rollout.failed": lambda e: f"attempt {e.attempt} {e.kind}: {e.message}",
     "reward.assigned": lambda e: f"{e.value:.4g} by {e.grader} in {e.seconds * 1e3:.1f} ms",
     "reward.failed": lambda e: f"{e.kind} by {e.grader}: {e.message}",
-    "group.accepted": _accepted,
+    "group.accepted": lambda e: f"by {e.filter} {figures_text(e.figures)}" + (f" ({e.reason})" if e.reason else ""),
     "group.rejected": lambda e: f"{e.cause} by {e.filter}: {e.reason} {figures_text(e.figures)}".rstrip(),
     "batch.sealed": _sealed,
     "step.claimed": lambda e: f"by {e.trainer}",

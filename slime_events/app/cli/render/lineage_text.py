@@ -7,7 +7,7 @@ from slime_events.analysis.lineage.lineage import Advantage, Decision, Group, Ki
 from slime_events.analysis.lineage.picture import file_of, source_of
 from slime_events.analysis.model.ancestry import VersionRange
 from slime_events.app.cli.render.event_line import figures_text, spans_text
-from slime_events.app.cli.render.text import block, clock, fields, moment, paragraphs, shorten, table
+from slime_events.app.cli.render.text import block, clock, fields, moment, paragraphs, shorten, table, versions_range
 
 FEW_REWARDS = 16
 DIGEST = 12
@@ -173,10 +173,8 @@ def _versions(ranges: Iterable[VersionRange]) -> str | None:
 
 def _range(versions: Iterable[int], of_run: str) -> str | None:
     """`v3 to v5 of demo`, of the oldest and the newest of the versions; None for none."""
-    ordered = sorted(set(versions))
-    if not ordered:
-        return None
-    return (f"v{ordered[0]}" if len(ordered) == 1 else f"v{ordered[0]} to v{ordered[-1]}") + of_run
+    known = set(versions)
+    return versions_range(min(known), max(known)) + of_run if known else None
 
 
 def _owner(answer: Lineage, samples: Iterable[Sample]) -> str:

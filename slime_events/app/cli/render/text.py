@@ -16,7 +16,7 @@ BARS = "▁▂▃▄▅▆▇█"
 def table(head: Sequence[str], rows: Iterable[Sequence[object]], indent: str = "") -> str:
     """Columns as wide as they need to be; numbers are right-aligned. An empty table is its head."""
     cells = [[cell_text(cell) for cell in row] for row in rows]
-    right = [bool(cells) and all(_is_number(row[i]) for row in cells) for i in range(len(head))]
+    right = [bool(cells) and not any(row[i].strip("-+.0123456789e%") for row in cells) for i in range(len(head))]
     return columns_text(head, cells, right, indent, width=terminal_width())
 
 
@@ -127,6 +127,11 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
 
 
+def versions_range(oldest: int, newest: int) -> str:
+    """`v20`, or `v20 to v21`."""
+    return f"v{oldest}" if oldest == newest else f"v{oldest} to v{newest}"
+
+
 def versions_text(facts: Mapping[str, Any]) -> str:
     """`v20`, or `v20..v21`: the weights that made the answers of an evaluation."""
     oldest, newest = facts["oldest_version"], facts["newest_version"]
@@ -159,7 +164,3 @@ def block(text: str, indent: str = "    ") -> str:
 def json_text(facts: object) -> str:
     """What a command prints under --json, its line end included."""
     return msgspec.json.format(msgspec.json.encode(facts), indent=2).decode() + "\n"
-
-
-def _is_number(cell: str) -> bool:
-    return cell.strip("-+.0123456789e%") == "" or cell == "-"
