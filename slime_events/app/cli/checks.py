@@ -201,9 +201,9 @@ def check_disk(folder: Path) -> Check:
 
 def check_memory(available: int | None = None) -> Check:
     """Memory that a run could take, in bytes."""
-    if available is None:
-        available = _available_memory()
-    if available is None:
+    try:
+        available = _available_memory() if available is None else available
+    except ImportError:
         return Check("memory", Outcome.WARN, "unknown", "pip install psutil")
     found = f"{available / GIB:.1f} GiB available, {len(os.sched_getaffinity(0))} cores"
     if available < MEMORY_ENOUGH:
@@ -212,12 +212,10 @@ def check_memory(available: int | None = None) -> Check:
     return Check("memory", Outcome.OK, found)
 
 
-def _available_memory() -> int | None:
+def _available_memory() -> int:
     """What the machine has left, or what the control group leaves of it where that is less."""
-    try:
-        import psutil  # type: ignore[import-untyped, unused-ignore]
-    except ImportError:
-        return None
+    import psutil  # type: ignore[import-untyped, unused-ignore]
+
     available = int(psutil.virtual_memory().available)
     group = Path("/sys/fs/cgroup")
     try:

@@ -10,7 +10,6 @@ import tempfile
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -48,10 +47,14 @@ def run(arguments: argparse.Namespace) -> int:
         raise
     if summary is None:
         return INTERRUPTED
+    known = {name: value for name, value in summary.items() if value is not None}
+    known |= {f"response_tokens_{end}": known[f"length_{end}"] for end in ("first", "last") if f"length_{end}" in known}
+    task = TASKS[arguments.model] if is_stock(settings, arguments.model) else None
+    known |= {"task": task, "sample": last_sample(summary["steps"], settings)}
     # As typed in this shell: by name if it is on the PATH, else the file that was run (`make demo`).
     command = "slime-events" if shutil.which("slime-events") else os.path.relpath(sys.argv[0])
     say("")
-    print(closing_words(_facts(summary, settings, arguments.model), command))
+    print(closing_words(known, command))
     return 0
 
 
@@ -161,16 +164,6 @@ def _is_demo(folder: RunFolder) -> bool:
         return False
     prompts = str(settings.get("data", {}).get("prompt_data", ""))
     return Path(prompts).parent == folder.path / DATA
-
-
-def _facts(summary: dict[str, Any], settings: TrainSettings, model: str) -> dict[str, Any]:
-    """What the closing words are made from: the summary, without what is not known, and a sample worth a look."""
-    known = {name: value for name, value in summary.items() if value is not None}
-    lengths = {
-        f"response_tokens_{end}": known[f"length_{end}"] for end in ("first", "last") if f"length_{end}" in known
-    }
-    task = TASKS[model] if is_stock(settings, model) else None
-    return known | lengths | {"task": task, "sample": last_sample(summary["steps"], settings)}
 
 
 def is_stock(settings: TrainSettings, model: str) -> bool:

@@ -4,6 +4,8 @@ archive.
 """
 
 import argparse
+import contextlib
+import io
 import sys
 from collections.abc import Callable
 
@@ -13,7 +15,6 @@ from slime_events.analysis.lineage.picture import html, svg
 from slime_events.analysis.lineage.resolve import NEWEST, lineage, to_json
 from slime_events.app.cli.files import new_file
 from slime_events.app.cli.render.lineage_text import lineage_text
-from slime_events.app.cli.render.text import plain_tables
 from slime_events.core.run.run_reader import open_run
 
 FORMATS: dict[str, Callable[[Lineage], str]] = {
@@ -30,13 +31,16 @@ async def run(arguments: argparse.Namespace) -> int:
     shape = arguments.format or (suffix if suffix in FORMATS else "text")
     async with open_run(arguments.run, arguments.runs_dir) as opened:
         answer = await lineage(opened, _asked(arguments))
-    with plain_tables(out is not None or shape != "text"):
-        shown = FORMATS[shape](answer)
+    is_shown = out is None and shape == "text"
+    with (
+        contextlib.nullcontext() if is_shown else contextlib.redirect_stdout(io.StringIO())
+    ):  # else no terminal's tables
+        text = FORMATS[shape](answer)
     if out is None:
-        sys.stdout.write(shown if shown.endswith("\n") else shown + "\n")
+        sys.stdout.write(text if text.endswith("\n") else text + "\n")
         return 0
     with new_file(out) as file:
-        file.write(shown.encode())
+        file.write(text.encode())
     print(f"{out}: {len(answer.steps)} steps, {len(answer.samples)} samples")
     return 0
 

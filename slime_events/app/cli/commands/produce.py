@@ -194,7 +194,12 @@ async def run(arguments: argparse.Namespace) -> int:
 
 async def send_file(arguments: argparse.Namespace, file: TextIO) -> int:
     """Print the group of each line that was taken, and on standard error why another was not."""
-    url, run = _address(arguments)
+    url, run = arguments.nats_url, arguments.run
+    if not url:  # with it no run folder is needed here
+        folder = find_run(arguments.run, arguments.runs_dir)
+        url, run = live_url(folder), folder.log_name()
+        if url is None:
+            raise LogUnavailable(f"run {folder.run} is not on: prompts are taken while it runs")
     try:
         nodes = url.split(",")
         client = await nats.connect(nodes, connect_timeout=5, allow_reconnect=False, name="slime-events-produce")
@@ -216,14 +221,3 @@ async def send_file(arguments: argparse.Namespace, file: TextIO) -> int:
         await client.close()
     sys.stderr.write(f"{taken} accepted, {refused} refused\n")
     return int(refused > 0)
-
-
-def _address(arguments: argparse.Namespace) -> tuple[str, str]:
-    """NATS URL and run. With --nats-url no run folder is needed here."""
-    if arguments.nats_url:
-        return arguments.nats_url, arguments.run
-    folder = find_run(arguments.run, arguments.runs_dir)
-    url = live_url(folder)
-    if url is None:
-        raise LogUnavailable(f"run {folder.run} is not on: prompts are taken while it runs")
-    return url, folder.log_name()

@@ -32,7 +32,10 @@ async def run(arguments: argparse.Namespace) -> int:
         sys.stdout.write(json_text(report.json_values() | {"seconds": seconds}))
     else:
         print(f"{report_text(report, arguments.most, every=arguments.all)}\n")
-        print(f"{verdict(report)} ({report.events:,} events in {seconds:.1f} s)")
+        verdict = f"No decision would differ: all {report.compared:,} are the same again"
+        if report.differences:
+            verdict = f"{report.differences[0].position}: the first position at which a decision would differ"
+        print(f"{verdict} ({report.events:,} events in {seconds:.1f} s)")
     return 0 if report.is_equal else 1
 
 
@@ -40,19 +43,11 @@ def report_text(report: ReplayReport, most: int, *, every: bool) -> str:
     """The decisions by type, then the first difference with its inputs, and with `every` all of them in short."""
     kinds = [(name, f"{count:,}") for name, count in sorted(report.decisions.items())]
     parts = [fields([("run", report.run), *kinds, ("prompts", report.prompts)])]
-    if report.differences:
-        parts.append(difference_text(report.differences[0]))
+    parts += map(difference_text, report.differences[:1])
     if every and report.differences:
         parts.append(table(("differences", "what"), [(count, kind) for kind, count in report.kinds().items()]))
         parts.append(_verdicts(report, most))
     return paragraphs(*parts)
-
-
-def verdict(report: ReplayReport) -> str:
-    """The last line."""
-    if report.is_equal:
-        return f"No decision would differ: all {report.compared:,} are the same again"
-    return f"{report.differences[0].position}: the first position at which a decision would differ"
 
 
 def difference_text(one: Difference) -> str:
@@ -100,10 +95,7 @@ def _group(group: dict[str, Any]) -> str:
 
 
 def _verdicts(report: ReplayReport, most: int) -> str:
-    verdicts = report.verdicts
-    if not verdicts:
-        return ""
-    shown = verdicts[:most] if most else verdicts
+    verdicts, shown = report.verdicts, report.verdicts[: most or None]
     rows = [
         (one.position, getattr(one.recorded, "group", ""), type_of(one.recorded), type_of(one.decided),
          shorten(getattr(one.decided, "reason", "") or "", WIDTH // 2))
@@ -111,4 +103,4 @@ def _verdicts(report: ReplayReport, most: int) -> str:
         if one.decided is not None
     ]  # fmt: skip
     more = f"\n... and {len(verdicts) - len(shown):,} more (--most 0 for all)" if len(verdicts) > len(shown) else ""
-    return table(("position", "group", "recorded", "now", "reason"), rows) + more
+    return table(("position", "group", "recorded", "now", "reason"), rows) + more if verdicts else ""

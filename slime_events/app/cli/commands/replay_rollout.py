@@ -69,13 +69,13 @@ def token_decoder(folder: Path) -> Decode:
 def comparison_text(comparison: Comparison, engine: dict[str, Any]) -> str:
     """The verdict, the first difference, and each span. engine: device, deterministic, seconds."""
     how = "deterministic" if engine["deterministic"] else "not deterministic: another batch may give other tokens"
-    seconds, other = engine["seconds"], comparison.divergence
-    same = (
-        f"the same up to {other.position}" if other else f"all {sum(span.same for span in comparison.spans)} the same"
-    )
-    why = (
-        f"other tokens from {other.position} on" if other else f"log-probs differ by more than {comparison.tolerance:g}"
-    )
+    seconds, divergence = engine["seconds"], ""
+    same = f"all {sum(span.same for span in comparison.spans)} the same"
+    why = f"log-probs differ by more than {comparison.tolerance:g}"
+    if other := comparison.divergence:
+        same, why = f"the same up to {other.position}", f"other tokens from {other.position} on"
+        lines = [_line("recorded", other.recorded), _line("replayed", other.replayed)]
+        divergence = table(("at", "token", "text", "log-prob"), lines)
     head = fields([
         ("sample", f"{comparison.sample} of run {comparison.run}, {comparison.tokens} tokens"),
         ("engine", f"SGLang on {engine['device']}, {how}; {duration(seconds['start'])} to start, "
@@ -90,10 +90,7 @@ def comparison_text(comparison: Comparison, engine: dict[str, Any]) -> str:
         for s in comparison.spans
     ]
     spans = table(("tokens", "version", "equal", "largest difference", "at", "on average"), rows)
-    tokens = [_line("recorded", other.recorded), _line("replayed", other.replayed)] if other else []
-    return paragraphs(
-        head, spans, table(("at", "token", "text", "log-prob"), tokens) if other else "", *comparison.notes
-    )
+    return paragraphs(head, spans, divergence, *comparison.notes)
 
 
 def _line(name: str, token: Token) -> tuple[object, ...]:

@@ -49,7 +49,9 @@ async def run(arguments: argparse.Namespace) -> int:
           f"in {folder.path}")  # fmt: skip
     for sentence in missing:
         print(f"  {sentence}")
-    print(f"next: slime-events resume {_arguments(arguments, settings)}")
+    own_dir = "" if arguments.runs_dir == RUNS_DIR else f" --runs-dir {arguments.runs_dir}"
+    own_url = f" --nats-url {arguments.nats_url}" if arguments.nats_url not in (None, "", settings.run.nats_url) else ""
+    print(f"next: slime-events resume {arguments.run}{own_dir}{own_url}")
     return 0
 
 
@@ -108,12 +110,3 @@ async def _missing(log: EventLog, settings: TrainSettings, folder: RunFolder) ->
 def _progress(position: int, last: int) -> None:
     if sys.stderr.isatty():
         sys.stderr.write(f"\rposition {position:,} of {last:,}" + ("\n" if position == last else ""))
-
-
-def _arguments(arguments: argparse.Namespace, settings: TrainSettings) -> str:
-    words = [arguments.run]
-    if arguments.runs_dir != RUNS_DIR:
-        words += ["--runs-dir", arguments.runs_dir]
-    if arguments.nats_url and arguments.nats_url != settings.run.nats_url:
-        words += ["--nats-url", arguments.nats_url]
-    return " ".join(words)

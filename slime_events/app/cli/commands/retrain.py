@@ -1,6 +1,7 @@
 """`slime-events retrain`: trains steps of a run again from its log, and compares them with what was committed."""
 
 import argparse
+import functools
 import sys
 import tempfile
 import time
@@ -28,16 +29,13 @@ async def run(arguments: argparse.Namespace) -> int:
         if not arguments.json:
             print(step_text(step), flush=True)
 
-    def note(text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
-
-    save = None if arguments.out is None else Save(arguments.save_version, arguments.out, arguments.checkpoint)
+    note = functools.partial(print, file=sys.stderr, flush=True)
     wanted = Wanted(
         steps=arguments.steps,
         from_base=arguments.from_base,
         tensor=arguments.tensor_model_parallel_size,
         ranks=arguments.actor_num_gpus_per_node,
-        save=save,
+        save=None if arguments.out is None else Save(arguments.save_version, arguments.out, arguments.checkpoint),
     )
     async with open_run(arguments.run, arguments.runs_dir) as opened:
         with tempfile.TemporaryDirectory(prefix="slime-events-retrain-") as scratch:

@@ -10,7 +10,6 @@ from slime_events.analysis.model.rejections import Reason, reason_of
 from slime_events.app.cli.render.json_values import plain
 from slime_events.app.cli.render.text import (
     block,
-    cell_text,
     duration,
     fields,
     moment,
@@ -77,8 +76,13 @@ def _rejections(run: Run) -> list[dict[str, Any]]:
 
 def run_text(facts: dict[str, Any], folder: RunFolder | None = None) -> str:
     """`run_facts` for a terminal."""
+    rows = [
+        (e["dataset"], e["version"], f"{e['mean']:.3f}", e["samples"], e["failed"], versions_text(e))
+        for e in facts["evals"]
+    ]
+    evals = table(("eval", "version", "mean", "samples", "failed", "answers by"), rows) if rows else ""
     files = _files(folder) if folder else ""
-    return paragraphs(_head(facts), _steps(facts), _evals(facts), _refused(facts), _engines(facts), files)
+    return paragraphs(_head(facts), _steps(facts), evals, _refused(facts), _engines(facts), files)
 
 
 def _head(facts: dict[str, Any]) -> str:
@@ -123,19 +127,11 @@ def _steps(facts: dict[str, Any]) -> str:
     rows = [
         (line["step"], line["version"], f"{line['reward']:.3f}", f"{line['accepted_share']:.0%}",
          f"{line['mean_length']:.1f}", f"{line['tokens_per_s']:.0f}", line["staleness"], f"{line['seconds']:.2f}",
-         f"{line['idle']:.0%}", cell_text(line["metrics"].get("loss")))
+         f"{line['idle']:.0%}", line["metrics"].get("loss"))
         for line in facts["steps"][-LAST_STEPS:]
     ]  # fmt: skip
     head = ("step", "version", "reward", "accepted", "length", "tok/s", "staleness", "seconds", "idle", "loss")
     return table(head, rows) if rows else ""
-
-
-def _evals(facts: dict[str, Any]) -> str:
-    rows = [
-        (e["dataset"], e["version"], f"{e['mean']:.3f}", e["samples"], e["failed"], versions_text(e))
-        for e in facts["evals"]
-    ]
-    return table(("eval", "version", "mean", "samples", "failed", "answers by"), rows) if rows else ""
 
 
 def _refused(facts: dict[str, Any]) -> str:

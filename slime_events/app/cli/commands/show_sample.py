@@ -169,9 +169,7 @@ def sample_text(facts: dict[str, Any], tokens: int = TOKENS) -> str:
 
 def _head(facts: dict[str, Any]) -> str:
     timings, first = facts["timings"], facts["requests"][0] if facts["requests"] else None
-    sampling = (
-        [f"{name} {value}" for name, value in first["sampling"].items() if value not in ([], False)] if first else []
-    )
+    sampling = [f"{k} {v}" for k, v in first["sampling"].items() if v not in ([], False)] if first else []
     return fields([
         ("sample", facts["sample"]),
         ("group", facts["group"]),
@@ -224,9 +222,8 @@ def _origin(origin: dict[str, Any] | None, source: str) -> str | None:
     if origin is None:
         return None
     versions = ", ".join(f"v{version}" for version in dict.fromkeys(span["version"] for span in origin["spans"]))
-    return (
-        f"{origin['sample']} of run {origin['run']}, made by its {versions}\nposition {origin['position']} of {source}"
-    )
+    made_by = f"{origin['sample']} of run {origin['run']}, made by its {versions}"
+    return f"{made_by}\nposition {origin['position']} of {source}"
 
 
 def _reward(reward: dict[str, Any]) -> str:

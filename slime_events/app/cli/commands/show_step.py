@@ -69,13 +69,11 @@ def version_facts(run: Run, version: Version) -> dict[str, Any]:
 def step_text(facts: dict[str, Any]) -> str:
     """`step_facts` for a terminal."""
     done = facts["committed"] or {}
-    trained = (
-        f"v{done['parent_version']} -> v{done['version']} at {clock(facts['committed_at'])}" if done else "not yet"
-    )
     head = fields([
         ("step", facts["step"]),
         ("sealed", f"{clock(facts['sealed_at'])}, oldest weights v{facts['oldest_version']}"),
-        ("trained", trained),
+        ("trained", f"v{done['parent_version']} -> v{done['version']} at {clock(facts['committed_at'])}"
+                    if done else "not yet"),
         ("size", f"{len(facts['groups'])} groups, {len(facts['samples'])} samples"),
         ("tokens", done.get("tokens")),
         ("batch", facts["batch_digest"]),

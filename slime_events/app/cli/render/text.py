@@ -1,10 +1,9 @@
 """Text for people: tables, fields, times. On a terminal `rich` lays tables out; elsewhere they are plain and whole."""
 
-import contextlib
 import datetime
 import itertools
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -20,23 +19,9 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]], indent: str = "
     return columns_text(head, cells, right, indent, width=terminal_width())
 
 
-_is_plain = False
-
-
-@contextlib.contextmanager
-def plain_tables(plain: bool = True) -> Iterator[None]:
-    """Tables inside are as for a file, even where standard output is a terminal."""
-    global _is_plain
-    before, _is_plain = _is_plain, plain
-    try:
-        yield
-    finally:
-        _is_plain = before
-
-
 def terminal_width() -> int | None:
-    """Columns of the terminal that tables go to; None where it is none."""
-    if _is_plain or not sys.stdout.isatty():
+    """Columns of the terminal that standard output is; None where it is none."""
+    if not sys.stdout.isatty():
         return None
     from rich.console import Console  # what is piped need not wait for it
 
