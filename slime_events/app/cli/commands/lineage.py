@@ -31,10 +31,8 @@ async def run(arguments: argparse.Namespace) -> int:
     shape = arguments.format or (suffix if suffix in FORMATS else "text")
     async with open_run(arguments.run, arguments.runs_dir) as opened:
         answer = await lineage(opened, _asked(arguments))
-    is_shown = out is None and shape == "text"
-    with (
-        contextlib.nullcontext() if is_shown else contextlib.redirect_stdout(io.StringIO())
-    ):  # else no terminal's tables
+    is_file = out is not None or shape != "text"
+    with contextlib.redirect_stdout(io.StringIO() if is_file else sys.stdout):  # tables are then not for a terminal
         text = FORMATS[shape](answer)
     if out is None:
         sys.stdout.write(text if text.endswith("\n") else text + "\n")

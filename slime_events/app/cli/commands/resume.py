@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from schemas.errors import InvalidValue, RunHasEnded, RunIsOn
 from slime_events.algorithms.train_arguments import parse_train
 from slime_events.analysis.model.progress import Progress
-from slime_events.app.cli.commands.learn import continue_learner
 from slime_events.app.cli.commands.train import finish, resolve, run_to_end, say
 from slime_events.app.launch.log_server import LogServer
 from slime_events.app.launch.run_lock import holding, is_held
@@ -44,6 +43,8 @@ def _continue(folder: RunFolder, flags: Sequence[str]) -> int:
             raise InvalidValue(
                 f"run {folder.run} learns from {branched.run}: it continues with the settings that it has"
             )
+        from slime_events.app.cli.commands.learn import continue_learner  # replay, which imports this, needs none
+
         return continue_learner(folder, branched.where)
     settings = resolve(with_flags(record.settings, flags), new=False)
     check_changes(changes(record.settings, settings), record.steps)
