@@ -111,7 +111,8 @@ async def run(arguments: argparse.Namespace) -> int:
     if arguments.diff is not None and arguments.at is None:
         raise InvalidValue("--diff compares with another position: give --at POS too")
     async with open_run(arguments.run, arguments.runs_dir) as opened:
-        print(await _text(arguments, opened))
+        text = await _text(arguments, opened)
+    print(text)
     return 0
 
 
