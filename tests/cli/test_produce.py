@@ -17,8 +17,7 @@ import pytest
 
 from schemas.errors import LogUnavailable
 from schemas.inbox import FieldError, InboxPrompt, InboxReply
-from slime_events.app.cli.commands import produce as produce_command
-from slime_events.app.cli.commands.produce import BadLine, Line, NatsInbox, Taken, produce, read_lines
+from slime_events.app.cli.commands.produce import BadLine, Inbox, Line, nats_inbox, produce, read_lines, send_file
 from storage.nats.server import NatsServer
 from tests.cli.invoke import arguments
 
@@ -27,8 +26,6 @@ SNIPPET = Path(__file__).parents[2] / "docs" / "snippets" / "produce.py"
 
 class FakeInbox:
     """Refuses prompts that say `no`; keeps what was sent."""
-
-    max_bytes = 400
 
     def __init__(self) -> None:
         self.messages: list[list[InboxPrompt]] = []
@@ -86,15 +83,16 @@ def test_a_bad_line_is_named_with_field_and_reason(line: str, message: str) -> N
 async def test_one_refused_prompt_does_not_hold_up_its_message() -> None:
     inbox = FakeInbox()
     lines = _lines('{"key": "1", "prompt": "a"}\n{"key": "2", "prompt": "no"}\nbad\n{"key": "3", "prompt": "b"}\n')
-    results = [result async for result in produce(inbox, lines, batch=4)]
-    assert [r.group for r in results if isinstance(r, Taken)] == ["inbox-1", "inbox-3"]
+    results = [result async for result in produce(Inbox(inbox.send, 400), lines, batch=4)]
+    assert [r[1] for r in results if not isinstance(r, BadLine)] == ["inbox-1", "inbox-3"]
     assert "f.jsonl:2: prompt: too_long" in [str(r) for r in results if isinstance(r, BadLine)]
 
 
 async def test_messages_stay_below_count_and_size() -> None:
     inbox = FakeInbox()
     text = "".join(json.dumps({"key": str(n), "prompt": "x" * 80}) + "\n" for n in range(9))
-    results = [r async for r in produce(inbox, _lines(text + json.dumps({"prompt": "y" * 500})), batch=5)]
+    lines = _lines(text + json.dumps({"prompt": "y" * 500}))
+    results = [result async for result in produce(Inbox(inbox.send, 400), lines, batch=5)]
     assert max(map(len, inbox.messages)) < 5
     assert sum(map(len, inbox.messages)) == 9
     (bad,) = (result for result in results if isinstance(result, BadLine))
@@ -121,7 +119,7 @@ async def test_over_nats_with_the_command_and_with_plain_nats_py(
     async with await NatsServer.start(tmp_path / "nats") as server:
         words = arguments("produce", "r", str(file), "--nats-url", server.url)
         with file.open() as opened, pytest.raises(LogUnavailable):
-            await produce_command._produce(words, opened)
+            await send_file(words, opened)
         client = await _answering(server.url, "r")
         assert await _run(words, file) == 1
         said = capsys.readouterr()
@@ -138,9 +136,9 @@ async def test_over_nats_with_the_command_and_with_plain_nats_py(
 
 async def _run(words: argparse.Namespace, file: Path) -> int:
     with file.open() as opened:
-        return await produce_command._produce(words, opened)
+        return await send_file(words, opened)
 
 
-def test_the_inbox_of_nats_satisfies_the_protocol() -> None:
-    inbox: produce_command.Inbox = NatsInbox(type("Client", (), {"max_payload": 1 << 20})(), "r")
-    assert inbox.max_bytes < 1 << 20
+def test_a_message_over_nats_leaves_room_for_its_frame() -> None:
+    client = type("Client", (), {"max_payload": 1 << 20})()
+    assert nats_inbox(client, "r", 30.0).max_bytes < 1 << 20

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from schemas.errors import InvalidValue
-from schemas.registry import EVENT_CLASSES
+from schemas.registry import BY_TYPE
 from slime_events.app.cli.render.event_line import _FIGURES, event_line
 from slime_events.app.cli.render.json_values import plain_event
 from slime_events.app.follow_events import Wanted, check_types, events
@@ -63,7 +63,7 @@ async def test_lines_and_json_have_no_raw_arrays() -> None:
 
 
 def test_every_event_has_its_figures() -> None:
-    assert set(_FIGURES) == set(EVENT_CLASSES)
+    assert set(_FIGURES) == set(BY_TYPE)
 
 
 def test_an_unknown_type_gets_the_nearest_names() -> None:

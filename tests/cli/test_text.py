@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import sys
 
 import pytest
 
-from slime_events.app.cli.render.text import columns_text, plain_tables, table
+from slime_events.app.cli.render.text import columns_text, table
 
 HEAD, ROWS = ("name", "value"), [("v0[0:2]", 1.5), ("日本", None), ("x" * 90, 22)]
 
@@ -25,7 +27,7 @@ def test_on_a_terminal_it_folds_and_loses_nothing(monkeypatch: pytest.MonkeyPatc
     assert text.count("x") == 90
     assert "v0[0:2]" in text
     assert max(map(len, text.splitlines()[1:])) <= 40
-    with plain_tables():
+    with contextlib.redirect_stdout(io.StringIO()):
         assert "x" * 90 in table(HEAD, ROWS), "for a file"
 
 

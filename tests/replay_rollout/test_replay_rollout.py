@@ -24,10 +24,10 @@ from schemas.rollouts import (
 )
 from schemas.runs import RunStarted
 from schemas.weights import WeightsPublished
-from serve_apps.engine import sglang_engine
 from serve_apps.replay_rollout import replay
 from slime_events.analysis.replay_rollout.compare import Comparison, compare
 from slime_events.analysis.replay_rollout.recorded import RecordedRollout, read_rollout, weight_folder
+from slime_events.app.cli.commands import replay_rollout as command
 from slime_events.app.cli.main import main
 from storage.archive.writer import ArchiveWriter
 from storage.weights.store import WeightStore
@@ -201,12 +201,12 @@ async def test_the_command_tells_and_exits(
         writer.add(one)
     writer.close()
     words = ["replay-rollout", f"{tmp_path}/archive/{run.run}", SAMPLE]
-    monkeypatch.setattr(sglang_engine, "SglangEngine", lambda settings, version: ScriptedEngine(version=version))
+    monkeypatch.setattr(command, "SglangEngine", lambda settings, version: ScriptedEngine(version=version))
     assert await asyncio.to_thread(main, words) == 0
     text = capsys.readouterr().out
     assert "all 10 the same" in text
     assert "equal" in text
-    monkeypatch.setattr(sglang_engine, "SglangEngine", lambda settings, version: Rewritten(version=version))
+    monkeypatch.setattr(command, "SglangEngine", lambda settings, version: Rewritten(version=version))
     assert await asyncio.to_thread(main, [*words, "--force", "--json"]) == 1
     told = json.loads(capsys.readouterr().out)
     assert (told["equal"], told["max_difference"], told["engine"]["device"]) == (False, 0.25, "cpu")

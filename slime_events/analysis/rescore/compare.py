@@ -30,7 +30,7 @@ from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.state.group import GroupState, SampleState
 from slime_events.core.trajectory import Fetch
 from slime_events.loop.conductor.accept import GroupFilter
-from slime_events.plugins.rewards.outcome import NoValue
+from slime_events.plugins.rewards.outcome import RewardFailure, failure
 
 
 def advantage_weights(advantages: Floats, masks: Sequence[Mask], settings: AlgorithmSettings) -> Floats:
@@ -81,11 +81,11 @@ def verdict_on(group: Group, grades: Sequence[Grade], group_filter: GroupFilter 
     if before.beyond:
         return before
     for sample, one in zip(group.samples, grades, strict=True):
-        if isinstance(one, NoValue):
+        if isinstance(one, RewardFailure):
             return Verdict(False, f"{sample}: {one.kind}: {one.message}")
     if group_filter is None:
         return Verdict(True)
-    rewards = [one for one in grades if not isinstance(one, NoValue)]
+    rewards = [one for one in grades if not isinstance(one, RewardFailure)]
     try:
         decision = group_filter(_state(group, rewards))
     except PlugPointError as error:
@@ -153,13 +153,13 @@ class Comparison:
         prompt = prompt_of(group)
         if is_evaluation(group):
             key = prompt.dataset, prompt.version or 0
-            self._eval_sums[key] += sum(one for one in grades if not isinstance(one, NoValue))
+            self._eval_sums[key] += sum(one for one in grades if not isinstance(one, RewardFailure))
             return
         self._compare_samples(group, grades)
         before, after = recorded_verdict(group), verdict_on(group, grades, self.judge)
         self._compare_verdicts(group, grades, before, after)
         if before.accepted:
-            rewards = tuple(one for one in grades if not isinstance(one, NoValue)) if after.accepted else None
+            rewards = tuple(one for one in grades if not isinstance(one, RewardFailure)) if after.accepted else None
             masks = tuple(self._mask(sample) for sample in group.samples.values())
             self.waiting[prompt.group] = _Waiting(rewards, masks)
 
@@ -173,7 +173,7 @@ class Comparison:
                 samples.failed_before += 1
             else:
                 self.before.append(before)
-            if isinstance(one, NoValue):
+            if isinstance(one, RewardFailure):
                 after, failure = None, one.message
                 samples.failed[one.kind.value] += 1
             else:
@@ -203,7 +203,7 @@ class Comparison:
         shown = groups.accepted_examples if after.accepted else groups.rejected_examples
         if len(shown) < self.most:
             was = [sample.value for sample in group.samples.values()]
-            now = [None if isinstance(one, NoValue) else one for one in grades]
+            now = [None if isinstance(one, RewardFailure) else one for one in grades]
             step = len(self.steps)
             shown.append(FlippedGroup(group=group.group, before=was, after=now, reason=after.reason, step=step))
 
@@ -249,8 +249,8 @@ class Comparison:
 def _recorded_grade(sample: Sample) -> Grade:
     event = None if sample.reward is None else sample.reward.event
     if isinstance(event, RewardFailed):
-        return NoValue(event.kind, event.message)
-    return NoValue(RewardFailureKind.NONE, "") if event is None else event.value
+        return failure(event.kind, event.message)
+    return failure(RewardFailureKind.NONE, "") if event is None else event.value
 
 
 def _trained_on(

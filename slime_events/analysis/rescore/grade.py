@@ -17,7 +17,7 @@ from slime_events.analysis.rescore.collect import completed_of, is_evaluation, p
 from slime_events.core.config.reward import RewardSettings
 from slime_events.plugins.rewards.dispatch import BOXED, GRADERS, REMOTE, built_in, grader_name, reward_key
 from slime_events.plugins.rewards.graders import Graders
-from slime_events.plugins.rewards.outcome import Graded, NoValue
+from slime_events.plugins.rewards.outcome import Graded, failure
 from slime_events.plugins.sample import Sample
 from slime_events.plugins.sample_view import completed_sample
 
@@ -99,7 +99,7 @@ class Regrader:
         pool = await self._graders()
         outcomes = await pool.grade_group(_shown(group), evaluation=is_evaluation(group))
         self.graders.update((outcome.grader, outcome.grader_digest) for outcome in outcomes)
-        return [one.value if isinstance(one, Graded) else NoValue(one.kind, one.message) for one in outcomes]
+        return [one.value if isinstance(one, Graded) else failure(one.kind, one.message) for one in outcomes]
 
     async def _graders(self) -> Graders:
         async with self._pool_starts:

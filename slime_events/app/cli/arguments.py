@@ -15,11 +15,12 @@ Options = argparse.ArgumentParser | argparse._ArgumentGroup
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """takes_flags: flags of a run's settings stand among its own."""
+    """takes_flags: flags of a run's settings stand among its own. takes_run: `declare` comes behind `add_run`."""
 
     summary: str
     declare: Callable[[CommandParser], None]
     takes_flags: bool = False
+    takes_run: bool = True
 
 
 @functools.cache
@@ -28,43 +29,35 @@ def tree(chosen: str | None = None) -> argparse.ArgumentParser:
 
     What is not asked for is left out: to declare all takes a tenth of the time of a command that looks one record up.
     """
+    width = max(100, shutil.get_terminal_size().columns - 2)  # a command and its summary on one line
     root = argparse.ArgumentParser(
         prog="slime-events",
         usage="slime-events COMMAND [...]",
         epilog="slime-events COMMAND --help shows the arguments of a command.",
-        formatter_class=_Wide,
+        formatter_class=functools.partial(argparse.HelpFormatter, max_help_position=24, width=width),
     )
     root.add_argument("-V", "--version", action="store_true", help="show the version")
     commands = root.add_subparsers(
         title="commands", prog="slime-events", metavar="COMMAND", dest="command", parser_class=CommandParser
     )
-    for name, command in COMMANDS.items():
+    for name, command in (*COMMANDS.items(), (RETRAIN_BRANCH, _RETRAIN_BRANCH)):
         if chosen not in (None, "", name):
             continue
-        parser = commands.add_parser(name, help=command.summary, formatter_class=argparse.RawDescriptionHelpFormatter)
+        listed: dict[str, Any] = {"help": command.summary} if name in COMMANDS else {"prog": "slime-events retrain"}
+        parser = commands.add_parser(name, formatter_class=argparse.RawDescriptionHelpFormatter, **listed)
         parser.takes_flags = command.takes_flags
         if chosen in (None, name):
+            if command.takes_run:
+                parser.add_run()
             command.declare(parser)
-    if chosen in (None, RETRAIN_BRANCH):
-        branch = commands.add_parser(
-            RETRAIN_BRANCH, prog="slime-events retrain", formatter_class=argparse.RawDescriptionHelpFormatter
-        )
-        branch.takes_flags = True
-        _learn(branch, "--branch")
     return root
 
 
 def module_of(name: str) -> str:
-    """The module of a command, imported once it is chosen: its `run` takes the arguments and gives the exit code."""
+    """The module of a command, imported once it is chosen. Its `run`, a function or a coroutine, takes the arguments
+    and gives the exit code; it prints the answer and raises errors."""
     command = "learn" if name == RETRAIN_BRANCH else name
     return f"slime_events.app.cli.commands.{command.replace('-', '_')}"
-
-
-class _Wide(argparse.HelpFormatter):
-    """A command and its summary on one line."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=24, width=max(100, shutil.get_terminal_size().columns - 2))
 
 
 def _version(text: str) -> int:
@@ -121,7 +114,6 @@ Flags may change what does not enter into what is trained:
   --nats-url, --archive-seconds, --ray-address, --otlp-endpoint, --trace-share, --plain
 
 A run that is on is not touched. A run that has finished is left as it is."""
-    parser.add_run()
 
 
 def _branch(parser: CommandParser) -> None:
@@ -160,7 +152,6 @@ Flags of the algorithm and the trainer, --dynamic-sampling-filter-path and --num
 
 def _tail(parser: CommandParser) -> None:
     parser.description = "The events of a run, as they come or as they came, one readable line each."
-    parser.add_run()
     types = "event types (rollout.completed) or nouns (rollout)"
     _option(parser, "--type TYPE", types, default=[], nargs="+", action="extend")
     _option(parser, "--group GROUP", "only what is about this group")
@@ -176,7 +167,6 @@ def _show(parser: CommandParser) -> None:
 
     parser.description = "A run, or a step, group, sample, weight version, trace or moment of it, from its log."
     parser.epilog = "Ids may be cut short where no other begins like that."
-    parser.add_run()
     what = parser.add_mutually_exclusive_group()
     step = "one step, from 0: batch, samples, metrics, digests; with --at: so many events on (-1: back)"
     _option(what, "--step N", step, int)
@@ -195,7 +185,6 @@ def _lineage(parser: CommandParser) -> None:
     parser.description = """\
 What a weight version was made of, down to the lines of its prompts, and what became of a sample, up to the versions
 that descend from it. Across the joins of branches, and from a live run, a finished one or an archive."""
-    parser.add_run()
     what = parser.add_mutually_exclusive_group()
     _option(what, "--version V", "of these weights [the newest]", int)
     _option(what, "--step N", "of one training step, from 0", int)
@@ -209,7 +198,6 @@ that descend from it. Across the joins of branches, and from a live run, a finis
 
 def _query(parser: CommandParser) -> None:
     parser.description = "SQL over a run, live, finished or archived (docs/querying.md)."
-    parser.add_run()
     parser.add_argument("sql", nargs="?", metavar="SELECT", help="one statement in DuckDB's SQL")
     formats = ("table", "csv", "json", "parquet")
     _option(parser, "--file FILE", "read it from a file, - for standard input")
@@ -227,7 +215,6 @@ Train steps of a run again from its log, and compare them with what was committe
 conductor takes part. On the run's own topology (ranks, tensor parallel size) every step must be equal bit for bit;
 on another topology the report says by how much the weights differ. Exit code 0 where every digest is equal, 1 where
 one is not: the first such step is named."""
-    parser.add_run()
     _option(parser, "--steps A:B", "steps A to B, both included; A:, :B and A too [all]")
     _switch(parser, "--from-base", "from the run's beginning: pass its checkpoints over")
     _option(parser, "--hf-checkpoint FOLDER", "the base checkpoint, where it is no longer where the run had it")
@@ -247,7 +234,6 @@ def _replay(parser: CommandParser) -> None:
     parser.epilog = """\
 Settings flags, as slime-events train takes them, replace the run's own settings for the decisions:
   --dynamic-sampling-filter-path mine.py:keep, --over-sampling-batch-size 32, --advantage-estimator gspo, ..."""
-    parser.add_run()
     _switch(parser, "--all", "continue after the first difference, given what was recorded")
     _option(parser, "--most N", "verdicts shown with --all, 0 for all [20]", int, 20)
     _switch(parser, "--json", "JSON instead of text")
@@ -259,7 +245,6 @@ def _replay_rollout(parser: CommandParser) -> None:
 One rollout once more, from an engine with the weights that it had: where its tokens differ from the recorded ones,
 and by how much log-probs differ. A rollout over several weight versions is made again span by span. Exit code 0
 where it is equal, 1 where it is not."""
-    parser.add_run()
     parser.add_argument("sample", metavar="SAMPLE", help="id of the sample, as `show` and `lineage` give it")
     _switch(parser, "--force", "feed the recorded tokens, and compare log-probs only")
     _option(parser, "--weights DIR", "look for weight versions here too; may be repeated", default=[], action="append")
@@ -271,7 +256,6 @@ where it is equal, 1 where it is not."""
 def _audit(parser: CommandParser) -> None:
     parser.description = """\
 Every check of a run's whole history, with its counts. Exit code 0 where the history is clean, 1 where it is not."""
-    parser.add_run()
     _option(parser, "--archive URL", "the same as RUN = URL/RUN")
     _switch(parser, "--no-files", "the log alone: neither blobs nor weight folders")
     _option(parser, "--most N", "findings shown per check, 0 for all [20]", int, 20)
@@ -288,7 +272,6 @@ Any of the run's own flags that say how rollouts are graded, filtered and turned
   --advantage-estimator, --gamma, --normalize-advantages,
   --disable-rewards-normalization, --disable-grpo-std-normalization
 What is not given is as it was. With no flag everything is graded and decided again as it was."""
-    parser.add_run()
     _option(parser, "--out FILE", "write what would differ to a changes file (JSON lines)", Path)
     _option(parser, "--most N", "examples shown of each kind [5]", int, 5)
     _switch(parser, "--json", "JSON instead of text")
@@ -304,7 +287,6 @@ def _export(parser: CommandParser) -> None:
 debug-rollout   one torch file a step, as slime's --save-debug-rollout-data writes; evaluations as eval_<version>
 jsonl, parquet  one row a sample; with --prompts one a prompt, as --prompt-data reads it
 hf              shards and a card that datasets.load_dataset(FOLDER) reads: train, rejected, test"""
-    parser.add_run()
     parser.add_argument("--to", required=True, choices=[layout.value for layout in Layout], help="what is written")
     _option(parser, "--out PATH", "where: see below", required=True)
     fates = ", ".join(fate.value for fate in Fate)
@@ -315,7 +297,6 @@ hf              shards and a card that datasets.load_dataset(FOLDER) reads: trai
 
 def _archive(parser: CommandParser) -> None:
     parser.description = "Bring a run's archive up to the end of its log, verify it, repair it."
-    parser.add_run()
     parser.add_argument("url", nargs="?", metavar="URL", help="where to (fsspec URL) [the run's own archive]")
     _switch(parser, "--verify", "only read all of it back, and check every digest")
     _switch(parser, "--repair", "first make damaged segments again from the log")
@@ -337,7 +318,6 @@ def _produce(parser: CommandParser) -> None:
 Send prompts to a run that is on. One JSON object per line: prompt (text) or messages, and optionally key, label,
 metadata, tools. Group ids go to standard output, refused lines to standard error. The same key is always the same
 prompt, so a file can be sent again after any doubt."""
-    parser.add_run()
     parser.add_argument("file", metavar="FILE", help="JSON Lines, or one JSON list; - is standard input")
     _option(parser, "--key-field NAME", "field that names a prompt [key; without one the line's sha256]")
     _option(parser, "--batch N", "prompts in one message [50]", int, 50)
@@ -359,11 +339,15 @@ def _doctor(parser: CommandParser) -> None:
 
 
 COMMANDS: dict[str, Command] = {
-    "demo": Command("a real run on a tiny model that learns visibly, in minutes", _demo, True),
-    "train": Command("train with slime's flags, or the same as TOML", _train, True),
+    "demo": Command("a real run on a tiny model that learns visibly, in minutes", _demo, True, False),
+    "train": Command("train with slime's flags, or the same as TOML", _train, True, False),
     "resume": Command("continue a run that was interrupted, has failed or was killed", _resume, True),
-    "branch": Command("a new run that continues from a weight version of another, settings changed", _branch, True),
-    "learn": Command("a second trainer on the rollouts of a run, with its own settings and changes", _learn, True),
+    "branch": Command(
+        "a new run that continues from a weight version of another, settings changed", _branch, True, False
+    ),
+    "learn": Command(
+        "a second trainer on the rollouts of a run, with its own settings and changes", _learn, True, False
+    ),
     "tail": Command("follow the events of a run, with filters", _tail),
     "show": Command("a run, step, group, sample, weight version or trace, from the log", _show),
     "lineage": Command("what a weight version was made of, and what became of a sample", _lineage),
@@ -375,9 +359,12 @@ COMMANDS: dict[str, Command] = {
     "rescore": Command("what another reward, filter or advantage would have made of a run", _rescore, True),
     "export": Command("a run's samples as slime's dumps, JSON lines, Parquet or a data set", _export),
     "archive": Command("bring a run's archive up to the end of its log, verify it, repair it", _archive),
-    "restore": Command("a run's folder and log again, from the archive alone", _restore),
+    "restore": Command("a run's folder and log again, from the archive alone", _restore, takes_run=False),
     "produce": Command("send prompts from a file to a run that is on", _produce),
-    "doctor": Command("check that everything a run needs is here, and how to fix what is not", _doctor),
+    "doctor": Command(
+        "check that everything a run needs is here, and how to fix what is not", _doctor, takes_run=False
+    ),
 }
+_RETRAIN_BRANCH = Command("", functools.partial(_learn, naming="--branch"), True, False)
 RETRAIN_BRANCH = "retrain --branch"
 """`retrain` into a new run: it takes what `learn` takes. Not listed as a command of its own."""

@@ -52,12 +52,12 @@ def check_python(version: tuple[int, ...] = sys.version_info[:3]) -> Check:
     return Check("python", Outcome.FAIL, found, "make the environment with Python 3.11, 3.12 or 3.13")
 
 
-def check_package(name: str, mend: str, *, outcome: Outcome = Outcome.FAIL) -> Check:
-    """Whether a distribution is installed, and which version; `outcome` where it is not."""
+def check_package(name: str, mend: str) -> Check:
+    """Whether a distribution is installed, and which version."""
     try:
         return Check(name, Outcome.OK, metadata.version(name))
     except metadata.PackageNotFoundError:
-        return Check(name, outcome, "not installed", mend)
+        return Check(name, Outcome.FAIL, "not installed", mend)
 
 
 def check_import(name: str, program: str, mend: str, *, limit: float, extra: Mapping[str, str] | None = None) -> Check:
@@ -74,38 +74,39 @@ def check_import(name: str, program: str, mend: str, *, limit: float, extra: Map
     return Check(name, Outcome.OK, last) if done.returncode == 0 else Check(name, Outcome.FAIL, last, mend)
 
 
-def check_torch(limit: float = 60.0) -> Check:
-    """PyTorch, and the device that a run takes where it is not told."""
-    program = (
+IMPORTS = {
+    "torch": (
         "import torch; gpus = torch.cuda.device_count(); "
-        "print(torch.__version__, f'cuda, {gpus} x {torch.cuda.get_device_name(0)}' if gpus else 'cpu')"
-    )
-    return check_import("torch", program, TRAIN_MEND, limit=limit)
-
-
-def check_megatron(limit: float = 60.0) -> Check:
-    """Megatron-core, with the model that is trained."""
-    program = "import megatron.core as m; from megatron.core.models.gpt import GPTModel; print(m.__version__)"
-    return check_import("megatron-core", program, ENGINES_MEND, limit=limit)
-
-
-def check_ray(limit: float = 60.0) -> Check:
-    """Ray with Serve."""
-    return check_import("ray", "import ray, ray.serve; print(ray.__version__)", TRAIN_MEND, limit=limit)
-
-
-def check_sglang(limit: float = 120.0) -> Check:
-    """SGLang's engine; without a GPU over the placeholder packages, as a run does it."""
-    program = (
+        "print(torch.__version__, f'cuda, {gpus} x {torch.cuda.get_device_name(0)}' if gpus else 'cpu')",
+        TRAIN_MEND,
+        60.0,
+    ),
+    "megatron-core": (
+        "import megatron.core as m; from megatron.core.models.gpt import GPTModel; print(m.__version__)",
+        ENGINES_MEND,
+        60.0,
+    ),
+    "ray": ("import ray, ray.serve; print(ray.__version__)", TRAIN_MEND, 60.0),
+    "sglang": (
         "import torch; from sglang.srt.entrypoints.engine import Engine; from sglang.version import __version__; "
-        "print(__version__, 'cuda' if torch.cuda.is_available() else 'cpu')"
-    )
-    shims = _shims()
+        "print(__version__, 'cuda' if torch.cuda.is_available() else 'cpu')",
+        ENGINES_MEND,
+        120.0,
+    ),
+}
+"""Parts of a run that trains: a program that imports what is used of each and prints its version (of PyTorch with the
+device that a run takes where it is not told), what to do where it is not there, and a limit in seconds.
+"""
+
+
+def check_part(name: str) -> Check:
+    """Whether one of `IMPORTS` can be imported; SGLang, without a GPU, over the placeholder packages, as a run does."""
+    program, mend, limit = IMPORTS[name]
     extra = {}
-    if shims is not None and util.find_spec("sgl_kernel") is None:
+    if name == "sglang" and (shims := _shims()) is not None and util.find_spec("sgl_kernel") is None:
         path = os.pathsep.join(filter(None, (str(shims), os.environ.get("PYTHONPATH", ""))))
         extra = {"PYTHONPATH": path, "SGLANG_USE_CPU_ENGINE": "1"}
-    return check_import("sglang", program, ENGINES_MEND, limit=limit, extra=extra)
+    return check_import(name, program, mend, limit=limit, extra=extra)
 
 
 def check_reaches() -> Check:
@@ -200,9 +201,9 @@ def check_disk(folder: Path) -> Check:
 
 def check_memory(available: int | None = None) -> Check:
     """Memory that a run could take, in bytes."""
-    if available is None:
-        available = _available_memory()
-    if available is None:
+    try:
+        available = _available_memory() if available is None else available
+    except ImportError:
         return Check("memory", Outcome.WARN, "unknown", "pip install psutil")
     found = f"{available / GIB:.1f} GiB available, {len(os.sched_getaffinity(0))} cores"
     if available < MEMORY_ENOUGH:
@@ -211,12 +212,10 @@ def check_memory(available: int | None = None) -> Check:
     return Check("memory", Outcome.OK, found)
 
 
-def _available_memory() -> int | None:
+def _available_memory() -> int:
     """What the machine has left, or what the control group leaves of it where that is less."""
-    try:
-        import psutil  # type: ignore[import-untyped, unused-ignore]
-    except ImportError:
-        return None
+    import psutil  # type: ignore[import-untyped, unused-ignore]
+
     available = int(psutil.virtual_memory().available)
     group = Path("/sys/fs/cgroup")
     try:
@@ -277,17 +276,10 @@ def check_files(name: str, imports: Sequence[str], mend: str) -> Check:
     if missing := [package for package in imports if util.find_spec(package) is None]:
         return Check(name, Outcome.FAIL, f"{found.version}, and it imports {', '.join(missing)}: not installed", mend)
     files = found.files or []
-    torn = [file for file in files if file.size is not None and _length(file) != file.size]
+    paths = [(file, Path(str(file.locate()))) for file in files if file.size is not None]
+    torn = [file for file, path in paths if not path.is_file() or path.stat().st_size != file.size]
     if torn or not files:
         what = f"{len(torn)} of {len(files)} files are not as they were installed" if files else "without its files"
         first = f", the first is {torn[0]}" if torn else ""
         return Check(name, Outcome.FAIL, f"{found.version}, {what}{first}", mend)
     return Check(name, Outcome.OK, f"{found.version}, {len(files):,} files whole")
-
-
-def _length(file: metadata.PackagePath) -> int:
-    """In bytes; -1 for one that is not there."""
-    try:
-        return int(file.locate().stat().st_size)  # type: ignore[attr-defined]
-    except OSError:
-        return -1

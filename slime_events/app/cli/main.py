@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 failed, 2 a wrong question or something that is not there,
 
 import argparse
 import importlib
+import inspect
 import os
 import select
 import sys
@@ -31,7 +32,10 @@ def run_command(argv: Sequence[str], *, watch: bool = False) -> int:
         return 0
 
     def run() -> int:
-        return int(importlib.import_module(module_of(arguments.command)).run(arguments))
+        import asyncio  # the help needs none of it
+
+        code = importlib.import_module(module_of(arguments.command)).run(arguments)
+        return int(asyncio.run(code) if inspect.iscoroutine(code) else code)
 
     if watch and arguments.command in LAUNCHERS:
         from slime_events.app.cli.watched import watched
@@ -85,18 +89,13 @@ def _reported(run: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError as error:
-        if not _reader_has_gone():
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        if not poll.poll(0):  # what is printed to is not closed
             return _error(f"a connection broke unexpectedly: {error}", 1)
         # The reader has closed the pipe (`| head`). Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-
-
-def _reader_has_gone() -> bool:
-    """Whether the pipe that is printed to is closed."""
-    poll = select.poll()
-    poll.register(sys.stdout.fileno(), 0)
-    return bool(poll.poll(0))
 
 
 def _error(message: str, code: int) -> int:

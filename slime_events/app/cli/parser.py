@@ -2,7 +2,6 @@
 
 import argparse
 import re
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -51,8 +50,12 @@ class CommandParser(argparse.ArgumentParser):
             self.exit()
         positionals, options, flags = self._split(args)
         if self._needs_run and not positionals:
+            from slime_events.app.cli.run_list import run_list
+            from slime_events.core.run.run_folder import RUNS_DIR
+
             given = [one.partition("=")[2] for one in options if one.startswith("--runs-dir=")]
-            raise _no_run(self.prog, given[-1] if given else None)
+            print(run_list(next(reversed(given), "") or RUNS_DIR), flush=True)
+            self.error(f"say which run: {self.prog} RUN")
         parsed, extra = super().parse_known_args([*positionals, *options], namespace)
         if extra and not self.takes_flags:
             self.error(f"unrecognized arguments: {' '.join(extra)}")
@@ -72,7 +75,11 @@ class CommandParser(argparse.ArgumentParser):
             elif flags or (self.takes_flags and _is_option(word)):
                 flags.append(word)
             elif _is_option(word):
-                raise self._unknown(word)
+                from slime_events.core.config.nearest import nearest_text
+
+                name = word.partition("=")[0]
+                near = nearest_text(name, (one for one in self._option_string_actions if one.startswith("--")))
+                raise UnknownFlag(f"Unknown flag {name}.{near} See {self.prog} --help.")
             else:
                 positionals.append(word)
         return positionals, options, flags
@@ -103,23 +110,6 @@ class CommandParser(argparse.ArgumentParser):
         begun = [option for option in self._option_string_actions if option.startswith(name)]
         return begun[0] if len(begun) == 1 else None
 
-    def _unknown(self, word: str) -> UnknownFlag:
-        from slime_events.core.config.nearest import nearest_text
-
-        name = word.partition("=")[0]
-        options = [option for option in self._option_string_actions if option.startswith("--")]
-        return UnknownFlag(f"Unknown flag {name}.{nearest_text(name, options)} See {self.prog} --help.")
-
 
 def _is_option(word: str) -> bool:
     return word[:1] == "-" and len(word) > 1 and " " not in word and _NUMBER.match(word) is None
-
-
-def _no_run(command: str, runs_dir: str | None) -> InvalidValue:
-    """What to raise where a command that needs a run is given none; lists the runs that there are."""
-    from slime_events.app.cli.run_list import run_list
-    from slime_events.core.run.run_folder import RUNS_DIR
-
-    sys.stdout.write(run_list(runs_dir or RUNS_DIR) + "\n")
-    sys.stdout.flush()
-    return InvalidValue(f"say which run: {command} RUN (see {command} --help)")

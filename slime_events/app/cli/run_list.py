@@ -4,7 +4,6 @@ import asyncio
 import json
 import time
 import tomllib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,23 +41,18 @@ def run_rows(runs_dir: str | Path) -> list[RunRow]:
 
 
 async def _rows(runs_dir: Path) -> list[RunRow]:
-    return [await _row(folder) for folder in _folders(runs_dir)]
-
-
-def _folders(runs_dir: Path) -> Iterator[RunFolder]:
+    """By the summary of an ended incarnation; else by the log, which is slower."""
+    rows = []
     for settings in sorted(runs_dir.glob("*/settings.toml")):
         try:
-            yield RunFolder(runs_dir, settings.parent.name)
+            folder = RunFolder(runs_dir, settings.parent.name)
         except SlimeEventsError:
             continue  # a name that no run can have
-
-
-async def _row(folder: RunFolder) -> RunRow:
-    """By the summary of an ended incarnation; else by the log, which is slower."""
-    try:
-        return _summarised(folder) or await _read(folder)
-    except SlimeEventsError as error:
-        return RunRow(folder.run, None, reason=str(error))
+        try:
+            rows.append(_summarised(folder) or await _read(folder))
+        except SlimeEventsError as error:
+            rows.append(RunRow(folder.run, None, reason=str(error)))
+    return rows
 
 
 def _summarised(folder: RunFolder) -> RunRow | None:
@@ -67,7 +61,8 @@ def _summarised(folder: RunFolder) -> RunRow | None:
         if is_held(folder) or folder.settings.stat().st_mtime > folder.summary.stat().st_mtime:
             return None
         summary: dict[str, Any] = json.loads(folder.summary.read_text(encoding="utf-8"))
-        steps, wanted = int(summary["steps"]), _wanted(folder)
+        settings = tomllib.loads(folder.settings.read_text(encoding="utf-8"))
+        steps, wanted = int(summary["steps"]), settings.get("rollout", {}).get("num_rollout")
         if summary["phase"] == "failed":
             status = RunStatus.FAILED
         elif summary["phase"] == "finished":
@@ -80,37 +75,25 @@ def _summarised(folder: RunFolder) -> RunRow | None:
     return RunRow(folder.run, status, steps, wanted, at, summary.get("failure") or "")
 
 
-def _wanted(folder: RunFolder) -> int | None:
-    settings = tomllib.loads(folder.settings.read_text(encoding="utf-8"))
-    wanted = settings.get("rollout", {}).get("num_rollout")
-    return None if wanted is None else int(wanted)
-
-
 async def _read(folder: RunFolder) -> RunRow:
     async with open_run_log(folder.path, folder.log_name(), deadline_s=READ_DEADLINE_S) as log:
-        standing = await read_run_record(log)
-        last = standing.last.envelope.event
+        record = await read_run_record(log)
+        last = record.last.envelope.event
         status = status_of(last, await is_launched(folder, log))
         newest = [recorded async for recorded in log.read(await log.position())]
     reason = last.reason if isinstance(last, RunFailed) else ""
     at = newest[-1].envelope.at if newest else time.time_ns()
-    return RunRow(folder.run, status, standing.steps, standing.settings.rollout.num_rollout, at, reason)
+    return RunRow(folder.run, status, record.steps, record.settings.rollout.num_rollout, at, reason)
 
 
 def run_list(runs_dir: str | Path) -> str:
     """The rows, for people."""
-    rows = run_rows(runs_dir)
+    rows = []
+    for row in run_rows(runs_dir):
+        wanted = "" if row.wanted is None else f" of {row.wanted}"
+        steps = "" if row.steps is None else f"{row.steps}{wanted}"
+        at = moment(row.at) if row.at else ""
+        rows.append((row.run, row.status or "unreadable", steps, at, shorten(row.reason, REASON_WIDTH)))
     if not rows:
         return f"no runs in {Path(runs_dir).absolute()}"
-    shown = [
-        (row.run, row.status or "unreadable", _steps(row), moment(row.at) if row.at else "",
-         shorten(row.reason, REASON_WIDTH))
-        for row in rows
-    ]  # fmt: skip
-    return f"runs in {Path(runs_dir).absolute()}\n\n{table(('run', 'status', 'steps', 'last event', ''), shown)}"
-
-
-def _steps(row: RunRow) -> str:
-    if row.steps is None:
-        return ""
-    return f"{row.steps} of {row.wanted}" if row.wanted is not None else str(row.steps)
+    return f"runs in {Path(runs_dir).absolute()}\n\n{table(('run', 'status', 'steps', 'last event', ''), rows)}"

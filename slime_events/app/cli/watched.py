@@ -42,7 +42,10 @@ def watched(command: Callable[[], int]) -> int:
     os.close(reader)
     _status_pipe = writer
     os.environ[MARK] = mark
-    _die_with(parent)
+    if sys.platform == "linux":  # the kernel kills this process with its parent; elsewhere it runs on
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
     os.setpgid(0, 0)  # a terminal's Ctrl-C comes by the parent alone, so that it comes once
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return _run(command)
@@ -72,19 +75,23 @@ def _run(command: Callable[[], int]) -> int:
     return code
 
 
-def _die_with(parent: int) -> None:
-    """Let the kernel kill this process with its parent (Linux only; elsewhere it runs on)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)
-
-
 def _watch(child: int, reader: int, mark: str, mask: set[int]) -> int:
     """Wait for the child; its exit code. mask: of signals, set once they are passed on."""
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, number)
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        """Ctrl-Z: stop the child's process group as long as this process is stopped."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGSTOP)
+            os.kill(os.getpid(), signal.SIGSTOP)
+            os.killpg(child, signal.SIGCONT)
+
     for number in PASSED_ON:
-        signal.signal(number, lambda number, frame: _pass_on(child, number, frame))
-    signal.signal(signal.SIGTSTP, lambda number, frame: _stop(child))
+        signal.signal(number, pass_on)
+    signal.signal(signal.SIGTSTP, stop)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     output, status = b"", None
     ended_at = float("inf")
@@ -128,16 +135,3 @@ def _report_silent_end(code: int, output: bytes, mark: str) -> int:
         if count:
             print(f"note: ended {count} processes that it had left", file=sys.stderr)
     return 128 - code if code < 0 else code or 1
-
-
-def _pass_on(child: int, number: int, frame: FrameType | None) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(child, number)
-
-
-def _stop(child: int) -> None:
-    """Ctrl-Z: stop the child's process group as long as this process is stopped."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child, signal.SIGSTOP)
-        os.kill(os.getpid(), signal.SIGSTOP)
-        os.killpg(child, signal.SIGCONT)

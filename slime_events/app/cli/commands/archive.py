@@ -1,42 +1,36 @@
 """`slime-events archive`: bring a run's archive up to the end of its log, verify it, repair it."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
-from typing import TYPE_CHECKING
 
 from schemas.errors import ArchiveDamaged, BlobDamaged, BlobMissing, RunIsOn
 from slime_events.app.cli.files import blob_url
+from slime_events.app.launch.run_lock import is_held
 from slime_events.core.run.run_folder import RunFolder, find_run
+from storage.archive.reader import ArchiveReader
+from storage.archive.transfer import archive_log, repair_archive
+from storage.archive.writer import ArchiveWriter, blobs_to_archive
+from storage.open_log import open_run_log
+from storage.payloads import blob_refs
 
-if TYPE_CHECKING:
-    from storage.archive.reader import ArchiveReader
 
-
-def run(arguments: argparse.Namespace) -> int:
-    """Archive, or only verify. Errors are raised; damage that is not repaired is one."""
+async def run(arguments: argparse.Namespace) -> int:
+    """Archive, or only verify. Damage that is not repaired is an error."""
     folder = find_run(arguments.run, arguments.runs_dir)
-    own = folder.archive_url()
-    url = arguments.url or own
+    url = arguments.url or folder.archive_url()
     if not arguments.verify or arguments.repair:
-        asyncio.run(_archive(folder, url, repair=arguments.repair, own=url == own))
+        await _archive(folder, url, repair=arguments.repair)
     if arguments.verify:
         print(verified(url, folder.log_name()))
     return 0
 
 
-async def _archive(folder: RunFolder, url: str, *, repair: bool, own: bool) -> None:
-    from slime_events.app.launch.run_lock import is_held
-    from storage.archive.transfer import archive_log, repair_archive
-    from storage.archive.writer import ArchiveWriter, blobs_to_archive
-    from storage.open_log import open_run_log
-
+async def _archive(folder: RunFolder, url: str, *, repair: bool) -> None:
     async with open_run_log(folder.path, folder.log_name()) as log:
         if repair:
             for manifest in await repair_archive(log, url, log.run):
                 print(f"segment {manifest.segment}, positions {manifest.first} to {manifest.last}: made again")
-        if own and is_held(folder):
+        if url == folder.archive_url() and is_held(folder):
             raise RunIsOn(f"run {log.run} is on, and its archivist writes {url}: give another URL, or wait for its end")
         blobs = blobs_to_archive(blob_url(folder), url, folder.path)
         writer = await asyncio.to_thread(lambda: ArchiveWriter(url, log.run, blobs=blobs))
@@ -48,8 +42,6 @@ async def _archive(folder: RunFolder, url: str, *, repair: bool, own: bool) -> N
 
 def verified(url: str, run: str) -> str:
     """Read the whole archive and every blob in it; the text of what was checked. Raises ArchiveDamaged."""
-    from storage.archive.reader import ArchiveReader
-
     reader = ArchiveReader(url, run)
     if damaged := reader.damaged():
         which = ", ".join(f"{m.segment} (positions {m.first} to {m.last})" for m in damaged)
@@ -69,16 +61,13 @@ def verified(url: str, run: str) -> str:
 
 def check_blobs(reader: ArchiveReader) -> tuple[int, int]:
     """Blobs that are in the archive, each verified, and those that are not. Raises ArchiveDamaged."""
-    from storage.payloads import blob_refs
-
     refs = {ref for recorded in reader.read() for ref in blob_refs(recorded.envelope.event)}
-    here = 0
+    elsewhere = 0
     for ref in sorted(refs, key=lambda ref: ref.sha256):
         try:
             reader.blobs.get(ref)
-            here += 1
         except BlobMissing:
-            continue
+            elsewhere += 1
         except BlobDamaged as error:
             raise ArchiveDamaged(f"{error}: `slime-events archive` with another URL copies it again") from error
-    return here, len(refs) - here
+    return len(refs) - elsewhere, elsewhere

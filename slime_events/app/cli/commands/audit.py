@@ -1,12 +1,10 @@
 """`slime-events audit`: every check of a run's whole history. Exit code 0 where it is clean, 1 where it is not."""
 
 import argparse
-import asyncio
 import contextlib
 import sys
 import time
 from collections.abc import AsyncIterator
-from typing import TypedDict
 
 import msgspec
 
@@ -19,17 +17,20 @@ from slime_events.app.cli.render.text import json_text
 from slime_events.core.run.run_folder import RunFolder, find_run
 from slime_events.core.run.run_reader import branched_of, is_archive, open_archive, open_run
 from storage.archive.log import ArchivedLog
+from storage.blobs import BlobStore
 from storage.log import Readable, Recorded
+from storage.open_log import open_run_log
+from storage.payloads import fetch
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Print the report. Errors are raised."""
+async def run(arguments: argparse.Namespace) -> int:
+    """1 where there is any finding."""
     begun = time.perf_counter()
     where = arguments.run if arguments.archive is None else f"{arguments.archive.rstrip('/')}/{arguments.run}"
     if arguments.archive is not None or is_archive(where):
-        report = asyncio.run(_audit_archive(where, files=not arguments.no_files))
+        report = await _audit_archive(where, files=not arguments.no_files)
     else:
-        report = asyncio.run(_audit_run(find_run(arguments.run, arguments.runs_dir), files=not arguments.no_files))
+        report = await _audit_run(find_run(arguments.run, arguments.runs_dir), files=not arguments.no_files)
     seconds = time.perf_counter() - begun
     if arguments.json:
         facts = msgspec.to_builtins(report) | {"clean": report.clean, "seconds": seconds}
@@ -38,21 +39,18 @@ def run(arguments: argparse.Namespace) -> int:
                 plain["sentence"] = str(finding)
         sys.stdout.write(json_text(facts))
     else:
-        sys.stdout.write(f"{report_text(report, arguments.most)}\n\n{_verdict(report, seconds)}\n")
+        print(f"{report_text(report, arguments.most)}\n\n{_verdict(report, seconds)}")
     return 0 if report.clean else 1
 
 
 async def _audit_run(folder: RunFolder, *, files: bool) -> Report:
-    from storage.blobs import BlobStore
-    from storage.open_log import open_run_log
-    from storage.payloads import fetch
-
     name = folder.log_name()
     async with open_run_log(folder.path, name) as log:
         blobs = BlobStore(blob_url(folder)) if files else None
         read = None if blobs is None else lambda array: fetch(array, blobs)
-        others = await _others(log)
-        return await audit(log.read(), Audit(name, fetch=read, weights=folder.weights, files=files, **others))
+        recorded, parent = await _recorded(log), await _followed(log)
+        checks = Audit(name, fetch=read, weights=folder.weights, files=files, parent=parent, recorded=recorded)
+        return await audit(log.read(), checks)
 
 
 async def _audit_archive(where: str, *, files: bool) -> Report:
@@ -60,33 +58,25 @@ async def _audit_archive(where: str, *, files: bool) -> Report:
 
     Not through `open_run`, which raises for damage that belongs into the report.
     """
-    from storage.payloads import fetch
-
     reader = open_archive(where)
+    log = ArchivedLog(reader, reader.run)
 
     async def records() -> AsyncIterator[Recorded]:
         for recorded in reader.read():
             yield recorded
 
     read = (lambda array: fetch(array, reader.blobs)) if files else None
-    others = await _others(ArchivedLog(reader, reader.run))
-    return await audit(records(), Audit(reader.run, fetch=read, files=False, **others))
+    recorded, parent = await _recorded(log), await _followed(log)
+    return await audit(records(), Audit(reader.run, fetch=read, files=False, parent=parent, recorded=recorded))
 
 
-class Others(TypedDict):
-    """This run's rollouts in the logs of other runs; arguments of `Audit`."""
-
-    parent: Ledger | None
-    recorded: RecordedEnds | None
-
-
-async def _others(log: Readable) -> Others:
-    recorded = None
+async def _recorded(log: Readable) -> RecordedEnds | None:
+    """This run's rollouts in the logs of other runs."""
     try:
-        recorded = await recorded_ends(log)
+        return await recorded_ends(log)
     except SlimeEventsError as error:
         print(f"recorded rollouts are not looked up: {error}", file=sys.stderr)
-    return Others(parent=await _followed(log), recorded=recorded)
+        return None
 
 
 async def _followed(log: Readable) -> Ledger | None:

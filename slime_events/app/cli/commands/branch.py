@@ -1,26 +1,24 @@
 """`slime-events branch`: a new run that continues from a weight version of another, with other settings."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
-from typing import TYPE_CHECKING
 
 from schemas.errors import InvalidValue
-from slime_events.app.cli.commands.train import finish, resolve
+from schemas.runs import Branched
+from slime_events.analysis.model.branch_point import read_point, with_draws
+from slime_events.app.cli.commands.train import finish, resolve, run_to_end
+from slime_events.app.launch.branch_settings import branch_settings, check_branch
+from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_folder import RUNS_DIR, RunFolder
-
-if TYPE_CHECKING:
-    from schemas.runs import Branched
-    from slime_events.core.config.settings import TrainSettings
+from slime_events.core.run.run_reader import open_run
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Branch off and train to the end; 130 where it was stopped before its last step. Errors are raised."""
+    """Branch off and train to the end; 130 where it was stopped before its last step."""
     check_arguments(arguments)
     settings, branched = asyncio.run(_read_parent(arguments))
     folder = RunFolder.create(settings.run.runs_dir, settings.run.run)
-    return finish(settings, folder=folder, branched=branched, first=branched.version)
+    return finish(run_to_end(settings, folder=folder, branched=branched), folder, branched.version)
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
@@ -33,13 +31,9 @@ def check_arguments(arguments: argparse.Namespace) -> None:
 
 async def _read_parent(arguments: argparse.Namespace) -> tuple[TrainSettings, Branched]:
     """What the branch begins with. Nothing is written yet."""
-    from slime_events.analysis.model.branch_point import read_point, with_draws
-    from slime_events.app.launch.branch_settings import branch_settings, check_branch
-    from slime_events.core.run.run_reader import open_run
-
-    version, reset = arguments.version, arguments.reset_optimizer
+    version = arguments.version
     async with open_run(arguments.run, arguments.runs_dir or RUNS_DIR) as parent:
-        branched = await read_point(parent.log, version, parent.where, fresh_optimizer=reset)
+        branched = await read_point(parent.log, version, parent.where, fresh_optimizer=arguments.reset_optimizer)
         beside = str(parent.folder.path.parent) if parent.folder else RUNS_DIR
         flags = (*arguments.flags, "--run", arguments.name)
         parsed = branch_settings(parent.settings, arguments.runs_dir or beside, flags)

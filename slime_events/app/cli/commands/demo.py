@@ -10,32 +10,34 @@ import tempfile
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from msgspec.structs import replace
 
 from schemas.errors import ConfigError, InvalidValue, SlimeEventsError
 from schemas.ids import TRAIN, group_id, sample_id
 from slime_events.algorithms.train_arguments import parse_train
-from slime_events.app.cli.commands.train import INTERRUPTED, is_interrupted, resolve, resolve_epochs, run_to_end, say
+from slime_events.app.cli.commands.train import INTERRUPTED, resolve, resolve_epochs, run_to_end, say
+from slime_events.app.demo.settings import SMOLLM2, demo_settings, prepare_demo, prepare_smollm2, smollm2_settings
+from slime_events.app.demo.words import closing_words
+from slime_events.app.launch.preflight import check_start
+from slime_events.app.launch.run_lock import is_held
 from slime_events.core.config.flags import ParsedTrain
 from slime_events.core.config.nearest import did_you_mean
 from slime_events.core.config.paths import require_paths
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.toml import to_toml
 from slime_events.core.run.run_folder import RunFolder
+from storage.nats.server import NatsServer
 
-TINY, SMOLLM2 = "tiny", "smollm2-135m"
-MODELS = (TINY, SMOLLM2)
-DEFAULT_RUNS = ("demo", SMOLLM2)
+TINY = "tiny"
 TASKS = {TINY: "digits4", SMOLLM2: "arithmetic"}
+"""The demo's models, and what each learns."""
+DEFAULT_RUNS = ("demo", SMOLLM2)
 DATA = "data"
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the demo and print what was reached. Errors are raised."""
-    from slime_events.app.demo.words import closing_words
-
+    """Run the demo and print what was reached."""
     check_arguments(arguments)
     settings = resolve(prepare(arguments))
     try:
@@ -43,16 +45,17 @@ def run(arguments: argparse.Namespace) -> int:
     except SlimeEventsError:
         _clear(RunFolder(settings.run.runs_dir, settings.run.run))
         raise
-    if summary is None or is_interrupted(summary, settings):
+    if summary is None:
         return INTERRUPTED
+    known = {name: value for name, value in summary.items() if value is not None}
+    known |= {f"response_tokens_{end}": known[f"length_{end}"] for end in ("first", "last") if f"length_{end}" in known}
+    task = TASKS[arguments.model] if is_stock(settings, arguments.model) else None
+    known |= {"task": task, "sample": last_sample(summary["steps"], settings)}
+    # As typed in this shell: by name if it is on the PATH, else the file that was run (`make demo`).
+    command = "slime-events" if shutil.which("slime-events") else os.path.relpath(sys.argv[0])
     say("")
-    sys.stdout.write(closing_words(facts(summary, settings, arguments.model), command()) + "\n")
+    print(closing_words(known, command))
     return 0
-
-
-def command() -> str:
-    """The command as typed in this shell: by name if it is on the PATH, else the file that was run (`make demo`)."""
-    return "slime-events" if shutil.which("slime-events") else os.path.relpath(sys.argv[0])
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
@@ -61,9 +64,9 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         raise InvalidValue(f"{arguments.flags[0]}: the demo takes flags only (see --help)")
     if arguments.config is not None:
         raise ConfigError("demo has settings of its own: change them by flags, or use slime-events train --config.")
-    if arguments.model not in MODELS:
+    if arguments.model not in TASKS:
         raise InvalidValue(
-            f"--model {arguments.model}: the demo has {' and '.join(MODELS)}.{did_you_mean(arguments.model, MODELS)}"
+            f"--model {arguments.model}: the demo has {' and '.join(TASKS)}.{did_you_mean(arguments.model, TASKS)}"
         )
 
 
@@ -73,37 +76,33 @@ def prepare(arguments: argparse.Namespace) -> ParsedTrain:
     An earlier demo is removed only after these settings are checked in a temporary folder. Raises ConfigError where
     they cannot start or another run has the name, MissingPart where the pretrained model is not installed.
     """
-    from slime_events.app.demo.settings import demo_settings, smollm2_settings
-    from slime_events.app.launch.preflight import check_start
-
-    nowhere = Path(DATA)
-    tiny = arguments.model == TINY
-    draft = with_flags(demo_settings(nowhere) if tiny else smollm2_settings(nowhere, nowhere), _flags(arguments))
-    run = draft.settings.run
+    steps = () if arguments.steps is None else ("--num-rollout", arguments.steps)
+    flags, nowhere = (*arguments.flags, *steps), Path(DATA)
+    run = with_flags(_stock(arguments.model, nowhere, nowhere), flags).settings.run
     folder = RunFolder(run.runs_dir, run.run)
+
+    def made(data: Path) -> ParsedTrain:
+        """The settings, with the demo's questions written into `data`."""
+        tiny = arguments.model == TINY
+        return with_flags(prepare_demo(data) if tiny else prepare_smollm2(data, _checkpoint(folder)), flags)
+
     check_room(folder, force=arguments.force)
     with tempfile.TemporaryDirectory() as elsewhere:
-        trial = _made(arguments, Path(elsewhere), folder).settings
+        trial = made(Path(elsewhere)).settings
         require_paths(trial)
         check_start(trial)
         resolve_epochs(trial)
     make_room(folder, force=arguments.force)
-    return _made(arguments, folder.path / DATA, folder)
+    return made(folder.path / DATA)
 
 
-def _made(arguments: argparse.Namespace, data: Path, folder: RunFolder) -> ParsedTrain:
-    """The settings, with the demo's questions written into `data`."""
-    from slime_events.app.demo.settings import prepare_demo, prepare_smollm2
-
-    if arguments.model == TINY:
-        return with_flags(prepare_demo(data), _flags(arguments))
-    checkpoint = folder.path.parent / ".models" / SMOLLM2
-    return with_flags(prepare_smollm2(data, checkpoint), _flags(arguments))
+def _stock(model: str, data: Path, checkpoint: Path) -> TrainSettings:
+    return demo_settings(data) if model == TINY else smollm2_settings(data, checkpoint)
 
 
-def _flags(arguments: argparse.Namespace) -> tuple[str, ...]:
-    steps = () if arguments.steps is None else ("--num-rollout", arguments.steps)
-    return (*arguments.flags, *steps)
+def _checkpoint(folder: RunFolder) -> Path:
+    """Of the pretrained model, for all runs beside `folder`."""
+    return folder.path.parent / ".models" / SMOLLM2
 
 
 def with_flags(base: TrainSettings, flags: Sequence[str]) -> ParsedTrain:
@@ -121,26 +120,35 @@ def _clear(folder: RunFolder) -> None:
             folder.path.rmdir()
 
 
-def check_room(folder: RunFolder, *, force: bool) -> bool:
-    """Whether an earlier demo of the same name is to be removed. Raises ConfigError where it may not go."""
+def check_room(folder: RunFolder, *, force: bool) -> None:
+    """Raises ConfigError where the folder holds a run that may not be removed: one that is no demo, that is on or is
+    read, or, without --force, one with a name of its own or whose launcher was killed.
+    """
     if not folder.settings.exists():
-        return False
+        return
     other = f"choose another name with --run, or remove {folder.path}"
     if not _is_demo(folder):
         raise ConfigError(f"{folder.path} holds a run that is no demo: {other}")
-    _check_unused(folder, other, force=force)
+    server = NatsServer.attach(folder.nats)
+    if is_held(folder):
+        raise ConfigError(f"run {folder.run} is on: wait for its end, or {other}")
+    if server is not None and server.record.temporary:
+        raise ConfigError(f"run {folder.run} is being read (NATS server {server.pid}): wait, or {other}")
+    if server is not None and not force:
+        raise ConfigError(
+            f"run {folder.run} was killed, and its NATS server {server.pid} lives: `slime-events resume` continues "
+            f"it, --force replaces it, or {other}"
+        )
     if not force and folder.run not in DEFAULT_RUNS:
         raise ConfigError(
             f"{folder.path} holds an earlier demo: --force replaces it, or choose another name with --run"
         )
-    return True
 
 
 def make_room(folder: RunFolder, *, force: bool) -> None:
     """Remove an earlier demo, with the server that a killed launcher of it left. Raises as `check_room`."""
-    from storage.nats.server import NatsServer
-
-    if not check_room(folder, force=force):
+    check_room(folder, force=force)
+    if not folder.settings.exists():
         return
     say(f"note: the earlier demo in {folder.path} is replaced.")
     if (server := NatsServer.attach(folder.nats)) is not None:
@@ -158,43 +166,10 @@ def _is_demo(folder: RunFolder) -> bool:
     return Path(prompts).parent == folder.path / DATA
 
 
-def _check_unused(folder: RunFolder, other: str, *, force: bool) -> None:
-    """Raises ConfigError where the run is on or is read, or where its launcher was killed and --force is not given."""
-    from slime_events.app.launch.run_lock import is_held
-    from storage.nats.server import NatsServer
-
-    server = NatsServer.attach(folder.nats)
-    if is_held(folder):
-        raise ConfigError(f"run {folder.run} is on: wait for its end, or {other}")
-    if server is None:
-        return
-    if server.record.temporary:
-        raise ConfigError(f"run {folder.run} is being read (NATS server {server.pid}): wait, or {other}")
-    if not force:
-        raise ConfigError(
-            f"run {folder.run} was killed, and its NATS server {server.pid} lives: `slime-events resume` continues "
-            f"it, --force replaces it, or {other}"
-        )
-
-
-def facts(summary: dict[str, Any], settings: TrainSettings, model: str) -> dict[str, Any]:
-    """What the closing words are made from: the summary, without what is not known, and a sample worth a look."""
-    known = {name: value for name, value in summary.items() if value is not None}
-    lengths = {
-        f"response_tokens_{end}": known[f"length_{end}"] for end in ("first", "last") if f"length_{end}" in known
-    }
-    task = TASKS[model] if is_stock(settings, model) else None
-    return known | lengths | {"task": task, "sample": last_sample(summary["steps"], settings)}
-
-
 def is_stock(settings: TrainSettings, model: str) -> bool:
     """Whether the task is the demo's: its questions, its grading, its base checkpoint and its own way to generate."""
-    from slime_events.app.demo.settings import demo_settings, smollm2_settings
-
-    folder = RunFolder(settings.run.runs_dir, settings.run.run).path
-    checkpoint = folder.parent / ".models" / SMOLLM2
-    stock = demo_settings(folder / DATA) if model == TINY else smollm2_settings(folder / DATA, checkpoint)
-    return _task_of(settings) == _task_of(stock)
+    folder = RunFolder(settings.run.runs_dir, settings.run.run)
+    return _task_of(settings) == _task_of(_stock(model, folder.path / DATA, _checkpoint(folder)))
 
 
 def _task_of(settings: TrainSettings) -> tuple[object, ...]:

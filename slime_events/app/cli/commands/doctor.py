@@ -5,28 +5,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from slime_events.app.cli.checks import (
-    ENGINES_MEND,
-    MEGATRON_IMPORTS,
-    SGLANG_IMPORTS,
-    Check,
-    Outcome,
-    check_disk,
-    check_files,
-    check_megatron,
-    check_memory,
-    check_nats,
-    check_nats_url,
-    check_object_store,
-    check_package,
-    check_port,
-    check_python,
-    check_ray,
-    check_reaches,
-    check_sglang,
-    check_shims,
-    check_torch,
-)
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from slime_events.app.cli import checks
+from slime_events.app.cli.checks import ENGINES_MEND, MEGATRON_IMPORTS, SGLANG_IMPORTS, Check, Outcome
+from slime_events.app.cli.render.text import terminal_width
 
 _PSUTIL = "pip install psutil: without it, saving a Megatron checkpoint hangs"
 _STYLES = {Outcome.OK: "green", Outcome.WARN: "yellow", Outcome.FAIL: "red bold"}
@@ -39,48 +24,50 @@ def diagnose(arguments: argparse.Namespace) -> list[Check]:
 
 
 def _checks(arguments: argparse.Namespace) -> list[Callable[[], Check]]:
-    checks: list[Callable[[], Check]] = [check_python]
     if arguments.quick:
-        for package in ("torch", "megatron-core", "ray", "sglang"):
-            checks.append(partial(check_package, package, f"pip install {package}, pinned as in requirements/"))
-    elif arguments.imports:
-        checks += [check_torch, check_megatron, check_ray, check_sglang]
+        mends = {name: f"pip install {name}, pinned as in requirements/" for name in checks.IMPORTS}
+        parts = {name: partial(checks.check_package, name, mend) for name, mend in mends.items()}
     else:
-        megatron = partial(check_files, "megatron-core", MEGATRON_IMPORTS, ENGINES_MEND)
-        checks += [check_torch, megatron, check_ray, partial(check_files, "sglang", SGLANG_IMPORTS, ENGINES_MEND)]
-    checks += [check_reaches, check_shims, partial(check_package, "psutil", _PSUTIL)]
-    nodes = arguments.nats_url.split(",") if arguments.nats_url else []
-    checks += [partial(check_nats_url, node) for node in nodes] or [check_nats]
-    checks += [partial(check_port, port) for port in arguments.port or (0,)]
-    checks += [partial(check_disk, arguments.runs_dir), check_memory]
+        parts = {name: partial(checks.check_part, name) for name in checks.IMPORTS}
+    if not arguments.quick and not arguments.imports:
+        parts["megatron-core"] = partial(checks.check_files, "megatron-core", MEGATRON_IMPORTS, ENGINES_MEND)
+        parts["sglang"] = partial(checks.check_files, "sglang", SGLANG_IMPORTS, ENGINES_MEND)
+    nats: list[Callable[[], Check]] = [checks.check_nats]
+    if arguments.nats_url:
+        nats = [partial(checks.check_nats_url, node) for node in arguments.nats_url.split(",")]
     stores = (("blob-url", arguments.blob_url), ("archive-url", arguments.archive_url))
-    return [*checks, *(partial(check_object_store, name, url) for name, url in stores if url)]
+    return [
+        checks.check_python,
+        *parts.values(),
+        checks.check_reaches,
+        checks.check_shims,
+        partial(checks.check_package, "psutil", _PSUTIL),
+        *nats,
+        *(partial(checks.check_port, port) for port in arguments.port or (0,)),
+        partial(checks.check_disk, arguments.runs_dir),
+        checks.check_memory,
+        *(partial(checks.check_object_store, name, url) for name, url in stores if url),
+    ]
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print one row per check. 1 where any failed, else 0."""
-    checks = diagnose(arguments)
-    print_checks(checks)
-    return int(any(check.outcome is Outcome.FAIL for check in checks))
+    checked = diagnose(arguments)
+    print_checks(checked)
+    return int(any(check.outcome is Outcome.FAIL for check in checked))
 
 
-def print_checks(checks: Sequence[Check]) -> None:
+def print_checks(checked: Sequence[Check]) -> None:
     """One row per check, then what to fix."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    from slime_events.app.cli.render.text import terminal_width
-
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("check", "", "found"):
         table.add_column(column, overflow="fold")
-    for check in checks:
+    for check in checked:
         found = Text(check.found)
         if check.mend:
             found.append(f"\n-> {check.mend}", style="bold")
         table.add_row(check.name, Text(check.outcome, style=_STYLES[check.outcome]), found)
     console = Console(width=terminal_width() or 1000)  # piped lines are whole
     console.print(table)
-    failed = [check.name for check in checks if check.outcome is Outcome.FAIL]
+    failed = [check.name for check in checked if check.outcome is Outcome.FAIL]
     console.print(f"to fix: {', '.join(failed)}" if failed else "This machine can run slime-events.")

@@ -7,13 +7,15 @@ import argparse
 import asyncio
 import hashlib
 import itertools
-import re
 import sys
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 import msgspec
+import nats
+from nats.errors import NoRespondersError, NoServersError
+from nats.errors import TimeoutError as NoReply
 
 from schemas.errors import DeadlineExceeded, LogUnavailable, RunNotFound
 from schemas.inbox import InboxPrompt, InboxReply
@@ -21,13 +23,10 @@ from schemas.subjects import inbox
 from slime_events.app.cli.files import live_url
 from slime_events.core.run.run_folder import find_run
 
-REPLY_S = 30.0
 AGAIN_S = (0.5, 2.0, 5.0)
 """Seconds to wait before a message that could not be taken just now is sent again."""
 ROOM = 4096
 """Bytes of a message kept for its frame."""
-
-_PLACE = re.compile(r"(?P<message>.*?)(?: - at `\$\.?(?P<field>[^`]*)`)?$", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,21 +54,15 @@ def read_lines(file: TextIO, name: str, *, key_field: str | None = None) -> Iter
 
     A prompt's key is its field `key_field` (`key` where none is named), or the sha256 of its line.
     """
-    lines = enumerate(file, 1)
-    first = next(((number, line) for number, line in lines if line.strip()), None)
-    if first is None:
-        return
-    if first[1].lstrip()[:1] == "[" or first[1].strip() == "{":
-        yield from _whole(first[1] + file.read(), name, key_field)
-        return
-    for number, line in itertools.chain([first], lines):
-        if line.strip():
+    lines = ((number, line) for number, line in enumerate(file, 1) if line.strip())
+    head = list(itertools.islice(lines, 1))
+    first = "".join(line for _, line in head)
+    if first.lstrip()[:1] != "[" and first.strip() != "{":
+        for number, line in itertools.chain(head, lines):
             yield _line(line.strip().encode(), f"{name}:{number}", key_field)
-
-
-def _whole(text: str, name: str, key_field: str | None) -> Iterator[Line | BadLine]:
+        return
     try:
-        items = msgspec.json.decode(text, type=list[msgspec.Raw] | dict[str, Any])
+        items = msgspec.json.decode(first + file.read(), type=list[msgspec.Raw] | dict[str, Any])
     except msgspec.DecodeError as error:
         yield BadLine(name, "", f"not JSON: {error}")
         return
@@ -87,10 +80,6 @@ def _line(data: bytes, place: str, key_field: str | None) -> Line | BadLine:
         return BadLine(place, "", f"not JSON: {error}")
     if not isinstance(fields, dict):
         return BadLine(place, "", "not a JSON object: write {...} with a prompt")
-    return _prompt(fields, data, place, key_field)
-
-
-def _prompt(fields: dict[str, Any], data: bytes, place: str, key_field: str | None) -> Line | BadLine:
     if key_field and key_field not in fields:
         return BadLine(place, key_field, "missing, and --key-field says that it names the prompt")
     key = fields.pop(key_field or "key", None)
@@ -102,54 +91,43 @@ def _prompt(fields: dict[str, Any], data: bytes, place: str, key_field: str | No
     try:
         return Line(place, msgspec.convert(fields, InboxPrompt))
     except msgspec.ValidationError as error:
-        match = _PLACE.match(str(error))
-        return BadLine(place, (match["field"] or "") if match else "", match["message"] if match else str(error))
-
-
-class Inbox(Protocol):
-    """Takes messages. Raises LogUnavailable where no run listens, DeadlineExceeded without a reply in time."""
-
-    max_bytes: int
-
-    async def send(self, data: bytes) -> InboxReply:
-        """The run's reply to one message."""
+        message, _, field = str(error).partition(" - at `$")
+        return BadLine(place, field.removeprefix(".").removesuffix("`"), message)
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """A prompt that the run has."""
+class Inbox:
+    """A run's inbox. max_bytes: of a message."""
 
-    line: Line
-    group: str
+    send: Callable[[bytes], Awaitable[InboxReply]]
+    max_bytes: int
 
 
-class NatsInbox:
-    """The run's inbox over NATS."""
+def nats_inbox(client: Any, run: str, reply_s: float) -> Inbox:
+    """The run's inbox over NATS. Sending raises LogUnavailable where no run listens, DeadlineExceeded without a reply
+    in time.
+    """
 
-    def __init__(self, client: Any, run: str, reply_s: float = REPLY_S) -> None:
-        self._client, self._run, self._reply_s = client, run, reply_s
-        self.max_bytes = int(client.max_payload) - ROOM
-
-    async def send(self, data: bytes) -> InboxReply:
-        """The run's reply to one message."""
-        from nats.errors import NoRespondersError
-        from nats.errors import TimeoutError as NoReply
-
+    async def send(data: bytes) -> InboxReply:
         try:
-            message = await self._client.request(inbox(self._run), data, timeout=self._reply_s)
+            message = await client.request(inbox(run), data, timeout=reply_s)
         except NoRespondersError as error:
             raise LogUnavailable(
-                f"run {self._run} takes no prompts: it has not begun or is over (nobody listens on {inbox(self._run)})"
+                f"run {run} takes no prompts: it has not begun or is over (nobody listens on {inbox(run)})"
             ) from error
         except NoReply as error:
             raise DeadlineExceeded(
-                f"run {self._run} did not answer within {self._reply_s:.0f} s; sending the same file again is safe"
+                f"run {run} did not answer within {reply_s:.0f} s; sending the same file again is safe"
             ) from error
         return msgspec.json.decode(message.data, type=InboxReply)
 
+    return Inbox(send, int(client.max_payload) - ROOM)
 
-async def produce(inbox: Inbox, lines: Iterable[Line | BadLine], batch: int) -> AsyncIterator[Taken | BadLine]:
-    """Send prompts, `batch` in a message; the outcome of each line, message by message.
+
+async def produce(
+    inbox: Inbox, lines: Iterable[Line | BadLine], batch: int
+) -> AsyncIterator[tuple[Line, str] | BadLine]:
+    """Send prompts, `batch` in a message; what became of each line, message by message: its group, or why not.
 
     The run takes a message as a whole: where it refuses some prompts, the others are sent again.
     """
@@ -163,8 +141,8 @@ async def produce(inbox: Inbox, lines: Iterable[Line | BadLine], batch: int) -> 
         while good:
             reply = await _send(inbox, good)
             if reply.accepted:
-                for line, group in zip(good, reply.groups, strict=True):
-                    yield Taken(line, group)
+                for taken in zip(good, reply.groups, strict=True):
+                    yield taken
                 break
             refused = {error.index: error for error in reply.errors}
             for index, error in sorted(refused.items()):
@@ -179,53 +157,49 @@ async def _send(inbox: Inbox, lines: Sequence[Line]) -> InboxReply:
         reply = await inbox.send(data)
         if reply.accepted or all(error.field for error in reply.errors):
             return reply
-        if pause is None:
-            raise LogUnavailable(f"the run takes no prompts now: {reply.errors[0].message}")
-        await asyncio.sleep(pause)
-    raise AssertionError("the last pause is None")
+        if pause is not None:
+            await asyncio.sleep(pause)
+    raise LogUnavailable(f"the run takes no prompts now: {reply.errors[0].message}")
 
 
 def _packs(lines: Iterable[Line | BadLine], count: int, max_bytes: int) -> Iterator[list[Line | BadLine]]:
-    """Lines in messages of `count` prompts and `max_bytes` at most."""
+    """Lines in messages of `count` prompts and `max_bytes` at most; a prompt that is longer is a bad line."""
     pack: list[Line | BadLine] = []
-    size = 0
+    total = 0
     for line in lines:
-        item, bytes_ = _sized(line, max_bytes)
-        if pack and (len(pack) >= count or size + bytes_ > max_bytes):
+        size = len(msgspec.json.encode(line.prompt)) + 1 if isinstance(line, Line) else 0
+        if size > max_bytes:
+            line = BadLine(line.place, "prompt", f"it has {size} bytes, {max_bytes} is the most")
+            size = 0
+        if pack and (len(pack) >= count or total + size > max_bytes):
             yield pack
-            pack, size = [], 0
-        pack.append(item)
-        size += bytes_
+            pack, total = [], 0
+        pack.append(line)
+        total += size
     if pack:
         yield pack
 
 
-def _sized(line: Line | BadLine, max_bytes: int) -> tuple[Line | BadLine, int]:
-    if isinstance(line, BadLine):
-        return line, 0
-    size = len(msgspec.json.encode(line.prompt)) + 1
-    if size > max_bytes:
-        return BadLine(line.place, "prompt", f"it has {size} bytes, {max_bytes} is the most"), 0
-    return line, size
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Send a file. 1 where any line was refused; errors are raised."""
+async def run(arguments: argparse.Namespace) -> int:
+    """Send a file. 1 where any line was refused."""
     if arguments.file == "-":
-        return asyncio.run(_produce(arguments, sys.stdin))
+        return await send_file(arguments, sys.stdin)
     try:
-        file = open(arguments.file, encoding="utf-8")  # noqa: SIM115  closed below; the handler is for opening alone
+        file = open(arguments.file, encoding="utf-8")  # noqa: SIM115, ASYNC230  the handler is for opening alone
     except OSError as error:
         raise RunNotFound(f"{arguments.file} cannot be read: {error.strerror}") from error
     with file:
-        return asyncio.run(_produce(arguments, file))
+        return await send_file(arguments, file)
 
 
-async def _produce(arguments: argparse.Namespace, file: TextIO) -> int:
-    import nats
-    from nats.errors import NoServersError
-
-    url, run = _address(arguments)
+async def send_file(arguments: argparse.Namespace, file: TextIO) -> int:
+    """Print the group of each line that was taken, and on standard error why another was not."""
+    url, run = arguments.nats_url, arguments.run
+    if not url:  # with it no run folder is needed here
+        folder = find_run(arguments.run, arguments.runs_dir)
+        url, run = live_url(folder), folder.log_name()
+        if url is None:
+            raise LogUnavailable(f"run {folder.run} is not on: prompts are taken while it runs")
     try:
         nodes = url.split(",")
         client = await nats.connect(nodes, connect_timeout=5, allow_reconnect=False, name="slime-events-produce")
@@ -235,25 +209,15 @@ async def _produce(arguments: argparse.Namespace, file: TextIO) -> int:
     name = "standard input" if arguments.file == "-" else arguments.file
     lines = read_lines(file, name, key_field=arguments.key_field)
     try:
-        async for result in produce(NatsInbox(client, run, arguments.timeout), lines, arguments.batch):
-            if isinstance(result, Taken):
-                taken += 1
-                sys.stdout.write(f"{result.group}  {result.line.prompt.key}\n")
-            else:
+        async for result in produce(nats_inbox(client, run, arguments.timeout), lines, arguments.batch):
+            if isinstance(result, BadLine):
                 refused += 1
                 sys.stderr.write(f"{result}\n")
+            else:
+                taken += 1
+                line, group = result
+                print(f"{group}  {line.prompt.key}")
     finally:
         await client.close()
     sys.stderr.write(f"{taken} accepted, {refused} refused\n")
     return int(refused > 0)
-
-
-def _address(arguments: argparse.Namespace) -> tuple[str, str]:
-    """NATS URL and run. With --nats-url no run folder is needed here."""
-    if arguments.nats_url:
-        return arguments.nats_url, arguments.run
-    folder = find_run(arguments.run, arguments.runs_dir)
-    url = live_url(folder)
-    if url is None:
-        raise LogUnavailable(f"run {folder.run} is not on: prompts are taken while it runs")
-    return url, folder.log_name()

@@ -1,12 +1,12 @@
 """`slime-events query`: SQL over a run, live, finished or archived (docs/querying.md)."""
 
 import argparse
-import asyncio
 import contextlib
 import datetime
+import functools
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -27,41 +27,26 @@ NARROWEST = 12
 """Characters that a column of a wide table keeps on a terminal."""
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Print or write the rows. Errors are raised."""
+async def run(arguments: argparse.Namespace) -> int:
+    """Print or write the rows."""
     if arguments.tables:
-        sys.stdout.write(
-            table(("table", "says"), [(one.name, one.description.split(". ")[0]) for one in TABLES]) + "\n"
-        )
+        print(table(("table", "says"), [(one.name, one.description.split(". ")[0]) for one in TABLES]))
         return 0
     if arguments.schema is not None:
-        sys.stdout.write(_schema(arguments.schema))
+        print(_schema(arguments.schema))
         return 0
     if arguments.format == "parquet" and arguments.out is None and sys.stdout.isatty():
         raise ImpossibleCombination("Parquet is not for a terminal: say --out FILE")
-    asyncio.run(_query(arguments, _sql(arguments)))
-    return 0
-
-
-async def _query(arguments: argparse.Namespace, sql: str) -> None:
+    sql = _sql(arguments)
     async with (
         open_run(arguments.run, arguments.runs_dir) as opened,
         tables_of(opened, with_parent=arguments.with_parent) as tables,
     ):
         answer = await tables.sql(sql)
-        with _sink(arguments.out) as sink:
+        with new_file(arguments.out) if arguments.out else contextlib.nullcontext(sys.stdout.buffer) as sink:
             write(answer, arguments.format, sink, most=arguments.rows)
-
-
-@contextlib.contextmanager
-def _sink(out: Path | None) -> Iterator[BinaryIO]:
-    """Standard output, or a new file."""
-    if out is None:
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
-        return
-    with new_file(out) as file:
-        yield file
+            sink.flush()
+    return 0
 
 
 def _sql(arguments: argparse.Namespace) -> str:
@@ -78,12 +63,12 @@ def _sql(arguments: argparse.Namespace) -> str:
 
 
 def _schema(name: str) -> str:
-    listed = next((one for one in TABLES if one.name == name), None)
-    if listed is None:
-        names = [one.name for one in TABLES]
+    names = [one.name for one in TABLES]
+    if name not in names:
         raise InvalidValue(f"there is no table {name}.{did_you_mean(name, names)} --tables lists them")
+    listed = TABLES[names.index(name)]
     rows = [(column.name, column.type, column.description) for column in listed.columns]
-    return f"{listed.name}: {listed.description}\n\n{table(('column', 'type', 'is'), rows)}\n"
+    return f"{listed.name}: {listed.description}\n\n{table(('column', 'type', 'is'), rows)}"
 
 
 def write(answer: Answer, form: str, sink: BinaryIO, *, most: int = 0) -> None:
@@ -98,7 +83,9 @@ def write(answer: Answer, form: str, sink: BinaryIO, *, most: int = 0) -> None:
                 kinds = zip(answer.columns, answer.types, strict=True)
                 _write_json(reader, sink, {name for name, kind in kinds if kind == "JSON"})
             case _:
-                _write_parquet(reader, sink)
+                with pyarrow.parquet.ParquetWriter(sink, reader.schema, compression="zstd") as writer:
+                    for batch in reader:
+                        writer.write_batch(batch)
 
 
 def _write_table(reader: pa.RecordBatchReader, sink: BinaryIO, most: int) -> None:
@@ -159,27 +146,17 @@ def _write_json(reader: pa.RecordBatchReader, sink: BinaryIO, json_columns: set[
 
 def _write_csv(reader: pa.RecordBatchReader, sink: BinaryIO) -> None:
     """With a head; lists, maps and structs as JSON text."""
-    nested = [pa.types.is_nested(one) for one in reader.schema.types]
-    fields = [pa.field(one.name, pa.string()) if deep else one for one, deep in zip(reader.schema, nested, strict=True)]
-    with pyarrow.csv.CSVWriter(sink, pa.schema(fields)) as writer:
+    schema = pa.schema([(one.name, pa.string()) if pa.types.is_nested(one.type) else one for one in reader.schema])
+    as_json = functools.partial(json.dumps, default=str, ensure_ascii=False)
+    with pyarrow.csv.CSVWriter(sink, schema) as writer:
         for batch in reader:
-            columns = [
-                pa.array([None if v is None else _json(v) for v in plain], pa.string()) if deep else column
-                for column, plain, deep in zip(batch.columns, _columns(batch), nested, strict=True)
-            ]
-            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields)))
-
-
-def _write_parquet(reader: pa.RecordBatchReader, sink: BinaryIO) -> None:
-    with pyarrow.parquet.ParquetWriter(sink, reader.schema, compression="zstd") as writer:
-        for batch in reader:
-            writer.write_batch(batch)
+            columns = batch.columns
+            for number, values in enumerate(_columns(batch)):
+                if pa.types.is_nested(columns[number].type):
+                    columns[number] = pa.array([None if one is None else as_json(one) for one in values], pa.string())
+            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
 
 
 def _columns(batch: pa.RecordBatch) -> list[list[Any]]:
     """The values, column by column; maps as dicts."""
     return [column.to_pylist(maps_as_pydicts="lossy") for column in batch.columns]
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, default=str, ensure_ascii=False)

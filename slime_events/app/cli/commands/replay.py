@@ -1,7 +1,6 @@
 """`slime-events replay`: the decisions of a run, made again. Exit code 0 where all are the same, 1 where one is not."""
 
 import argparse
-import asyncio
 import sys
 import time
 from typing import Any
@@ -14,66 +13,62 @@ from slime_events.analysis.replay.equality import Verdict
 from slime_events.analysis.replay.replay import replay
 from slime_events.analysis.replay.report import Difference, ReplayReport
 from slime_events.app.cli.commands.resume import with_flags
-from slime_events.app.cli.render.text import fields, json_text, shorten, table
+from slime_events.app.cli.render.text import fields, json_text, paragraphs, shorten, table
 from slime_events.app.launch.run_record import changes
 from slime_events.core.run.run_reader import open_run
 
 WIDTH = 100
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Print the report. Errors are raised."""
-    begun = time.perf_counter()
-    report = asyncio.run(_replay(arguments))
+async def run(arguments: argparse.Namespace) -> int:
+    """Print the report. 1 where a decision would differ."""
+    begun, flags = time.perf_counter(), arguments.flags
+    async with open_run(arguments.run, arguments.runs_dir) as opened:
+        own = opened.settings
+        changed = changes(own, with_flags(own, flags).settings) if flags else {}  # derived settings included
+        report = await replay(opened, changed, every=arguments.all, recorded_prompts=arguments.recorded_prompts)
     seconds = time.perf_counter() - begun
     if arguments.json:
-        facts = report.json_values() | {"seconds": seconds}
-        sys.stdout.write(json_text(facts))
+        sys.stdout.write(json_text(report.json_values() | {"seconds": seconds}))
     else:
-        sys.stdout.write(f"{report_text(report, arguments.most, every=arguments.all)}\n\n")
-        sys.stdout.write(f"{verdict(report)} ({report.events:,} events in {seconds:.1f} s)\n")
+        print(f"{report_text(report, arguments.most, every=arguments.all)}\n")
+        verdict = f"No decision would differ: all {report.compared:,} are the same again"
+        if report.differences:
+            verdict = f"{report.differences[0].position}: the first position at which a decision would differ"
+        print(f"{verdict} ({report.events:,} events in {seconds:.1f} s)")
     return 0 if report.is_equal else 1
-
-
-async def _replay(arguments: argparse.Namespace) -> ReplayReport:
-    async with open_run(arguments.run, arguments.runs_dir) as opened:
-        flags, own = arguments.flags, opened.settings
-        changed = changes(own, with_flags(own, flags).settings) if flags else {}  # derived settings included
-        return await replay(opened, changed, every=arguments.all, recorded_prompts=arguments.recorded_prompts)
 
 
 def report_text(report: ReplayReport, most: int, *, every: bool) -> str:
     """The decisions by type, then the first difference with its inputs, and with `every` all of them in short."""
     kinds = [(name, f"{count:,}") for name, count in sorted(report.decisions.items())]
     parts = [fields([("run", report.run), *kinds, ("prompts", report.prompts)])]
-    if report.differences:
-        parts.append(difference_text(report.differences[0]))
+    parts += map(difference_text, report.differences[:1])
     if every and report.differences:
         parts.append(table(("differences", "what"), [(count, kind) for kind, count in report.kinds().items()]))
         parts.append(_verdicts(report, most))
-    return "\n\n".join(part for part in parts if part)
-
-
-def verdict(report: ReplayReport) -> str:
-    """The last line."""
-    if report.is_equal:
-        return f"No decision would differ: all {report.compared:,} are the same again"
-    return f"{report.differences[0].position}: the first position at which a decision would differ"
+    return paragraphs(*parts)
 
 
 def difference_text(one: Difference) -> str:
     """One difference, and the inputs of its decision."""
     inputs = dict(one.inputs)
     groups, reward = inputs.pop("groups", []), inputs.pop("first_reward", None)
-    lines = [str(one), fields([("recorded", _event(one.recorded)), ("now", _event(one.decided))], "  ")]
-    lines += [fields([("decided on the log up to", one.at), *((k, _cell(v)) for k, v in inputs.items())], "  ")]
+    figures = [
+        (name, (", ".join(map(str, value)) or "none") if isinstance(value, list) else str(value))
+        for name, value in inputs.items()
+    ]
+    lines = [
+        str(one),
+        fields([("recorded", _event(one.recorded)), ("now", _event(one.decided))], "  "),
+        fields([("decided on the log up to", one.at), *figures], "  "),
+    ]
     if reward is not None:
         lines.append(
             f"  first sample with another reward: {reward['sample']}, graded {reward['raw']:g}, "
             f"recorded {reward['recorded']:.6g}, now {reward['now']:.6g}"
         )
-    lines += [_group(group) for group in groups]
-    return "\n".join(lines)
+    return "\n".join([*lines, *map(_group, groups)])
 
 
 def _event(event: Event | None) -> str:
@@ -91,12 +86,6 @@ def _event(event: Event | None) -> str:
     return shorten(f"{type_of(event)} " + ", ".join(f"{name} {value}" for name, value in short.items()), WIDTH * 2)
 
 
-def _cell(value: Any) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(str, value)) or "none"
-    return str(value)
-
-
 def _group(group: dict[str, Any]) -> str:
     head = fields(
         [("group", group["group"]), ("prompt", shorten(group["prompt"], WIDTH)), ("label", group["label"])], "  "
@@ -106,18 +95,12 @@ def _group(group: dict[str, Any]) -> str:
 
 
 def _verdicts(report: ReplayReport, most: int) -> str:
-    flips = report.verdicts
-    if not flips:
-        return ""
-    shown = flips if most == 0 else flips[:most]
+    verdicts, shown = report.verdicts, report.verdicts[: most or None]
     rows = [
-        (one.position, getattr(one.recorded, "group", ""), type_of(one.recorded), type_of(one.decided), _why(one))
+        (one.position, getattr(one.recorded, "group", ""), type_of(one.recorded), type_of(one.decided),
+         shorten(getattr(one.decided, "reason", "") or "", WIDTH // 2))
         for one in shown
         if one.decided is not None
-    ]
-    more = f"\n... and {len(flips) - len(shown):,} more (--most 0 for all)" if len(flips) > len(shown) else ""
-    return table(("position", "group", "recorded", "now", "reason"), rows) + more
-
-
-def _why(one: Difference) -> str:
-    return shorten(str(getattr(one.decided, "reason", "") or ""), WIDTH // 2)
+    ]  # fmt: skip
+    more = f"\n... and {len(verdicts) - len(shown):,} more (--most 0 for all)" if len(verdicts) > len(shown) else ""
+    return table(("position", "group", "recorded", "now", "reason"), rows) + more if verdicts else ""

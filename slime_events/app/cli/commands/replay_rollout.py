@@ -1,7 +1,6 @@
 """`slime-events replay-rollout`: one rollout once more, from an engine with the weights that it had."""
 
 import argparse
-import asyncio
 import sys
 import time
 from pathlib import Path
@@ -9,43 +8,38 @@ from typing import Any
 
 import msgspec
 
+from serve_apps.engine.arguments import engine_launch
+from serve_apps.engine.sglang_engine import SglangEngine
+from serve_apps.replay_rollout import replay
 from slime_events.analysis.replay_rollout.compare import Comparison, Decode, Token, compare
 from slime_events.analysis.replay_rollout.recorded import RecordedRollout, read_rollout, weight_folder
-from slime_events.app.cli.render.text import duration, fields, json_text, shorten, table
+from slime_events.app.cli.render.text import duration, fields, json_text, paragraphs, shorten, table
 from slime_events.core.config.engine import EngineSettings
 from slime_events.core.run.run_reader import open_run
 
 START_S = 600.0
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Print the comparison; 1 where the rollouts differ. Errors are raised."""
-    comparison, facts = asyncio.run(_replay(arguments))
-    if arguments.json:
-        sys.stdout.write(json_text(msgspec.to_builtins(comparison) | {"engine": facts}))
-    else:
-        sys.stdout.write(comparison_text(comparison, facts) + "\n")
-    return 0 if comparison.equal else 1
-
-
-async def _replay(arguments: argparse.Namespace) -> tuple[Comparison, dict[str, Any]]:
+async def run(arguments: argparse.Namespace) -> int:
+    """Print the comparison. 1 where the rollouts differ."""
     async with open_run(arguments.run, arguments.runs_dir) as opened:
         rollout = await read_rollout(opened, arguments.sample)
         settings = opened.settings.engine
         folders = [*arguments.weights, *([str(opened.folder.weights)] if opened.folder else [])]
-    first = rollout.spans[0].version
-    base = weight_folder(rollout, first, folders)
+    base = weight_folder(rollout, rollout.spans[0].version, folders)
     settings = msgspec.structs.replace(settings, hf_checkpoint=base, device=arguments.device or settings.device)
-    return await _with_engine(rollout, settings, folders, arguments)
+    comparison, engine = await _with_engine(rollout, settings, folders, arguments)
+    if arguments.json:
+        sys.stdout.write(json_text(msgspec.to_builtins(comparison) | {"engine": engine}))
+    else:
+        print(comparison_text(comparison, engine))
+    return 0 if comparison.equal else 1
 
 
 async def _with_engine(
     rollout: RecordedRollout, settings: EngineSettings, folders: list[str], arguments: argparse.Namespace
 ) -> tuple[Comparison, dict[str, Any]]:
-    from serve_apps.engine.arguments import engine_launch
-    from serve_apps.engine.sglang_engine import SglangEngine
-    from serve_apps.replay_rollout import replay
-
+    """The comparison, and facts of the engine: device, deterministic, seconds."""
     first = rollout.spans[0].version
     launch = engine_launch(settings, first)
     engine, begun = SglangEngine(settings, first), time.perf_counter()
@@ -75,48 +69,28 @@ def token_decoder(folder: Path) -> Decode:
 def comparison_text(comparison: Comparison, engine: dict[str, Any]) -> str:
     """The verdict, the first difference, and each span. engine: device, deterministic, seconds."""
     how = "deterministic" if engine["deterministic"] else "not deterministic: another batch may give other tokens"
-    seconds = engine["seconds"]
+    seconds, divergence = engine["seconds"], ""
+    same = f"all {sum(span.same for span in comparison.spans)} the same"
+    why = f"log-probs differ by more than {comparison.tolerance:g}"
+    if other := comparison.divergence:
+        same, why = f"the same up to {other.position}", f"other tokens from {other.position} on"
+        lines = [_line("recorded", other.recorded), _line("replayed", other.replayed)]
+        divergence = table(("at", "token", "text", "log-prob"), lines)
     head = fields([
         ("sample", f"{comparison.sample} of run {comparison.run}, {comparison.tokens} tokens"),
         ("engine", f"SGLang on {engine['device']}, {how}; {duration(seconds['start'])} to start, "
                    f"{duration(seconds['replay'])} to {'score' if comparison.forced else 'make'} it"),
-        ("tokens", "as recorded, fed to it" if comparison.forced else _tokens(comparison)),
+        ("tokens", "as recorded, fed to it" if comparison.forced else same),
         ("log-probs", f"{comparison.max_difference:.3g} nats apart at most, "
                       f"{comparison.mean_difference:.3g} on average"),
-        ("verdict", "equal" if comparison.equal else _why(comparison)),
+        ("verdict", "equal" if comparison.equal else why),
     ])  # fmt: skip
     rows = [
         (f"{s.start}:{s.end}", f"v{s.version}", s.same, f"{s.max_difference:.3g}", s.at, f"{s.mean_difference:.3g}")
         for s in comparison.spans
     ]
-    parts = [
-        head,
-        table(("tokens", "version", "equal", "largest difference", "at", "on average"), rows),
-        _divergence(comparison),
-    ]
-    return "\n\n".join(part for part in (*parts, *comparison.notes) if part)
-
-
-def _tokens(comparison: Comparison) -> str:
-    same = sum(span.same for span in comparison.spans)
-    return (
-        f"all {same} the same" if comparison.divergence is None else f"the same up to {comparison.divergence.position}"
-    )
-
-
-def _why(comparison: Comparison) -> str:
-    if comparison.divergence is not None:
-        return f"other tokens from {comparison.divergence.position} on"
-    return f"log-probs differ by more than {comparison.tolerance:g}"
-
-
-def _divergence(comparison: Comparison) -> str:
-    if comparison.divergence is None:
-        return ""
-    return table(
-        ("at", "token", "text", "log-prob"),
-        [_line("recorded", comparison.divergence.recorded), _line("replayed", comparison.divergence.replayed)],
-    )
+    spans = table(("tokens", "version", "equal", "largest difference", "at", "on average"), rows)
+    return paragraphs(head, spans, divergence, *comparison.notes)
 
 
 def _line(name: str, token: Token) -> tuple[object, ...]:

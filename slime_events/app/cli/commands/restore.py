@@ -1,71 +1,69 @@
 """`slime-events restore`: a run's folder and its log, from the archive alone."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from schemas.checkpoints import CheckpointSaved
 from schemas.errors import RunIsOn, StorageError
 from schemas.runs import RunStarted
 from schemas.subjects import of_type
+from slime_events.app.launch.run_lock import holding
+from slime_events.core.config.paths import missing_paths
+from slime_events.core.config.settings import TrainSettings
+from slime_events.core.config.toml import settings_from, to_toml
 from slime_events.core.run.run_folder import RUNS_DIR, RunFolder
-
-if TYPE_CHECKING:
-    from slime_events.core.config.settings import TrainSettings
-    from storage.archive.reader import ArchiveReader
-    from storage.jetstream.log import JetStreamLog
-    from storage.log import EventLog
+from slime_events.core.run.run_reader import branched_of
+from storage.archive.reader import ArchiveReader
+from storage.archive.transfer import restore_log
+from storage.blobs import BlobStore
+from storage.jetstream.log import JetStreamLog
+from storage.log import EventLog
+from storage.nats.server import NatsServer
+from storage.open_log import record_url
 
 MARK = "restoring"
 """A file in the run's folder while a restore has not finished its log."""
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Restore, and print what is there and what is missing. Errors are raised."""
-    asyncio.run(_restore(arguments))
-    return 0
-
-
-async def _restore(arguments: argparse.Namespace) -> None:
-    from slime_events.app.launch.run_lock import holding
-    from storage.archive.reader import ArchiveReader
-    from storage.archive.transfer import restore_log
-    from storage.blobs import BlobStore
-
+async def run(arguments: argparse.Namespace) -> int:
+    """Restore, and print what is there and what is missing."""
     reader = await asyncio.to_thread(ArchiveReader, arguments.archive_url, arguments.run)
     folder = RunFolder(arguments.runs_dir, arguments.run)
-    settings = await asyncio.to_thread(settings_of, reader)
+    settings = await asyncio.to_thread(_settings_of, reader)
     with holding(folder):
         async with _target(folder, arguments.nats_url or settings.run.nats_url, arguments.nats_replicas) as log:
-            await begin(folder, log)
+            await _begin(folder, log)
             blobs = BlobStore(settings.run.blob_url or str(folder.blobs))
             done = await restore_log(reader, log, blobs, _progress)
-            missing = await what_is_missing(log, settings, folder)
-        end(folder, settings)
+            missing = await _missing(log, settings, folder)
+        for part in (folder.logs, folder.traces, folder.weights):
+            part.mkdir(parents=True, exist_ok=True)
+        if not folder.settings.exists():
+            folder.settings.write_text(to_toml(settings))
+        (folder.path / MARK).unlink()
     print(f"restored {done.position - done.before:,} events to position {done.position:,}, {done.blobs} blobs, "
           f"in {folder.path}")  # fmt: skip
     for sentence in missing:
         print(f"  {sentence}")
-    print(f"next: slime-events resume {_arguments(arguments, settings)}")
+    own_dir = "" if arguments.runs_dir == RUNS_DIR else f" --runs-dir {arguments.runs_dir}"
+    own_url = f" --nats-url {arguments.nats_url}" if arguments.nats_url not in (None, "", settings.run.nats_url) else ""
+    print(f"next: slime-events resume {arguments.run}{own_dir}{own_url}")
+    return 0
 
 
-def settings_of(reader: ArchiveReader) -> TrainSettings:
+def _settings_of(reader: ArchiveReader) -> TrainSettings:
     """The settings that the archived run was started with. Raises StorageError where it has none."""
-    from slime_events.core.config.toml import settings_from
-
     first = next(reader.read(), None)
     if first is None or not isinstance(first.envelope.event, RunStarted):
         raise StorageError(f"{reader.url} holds no run: its first event is not run.started. Is it the right URL?")
     return settings_from(first.envelope.event.settings)
 
 
-async def begin(folder: RunFolder, log: EventLog) -> None:
+async def _begin(folder: RunFolder, log: EventLog) -> None:
     """Mark the folder as being restored. Raises RunIsOn where it has a log that is not of a restore."""
     mark = folder.path / MARK
     if not mark.exists() and (position := await log.position()):
@@ -76,24 +74,9 @@ async def begin(folder: RunFolder, log: EventLog) -> None:
     mark.touch()
 
 
-def end(folder: RunFolder, settings: TrainSettings) -> None:
-    """Make the folder one of a whole run."""
-    from slime_events.core.config.toml import to_toml
-
-    for part in (folder.logs, folder.traces, folder.weights):
-        part.mkdir(parents=True, exist_ok=True)
-    if not folder.settings.exists():
-        folder.settings.write_text(to_toml(settings))
-    (folder.path / MARK).unlink()
-
-
 @contextlib.asynccontextmanager
 async def _target(folder: RunFolder, url: str | None, replicas: int) -> AsyncIterator[JetStreamLog]:
     """The log to fill: on the server at `url`, or on one of the run's own."""
-    from storage.jetstream.log import JetStreamLog
-    from storage.nats.server import NatsServer
-    from storage.open_log import record_url
-
     async with contextlib.AsyncExitStack() as stack:
         if url is None:
             url = (await stack.enter_async_context(await NatsServer.start(folder.nats))).url
@@ -104,11 +87,8 @@ async def _target(folder: RunFolder, url: str | None, replicas: int) -> AsyncIte
         yield log
 
 
-async def what_is_missing(log: EventLog, settings: TrainSettings, folder: RunFolder) -> list[str]:
+async def _missing(log: EventLog, settings: TrainSettings, folder: RunFolder) -> list[str]:
     """What a resumed run will make again, or needs first, one sentence each."""
-    from slime_events.core.config.paths import missing_paths
-    from slime_events.core.run.run_reader import branched_of
-
     sentences = []
     published = await log.last(of_type(log.run, "weights.published"))
     if published is not None and not any(folder.weights.glob("*/*.safetensors")):
@@ -130,12 +110,3 @@ async def what_is_missing(log: EventLog, settings: TrainSettings, folder: RunFol
 def _progress(position: int, last: int) -> None:
     if sys.stderr.isatty():
         sys.stderr.write(f"\rposition {position:,} of {last:,}" + ("\n" if position == last else ""))
-
-
-def _arguments(arguments: argparse.Namespace, settings: TrainSettings) -> str:
-    words = [arguments.run]
-    if arguments.runs_dir != RUNS_DIR:
-        words += ["--runs-dir", arguments.runs_dir]
-    if arguments.nats_url and arguments.nats_url != settings.run.nats_url:
-        words += ["--nats-url", arguments.nats_url]
-    return " ".join(words)

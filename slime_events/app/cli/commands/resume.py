@@ -1,101 +1,84 @@
 """`slime-events resume`: continues a run from its log after an interruption, a failure or a kill."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from schemas.errors import InvalidValue, RunHasEnded, RunIsOn
 from slime_events.algorithms.train_arguments import parse_train
-from slime_events.app.cli.commands.train import finish, resolve, say
+from slime_events.analysis.model.progress import Progress
+from slime_events.app.cli.commands.train import finish, resolve, run_to_end, say
+from slime_events.app.launch.log_server import LogServer
+from slime_events.app.launch.run_lock import holding, is_held
+from slime_events.app.launch.run_record import RunRecord, changes, check_changes, read_run_record
 from slime_events.core.config.flags import ParsedTrain
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.toml import to_toml
 from slime_events.core.run.run_folder import RunFolder, find_run
-
-if TYPE_CHECKING:
-    from slime_events.app.launch.run_record import RunRecord
+from storage.nats.server import NatsServer
+from storage.open_log import open_run_log
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Resume; 130 where it was stopped before its last step. Errors are raised."""
-    from slime_events.app.launch.run_lock import is_held
-
-    folder, flags = find_run(arguments.run, arguments.runs_dir), arguments.flags
+    """Resume; 130 where it was stopped before its last step."""
+    folder = find_run(arguments.run, arguments.runs_dir)
     if is_held(folder):
         raise RunIsOn(
             f"run {folder.run} is on: there is nothing to resume; `slime-events tail {folder.run}` follows it"
         )
     while True:
         try:
-            return _continue(folder, flags)
+            return _continue(folder, arguments.flags)
         except RunHasEnded as ended:
             say(str(ended))
 
 
 def _continue(folder: RunFolder, flags: Sequence[str]) -> int:
     """Resume by the run's status now. Raises RunHasEnded where it changes meanwhile."""
-    from slime_events.app.launch.run_record import changes, check_changes
-
-    standing = asyncio.run(_read_record(folder))
-    branched = standing.started.branched
+    record = asyncio.run(_read_record(folder))
+    branched = record.started.branched
     if branched is not None and branched.follows:
         if flags:
             raise InvalidValue(
                 f"run {folder.run} learns from {branched.run}: it continues with the settings that it has"
             )
-        from slime_events.app.cli.commands.learn import continue_learner
+        from slime_events.app.cli.commands.learn import continue_learner  # replay, which imports this, needs none
 
         return continue_learner(folder, branched.where)
-    before = standing.settings
-    settings = resolve(with_flags(before, flags), new=False)
-    check_changes(changes(before, settings), standing.steps)
+    settings = resolve(with_flags(record.settings, flags), new=False)
+    check_changes(changes(record.settings, settings), record.steps)
     steps = settings.rollout.num_rollout or 0
-    if standing.has_finished and standing.steps >= steps:
+    if record.has_finished and record.steps >= steps:
         asyncio.run(_tidy(folder))
-        if not folder.summary.exists():
-            asyncio.run(_summarise(folder))
-        say(f"run {folder.run} has finished all its {standing.steps} steps: nothing to do (--num-rollout N for more)")
+        say(f"run {folder.run} has finished all its {record.steps} steps: nothing to do (--num-rollout N for more)")
         return 0
-    say(f"run {folder.run} continues after {standing.steps} of {steps} steps (resumption {standing.incarnation})")
-    return finish(settings, resumes=standing, folder=folder, first=standing.first)
+    say(f"run {folder.run} continues after {record.steps} of {steps} steps (resumption {record.incarnation})")
+    return finish(run_to_end(settings, resumes=record, folder=folder), folder, record.first)
+
+
+async def _read_record(folder: RunFolder) -> RunRecord:
+    async with open_run_log(folder.path, folder.log_name()) as log:
+        return await read_run_record(log)
 
 
 async def _tidy(folder: RunFolder) -> None:
-    """End the processes of a launcher that was killed just before the run finished without it."""
-    from slime_events.app.launch.log_server import LogServer
-    from slime_events.app.launch.run_lock import holding
-    from storage.nats.server import NatsServer
-
+    """After a launcher that was killed just before the run finished without it: end its processes, and write the
+    summary that it did not, from the log; the run's seconds are unknown.
+    """
     server = NatsServer.attach(folder.nats)
     if server is not None and not server.record.temporary:
         with holding(folder) as before:
             async with LogServer(folder, None, say).running(before):
                 pass
-
-
-async def _summarise(folder: RunFolder) -> None:
-    """Write the summary that such a launcher did not, from the log; the run's seconds are unknown."""
-    from slime_events.analysis.model.progress import Progress
-    from storage.open_log import open_run_log
-
+    if folder.summary.exists():
+        return
     progress = Progress(folder.log_name())
     async with open_run_log(folder.path, folder.log_name()) as log:
         async for recorded in log.read():
             progress.apply(recorded)
     summary = progress.summary() | {"failure": None, "folder": str(folder.path)}
     folder.summary.write_text(json.dumps(summary, indent=2) + "\n")
-
-
-async def _read_record(folder: RunFolder) -> RunRecord:
-    from slime_events.app.launch.run_record import read_run_record
-    from storage.open_log import open_run_log
-
-    async with open_run_log(folder.path, folder.log_name()) as log:
-        return await read_run_record(log)
 
 
 def with_flags(settings: TrainSettings, flags: Sequence[str]) -> ParsedTrain:

@@ -1,73 +1,54 @@
 """`slime-events retrain`: trains steps of a run again from its log, and compares them with what was committed."""
 
-from __future__ import annotations
-
 import argparse
-import asyncio
+import functools
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from actors.offline.retrain_run import Save, Wanted, retrain
 from schemas.errors import ImpossibleCombination
+from slime_events.analysis.retrain.difference import Retrained
+from slime_events.analysis.retrain.report import report_text, step_text
 from slime_events.app.cli.render.text import json_text
+from slime_events.app.launch.branch_checkpoint import trainable
+from slime_events.app.launch.run_announcement import environment
+from slime_events.core.run.run_reader import open_run
 
-if TYPE_CHECKING:
-    from slime_events.analysis.retrain.difference import Retrained
-    from slime_events.analysis.retrain.report import Report
 
-
-def run(arguments: argparse.Namespace) -> int:
-    """Train and print. Errors are raised."""
+async def run(arguments: argparse.Namespace) -> int:
+    """Train, print each step and the report. 1 where a digest differs."""
     begun = time.perf_counter()
     if (arguments.save_version is None) != (arguments.out is None):
         raise ImpossibleCombination("--save-version V and --out FOLDER are given together")
-    report = asyncio.run(_retrain(arguments, begun))
-    from slime_events.analysis.retrain.report import report_text
-
-    if arguments.json:
-        sys.stdout.write(json_text(_facts(report)))
-    else:
-        print(report_text(report))
-    return 0 if report.wrong is None else 1
-
-
-async def _retrain(arguments: argparse.Namespace, begun: float) -> Report:
-    from actors.offline.retrain_run import Save, Wanted, retrain
-    from slime_events.analysis.retrain.report import step_text
-    from slime_events.app.launch.branch_checkpoint import trainable
-    from slime_events.app.launch.run_announcement import environment
-    from slime_events.core.run.run_reader import open_run
 
     def show(step: Retrained) -> None:
         if not arguments.json:
             print(step_text(step), flush=True)
 
-    def note(text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
-
-    save = None if arguments.out is None else Save(arguments.save_version, arguments.out, arguments.checkpoint)
+    note = functools.partial(print, file=sys.stderr, flush=True)
     wanted = Wanted(
         steps=arguments.steps,
         from_base=arguments.from_base,
         tensor=arguments.tensor_model_parallel_size,
         ranks=arguments.actor_num_gpus_per_node,
-        save=save,
+        save=None if arguments.out is None else Save(arguments.save_version, arguments.out, arguments.checkpoint),
     )
     async with open_run(arguments.run, arguments.runs_dir) as opened:
         with tempfile.TemporaryDirectory(prefix="slime-events-retrain-") as scratch:
             opened = await trainable(opened, arguments.hf_checkpoint, Path(scratch), note=note)
-            return await retrain(opened, wanted, show, environment=environment(), begun=begun)
-
-
-def _facts(report: Report) -> dict[str, Any]:
+            report = await retrain(opened, wanted, show, environment=environment(), begun=begun)
     wrong = report.wrong
-    facts: dict[str, Any] = msgspec.to_builtins(report)
-    return facts | {
-        "equal": report.exact and wrong is None,
-        "speed_up": report.speed_up,
-        "first_difference": None if wrong is None else wrong.step,
-    }
+    if arguments.json:
+        facts = msgspec.to_builtins(report) | {
+            "equal": report.exact and wrong is None,
+            "speed_up": report.speed_up,
+            "first_difference": None if wrong is None else wrong.step,
+        }
+        sys.stdout.write(json_text(facts))
+    else:
+        print(report_text(report))
+    return 0 if wrong is None else 1

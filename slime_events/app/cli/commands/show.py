@@ -1,8 +1,6 @@
 """`slime-events show`: a run, or a step, group, sample, weight version, trace or moment of it, out of its log."""
 
 import argparse
-import asyncio
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +12,7 @@ from slime_events.app.cli.commands.show_sample import TOKENS, group_facts, group
 from slime_events.app.cli.commands.show_step import step_facts, step_text, version_facts, version_text
 from slime_events.app.cli.render.text import json_text
 from slime_events.core.run.run_folder import RunFolder
-from slime_events.core.run.run_reader import open_run
+from slime_events.core.run.run_reader import OpenedRun, open_run
 from slime_events.core.trajectory import Fetch, Trajectories
 from slime_events.plugins.sample_view import prompt_decoder, text_decoder
 from storage.log import Readable
@@ -105,35 +103,36 @@ async def trace_text(log: Readable, traces: Path | None, group: str) -> str:
     return f"{render(trace_of([span for span in spans if span is not None], trace))}\nrebuilt from the log: {why}"
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Print what is asked. Errors are raised."""
+async def run(arguments: argparse.Namespace) -> int:
+    """Print what is asked."""
     others = (arguments.group, arguments.sample, arguments.version, arguments.trace, arguments.verify or None)
     if arguments.at is not None and any(other is not None for other in others):
         raise InvalidValue("--at shows the whole run at one position: leave out --group, --sample, --version, ...")
     if arguments.diff is not None and arguments.at is None:
         raise InvalidValue("--diff compares with another position: give --at POS too")
-    sys.stdout.write(asyncio.run(_show(arguments)) + "\n")
+    async with open_run(arguments.run, arguments.runs_dir) as opened:
+        text = await _text(arguments, opened)
+    print(text)
     return 0
 
 
-async def _show(arguments: argparse.Namespace) -> str:
-    async with open_run(arguments.run, arguments.runs_dir) as opened:
-        if arguments.verify:
-            from slime_events.analysis.model.verify import verify
+async def _text(arguments: argparse.Namespace, opened: OpenedRun) -> str:
+    if arguments.verify:
+        from slime_events.analysis.model.verify import verify
 
-            return str(await verify(opened.log))
-        if arguments.trace is not None:
-            return await trace_text(opened.log, opened.folder.traces if opened.folder else None, arguments.trace)
-        if arguments.at is not None:
-            from slime_events.app.cli.commands.show_at import moment_facts
+        return str(await verify(opened.log))
+    if arguments.trace is not None:
+        return await trace_text(opened.log, opened.folder.traces if opened.folder else None, arguments.trace)
+    if arguments.at is not None:
+        from slime_events.app.cli.commands.show_at import moment_facts
 
-            facts, text = await moment_facts(opened, arguments.at, arguments.step or 0, arguments.diff)
-        else:
-            question = Question(arguments.step, arguments.group, arguments.sample, arguments.version, arguments.tokens)
-            launched = None
-            if opened.folder is not None and question == Question(tokens=question.tokens):
-                from slime_events.app.launch.run_status import is_launched
+        facts, text = await moment_facts(opened, arguments.at, arguments.step or 0, arguments.diff)
+    else:
+        question = Question(arguments.step, arguments.group, arguments.sample, arguments.version, arguments.tokens)
+        launched = None
+        if opened.folder is not None and question == Question(tokens=question.tokens):
+            from slime_events.app.launch.run_status import is_launched
 
-                launched = await is_launched(opened.folder, opened.log)
-            facts, text = await view_of(opened.log, question, opened.fetch, opened.folder, launched=launched)
+            launched = await is_launched(opened.folder, opened.log)
+        facts, text = await view_of(opened.log, question, opened.fetch, opened.folder, launched=launched)
     return json_text(facts).rstrip() if arguments.json else text

@@ -3,7 +3,7 @@
 import contextlib
 import hashlib
 import sys
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 from schemas.runs import RunResumed
@@ -12,7 +12,17 @@ from slime_events.analysis.timetravel.moment import Moment
 from slime_events.analysis.timetravel.timeline import Timeline
 from slime_events.analysis.timetravel.view import difference, facts_of, look_ahead
 from slime_events.app.cli.render.event_line import event_line
-from slime_events.app.cli.render.text import clock, duration, fields, figures_text, moment, shorten, table
+from slime_events.app.cli.render.text import (
+    clock,
+    duration,
+    fields,
+    figures_text,
+    moment,
+    paragraphs,
+    shorten,
+    table,
+    versions_range,
+)
 from slime_events.app.launch.run_status import RunStatus, read_status
 from slime_events.core.run.run_reader import OpenedRun
 from slime_events.core.state.run import RunPhase
@@ -34,14 +44,19 @@ async def moment_facts(
 
     Raises InvalidValue for what is no position, RunNotFound where the run has none such.
     """
-    timeline = await Timeline(opened.log, _seek_folder(opened)).open(_announce_index)
+    cached = cache_folder() / "slime-events" / "seek" / hashlib.sha256(opened.where.encode()).hexdigest()[:24]
+    index = opened.folder.seek if opened.folder else cached  # an archive has no folder here
+    timeline = await Timeline(opened.log, index).open(_announce_index)
     there = await timeline.seek(parse_position(at))
     if step:
         there = await timeline.seek(LogPosition(Anchor.POSITION, min(max(there.position + step, 1), timeline.end)))
     facts = facts_of(there, timeline.end, await look_ahead(opened.log, there))
     facts |= await _without_launcher(opened, there, timeline.end)
     if diff is None:
-        return facts, at_text(facts, event_line(there.last) if there.last else "")
+        event = event_line(there.last) if there.last else ""
+        decisions = decisions_text(facts["decisions"][-LAST_DECISIONS:])
+        parts = (_head(facts, event), _engines(facts), _rollouts(facts), _groups(facts["groups"]), decisions)
+        return facts, paragraphs(*parts)
     other = await timeline.seek(parse_position(diff))
     other_facts = facts_of(other, timeline.end) | await _without_launcher(opened, other, timeline.end)
     facts = difference(facts, other_facts)
@@ -60,27 +75,8 @@ async def _without_launcher(opened: OpenedRun, moment: Moment, end: int) -> dict
     return {"phase": RunStatus.KILLED.value, "waits_for": None} if resumed else {}
 
 
-def _seek_folder(opened: OpenedRun) -> Path:
-    """Where the seek index of a run is kept: beside it, or in this user's cache for an archive."""
-    if opened.folder is not None:
-        return opened.folder.seek
-    return cache_folder() / "slime-events" / "seek" / hashlib.sha256(opened.where.encode()).hexdigest()[:24]
-
-
 def _announce_index(events: int) -> None:
     sys.stderr.write(f"reading {events:,} events once, so that every position can be entered at once\n")
-
-
-def at_text(facts: dict[str, Any], event: str = "") -> str:
-    """`facts_of` a moment. event: the line of the event there."""
-    parts = [
-        _head(facts, event),
-        _engines(facts),
-        _rollouts(facts),
-        _groups(facts["groups"]),
-        decisions_text(facts["decisions"][-LAST_DECISIONS:]),
-    ]
-    return "\n\n".join(part for part in parts if part)
 
 
 def _head(facts: dict[str, Any], event: str) -> str:
@@ -115,14 +111,10 @@ def _head(facts: dict[str, Any], event: str) -> str:
 
 def _engines(facts: dict[str, Any]) -> str:
     rows = [
-        (
-            e["engine"],
-            "no weights" if e["version"] is None else f"v{e['version']}",
-            len(e["rollouts"]),
-            sum(r["tokens"] for r in e["rollouts"]),
-        )
+        (e["engine"], "no weights" if e["version"] is None else f"v{e['version']}", len(e["rollouts"]),
+         sum(r["tokens"] for r in e["rollouts"]))
         for e in facts["engines"]
-    ]
+    ]  # fmt: skip
     return table(("engine", "runs", "rollouts", "tokens so far"), rows) if rows else ""
 
 
@@ -137,7 +129,7 @@ def _rollouts(facts: dict[str, Any]) -> str:
             for r in shown
         ]
     head = ("under way", "where", "tokens", "weights", "attempt", "since the request")
-    return _with_rest(table(head, rows), left, "younger rollouts") if rows else ""
+    return table(head, rows) + _more(left, "younger rollouts") if rows else ""
 
 
 def _doing(rollout: dict[str, Any]) -> str:
@@ -152,86 +144,71 @@ def _doing(rollout: dict[str, Any]) -> str:
 def _weights(rollout: dict[str, Any]) -> str:
     if rollout["oldest"] is None:
         return f"none yet, v{rollout['min_version']} or newer"
-    if rollout["oldest"] == rollout["newest"]:
-        return f"v{rollout['newest']}"
-    return f"v{rollout['oldest']} to v{rollout['newest']}"
+    return versions_range(rollout["oldest"], rollout["newest"])
 
 
 def _groups(groups: list[dict[str, Any]]) -> str:
-    rows, left, seen = [], 0, dict.fromkeys(group["phase"] for group in groups)
-    for phase in seen:
+    rows, left = [], 0
+    for phase in dict.fromkeys(group["phase"] for group in groups):
         members = [group for group in groups if group["phase"] == phase]
         left += max(0, len(members) - ROLLOUTS)
         rows += [
-            (
-                g["group"],
-                g["phase"],
-                ", ".join(f"{n} {phase}" for phase, n in g["samples"].items()),
-                g["tokens"],
-                " ".join(f"{reward:g}" for reward in g["rewards"]),
-                None if g["oldest"] is None else f"v{g['oldest']}",
-                g["behind"],
-                None if g["seconds"] is None else duration(max(0.0, g["seconds"])),
-            )
+            (g["group"], phase, _samples(g), g["tokens"], " ".join(f"{reward:g}" for reward in g["rewards"]),
+             None if g["oldest"] is None else f"v{g['oldest']}", g["behind"],
+             None if g["seconds"] is None else duration(max(0.0, g["seconds"])))
             for g in members[:ROLLOUTS]
-        ]
+        ]  # fmt: skip
     head = ("open group", "phase", "samples", "tokens", "rewards", "oldest", "behind", "age")
-    return _with_rest(table(head, rows), left, "open groups") if rows else ""
+    return table(head, rows) + _more(left, "open groups") if rows else ""
+
+
+def _samples(group: dict[str, Any]) -> str:
+    return ", ".join(f"{n} {phase}" for phase, n in group["samples"].items())
 
 
 def decisions_text(decisions: list[dict[str, Any]]) -> str:
     """The oldest first."""
     rows = [
-        (
-            d["position"],
-            clock(d["at"]),
-            d["type"],
-            d["about"],
-            " ".join(p for p in (shorten(d["reason"], REASON_WIDTH), figures_text(d["figures"])) if p),
-        )
+        (d["position"], clock(d["at"]), d["type"], d["about"],
+         " ".join(filter(None, (shorten(d["reason"], REASON_WIDTH), figures_text(d["figures"])))))
         for d in decisions
-    ]
+    ]  # fmt: skip
     return table(("position", "time", "decided", "about", "why, and on what"), rows) if rows else ""
 
 
-def _with_rest(shown: str, left: int, what: str) -> str:
-    return f"{shown}\nand {left} more {what} (--json has all)" if left else shown
+def _more(left: int, what: str = "", indent: str = "") -> str:
+    return f"\n{indent}and {left} more{what and ' ' + what} (--json has all)" if left > 0 else ""
 
 
 def diff_text(facts: dict[str, Any]) -> str:
     """`difference` of two moments."""
-    groups, rejections = facts["groups"], facts["rejections"]
-    counts = {**facts["counts"], **{f"rejected for {cause}": added for cause, added in rejections.items()}}
+    groups = facts["groups"]
+    counts = facts["counts"] | {f"rejected for {cause}": added for cause, added in facts["rejections"].items()}
     head = fields([
         ("run", facts["run"]),
         ("from", _position_text(facts["from"])),
         ("to", _position_text(facts["to"])),
         ("between", f"{facts['events']:,} events, {duration(facts['seconds'])}"),
     ])  # fmt: skip
-    parts = [
+    return paragraphs(
         head,
-        _section("changed", {**facts["changed"], **facts["backpressure"], **facts["cursors"]}, _was_is),
+        _section("changed", facts["changed"] | facts["backpressure"] | facts["cursors"], _was_is),
         _section("engines", facts["engines"], _was_is),
-        _section("counts", counts, lambda added: f"{added:+,}"),
+        _section("counts", counts, "{:+,}".format),
         _section("groups that came", groups["came"], str),
         _section("groups that went", groups["went"], str),
         _section("groups that moved", groups["moved"], lambda pair: " -> ".join(map(_phase_text, pair))),
         _decisions(facts),
-    ]
-    return "\n\n".join(part for part in parts if part)
+    )
 
 
 def _position_text(position: dict[str, Any]) -> str:
     return f"position {position['position']:,} at {clock(position['at'])}"
 
 
-def _section(title: str, values: dict[str, Any], text_of: Any) -> str:
-    if not values:
-        return ""
+def _section(title: str, values: dict[str, Any], text_of: Callable[[Any], str]) -> str:
     shown = [(name, text_of(value)) for name, value in list(values.items())[:CHANGES]]
-    left = len(values) - len(shown)
-    more = f"\n  and {left} more (--json has all)" if left else ""
-    return f"{title}\n{fields(shown, '  ')}{more}"
+    return f"{title}\n{fields(shown, '  ')}{_more(len(values) - CHANGES, indent='  ')}" if values else ""
 
 
 def _was_is(pair: list[Any]) -> str:
@@ -239,15 +216,13 @@ def _was_is(pair: list[Any]) -> str:
 
 
 def _phase_text(group: dict[str, Any]) -> str:
-    samples = ", ".join(f"{n} {phase}" for phase, n in group["samples"].items())
-    return f"{group['phase']} ({samples or 'no samples'}, {group['tokens']} tokens)"
+    return f"{group['phase']} ({_samples(group) or 'no samples'}, {group['tokens']} tokens)"
 
 
 def _decisions(facts: dict[str, Any]) -> str:
-    decisions = facts["decisions"]
-    if not decisions:
-        return ""
-    left = len(decisions) - len(decisions[-LAST_DECISIONS:])
-    notes = [f"{left} more before these (--json has them)"] if left else []
-    notes += [f"{facts['verdicts_left_out']} older verdicts are not kept here"] if facts["verdicts_left_out"] else []
-    return "\n".join([decisions_text(decisions[-LAST_DECISIONS:]), *notes])
+    shown, left = decisions_text(facts["decisions"][-LAST_DECISIONS:]), len(facts["decisions"]) - LAST_DECISIONS
+    if shown and left > 0:
+        shown += f"\n{left} more before these (--json has them)"
+    if shown and facts["verdicts_left_out"]:
+        shown += f"\n{facts['verdicts_left_out']} older verdicts are not kept here"
+    return shown

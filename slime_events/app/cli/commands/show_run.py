@@ -8,7 +8,16 @@ from slime_events.analysis.model import Run
 from slime_events.analysis.model.progress import NANO, Progress, plan_in_force
 from slime_events.analysis.model.rejections import Reason, reason_of
 from slime_events.app.cli.render.json_values import plain
-from slime_events.app.cli.render.text import block, cell_text, duration, fields, moment, sparkline, table, versions_text
+from slime_events.app.cli.render.text import (
+    block,
+    duration,
+    fields,
+    moment,
+    paragraphs,
+    sparkline,
+    table,
+    versions_text,
+)
 from slime_events.app.launch.run_status import MEANINGS, RunStatus, status_of
 from slime_events.core.run.run_folder import RunFolder
 
@@ -59,36 +68,50 @@ def _rejections(run: Run) -> list[dict[str, Any]]:
     for group in run.groups.values():
         if group.verdict and isinstance(group.verdict.event, GroupRejected):
             groups.setdefault(reason_of(group.verdict.event), []).append(group.group)
-    ranked = sorted(groups.items(), key=lambda item: -len(item[1]))
     return [
         {"cause": reason.cause.value, "reason": reason.text, "groups": len(ids), "examples": ids[:EXAMPLES]}
-        for reason, ids in ranked
+        for reason, ids in sorted(groups.items(), key=lambda item: -len(item[1]))
     ]
 
 
 def run_text(facts: dict[str, Any], folder: RunFolder | None = None) -> str:
     """`run_facts` for a terminal."""
-    parts = [_head(facts), _steps(facts), _evals(facts), _refused(facts), _engines(facts)]
-    if folder is not None:
-        parts.append(_files(folder))
-    return "\n\n".join(part for part in parts if part)
+    rows = [
+        (e["dataset"], e["version"], f"{e['mean']:.3f}", e["samples"], e["failed"], versions_text(e))
+        for e in facts["evals"]
+    ]
+    evals = table(("eval", "version", "mean", "samples", "failed", "answers by"), rows) if rows else ""
+    files = _files(folder) if folder else ""
+    return paragraphs(_head(facts), _steps(facts), evals, _refused(facts), _engines(facts), files)
 
 
 def _head(facts: dict[str, Any]) -> str:
-    steps, counts, ended = facts["steps"], facts["counts"], facts["ended"] or {}
-    decided = counts["groups_accepted"] + counts["groups_rejected"]
-    status = RunStatus(facts["phase"])
+    steps, counts, ended, idle = facts["steps"], facts["counts"], facts["ended"] or {}, facts["trainer_idle"]
+    status, first, resumed = RunStatus(facts["phase"]), 0, facts["lives"] - 1
     why = f" ({ended['reason']})" if status is RunStatus.FAILED else ""
-    rewards, idle = [line["reward"] for line in steps], facts["trainer_idle"]
+    on, again = ("on for ", f", resumed {resumed} time{'s' if resumed > 1 else ''}") if resumed > 0 else ("", "")
+    branched = None
+    if parent := facts["branched"]:
+        first = parent["version"]
+        learns = ", on whose rollouts it is trained," if parent.get("follows") else ","
+        branched = f"from version {first} of {parent['run']}{learns} which is {parent['where']}"
+    wanted = f" of {facts['steps_wanted']}" if facts["steps_wanted"] else ""
+    own = f", {len(steps)} of its own" if first else ""
+    most, bound = facts["staleness"]["most"], facts["staleness"]["bound"]
+    bounded = "" if bound is None else f", at most {bound} by its settings"
+    rewards = [line["reward"] for line in steps]
+    decided = counts["groups_accepted"] + counts["groups_rejected"]
     suspended = f", {counts['suspensions']} suspended at step boundaries" if counts["suspensions"] else ""
     return fields([
         ("run", facts["run"]),
         ("phase", f"{status}{why}: {MEANINGS[status].format(run=facts['run'])}"),
-        ("started", f"{moment(facts['started_at'])}, {_on(facts)}, {facts['events']:,} events"),
-        ("branched", _branched(facts["branched"])),
-        ("steps", f"{_counted(facts)}, weight version {facts['version']} {facts['weights_digest'][:12]}"),
+        ("started", f"{moment(facts['started_at'])}, {on}{duration(facts['seconds'])}{again}, "
+                    f"{facts['events']:,} events"),
+        ("branched", branched),
+        ("steps", f"{first + len(steps)}{wanted}{own}, weight version {facts['version']} "
+                  f"{facts['weights_digest'][:12]}"),
         ("trainer", None if idle is None else f"idle {idle:.1%} of the time from its first commit to its last"),
-        ("staleness", _behind(facts["staleness"])),
+        ("staleness", None if most is None else f"up to {most} versions behind{bounded}"),
         ("reward", f"{sparkline(rewards)}  {rewards[0]:.3f} -> {rewards[-1]:.3f}" if rewards else None),
         ("prompts", f"{counts['prompts_submitted']} submitted, {counts['prompts_rejected']} refused"),
         ("groups", f"{counts['groups_accepted']} of {decided} accepted, {counts['groups_trained']} trained on, "
@@ -100,75 +123,25 @@ def _head(facts: dict[str, Any]) -> str:
     ])  # fmt: skip
 
 
-def _on(facts: dict[str, Any]) -> str:
-    resumed = facts["lives"] - 1
-    again = f", resumed {resumed} time{'s' if resumed > 1 else ''}" if resumed > 0 else ""
-    return f"{'on for ' if again else ''}{duration(facts['seconds'])}{again}"
-
-
-def _branched(branched: dict[str, Any] | None) -> str | None:
-    if branched is None:
-        return None
-    learns = ", on whose rollouts it is trained," if branched.get("follows") else ","
-    return f"from version {branched['version']} of {branched['run']}{learns} which is {branched['where']}"
-
-
-def _counted(facts: dict[str, Any]) -> str:
-    own, first = len(facts["steps"]), facts["branched"]["version"] if facts["branched"] else 0
-    wanted = f" of {facts['steps_wanted']}" if facts["steps_wanted"] else ""
-    return f"{first + own}{wanted}" + (f", {own} of its own" if first else "")
-
-
-def _behind(staleness: dict[str, int | None]) -> str | None:
-    if staleness["most"] is None:
-        return None
-    bound = "" if staleness["bound"] is None else f", at most {staleness['bound']} by its settings"
-    return f"up to {staleness['most']} versions behind{bound}"
-
-
 def _steps(facts: dict[str, Any]) -> str:
-    lines = facts["steps"][-LAST_STEPS:]
-    if not lines:
-        return ""
+    rows = [
+        (line["step"], line["version"], f"{line['reward']:.3f}", f"{line['accepted_share']:.0%}",
+         f"{line['mean_length']:.1f}", f"{line['tokens_per_s']:.0f}", line["staleness"], f"{line['seconds']:.2f}",
+         f"{line['idle']:.0%}", line["metrics"].get("loss"))
+        for line in facts["steps"][-LAST_STEPS:]
+    ]  # fmt: skip
     head = ("step", "version", "reward", "accepted", "length", "tok/s", "staleness", "seconds", "idle", "loss")
-    rows = [
-        (
-            line["step"],
-            line["version"],
-            f"{line['reward']:.3f}",
-            f"{line['accepted_share']:.0%}",
-            f"{line['mean_length']:.1f}",
-            f"{line['tokens_per_s']:.0f}",
-            line["staleness"],
-            f"{line['seconds']:.2f}",
-            f"{line['idle']:.0%}",
-            cell_text(line["metrics"].get("loss")),
-        )
-        for line in lines
-    ]
-    return table(head, rows)
-
-
-def _evals(facts: dict[str, Any]) -> str:
-    if not facts["evals"]:
-        return ""
-    rows = [
-        (e["dataset"], e["version"], f"{e['mean']:.3f}", e["samples"], e["failed"], versions_text(e))
-        for e in facts["evals"]
-    ]
-    return table(("eval", "version", "mean", "samples", "failed", "answers by"), rows)
+    return table(head, rows) if rows else ""
 
 
 def _refused(facts: dict[str, Any]) -> str:
-    parts = []
-    if facts["rejections"]:
-        rows = [(r["groups"], r["cause"], r["reason"], " ".join(r["examples"])) for r in facts["rejections"]]
-        parts.append(table(("rejected", "cause", "reason", "for example"), rows))
-    if facts["bad_prompts"]:
-        shown = [f"{b['source']['path']}:{b['source']['line']} {b['reason']}" for b in facts["bad_prompts"][:EXAMPLES]]
-        more = len(facts["bad_prompts"]) - len(shown)
-        parts.append("prompts refused\n" + block("\n".join([*shown, *([f"and {more} more"] if more else [])]), "  "))
-    return "\n\n".join(parts)
+    rejected = [(r["groups"], r["cause"], r["reason"], " ".join(r["examples"])) for r in facts["rejections"]]
+    bad = [f"{b['source']['path']}:{b['source']['line']} {b['reason']}" for b in facts["bad_prompts"]]
+    shown = [*bad[:EXAMPLES], f"and {len(bad) - EXAMPLES} more"] if len(bad) > EXAMPLES else bad
+    return paragraphs(
+        table(("rejected", "cause", "reason", "for example"), rejected) if rejected else "",
+        "prompts refused\n" + block("\n".join(shown), "  ") if bad else "",
+    )
 
 
 def _engines(facts: dict[str, Any]) -> str:

@@ -6,15 +6,25 @@ from typing import Any
 from schemas.arrays import Array
 from schemas.groups import GroupAccepted
 from schemas.rewards import RewardFailed
-from schemas.turns import TurnRecorded
-from slime_events.analysis.model import Entry, Group, Run, Sample
-from slime_events.app.cli.render.json_values import plain
-from slime_events.app.cli.render.text import block, clock, duration, fields, figures_text, shorten, spans_text, table
+from slime_events.analysis.model import Group, Run, Sample
+from slime_events.app.cli.render.json_values import picked, plain
+from slime_events.app.cli.render.text import (
+    block,
+    clock,
+    duration,
+    fields,
+    figures_text,
+    paragraphs,
+    shorten,
+    spans_text,
+    table,
+)
 from slime_events.core.trajectory import Trajectory
 from slime_events.plugins.sample_view import DecodePrompt, prompt_text
 
 TOKENS = 64
 TEXT_WIDTH = 60
+REQUEST_FIELDS = ("seed", "min_version", "purpose", "sampling")
 Decode = Callable[[int], str]
 """The text of one token."""
 
@@ -53,10 +63,17 @@ def sample_facts(
     return {
         "sample": sample.sample,
         "group": sample.group,
-        "requests": [_request(request) for request in sample.requests],
+        "requests": [
+            {"attempt": request.event.attempt, "at": request.at, **picked(request.event, *REQUEST_FIELDS)}
+            for request in sample.requests
+        ],
         "interruptions": [plain(interruption.event) for interruption in sample.interruptions],
         "chunks": sample.chunks,
-        "turns": [_turn(turn.event) for turn in sample.turns],
+        "turns": [
+            {"turn": turn.index, "role": turn.role.value, "seconds": turn.seconds, "tokens": turn.length,
+             **picked(turn, "text", "call", "result", "error")}
+            for turn in (entry.event for entry in sample.turns)
+        ],
         "prompt": prompt_text(prompt, done, own_prompt) if prompt else "",
         "prompt_is_own": bool(done and done.prompt is not None),
         "label": prompt.label if prompt else None,
@@ -66,17 +83,14 @@ def sample_facts(
         "length": sample.length,
         "spans": [list(plain(span).values()) for span in sample.spans],
         "versions": spans_text(sample.spans),
-        "digest": done.digest if done else None,
-        "engine": done.engine if done else None,
-        "timings": plain(done.timings) if done else None,
-        "origin": plain(done.origin) if done and done.origin else None,
+        **picked(done, "digest", "engine", "timings", "origin"),
         "completed_at": sample.completed.at if sample.completed else None,
         "reward": plain(sample.reward.event) if sample.reward else None,
         "decision": _decision(group),
         "step": group.step,
         "version": run.version_of_step(group.step),
         "tokens": _tokens(trajectory, decode) if trajectory else [],
-    }
+    }  # fmt: skip
 
 
 def _sample_line(sample: Sample) -> dict[str, Any]:
@@ -104,37 +118,8 @@ def _decision(group: Group) -> dict[str, Any] | None:
     return {
         "accepted": isinstance(event, GroupAccepted),
         "cause": None if isinstance(event, GroupAccepted) else event.cause.value,
-        "reason": event.reason,
-        "filter": event.filter,
-        "filter_digest": event.filter_digest,
-        "figures": dict(event.figures),
-        "rewards": list(event.rewards),
+        **picked(event, "reason", "filter", "filter_digest", "figures", "rewards"),
         "at": group.verdict.at,
-    }
-
-
-def _request(request: Entry[Any]) -> dict[str, Any]:
-    event = request.event
-    return {
-        "attempt": event.attempt,
-        "at": request.at,
-        "seed": event.seed,
-        "min_version": event.min_version,
-        "purpose": event.purpose.value,
-        "sampling": plain(event.sampling),
-    }
-
-
-def _turn(event: TurnRecorded) -> dict[str, Any]:
-    return {
-        "turn": event.index,
-        "role": event.role.value,
-        "seconds": event.seconds,
-        "tokens": event.length,
-        "text": event.text,
-        "call": plain(event.call) if event.call else None,
-        "result": event.result,
-        "error": event.error,
     }
 
 
@@ -169,13 +154,12 @@ def group_text(facts: dict[str, Any]) -> str:
          shorten(s["failure"] or s["text"], TEXT_WIDTH))
         for s in facts["samples"]
     ]  # fmt: skip
-    parts = [
+    return paragraphs(
         head,
         "messages\n" + block("\n".join(lines)) if lines else "",
         f"prompt\n{block(prompt.get('text', ''))}",
         table(("sample", "reward", "length", "stop", "versions", "text"), rows),
-    ]
-    return "\n\n".join(part for part in parts if part)
+    )
 
 
 def sample_text(facts: dict[str, Any], tokens: int = TOKENS) -> str:
@@ -183,21 +167,18 @@ def sample_text(facts: dict[str, Any], tokens: int = TOKENS) -> str:
     title = "prompt"
     if facts["prompt_is_own"]:
         title += " of its own" + ("" if facts["prompt"] else ", whose text is not in this log")
-    parts = [
+    return paragraphs(
         _head(facts),
         _turns(facts["turns"]),
         f"{title}\n{block(facts['prompt'])}",
         f"response\n{block(facts['text'])}",
         _token_table(facts["tokens"], tokens),
-    ]
-    return "\n\n".join(part for part in parts if part)
+    )
 
 
 def _head(facts: dict[str, Any]) -> str:
     timings, first = facts["timings"], facts["requests"][0] if facts["requests"] else None
-    sampling = (
-        [f"{name} {value}" for name, value in first["sampling"].items() if value not in ([], False)] if first else []
-    )
+    sampling = [f"{k} {v}" for k, v in first["sampling"].items() if v not in ([], False)] if first else []
     return fields([
         ("sample", facts["sample"]),
         ("group", facts["group"]),
@@ -250,9 +231,8 @@ def _origin(origin: dict[str, Any] | None, source: str) -> str | None:
     if origin is None:
         return None
     versions = ", ".join(f"v{version}" for version in dict.fromkeys(span["version"] for span in origin["spans"]))
-    return (
-        f"{origin['sample']} of run {origin['run']}, made by its {versions}\nposition {origin['position']} of {source}"
-    )
+    made_by = f"{origin['sample']} of run {origin['run']}, made by its {versions}"
+    return f"{made_by}\nposition {origin['position']} of {source}"
 
 
 def _reward(reward: dict[str, Any]) -> str:
@@ -265,42 +245,30 @@ def _reward(reward: dict[str, Any]) -> str:
 
 
 def _turns(turns: list[dict[str, Any]]) -> str:
-    rows = [
-        [
-            turn["turn"],
-            turn["role"],
-            duration(turn["seconds"]),
-            turn["tokens"] or "-",
-            shorten(
-                f"{turn['call']['name']} {turn['call']['arguments']}" if turn["call"] else turn["text"], TEXT_WIDTH
-            ),
-            shorten(str(turn["error"] or turn["result"]) if turn["call"] else "", 40),
-        ]
-        for turn in turns
-    ]
-    return table(["turn", "role", "took", "tokens", "text or call", "result"], rows) if rows else ""
+    rows = []
+    for turn in turns:
+        call = turn["call"]
+        what = f"{call['name']} {call['arguments']}" if call else turn["text"]
+        result = shorten(str(turn["error"] or turn["result"]) if call else "", 40)
+        took = duration(turn["seconds"])
+        rows.append((turn["turn"], turn["role"], took, turn["tokens"] or "-", shorten(what, TEXT_WIDTH), result))
+    return table(("turn", "role", "took", "tokens", "text or call", "result"), rows) if rows else ""
 
 
 def _token_table(tokens: list[dict[str, Any]], limit: int) -> str:
     if not tokens:
         return ""
-    shown = list(enumerate(tokens))
+    numbers = list(range(len(tokens)))
     if limit and len(tokens) > limit:
-        shown = [*shown[: limit // 2], *shown[-(limit - limit // 2) :]]
-    has_text = any(token["text"] is not None for token in tokens)
-    masked = not all(token["trained"] for token in tokens)
-    head = ["#", "token", *(["text"] if has_text else []), "log-prob", "version", *(["trained"] if masked else [])]
-    rows = [
-        [
-            number,
-            token["token"],
-            *([shorten(repr(token["text"])[1:-1], 24)] if has_text else []),
-            f"{token['log_prob']:.4f}",
-            "-" if token["version"] is None else f"v{token['version']}",
-            *(["yes" if token["trained"] else "no"] if masked else []),
-        ]
-        for number, token in shown
-    ]
+        numbers = [*numbers[: limit // 2], *numbers[-(limit - limit // 2) :]]
+    shown = [tokens[number] for number in numbers]
+    columns: dict[str, list[Any]] = {"#": numbers, "token": [token["token"] for token in shown]}
+    if any(token["text"] is not None for token in tokens):
+        columns["text"] = [shorten(repr(token["text"])[1:-1], 24) for token in shown]
+    columns["log-prob"] = [f"{token['log_prob']:.4f}" for token in shown]
+    columns["version"] = ["-" if token["version"] is None else f"v{token['version']}" for token in shown]
+    if not all(token["trained"] for token in tokens):
+        columns["trained"] = ["yes" if token["trained"] else "no" for token in shown]
     left = len(tokens) - len(shown)
     note = f"\n{left} tokens in the middle are left out: --tokens 0 shows all" if left else ""
-    return table(head, rows) + note
+    return table(list(columns), zip(*columns.values(), strict=True)) + note

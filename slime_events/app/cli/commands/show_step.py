@@ -3,9 +3,9 @@
 from typing import Any
 
 from schemas.groups import GroupAccepted
-from slime_events.analysis.model import Run, Step, Version
+from slime_events.analysis.model import Group, Run, Sample, Step, Version
 from slime_events.app.cli.render.json_values import plain
-from slime_events.app.cli.render.text import clock, fields, shorten, spans_text, table, versions_text
+from slime_events.app.cli.render.text import clock, fields, paragraphs, shorten, spans_text, table, versions_text
 
 LABEL_WIDTH = 24
 
@@ -18,10 +18,10 @@ def step_facts(run: Run, step: Step) -> dict[str, Any]:
         "sealed_at": step.sealed.at,
         "batch_digest": batch.digest,
         "oldest_version": batch.oldest_version,
-        "groups": [_group(run, group) for group in batch.groups],
+        "groups": [_group(run.groups[group]) for group in batch.groups],
         "samples": [
-            _sample(run, sample, raw, reward)
-            for sample, raw, reward in zip(batch.samples, batch.raw_rewards, batch.rewards, strict=True)
+            {"sample": name, "reward": raw, "normalised": reward, **_made(run.samples.get(name))}
+            for name, raw, reward in zip(batch.samples, batch.raw_rewards, batch.rewards, strict=True)
         ],
         "committed": plain(step.committed.event) if step.committed else None,
         "committed_at": step.committed.at if step.committed else None,
@@ -29,28 +29,23 @@ def step_facts(run: Run, step: Step) -> dict[str, Any]:
     }
 
 
-def _group(run: Run, group: str) -> dict[str, Any]:
-    record = run.groups[group]
-    verdict = record.verdict.event if record.verdict else None
-    prompt = record.prompt.event if record.prompt else None
+def _group(group: Group) -> dict[str, Any]:
+    verdict = group.verdict.event if group.verdict else None
+    prompt = group.prompt.event if group.prompt else None
     return {
-        "group": group,
+        "group": group.group,
         "dataset": prompt.dataset if prompt else "",
         "label": prompt.label if prompt else None,
         "rewards": list(verdict.rewards if isinstance(verdict, GroupAccepted) else ()),
     }
 
 
-def _sample(run: Run, sample: str, raw: float, reward: float) -> dict[str, Any]:
-    record = run.samples.get(sample)
-    done = record.completed.event if record and record.completed else None
+def _made(sample: Sample | None) -> dict[str, Any]:
+    done = sample.completed.event if sample and sample.completed else None
     return {
-        "sample": sample,
-        "reward": raw,
-        "normalised": reward,
-        "length": record.length if record else 0,
+        "length": sample.length if sample else 0,
         "stop": done.stop.value if done else None,
-        "versions": spans_text(record.spans) if record else "",
+        "versions": spans_text(sample.spans) if sample else "",
         "digest": done.digest if done else "",
     }
 
@@ -73,13 +68,11 @@ def version_facts(run: Run, version: Version) -> dict[str, Any]:
 def step_text(facts: dict[str, Any]) -> str:
     """`step_facts` for a terminal."""
     done = facts["committed"] or {}
-    trained = (
-        f"v{done['parent_version']} -> v{done['version']} at {clock(facts['committed_at'])}" if done else "not yet"
-    )
     head = fields([
         ("step", facts["step"]),
         ("sealed", f"{clock(facts['sealed_at'])}, oldest weights v{facts['oldest_version']}"),
-        ("trained", trained),
+        ("trained", f"v{done['parent_version']} -> v{done['version']} at {clock(facts['committed_at'])}"
+                    if done else "not yet"),
         ("size", f"{len(facts['groups'])} groups, {len(facts['samples'])} samples"),
         ("tokens", done.get("tokens")),
         ("batch", facts["batch_digest"]),
@@ -95,41 +88,31 @@ def step_text(facts: dict[str, Any]) -> str:
          s["digest"][:12])
         for s in facts["samples"]
     ]  # fmt: skip
-    parts = [
+    return paragraphs(
         head,
         table(("group", "from", "label", "rewards"), groups),
         table(("sample", "reward", "normalised", "length", "stop", "versions", "digest"), samples),
         *(f"{name}\n{fields(sorted(done[name].items()), '  ')}" for name in ("metrics", "seconds") if done.get(name)),
-    ]
-    return "\n\n".join(parts)
+    )
 
 
 def version_text(facts: dict[str, Any]) -> str:
     """`version_facts` for a terminal."""
-    published, checkpoint = facts["published"] or {}, facts["checkpoint"] or {}
+    published, checkpoint, branched = facts["published"] or {}, facts["checkpoint"] or {}, facts["branched"]
+    maker = f"{branched['run']}, which the run branches off from" if branched else "the run's beginning"
     head = fields([
         ("version", facts["version"]),
-        ("made by", _maker(facts, published.get("parent"))),
+        ("made by", maker if facts["step"] is None else f"step {facts['step']} from v{published.get('parent')}"),
         ("published", f"{clock(facts['published_at'])}, {published['kind']}, {published['bytes'] / 1e6:.1f} MB"
                       if published else "not published"),
         ("folder", published.get("url")),
         ("digest", published.get("digest")),
         ("checkpoint", checkpoint.get("url")),
     ])  # fmt: skip
-    parts = [head]
-    if facts["activations"]:
-        rows = [(a["engine"], f"{a['seconds']:.3f}", f"{a['lag']:.3f}", a["resumed"]) for a in facts["activations"]]
-        parts.append(table(("engine", "update s", "after publication s", "rollouts that went on"), rows))
-    if facts["evals"]:
-        scores = [
-            (e["dataset"], f"{e['mean']:.3f}", e["samples"], e["failed"], versions_text(e)) for e in facts["evals"]
-        ]
-        parts.append(table(("eval", "mean", "samples", "failed", "answers by"), scores))
-    return "\n\n".join(parts)
-
-
-def _maker(facts: dict[str, Any], parent: int | None) -> str:
-    if facts["step"] is not None:
-        return f"step {facts['step']} from v{parent}"
-    branched = facts["branched"]
-    return f"{branched['run']}, which the run branches off from" if branched else "the run's beginning"
+    loads = [(a["engine"], f"{a['seconds']:.3f}", f"{a['lag']:.3f}", a["resumed"]) for a in facts["activations"]]
+    scores = [(e["dataset"], f"{e['mean']:.3f}", e["samples"], e["failed"], versions_text(e)) for e in facts["evals"]]
+    return paragraphs(
+        head,
+        table(("engine", "update s", "after publication s", "rollouts that went on"), loads) if loads else "",
+        table(("eval", "mean", "samples", "failed", "answers by"), scores) if scores else "",
+    )

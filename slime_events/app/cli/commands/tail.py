@@ -1,7 +1,6 @@
 """`slime-events tail`: the events of a run, as they come or as they came, one readable line each."""
 
 import argparse
-import asyncio
 import json
 import sys
 
@@ -17,18 +16,13 @@ from storage.log import Readable
 from storage.open_log import open_run_log
 
 
-def run(arguments: argparse.Namespace) -> int:
+async def run(arguments: argparse.Namespace) -> int:
     """Print events until the run ends, or Ctrl-C."""
     wanted = Wanted(check_types(arguments.type), arguments.group, arguments.sample, arguments.start)
-    asyncio.run(_tail(wanted, arguments))
-    return 0
-
-
-async def _tail(wanted: Wanted, arguments: argparse.Namespace) -> None:
     if is_archive(arguments.run):
         reader = open_archive(arguments.run)
         await _print(ArchivedLog(reader, reader.run), wanted, arguments, follow=None)
-        return
+        return 0
     folder = find_run(arguments.run, arguments.runs_dir)
     live = live_url(folder) is not None
     async with open_run_log(folder.path, folder.log_name()) as log:
@@ -40,10 +34,10 @@ async def _tail(wanted: Wanted, arguments: argparse.Namespace) -> None:
         status = status_of(await last_run_event(log), await is_on())
         if status is RunStatus.KILLED:
             sys.stderr.write(f"run {log.run} is {status}: {MEANINGS[status].format(run=folder.run)}\n")
+    return 0
 
 
 async def _print(log: Readable, wanted: Wanted, arguments: argparse.Namespace, *, follow: IsOn | None) -> None:
     async for recorded in events(log, wanted, follow=follow):
         text = json.dumps(plain_event(recorded, full=arguments.full)) if arguments.json else event_line(recorded)
-        sys.stdout.write(text + "\n")
-        sys.stdout.flush()
+        print(text, flush=True)

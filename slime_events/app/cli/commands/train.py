@@ -1,56 +1,49 @@
 """`slime-events train`: one run, from flags to its summary."""
 
-from __future__ import annotations
-
 import argparse
+import contextlib
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import replace
 
 from schemas.errors import ConfigError, InvalidValue, SlimeEventsError
+from schemas.runs import Branched
 from slime_events.algorithms.train_arguments import parse_train
 from slime_events.app.cli.watched import announce_recovery
+from slime_events.app.launch.preflight import check_start
+from slime_events.app.launch.run_record import RunRecord
+from slime_events.app.launch.view import make_view
 from slime_events.core.config.derivations import derive
 from slime_events.core.config.flags import ParsedTrain
 from slime_events.core.config.paths import require_paths
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_folder import RUNS_DIR, RunFolder
-
-if TYPE_CHECKING:
-    from schemas.runs import Branched
-    from slime_events.app.launch.run_record import RunRecord
+from slime_events.loop.conductor.decide import waits_for
+from slime_events.loop.conductor.plan import make_plan
+from slime_events.loop.prompts.source import PromptSource
 
 INTERRUPTED = 130
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Train. 130 where it was stopped before its last step; errors are raised."""
-    return finish(resolve(parse_train(arguments.flags)))
+    """Train. 130 where it was stopped before its last step."""
+    settings = resolve(parse_train(arguments.flags))
+    return finish(run_to_end(settings), RunFolder(settings.run.runs_dir, settings.run.run))
 
 
-def finish(
-    settings: TrainSettings,
-    *,
-    resumes: RunRecord | None = None,
-    folder: RunFolder | None = None,
-    branched: Branched | None = None,
-    first: int = 0,
-) -> int:
-    """`run_to_end`, then what was reached and where it lies; the exit code. first: the run's first step."""
-    summary = run_to_end(settings, resumes=resumes, folder=folder, branched=branched)
-    if summary is None or is_interrupted(summary, settings):
+def finish(summary: dict[str, Any] | None, folder: RunFolder, first: int = 0) -> int:
+    """Say what was reached and where it lies; the exit code. summary: of `run_to_end`. first: the run's first step."""
+    if summary is None:
         return INTERRUPTED
     say(reached(summary))
-    say(where(folder or RunFolder(settings.run.runs_dir, settings.run.run), first))
+    say(where(folder, first))
     return 0
 
 
 def resolve(parsed: ParsedTrain, *, new: bool = True) -> TrainSettings:
     """Settings that can start: notes are printed, the number of steps is known. new: see `check_start`."""
-    from slime_events.app.launch.preflight import check_start
-
     for note in parsed.notes:
         say(f"note: {note}")
     require_paths(parsed.settings)
@@ -70,7 +63,8 @@ def resolve_epochs(settings: TrainSettings) -> tuple[TrainSettings, str | None]:
     epochs, batch = settings.rollout.num_epoch, settings.rollout.rollout_batch_size
     if epochs is None or settings.rollout.num_rollout is not None:
         return settings, None
-    rows = _rows(settings)
+    # A template needs the tokenizer, and counting needs no template.
+    rows = len(PromptSource(replace(settings.data, apply_chat_template=False), settings.rollout.rollout_seed))
     steps = epochs * rows // batch
     if steps < 1:
         raise InvalidValue(
@@ -81,13 +75,6 @@ def resolve_epochs(settings: TrainSettings) -> tuple[TrainSettings, str | None]:
     return resolved, f"num_epoch {epochs} over {rows} rows is num_rollout {steps}."
 
 
-def _rows(settings: TrainSettings) -> int:
-    from slime_events.loop.prompts.source import PromptSource
-
-    # A template needs the tokenizer, and counting needs no template.
-    return len(PromptSource(replace(settings.data, apply_chat_template=False), settings.rollout.rollout_seed))
-
-
 def run_to_end(
     settings: TrainSettings,
     *,
@@ -95,7 +82,8 @@ def run_to_end(
     folder: RunFolder | None = None,
     branched: Branched | None = None,
 ) -> dict[str, Any] | None:
-    """The summary; None where it was interrupted by force. After any early end the last message says how to continue.
+    """The summary; None where it was stopped before its last step. After any early end the last message says how to
+    continue.
 
     resumes: the status of the run to resume, in its folder; None for a new run. branched: what a new run begins with in
     place of its base checkpoint.
@@ -104,49 +92,28 @@ def run_to_end(
     folder = folder or RunFolder.create(settings.run.runs_dir, settings.run.run)
     announce_recovery(how_to_resume(folder))
     from slime_events.app.launch.run import Launch
-    from slime_events.app.launch.view import make_view
 
-    view = make_view(settings.run.plain, _waits_for(settings))
+    plan = make_plan(settings.rollout, settings.evaluation, settings.trainer)
+    stopped = f"stopped: everything that was acked is in the log; {how_to_resume(folder)}"
     try:
-        summary = Launch(settings, view, resumes=resumes, folder=folder, branched=branched).run_to_end()
+        with contextlib.closing(make_view(settings.run.plain, lambda state: waits_for(state, plan))) as view:
+            summary = Launch(settings, view, resumes=resumes, folder=folder, branched=branched).run_to_end()
     except KeyboardInterrupt:
-        view.close()
-        say(stopped(folder))
+        say(stopped)
         return None
     except SlimeEventsError as error:
-        view.close()
         if folder.settings.exists() and not isinstance(error, ConfigError):
             say(f"everything that was acked is in the log; once the cause is gone, {how_to_resume(folder)}")
         raise
-    finally:
-        view.close()
-    if is_interrupted(summary, settings):
-        say(stopped(folder))
+    if int(summary["steps"]) < (settings.rollout.num_rollout or 0):
+        say(stopped)
+        return None
     return summary
-
-
-def _waits_for(settings: TrainSettings) -> Any:
-    """A function from the run's state to what the run waits for, in words."""
-    from slime_events.loop.conductor.decide import waits_for
-    from slime_events.loop.conductor.plan import make_plan
-
-    plan = make_plan(settings.rollout, settings.evaluation, settings.trainer)
-    return lambda state: waits_for(state, plan)
-
-
-def is_interrupted(summary: dict[str, Any], settings: TrainSettings) -> bool:
-    """Whether the run ended before its last step."""
-    return int(summary["steps"]) < (settings.rollout.num_rollout or 0)
-
-
-def stopped(folder: RunFolder) -> str:
-    """What an interrupted run has kept, and how to continue it."""
-    return f"stopped: everything that was acked is in the log; {how_to_resume(folder)}"
 
 
 def how_to_resume(folder: RunFolder) -> str:
     """How to continue the run."""
-    name = _name(folder)
+    name = named(folder)
     return f"`slime-events resume {name}` continues from there, `slime-events show {name}` shows how far it came"
 
 
@@ -162,9 +129,9 @@ def reached(summary: dict[str, Any]) -> str:
     return line + (f" ({failed} samples of it failed)" if failed else "")
 
 
-def where(folder: RunFolder, first: int = 0) -> str:
+def where(folder: RunFolder, first: int) -> str:
     """Where the files are, and commands to look at them. first: the run's first step."""
-    name = _name(folder)
+    name = named(folder)
     return "\n".join([
         f"everything lies in {folder.path}: log, archive, weights, traces, process logs, summary.json",
         f"  slime-events show {name}             the run, step by step",
@@ -173,7 +140,8 @@ def where(folder: RunFolder, first: int = 0) -> str:
     ])  # fmt: skip
 
 
-def _name(folder: RunFolder) -> str:
+def named(folder: RunFolder) -> str:
+    """The run as a command takes it here: its name, and --runs-dir where its folder is not in the usual one."""
     runs_dir = folder.path.parent
     return folder.run + (f" --runs-dir {runs_dir}" if runs_dir != Path(RUNS_DIR).absolute() else "")
 

@@ -6,7 +6,6 @@ from typing import Any
 import msgspec
 
 from schemas.arrays import Array, unpack
-from schemas.event import type_of
 from storage.log import Recorded
 
 
@@ -28,16 +27,14 @@ def plain(value: Any, *, full: bool = False) -> Any:
     return value
 
 
+def picked(value: msgspec.Struct | None, *names: str) -> dict[str, Any]:
+    """Some fields as JSON values, each null where there is no value."""
+    return {name: None if value is None else plain(getattr(value, name)) for name in names}
+
+
 def plain_event(recorded: Recorded, *, full: bool = False) -> dict[str, Any]:
     """A recorded event with its envelope, as one JSON object."""
     envelope = recorded.envelope
-    about = {
-        "position": recorded.position,
-        "subject": recorded.subject,
-        "id": envelope.id,
-        "at": envelope.at,
-        "producer": envelope.producer,
-        "cause": envelope.cause,
-        "traceparent": envelope.traceparent,
-    }
-    return about | {"event": {"type": type_of(envelope.event), **plain(envelope.event, full=full)}}
+    about = {"position": recorded.position, "subject": recorded.subject}
+    about |= picked(envelope, "id", "at", "producer", "cause", "traceparent")
+    return about | {"event": {"type": envelope.type, **plain(envelope.event, full=full)}}

@@ -1,10 +1,22 @@
 """A lineage for a terminal."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from slime_events.analysis.lineage.lineage import Advantage, Decision, Group, Kind, Lineage, Mask, Reward, Sample, Step
+from slime_events.analysis.lineage.lineage import Advantage, Decision, Group, Kind, Lineage, Mask, Reward, Sample
 from slime_events.analysis.model.ancestry import VersionRange
-from slime_events.app.cli.render.text import block, clock, fields, figures_text, moment, shorten, spans_text, table
+from slime_events.app.cli.render.text import (
+    block,
+    clock,
+    fields,
+    figures_text,
+    moment,
+    paragraphs,
+    shorten,
+    spans_text,
+    table,
+    versions_range,
+)
 
 FEW_REWARDS = 16
 DIGEST = 12
@@ -19,14 +31,19 @@ def lineage_text(answer: Lineage) -> str:
         parts = [_sample(answer, answer.samples[0]), _prompt(answer.groups[0], answer.samples[0].prompt)]
     else:
         parts = [_sources_head(answer), *_groups_and_samples(answer)]
-    return "\n\n".join(part for part in (*parts, *answer.notes, _runs(answer)) if part)
+    return paragraphs(*parts, *answer.notes, _runs(answer))
 
 
 def _version_head(answer: Lineage) -> str:
     newest = answer.steps[0] if answer.steps else None
     version = answer.versions[0] if answer.versions else None
     own = version if version is not None and (newest is None or version.version == newest.version) else None
-    several = None
+    maker, several = "nobody: the run begins with it", None
+    if newest:
+        tokens = f", {newest.tokens:,} tokens" if newest.tokens is not None else ""
+        counts = f"{len(newest.groups)} prompts, {len(newest.samples)} samples{tokens}"
+        maker = f"step {newest.step} of run {newest.run} from v{newest.parent}: {counts}"
+        maker += f", mean reward {newest.mean_reward:.3f}"
     if newest and len(answer.steps) > 1:
         samples = sum(len(step.samples) for step in answer.steps)
         several = f"{len(answer.steps)} steps, {answer.steps[-1].step} to {newest.step}: {samples:,} samples"
@@ -35,7 +52,7 @@ def _version_head(answer: Lineage) -> str:
         ("published", moment(own.published_at) if own and own.published_at else None),
         ("digest", own.digest if own else None),
         ("weights", own.url if own else None),
-        ("made by", _maker(newest) if newest else "nobody: the run begins with it"),
+        ("made by", maker),
         ("shown", several),
         ("comes of", _versions(answer.ancestors)),
         ("come of it", _versions(answer.descendants)),
@@ -43,67 +60,46 @@ def _version_head(answer: Lineage) -> str:
     ])  # fmt: skip
 
 
-def _maker(step: Step) -> str:
-    tokens = f", {step.tokens:,} tokens" if step.tokens is not None else ""
-    counts = f"{len(step.groups)} prompts, {len(step.samples)} samples{tokens}, mean reward {step.mean_reward:.3f}"
-    return f"step {step.step} of run {step.run} from v{step.parent}: {counts}"
-
-
 def _steps(answer: Lineage) -> str:
-    groups: dict[int | None, list[Group]] = {}
+    groups: dict[int | None, list[Group]] = defaultdict(list)
     for group in answer.groups:
-        groups.setdefault(group.step, []).append(group)
+        groups[group.step].append(group)
     rows = [
-        (
-            step.step,
-            step.run,
-            f"v{step.version}",
-            len(step.groups),
-            len(step.samples),
-            f"{step.mean_reward:.3f}",
-            f"v{step.oldest_version}",
-            step.batch_digest[:DIGEST],
-            (step.weights_digest or "")[:DIGEST] or None,
-            _files(groups.get(step.step, [])),
-        )
+        (step.step, step.run, f"v{step.version}", len(step.groups), len(step.samples), f"{step.mean_reward:.3f}",
+         f"v{step.oldest_version}", step.batch_digest[:DIGEST], (step.weights_digest or "")[:DIGEST] or None,
+         _files(groups[step.step]))
         for step in answer.steps
-    ]
+    ]  # fmt: skip
     head = ("step", "run", "made", "prompts", "samples", "reward", "oldest", "batch", "weights", "prompts of")
     return table(head, rows)
 
 
 def _groups(answer: Lineage) -> str:
     """A line for each prompt: where it came from, and its samples."""
-    if not answer.groups:
-        return ""
-    samples: dict[tuple[str, str], list[Sample]] = {}
+    samples: dict[tuple[str, str], list[Sample]] = defaultdict(list)
     for sample in answer.samples:
-        samples.setdefault((sample.run, sample.group), []).append(sample)
-    rows = [_group_row(answer, group, samples.get((group.run, group.group), [])) for group in answer.groups]
-    return table(("source", "prompt", "samples", "rewards", "advantages", "made by", "trained", "decision"), rows)
+        samples[sample.run, sample.group].append(sample)
+    rows = [_group_row(answer, group, samples[group.run, group.group]) for group in answer.groups]
+    head = ("source", "prompt", "samples", "rewards", "advantages", "made by", "trained", "decision")
+    return table(head, rows) if rows else ""
 
 
 def _group_row(answer: Lineage, group: Group, samples: Sequence[Sample]) -> tuple[object, ...]:
     advantages = [sample.advantage.first for sample in samples if sample.advantage]
     trained = sum(sample.mask.trained for sample in samples if sample.mask)
     made_by = _range((version for sample in samples for version in sample.made_by), _owner(answer, samples))
-    return (
-        group.file_line,
-        group.group,
-        len(samples),
-        _rewards(samples),
-        f"{min(advantages):.3g} to {max(advantages):.3g}" if advantages else None,
-        _recorded_by(samples) or made_by,
-        f"{trained:,} tokens",
-        _decision(group.decision),
-    )
+    between = f"{min(advantages):.3g} to {max(advantages):.3g}" if advantages else None
+    made_by = _recorded_by(samples) or made_by
+    rewards, decision = _rewards(samples), _decision(group.decision)
+    return group.file_line, group.group, len(samples), rewards, between, made_by, f"{trained:,} tokens", decision
 
 
 def _rewards(samples: Sequence[Sample]) -> str:
     values = [sample.reward.value if sample.reward else None for sample in samples]
+    if len(values) <= FEW_REWARDS:
+        return " ".join("-" if value is None else f"{value:g}" for value in values)
     known = [value for value in values if value is not None]
-    mean = f"{sum(known) / len(known):.3g}" if known else "-"
-    return mean if len(values) > FEW_REWARDS else " ".join("-" if v is None else f"{v:g}" for v in values)
+    return f"{sum(known) / len(known):.3g}" if known else "-"
 
 
 def _sources_head(answer: Lineage) -> str:
@@ -124,34 +120,27 @@ def _groups_and_samples(answer: Lineage) -> list[str]:
     if len(answer.groups) > 1:
         return [_groups(answer)]
     rows = [
-        (
-            sample.sample,
-            _reward(sample.reward),
-            sample.normalised,
-            sample.advantage.first if sample.advantage else None,
-            _recorded_by([sample]) or _spans(answer, sample),
-            _mask(sample.mask),
-            _into(sample),
-        )
+        (sample.sample, _reward(sample.reward), sample.normalised, sample.advantage and sample.advantage.first,
+         _recorded_by([sample]) or _spans(answer, sample), _mask(sample.mask), _into(sample))
         for sample in answer.samples
-    ]
+    ]  # fmt: skip
     head = ("sample", "reward", "normalised", "advantage", "made by", "trained", "into")
     return [table(head, rows), *(_prompt(group) for group in answer.groups)]
 
 
 def _sample(answer: Lineage, sample: Sample) -> str:
     group, origin, reward = answer.groups[0], sample.origin, sample.reward
-    made = _spans(answer, sample)
+    made, recorded = _spans(answer, sample), None
     if origin is not None:
         made = f"{_recorded_by([sample])} (counts here as {spans_text(sample.spans)})"
+        recorded = f"{origin.sample} of run {origin.run}, position {origin.position} of its log, at {group.source.path}"
     asked = f"seed {sample.seed}, from weights v{sample.asked_version} on, attempt {sample.attempts}"
     graded = f"{_reward(reward)} by {reward.grader} {reward.grader_digest[:DIGEST]}" if reward else "none yet"
     return fields([
         ("sample", f"{sample.sample} of run {sample.run}"),
         ("asked for", asked if sample.attempts else None),
         ("made by", f"{made}, {sample.length} tokens, {sample.stop or 'under way'}" if made else "nobody yet"),
-        ("recorded as", f"{origin.sample} of run {origin.run}, position {origin.position} of its log, "
-                        f"at {group.source.path}" if origin else None),
+        ("recorded as", recorded),
         ("reward", graded),
         ("decision", _decision(group.decision)),
         ("normalised", None if sample.normalised is None else f"{sample.normalised:.6g}"),
@@ -193,10 +182,8 @@ def _versions(ranges: Iterable[VersionRange]) -> str | None:
 
 def _range(versions: Iterable[int], of_run: str) -> str | None:
     """`v3 to v5 of demo`, of the oldest and the newest of the versions; None for none."""
-    ordered = sorted(set(versions))
-    if not ordered:
-        return None
-    return (f"v{ordered[0]}" if len(ordered) == 1 else f"v{ordered[0]} to v{ordered[-1]}") + of_run
+    known = set(versions)
+    return versions_range(min(known), max(known)) + of_run if known else None
 
 
 def _owner(answer: Lineage, samples: Iterable[Sample]) -> str:

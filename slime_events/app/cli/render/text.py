@@ -1,10 +1,9 @@
 """Text for people: tables, fields, times. On a terminal `rich` lays tables out; elsewhere they are plain and whole."""
 
-import contextlib
 import datetime
 import itertools
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -18,27 +17,13 @@ BARS = "▁▂▃▄▅▆▇█"
 def table(head: Sequence[str], rows: Iterable[Sequence[object]], indent: str = "") -> str:
     """Columns as wide as they need to be; numbers are right-aligned. An empty table is its head."""
     cells = [[cell_text(cell) for cell in row] for row in rows]
-    right = [bool(cells) and all(_is_number(row[i]) for row in cells) for i in range(len(head))]
+    right = [bool(cells) and not any(row[i].strip("-+.0123456789e%") for row in cells) for i in range(len(head))]
     return columns_text(head, cells, right, indent, width=terminal_width())
 
 
-_is_plain = False
-
-
-@contextlib.contextmanager
-def plain_tables(plain: bool = True) -> Iterator[None]:
-    """Tables inside are as for a file, even where standard output is a terminal."""
-    global _is_plain
-    before, _is_plain = _is_plain, plain
-    try:
-        yield
-    finally:
-        _is_plain = before
-
-
 def terminal_width() -> int | None:
-    """Columns of the terminal that tables go to; None where it is none."""
-    if _is_plain or not sys.stdout.isatty():
+    """Columns of the terminal that standard output is; None where it is none."""
+    if not sys.stdout.isatty():
         return None
     from rich.console import Console  # what is piped need not wait for it
 
@@ -97,6 +82,11 @@ def fields(pairs: Iterable[tuple[str, object]], indent: str = "") -> str:
     return "\n".join(f"{indent}{name:<{width}}  {value.replace(chr(10), pad)}" for name, value in shown)
 
 
+def paragraphs(*parts: str) -> str:
+    """The parts that are not empty, with an empty line between them."""
+    return "\n\n".join(filter(None, parts))
+
+
 def cell_text(value: object) -> str:
     """A value as a person reads it; floats with four significant digits, None as a dash."""
     if value is None:
@@ -122,6 +112,11 @@ def duration(seconds: float) -> str:
         return f"{seconds:.3f} s" if seconds < 1 else f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def versions_range(oldest: int, newest: int) -> str:
+    """`v20`, or `v20 to v21`."""
+    return f"v{oldest}" if oldest == newest else f"v{oldest} to v{newest}"
 
 
 def versions_text(facts: Mapping[str, Any]) -> str:
@@ -168,7 +163,3 @@ def block(text: str, indent: str = "    ") -> str:
 def json_text(facts: object) -> str:
     """What a command prints under --json, its line end included."""
     return msgspec.json.format(msgspec.json.encode(facts), indent=2).decode() + "\n"
-
-
-def _is_number(cell: str) -> bool:
-    return cell.strip("-+.0123456789e%") == "" or cell == "-"
