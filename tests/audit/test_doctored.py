@@ -6,6 +6,8 @@ import re
 
 import pytest
 
+from schemas.registry import BY_TYPE
+from slime_events.analysis.audit.check import Check
 from tests.audit.clean import Run
 from tests.audit.doctoring import Doctoring
 from tests.audit.doctorings import TABLE
@@ -33,6 +35,14 @@ async def test_every_sentence_is_said_of_some_log(judged: Judged) -> None:
 
 def test_findings_are_made_in_one_place() -> None:
     assert [sentence.file for sentence in findings_made()] == ["check.py"]
+
+
+def test_every_method_of_a_check_is_named_after_an_event() -> None:
+    """A check looks at an event with the method of its name: a name of no event would never be called."""
+    checks = [one for direct in Check.__subclasses__() for one in (direct, *direct.__subclasses__())]
+    named = {name for check in checks for name in dir(check) if name.startswith("_on_")}
+    assert len(named) > 10
+    assert named <= {f"_on_{event_type.replace('.', '_')}" for event_type in BY_TYPE}
 
 
 @pytest.mark.parametrize("kind", ["delete", "repeat", "swap", "change"])
