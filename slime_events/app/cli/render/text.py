@@ -4,12 +4,13 @@ import datetime
 import itertools
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from rich.cells import cell_len
 
-from schemas.rollouts import WeightSpan
+if TYPE_CHECKING:  # `doctor` prints with this where numpy may not be
+    from schemas.rollouts import WeightSpan
 
 BARS = "▁▂▃▄▅▆▇█"
 
@@ -125,7 +126,7 @@ def versions_text(facts: Mapping[str, Any]) -> str:
     return f"v{oldest}" if oldest == newest else f"v{oldest}..v{newest}"
 
 
-def spans_text(spans: tuple[WeightSpan, ...]) -> str:
+def spans_text(spans: "tuple[WeightSpan, ...]") -> str:
     """`v3`, or `v3[0:40] v4[40:52]` where several versions made the tokens."""
     if len(spans) == 1:
         return f"v{spans[0].version}"
