@@ -64,16 +64,10 @@ def group_of(sample: str) -> str:
 
 def requested_sample(sample: str) -> str:
     """The sample whose rollout this one came of: itself, but for the further ones of a rollout that gave several."""
-    return sample_id(group_of(sample), place_of(sample)[0])
+    return sample_id(group_of(sample), order_in_group(sample)[0])
 
 
-def place_of(sample: str) -> tuple[int, int]:
+def order_in_group(sample: str) -> tuple[int, int]:
     """(index, number) of a sample within its group: the order of a group's samples."""
     index, _, number = sample.rpartition("-s")[2].partition("-")
     return int(index), int(number or 0)
-
-
-def requested_of(sample: str) -> str:
-    """The sample that was requested: itself, or the one whose sibling it is."""
-    group, _, rest = sample.rpartition("-s")
-    return f"{group}-s{rest.partition('-')[0]}"

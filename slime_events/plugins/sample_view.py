@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from schemas.arrays import Array
-from schemas.ids import place_of
+from schemas.ids import order_in_group
 from schemas.prompts import PromptSubmitted
 from schemas.rollouts import RolloutCompleted, RolloutRequested, StopReason
 from slime_events.core.state.group import GroupState, SampleState
@@ -69,7 +69,7 @@ def group_samples(
     """
     rollouts: dict[int, list[Sample]] = {}
     for state in group.samples.values():
-        index, _ = place_of(state.sample)
+        index, _ = order_in_group(state.sample)
         sample = _from_state(group, state, index)
         if trajectory := (trajectories or {}).get(state.sample):
             sample.tokens = trajectory.tokens.tolist()
@@ -97,7 +97,7 @@ def _from_state(group: GroupState, state: SampleState, index: int) -> Sample:
 def completed_sample(completed: RolloutCompleted, asked: PromptSubmitted) -> Sample:
     """A completed rollout as its grader sees it, live and in a rescore."""
     return Sample(
-        index=place_of(completed.sample)[0],
+        index=order_in_group(completed.sample)[0],
         prompt=prompt_text(asked, completed),
         response=completed.text,
         response_length=completed.length,

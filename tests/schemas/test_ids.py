@@ -37,7 +37,11 @@ def test_as_it_is_recorded(made: str, as_recorded: str) -> None:
 def test_a_sample_is_parsed_back(group: str, number: int) -> None:
     requested = ids.sample_id(group, 12)
     sample = ids.sibling_id(requested, number)
-    assert (ids.group_of(sample), ids.place_of(sample), ids.requested_of(sample)) == (group, (12, number), requested)
+    assert (ids.group_of(sample), ids.order_in_group(sample), ids.requested_sample(sample)) == (
+        group,
+        (12, number),
+        requested,
+    )
 
 
 def test_a_group_belongs_to_one_evaluation() -> None:

@@ -12,7 +12,7 @@ import msgspec
 from schemas.batches import BatchSealed
 from schemas.event import Purpose
 from schemas.groups import GroupAccepted, GroupRejected
-from schemas.ids import place_of
+from schemas.ids import order_in_group
 from schemas.prompts import PromptSubmitted
 from schemas.recorded import Recalled
 from schemas.rewards import RewardAssigned, RewardFailed
@@ -247,7 +247,7 @@ class Ledger:
         group = first.group
         sample = SampleEntry(event.sample, group, event.attempt, first.prompt_length, first.min_version, event.rollout)
         self.samples[event.sample] = group.samples[event.sample] = sample
-        group.samples = dict(sorted(group.samples.items(), key=lambda item: place_of(item[0])))
+        group.samples = dict(sorted(group.samples.items(), key=lambda item: order_in_group(item[0])))
         return sample
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from schemas.arrays import pack, pack_log_probs, pack_tokens
 from schemas.errors import DataError
-from schemas.ids import LOADED, group_id, requested_of, sibling_id
+from schemas.ids import LOADED, group_id, requested_sample, sibling_id
 from schemas.prompts import PromptSubmitted, Source
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted, RolloutRequested, StopReason, WeightSpan
@@ -226,7 +226,7 @@ def _rollout_of(sample: Sample, place: int) -> str:
     """
     ours = _ours(sample)
     if name := ours.get("rollout") or ours.get("sample"):
-        return str(name) if "rollout" in ours else requested_of(str(name))  # before the rollout was written too
+        return str(name) if "rollout" in ours else requested_sample(str(name))  # before the rollout was written too
     return f"place {place}" if sample.rollout_id is None else f"rollout {sample.rollout_id}"
 
 

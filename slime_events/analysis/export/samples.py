@@ -9,7 +9,7 @@ from schemas.batches import BatchSealed
 from schemas.evals import EvalCompleted
 from schemas.event import Event, Purpose
 from schemas.groups import GroupRejected, RejectionCause
-from schemas.ids import group_of, place_of
+from schemas.ids import group_of, order_in_group
 from schemas.prompts import PromptSubmitted
 from schemas.rewards import RewardAssigned
 from schemas.rollouts import RolloutCompleted, RolloutRequested
@@ -94,7 +94,7 @@ class Samples:
             group=prompt.group,
             sample=made.sample,
             rollout=made.rollout,
-            index=place_of(made.sample)[0],
+            index=order_in_group(made.sample)[0],
             dataset=prompt.dataset,
             prompt=prompt_text(prompt, end, self._decode),
             messages=None if is_own else prompt.messages,

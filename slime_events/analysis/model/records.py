@@ -17,7 +17,7 @@ from schemas.checkpoints import CheckpointSaved
 from schemas.evals import EvalCompleted
 from schemas.event import Event, Purpose
 from schemas.groups import GroupAccepted, GroupRejected
-from schemas.ids import place_of
+from schemas.ids import order_in_group
 from schemas.prompts import PromptRejected, PromptSubmitted
 from schemas.rewards import RewardAssigned, RewardFailed
 from schemas.rollouts import (
@@ -103,7 +103,7 @@ class Group:
     @property
     def members(self) -> list[Sample]:
         """Its samples, in index order."""
-        return [self.samples[sample] for sample in sorted(self.samples, key=place_of)]
+        return [self.samples[sample] for sample in sorted(self.samples, key=order_in_group)]
 
 
 @dataclass(slots=True)
@@ -246,7 +246,7 @@ class Run:
         """The record of a sample, made where there is none."""
         record = self.samples.get(sample)
         if record is None:
-            record = self.samples[sample] = Sample(sample, group, place_of(sample)[0])
+            record = self.samples[sample] = Sample(sample, group, order_in_group(sample)[0])
             self.group(group).samples[sample] = record
         return record
 

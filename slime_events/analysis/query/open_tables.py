@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from schemas.errors import BadQuery, RunNotFound
-from schemas.ids import place_of
+from schemas.ids import order_in_group
 from slime_events.analysis.model.ancestry import open_ancestry
 from slime_events.analysis.query.answer import Answer, query_errors
 from slime_events.analysis.query.cache import TableCache
@@ -95,7 +95,7 @@ async def samples_where(
         for group, sample in (await tables.sql(_SAMPLES)).rows():
             if group in members:
                 members[group].append(sample)
-        return [sample for group in members.values() for sample in sorted(group, key=place_of)]
+        return [sample for group in members.values() for sample in sorted(group, key=order_in_group)]
 
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from schemas.checkpoints import CheckpointSaved
 from schemas.evals import EvalCompleted
 from schemas.event import Event, Purpose
 from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
-from schemas.ids import TRAIN, evaluation_id, group_of, place_of
+from schemas.ids import TRAIN, evaluation_id, group_of, order_in_group
 from schemas.prompts import PromptRejected, PromptSubmitted
 from schemas.registry import EVENT_CLASSES
 from schemas.rewards import RewardAssigned, RewardFailed
@@ -326,7 +326,7 @@ def _join(state: RunState, event: RolloutCompleted) -> None:
         samples[event.sample] = SampleState(
             sample=event.sample, attempt=event.attempt, min_version=requested.min_version
         )
-        state.groups[event.group].samples = dict(sorted(samples.items(), key=lambda item: place_of(item[0])))
+        state.groups[event.group].samples = dict(sorted(samples.items(), key=lambda item: order_in_group(item[0])))
 
 
 _RULES |= {short: _RULES[kind] for kind, short in (PARTIAL_EVENTS | PARTIAL_DECISIONS).items()}

@@ -8,7 +8,7 @@ import msgspec
 
 from schemas.arrays import Array
 from schemas.event import Purpose
-from schemas.ids import place_of
+from schemas.ids import order_in_group
 from schemas.recorded import Recalled
 from schemas.rollouts import FailureKind, StopReason, WeightSpan
 
@@ -108,7 +108,7 @@ class GroupState(msgspec.Struct, kw_only=True, gc=False):
         first: dict[int, float] = {}
         for sample in self.samples.values():
             if sample.reward is not None:
-                first.setdefault(place_of(sample.sample)[0], sample.reward)
+                first.setdefault(order_in_group(sample.sample)[0], sample.reward)
         return list(first.values())
 
     @property

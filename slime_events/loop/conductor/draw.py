@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from schemas.arrays import Array
 from schemas.event import Purpose
-from schemas.ids import place_of, sample_id
+from schemas.ids import order_in_group, sample_id
 from schemas.recorded import Recalled
 from schemas.rollouts import FailureKind, RolloutRequested
 from slime_events.core.state.group import GroupPhase, GroupState, SamplePhase, SampleState
@@ -29,7 +29,7 @@ class ReusedRollout(NamedTuple):
 def reused_rollouts_due(state: RunState) -> list[ReusedRollout]:
     """Requested samples whose recorded rollouts are not in the log yet."""
     return [
-        ReusedRollout(group, sample, group.recalled, group.recalled.samples[place_of(sample.sample)[0]])
+        ReusedRollout(group, sample, group.recalled, group.recalled.samples[order_in_group(sample.sample)[0]])
         for group in state.in_phase(GroupPhase.REQUESTED)
         if group.recalled is not UNSET
         for sample in group.samples.values()
@@ -86,7 +86,7 @@ def _request(
     return RolloutRequested(
         sample=sample,
         group=group,
-        index=place_of(sample)[0],
+        index=order_in_group(sample)[0],
         prompt=prompt,
         sampling=plan.sampling if training else (plan.eval_sampling or plan.sampling),
         seed=sample_seed(plan.seed, sample),

@@ -13,7 +13,7 @@ import msgspec
 
 from schemas.batches import BatchSealed
 from schemas.groups import GroupAccepted, GroupRejected, RejectionCause
-from schemas.ids import place_of
+from schemas.ids import order_in_group
 from slime_events.core.state.apply import apply
 from slime_events.core.state.group import GroupState, SampleState
 from slime_events.core.state.run import RunState
@@ -126,7 +126,7 @@ class Batches:
         samples = tuple(sample.sample for one in selected for sample in one.samples)
         if parent.step < self.first:
             return DerivedBatch(unused=samples)
-        rollouts = {(one.group.group, place_of(sample.sample)[0]) for one in selected for sample in one.samples}
+        rollouts = {(one.group.group, order_in_group(sample.sample)[0]) for one in selected for sample in one.samples}
         if len(rollouts) < self._least:
             selected = []
         # Both runs share the versions up to `first`. Newer ones of the parent count as that one.
