@@ -26,7 +26,7 @@ def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     async def scripted(settings: TrainSettings) -> AsyncIterator[ScriptedRanks]:
         yield ScriptedRanks()
 
-    monkeypatch.setattr("actors.offline.retrain_run.retrain", partial(retrain, make_ranks=scripted))
+    monkeypatch.setattr("slime_events.app.cli.commands.retrain.retrain", partial(retrain, make_ranks=scripted))
     folder = tmp_path / "base"
     folder.mkdir()
     (folder / "config.json").write_text("{}")
