@@ -7,6 +7,8 @@ PIP := $(BIN)/pip install -q --disable-pip-version-check -c requirements/constra
 export OMP_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false
 export NO_MKDOCS_2_WARNING := 1
+# A run is a dozen processes: each would compile our modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: install install-benchmarks demo demo-smollm2 test test-all test-real test-rest lint check docs docs-serve soak chaos \
 	chaos-soak mutate mutate-soak bench clean

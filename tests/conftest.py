@@ -23,18 +23,17 @@ REAL_S = 900.0
 
 @pytest.hookimpl(wrapper=True)  # before xdist's own, which looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
-    """Several workers take a file each; all that look at one finished run stay together, and long tests go first."""
+    """A worker takes a file at a time. All that look at one finished run stay together and go first: they are many."""
     for item in items:
         if item.get_closest_marker("real") and not item.get_closest_marker("soak"):
             item.add_marker(pytest.mark.timeout(REAL_S))
-        group = "finished" if "finished" in getattr(item, "fixturenames", ()) else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=_order)
+        item.add_marker(pytest.mark.xdist_group("finished" if _looks_at_finished(item) else str(item.path)))
+    items.sort(key=lambda item: not _looks_at_finished(item))
     return (yield)
 
 
-def _order(item: pytest.Item) -> tuple[bool, bool]:
-    return item.get_closest_marker("real") is None, "finished" not in getattr(item, "fixturenames", ())
+def _looks_at_finished(item: pytest.Item) -> bool:
+    return item.get_closest_marker("real") is not None and "finished" in getattr(item, "fixturenames", ())
 
 
 @pytest.fixture(autouse=True)
