@@ -11,7 +11,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from actors.conductor import Offload
-from actors.trainer.ranks import Ranks, StepResult
+from actors.trainer.ranks import Ranks
 from actors.trainer.trainer import Trainer, TrainerPlan
 from schemas.batches import BatchSealed
 from schemas.envelope import Envelope
@@ -30,7 +30,7 @@ from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.join import join_run
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import RunAddress
-from slime_events.core.train_batch import TrainBatch
+from slime_events.core.train_batch import StepResult, TrainBatch
 from slime_events.core.trajectory import Fetch
 from storage.blobs import BlobStore
 from storage.follow import Follower

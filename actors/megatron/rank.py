@@ -18,11 +18,10 @@ from actors.megatron.rollout_step import RolloutStep
 from actors.megatron.train_dump import save_train_dump
 from actors.megatron.trainee import Trainee, join, leave
 from actors.megatron.weights import export_hf_weights, load_hf_weights, optimizer_digest, tensor_bytes
-from actors.trainer.ranks import StepResult
 from slime_events.algorithms.estimators import estimator_of
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.trainer import TrainerSettings
-from slime_events.core.train_batch import TrainBatch
+from slime_events.core.train_batch import StepResult, TrainBatch
 from storage.weights.store import TensorBytes
 
 

@@ -18,7 +18,7 @@ from msgspec import structs
 
 from actors.learner.followed_batches import FollowedBatches
 from actors.trainer.checkpoints import CheckpointFolders, restore
-from actors.trainer.ranks import Ranks, StepResult, train
+from actors.trainer.ranks import Ranks, train
 from schemas.batches import BatchSealed
 from schemas.errors import StorageError, TrainerError
 from schemas.ids import group_of
@@ -31,6 +31,7 @@ from slime_events.analysis.retrain.recorded_steps import RecordedStep, recorded_
 from slime_events.analysis.retrain.version_chain import Chain, read_chain
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_reader import OpenedRun, open_run
+from slime_events.core.train_batch import StepResult
 from slime_events.loop.learner.batches import DerivedBatch
 from slime_events.loop.training.training_state import Digests, TrainingState
 from storage.cancellation import end_all

@@ -5,11 +5,10 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from schemas.errors import RankLost
-from slime_events.core.train_batch import TrainBatch
+from slime_events.core.train_batch import StepResult, TrainBatch
 from storage.cancellation import end_all
 from storage.nats.ports import HOST, free_port
 from storage.weights.store import TensorBytes
@@ -17,14 +16,6 @@ from storage.weights.store import TensorBytes
 T = TypeVar("T")
 BLAME_S = 5.0
 """Seconds that the other ranks have to answer, once one has failed; then none of them is of use any more."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepResult:
-    """metrics: by name, the same on every rank (seconds: the slowest rank's). optimizer_digest: of all ranks' state."""
-
-    metrics: dict[str, float]
-    optimizer_digest: str
 
 
 class Ranks:

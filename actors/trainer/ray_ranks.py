@@ -11,12 +11,12 @@ import ray
 from ray.exceptions import RayActorError
 
 from actors.megatron.rank import TrainerRank
-from actors.trainer.ranks import Ranks, StepResult, collective
+from actors.trainer.ranks import Ranks, collective
 from schemas.errors import RankLost
 from slime_events.analysis.export.dump import train_dump_path
 from slime_events.core.config.algorithm import AlgorithmSettings
 from slime_events.core.config.trainer import TrainerSettings
-from slime_events.core.train_batch import TrainBatch
+from slime_events.core.train_batch import StepResult, TrainBatch
 
 T = TypeVar("T")
 CLOSE_S = 10.0

@@ -142,24 +142,6 @@ def approx_kl(log_probs: Tensor, base: Tensor, kind: KlType, importance_ratio: T
     return kl.clamp(-LOW_VAR_BOUND, LOW_VAR_BOUND) if kind == "low_var_kl" else kl
 
 
-def clipped_policy_loss(
-    ppo_kl: Tensor, advantages: Tensor, eps_clip: float, eps_clip_high: float, eps_clip_c: float | None = None
-) -> tuple[Tensor, Tensor]:
-    """Loss and clip indicator (0.0 / 1.0) per token, [tokens] each, with ratio = exp(-ppo_kl):
-
-    max(-ratio * A, -clip(ratio, 1 - eps_clip, 1 + eps_clip_high) * A); where A < 0 and `eps_clip_c` (above 1) is
-    given, at most -eps_clip_c * A, so that one far-off token cannot push without bound.
-    """
-    ratio = (-ppo_kl).exp()
-    free = -ratio * advantages
-    clipped = -ratio.clamp(1 - eps_clip, 1 + eps_clip_high) * advantages
-    loss = torch.maximum(free, clipped)
-    clip_fraction = (clipped > free).float()
-    if eps_clip_c is not None:
-        loss = torch.where(advantages < 0, torch.minimum(loss, -eps_clip_c * advantages), loss)
-    return loss, clip_fraction
-
-
 class Correction(NamedTuple):
     """Per token, [tokens] each: the weight for the loss, 1.0 where it was bounded, the plain ratio trainer / engine."""
 

@@ -49,3 +49,11 @@ class TrainBatch:
     step: int
     samples: tuple[TrainSample, ...]
     temperature: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """metrics: by name, the same on every rank (seconds: the slowest rank's). optimizer_digest: of all ranks' state."""
+
+    metrics: dict[str, float]
+    optimizer_digest: str

@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 import nats.errors
 
 from schemas.errors import LogUnavailable, MissingPart
-from storage.jetstream.client import Answer, OnAnswer, new_client
+from storage.jetstream.answer import Answer, OnAnswer
+from storage.jetstream.client import new_client
 from storage.jetstream.retry import REPORT_AFTER_S, ApiError, Away, OnWait, Retry, json_answer
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from nats.aio.transport import TcpTransport
 from nats.protocol.command import hpub_cmd
 from nats.protocol.parser import AWAITING_CONTROL_LINE, Parser
 
-from storage.jetstream.client import VERSION, Answer, AnswerClient, OnAnswer
+from storage.jetstream.answer import VERSION, Answer, AnswerClient, OnAnswer
 
 _LONGEST_LINE = 4096
 

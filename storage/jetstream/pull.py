@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any, NamedTuple, Self
 
 from schemas.errors import StorageError
-from storage.jetstream.client import Answer
+from storage.jetstream.answer import Answer
 from storage.jetstream.connection import QUIET_S, Connection
 from storage.jetstream.retry import Away
 from storage.jetstream.stream import PAGE_BYTES, Stored, Stream

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from schemas.errors import ImpossibleCombination, LogDamaged, LogUnavailable, RunNotFound, StorageError
 from schemas.subjects import stream_name, stream_subjects
+from storage.jetstream.answer import Answer
 from storage.jetstream.append import ID
-from storage.jetstream.client import Answer
 from storage.jetstream.connection import Connection
 from storage.jetstream.retry import ApiError
 from storage.log import HEADER_BYTES, MAX_EVENT_BYTES

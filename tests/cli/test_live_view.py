@@ -12,8 +12,8 @@ from rich.console import Console
 from schemas.evals import EvalCompleted
 from slime_events.analysis.model.progress import Progress
 from slime_events.app.cli.commands.train import reached
-from slime_events.app.cli.render.text import sparkline
 from slime_events.app.launch import view as live_view
+from slime_events.app.launch.sparkline import sparkline
 from slime_events.app.launch.view import LiveView, PlainView, make_view, screen
 from tests.cli.small_run import RUN, events, finished, recorded
 

@@ -9,11 +9,12 @@ from torch import Tensor
 
 from actors.megatron.forward import log_probs_and_entropy
 from slime_events.algorithms.advantages import compute_advantages, masked_whiten, token_kl
+from slime_events.algorithms.clipped_loss import clipped_policy_loss
 from slime_events.algorithms.estimators import ESTIMATORS
 from slime_events.algorithms.estimators.cispo import cispo_loss
 from slime_events.algorithms.estimators.gspo import gspo_kl
 from slime_events.algorithms.mis import Level, MisRule, Mode, mis_weights
-from slime_events.algorithms.objective import approx_kl, clipped_policy_loss, opsm_mask, token_weights
+from slime_events.algorithms.objective import approx_kl, opsm_mask, token_weights
 from slime_events.algorithms.opd import distil
 from slime_events.algorithms.segments import Segments, discounted_returns
 from slime_events.algorithms.value_model import clipped_value_loss, gae, ppo_advantages

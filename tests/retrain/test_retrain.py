@@ -8,7 +8,6 @@ import threading
 import pytest
 
 from actors.offline.retrainer import ranks_at, retrain_steps, same_digests
-from actors.trainer.ranks import StepResult
 from schemas.arrays import unpack
 from schemas.batches import BatchSealed
 from schemas.errors import RunNotFound, TrainerError
@@ -16,7 +15,7 @@ from slime_events.analysis.retrain.difference import Compared, Difference, Retra
 from slime_events.analysis.retrain.recorded_steps import RecordedStep, recorded_steps
 from slime_events.analysis.retrain.version_chain import read_chain
 from slime_events.core.run.run_reader import OpenedRun
-from slime_events.core.train_batch import TrainBatch
+from slime_events.core.train_batch import StepResult, TrainBatch
 from storage.weights.store import TensorBytes
 from tests.retrain.changed import Care, as_log, flip_reward
 from tests.retrain.conftest import STEPS, Recorded

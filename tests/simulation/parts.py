@@ -8,9 +8,8 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from actors.trainer.ranks import StepResult
 from schemas.errors import CheckpointMismatch, LogUnavailable
-from slime_events.core.train_batch import TrainBatch
+from slime_events.core.train_batch import StepResult, TrainBatch
 from slime_events.plugins.rewards.outcome import Graded, Outcome
 from slime_events.plugins.sample import Sample
 from storage.log import Append, Consumer, Delivery, EventLog, Recorded, Subjects

@@ -59,7 +59,7 @@ class Estimator:
         self, log_ratio: Tensor, log_probs: Tensor, advantages: Tensor, segments: Segments, settings: AlgorithmSettings
     ) -> PolicyLoss:
         """PPO's clipped loss per token. log_ratio: old - new log-probs, log_probs: the new ones; all [tokens]."""
-        from slime_events.algorithms.objective import clipped_policy_loss
+        from slime_events.algorithms.clipped_loss import clipped_policy_loss  # torch is not needed to name one
 
         low, high = clip_range(settings)
         return PolicyLoss(*clipped_policy_loss(log_ratio, advantages, low, high, settings.eps_clip_c), log_ratio)

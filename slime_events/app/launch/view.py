@@ -12,7 +12,7 @@ from rich.text import Text
 
 from schemas.evals import EvalCompleted
 from slime_events.analysis.model.progress import Progress, StepLine
-from slime_events.app.cli.render.text import sparkline
+from slime_events.app.launch.sparkline import sparkline
 from slime_events.core.state.run import RunState
 
 REFRESH_S = 0.25

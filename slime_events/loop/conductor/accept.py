@@ -11,8 +11,7 @@ from slime_events.core.state.group import GroupPhase, GroupState, SamplePhase
 from slime_events.core.state.run import RunState
 from slime_events.loop.conductor.draw import may_retry
 from slime_events.loop.conductor.plan import Plan, stale
-from slime_events.plugins.filters.base_types import should_drop
-from slime_events.plugins.filters.decide import FilterDecision
+from slime_events.plugins.filters.decide import FilterDecision, should_drop
 
 GroupFilter = Callable[[GroupState], FilterDecision]
 """The filter as the conductor calls it. Raises PlugPointError where the user's function is broken."""

@@ -137,3 +137,8 @@ def _as_bool(value: Any, function: Filter, samples: Sequence[Member]) -> bool:
 def _where(function: Filter, samples: Sequence[Member]) -> str:
     first = samples[0][0] if isinstance(samples[0], list) else samples[0]
     return f"the filter {name_of(function)} on group {first.group_index} ({len(samples)} samples)"
+
+
+def should_drop(output: DynamicFilterOutput | FilterDecision, *, insufficient: bool) -> bool:
+    """slime's rule: a rejected group goes, unless it may fill up and no more others are left than the step needs."""
+    return not (output.keep or (output.keep_when_insufficient and insufficient))

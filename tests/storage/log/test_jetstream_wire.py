@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from storage.jetstream.client import Answer, parse_header_lines
+from storage.jetstream.answer import Answer, parse_header_lines
 from storage.jetstream.fast_client import FastClient
 
 INBOX = "_INBOX.abc"

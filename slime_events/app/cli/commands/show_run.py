@@ -14,11 +14,11 @@ from slime_events.app.cli.render.text import (
     fields,
     moment,
     paragraphs,
-    sparkline,
     table,
     versions_text,
 )
 from slime_events.app.launch.run_status import MEANINGS, RunStatus, status_of
+from slime_events.app.launch.sparkline import sparkline
 from slime_events.core.run.run_folder import RunFolder
 
 LAST_STEPS = 10

@@ -1,7 +1,6 @@
 """Text for people: tables, fields, times. On a terminal `rich` lays tables out; elsewhere they are plain and whole."""
 
 import datetime
-import itertools
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,8 +10,6 @@ from rich.cells import cell_len
 
 if TYPE_CHECKING:  # `doctor` prints with this where numpy may not be
     from schemas.rollouts import WeightSpan
-
-BARS = "▁▂▃▄▅▆▇█"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]], indent: str = "") -> str:
@@ -142,18 +139,6 @@ def shorten(text: str, width: int) -> str:
     """One line of at most `width` characters: line ends shown as \\n, what is cut as an ellipsis."""
     line = text.replace("\n", "\\n")
     return line if len(line) <= width else line[: max(0, width - 1)] + "…"
-
-
-def sparkline(values: Sequence[float], width: int = 60) -> str:
-    """One bar per value, or per mean of neighbours where there are more than `width`, from the least to the most."""
-    if not values:
-        return ""
-    count = min(width, len(values))
-    cuts = [i * len(values) // count for i in range(count + 1)]
-    means = [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(cuts)]
-    low, high = min(means), max(means)
-    scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
-    return "".join(BARS[round((mean - low) * scale)] for mean in means)
 
 
 def block(text: str, indent: str = "    ") -> str:
