@@ -30,7 +30,6 @@ from schemas.subjects import of_type
 from schemas.weights import WeightsActivated, WeightsPublished
 from serve_apps.engine.engine import Delta, Engine, GenerateRequest
 from slime_events.core.run.participant import Participant
-from storage.follow import Follower
 from storage.group_commit import GroupCommit
 from storage.log import Append
 from storage.weights.store import WeightStore, local_folder, verify
@@ -111,7 +110,6 @@ class EngineWeights:
     ) -> None:
         self._worker, self._engine, self._commit = worker, engine, commit
         self._url, self._deadline_s, self._hold_s = url, deadline_s, hold_s
-        self._published: dict[int, tuple[WeightsPublished, int]] = {}
         self._missing: dict[int | None, str] = {}
         self._activations: Counter[int] = Counter()
         self._newest = self._version = -1
@@ -122,17 +120,15 @@ class EngineWeights:
         self._changed = asyncio.Event()
 
     async def follow(self) -> None:
-        """Read what is published, for ever."""
-        subject = of_type(self._worker.log.run, "weights.published")
-        async with Follower(self._worker.log, subject=subject) as follower:
-            while True:
-                for recorded in await follower.next(wait_s=60.0):
-                    event = recorded.envelope.event
-                    assert isinstance(event, WeightsPublished)
-                    self._published[event.version] = event, recorded.envelope.at
-                if follower.caught_up:
-                    self._newest = next(reversed(self._published), -1)
-                    self._notify()
+        """Read what is published, for ever: from the newest version on, as a long run has thousands of older ones."""
+        log = self._worker.log
+        subject = of_type(log.run, "weights.published")
+        newest = await log.last(subject)
+        async for recorded in log.read(newest.position if newest else 1, subject, follow=True):
+            event = recorded.envelope.event
+            assert isinstance(event, WeightsPublished)
+            self._newest = event.version
+            self._notify()
 
     async def switch(self) -> None:
         """Load what is chosen, for ever."""
@@ -153,9 +149,7 @@ class EngineWeights:
 
     async def _switch_to(self, version: int) -> None:
         try:
-            if version not in self._published:
-                raise WeightsDamaged(f"version {version} was never published")
-            published, published_at = self._published[version]
+            published, published_at = await self._published(version)
             folder = await self._find(published)
             await asyncio.to_thread(verify, folder, published.digest)
         except WeightsDamaged as error:
@@ -172,6 +166,15 @@ class EngineWeights:
             self._next = None
             self._notify()
         await self._commit.append([Append(self._worker.enclose(activated))])
+
+    async def _published(self, version: int) -> tuple[WeightsPublished, int]:
+        """What the log says of a version, and since when (UTC nanoseconds). Raises WeightsDamaged."""
+        log = self._worker.log
+        recorded = await log.last(of_type(log.run, "weights.published").replace("*", str(version)))
+        if recorded is None:
+            raise WeightsDamaged(f"version {version} was never published")
+        assert isinstance(recorded.envelope.event, WeightsPublished)
+        return recorded.envelope.event, recorded.envelope.at
 
     async def _pause(self, version: int) -> None:
         """Abort the generations that `version` may not make, and wait until they have ended; they continue later.

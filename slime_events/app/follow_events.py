@@ -73,7 +73,8 @@ async def event_batches(log: Readable, wanted: Wanted, *, follow: IsOn | None) -
     async with Follower(log, wanted.start) as follower:
         while True:
             batch = await follower.next(wait_s=QUIET_S)
-            if not batch and (over or not await follow()):
+            # Silence before that is a log that answers slowly, not one without more.
+            if not batch and follower.caught_up and (over or not await follow()):
                 return
             for recorded in batch:
                 over = is_over(over, recorded.envelope.event)

@@ -83,14 +83,19 @@ class Stream:
         return last
 
     async def subjects(self, pattern: str) -> list[str]:
-        """All that match a filter and have a message."""
-        found: list[str] = []
+        """All that match a filter and have a message, each once: the server names 100,000 in one answer.
+
+        It sorts them anew for each, so that one that is new meanwhile moves another into the next answer, once more.
+        """
+        found, offset = dict[str, None](), 0
         while True:
-            question = {"subjects_filter": pattern, "offset": len(found)}
+            question = {"subjects_filter": pattern, "offset": offset}
             info = await self.connection.api(f"STREAM.INFO.{self.name}", question)
-            found += info["state"].get("subjects", ())
-            if len(found) >= info.get("total", 0):
-                return found
+            page = info["state"].get("subjects", ())
+            found |= dict.fromkeys(page)
+            offset += len(page)
+            if not page or offset >= info.get("total", 0):
+                return list(found)
 
     async def page(self, position: int, end: int, subject: str | None = None, *, limit: int = PAGE) -> list[Stored]:
         """Messages from `position` on under a filter, at least one: `end`, not below, is known to be one of them.

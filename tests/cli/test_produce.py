@@ -18,6 +18,7 @@ import pytest
 from schemas.errors import LogUnavailable
 from schemas.inbox import FieldError, InboxPrompt, InboxReply
 from slime_events.app.cli.commands.produce import BadLine, Inbox, Line, nats_inbox, produce, read_lines, send_file
+from storage.log import MAX_BATCH
 from storage.nats.server import NatsServer
 from tests.cli.invoke import arguments
 
@@ -97,6 +98,14 @@ async def test_messages_stay_below_count_and_size() -> None:
     assert sum(map(len, inbox.messages)) == 9
     (bad,) = (result for result in results if isinstance(result, BadLine))
     assert "400 is the most" in str(bad)
+
+
+async def test_a_message_has_no_more_prompts_than_a_log_stores_at_once() -> None:
+    inbox = FakeInbox()
+    lines = _lines("".join(f'{{"key": "{n}", "prompt": "a"}}\n' for n in range(2 * MAX_BATCH + 1)))
+    results = [result async for result in produce(Inbox(inbox.send, 1 << 20), lines, batch=5000)]
+    assert len(results) == 2 * MAX_BATCH + 1
+    assert list(map(len, inbox.messages)) == [MAX_BATCH, MAX_BATCH, 1]
 
 
 async def _answering(url: str, run: str) -> Any:

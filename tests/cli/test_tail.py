@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -12,7 +14,7 @@ from schemas.registry import BY_TYPE
 from slime_events.app.cli.render.event_line import _FIGURES, event_line
 from slime_events.app.cli.render.json_values import plain_event
 from slime_events.app.follow_events import Wanted, check_types, events
-from storage.log import EventLog
+from storage.log import EventLog, Recorded
 from tests.cli import small_run as run
 
 
@@ -47,6 +49,22 @@ async def test_it_follows_a_run_to_its_end_and_then_ends(monkeypatch: pytest.Mon
     await log.append(said[5:])
     found = await asyncio.wait_for(tailing, 60)
     assert found == ["run.started", "step.committed", "step.committed", "run.finished"]
+
+
+async def test_a_log_that_answers_slowly_is_followed_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a run that is over silence is the end, but not before all that the log had is read."""
+    monkeypatch.setattr("slime_events.app.follow_events.QUIET_S", 0.05)
+    log = await run.small_run()
+    read = log.read
+
+    async def read_slowly(*where: Any, **how: Any) -> AsyncIterator[Recorded]:
+        async for recorded in read(*where, **how):
+            if recorded.position == 4:  # the next page
+                await asyncio.sleep(0.3)
+            yield recorded
+
+    monkeypatch.setattr(log, "read", read_slowly)
+    assert len(await asyncio.wait_for(_positions(log, Wanted(), on=True), 60)) == len(log.records)
 
 
 async def test_lines_and_json_have_no_raw_arrays() -> None:

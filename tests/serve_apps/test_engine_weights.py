@@ -2,10 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_apps.engine_weights import PATIENCE, Choice, Claim, choose_version
+from schemas.arrays import pack_tokens
+from schemas.errors import WeightsDamaged
+from schemas.event import Purpose
+from schemas.rollouts import RolloutRequested, Sampling
+from schemas.subjects import of_type
+from schemas.weights import WeightsActivated, WeightsPublished
+from serve_apps.engine_weights import PATIENCE, Choice, Claim, EngineWeights, choose_version
+from slime_events.core.run.participant import Participant
+from storage.cancellation import end_all
+from storage.group_commit import GroupCommit
+from storage.jetstream.log import JetStreamLog
+from storage.log import EventLog, Recorded, Subjects, append_all, once
+from storage.memory_log import MemoryLog
+from storage.nats.server import NatsServer
+from storage.weights.store import WeightStore
+from tests.scripted_engine import ScriptedEngine
+from tests.simulation.parts import Line
 
 HOLD_S = 2.0
 
@@ -81,3 +104,102 @@ def test_what_is_chosen_is_wanted(
     wanted = {claim.oldest for claim in wishes if claim.newest is not None}
     assert choice.version in {current, published} | wanted
     assert choice.recheck_s is None or (choice.version == current and choice.recheck_s > 0)
+
+
+@pytest.fixture(params=["memory", "jetstream"])
+async def log(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[EventLog]:
+    if request.param == "memory":
+        yield MemoryLog("long")
+        return
+    async with await NatsServer.start(tmp_path / "nats") as server:
+        log = await JetStreamLog.open(server.url, "long")
+        yield log
+        await log.close()
+
+
+@dataclass(eq=False)
+class Watched(Line):
+    """Knows which versions an engine was given."""
+
+    given: list[str] = field(default_factory=list)
+
+    async def read(self, start: int = 1, subject: Subjects = None, *, follow: bool = False) -> AsyncIterator[Recorded]:
+        async for recorded in super().read(start, subject, follow=follow):
+            self.given.append(recorded.envelope.event.entity())
+            yield recorded
+
+    async def last(self, subject: str) -> Recorded | None:
+        recorded = await super().last(subject)
+        self.given += [recorded.envelope.event.entity()] if recorded else []
+        return recorded
+
+
+@contextlib.asynccontextmanager
+async def running(line: Watched) -> AsyncIterator[tuple[EngineWeights, ScriptedEngine]]:
+    """The weights of an engine that has just started."""
+    engine = ScriptedEngine(version=-1)
+    await engine.start(1.0)
+    async with GroupCommit(line) as commit:
+        weights = EngineWeights(Participant(line, "engine", "e"), engine, commit, deadline_s=20.0)
+        tasks = [asyncio.create_task(part()) for part in (weights.follow, weights.switch)]
+        try:
+            yield weights, engine
+        finally:
+            await end_all(*tasks)
+
+
+async def publish(log: EventLog, folder: Path, versions: range, stored: set[int]) -> None:
+    """Only those in `stored` have files."""
+    worker, store, events = Participant(log, "trainer"), WeightStore(str(folder), durable=False), []
+    for version in versions:
+        digest, url = "gone", f"{folder}/gone"
+        if version in stored:
+            digest = store.write(version, [("w", "F32", (1,), bytes([version % 256] * 4))], parent=None).digest
+            url = store.folder(version, digest)
+        events.append(WeightsPublished(version=version, parent=None, url=url, digest=digest, bytes=4))
+    await append_all(log, [once(worker.enclose(event)) for event in events])
+
+
+def evaluation_of(version: int) -> RolloutRequested:
+    return RolloutRequested(
+        sample="a-s0", group="a", index=0, prompt=pack_tokens([1]), sampling=Sampling(max_new_tokens=1), seed=0,
+        purpose=Purpose.EVAL, min_version=version, max_version=version,
+    )  # fmt: skip
+
+
+async def activated(log: EventLog, versions: list[int]) -> None:
+    """Until the engine has said that it ran these, in this order."""
+    said = list[int]()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(20.0):
+            while said != versions:
+                await asyncio.sleep(0.01)
+                events = [one.envelope.event async for one in log.read(1, of_type(log.run, "weights.activated"))]
+                said = [event.version for event in events if isinstance(event, WeightsActivated)]
+    assert said == versions
+
+
+@pytest.mark.parametrize("count", [1, 2500, 5000])
+async def test_an_engine_begins_with_the_newest_of_all_versions_and_reads_no_other(
+    log: EventLog, tmp_path: Path, count: int
+) -> None:
+    await publish(log, tmp_path, range(count), {count - 1})
+    line = Watched(log)
+    async with running(line):
+        await activated(log, [count - 1])
+        await publish(log, tmp_path, range(count, count + 1), {count})
+        await activated(log, [count - 1, count])
+    assert set(line.given) == {str(count - 1), str(count)}
+
+
+async def test_an_evaluation_gets_its_version_however_many_came_after_it(log: EventLog, tmp_path: Path) -> None:
+    await publish(log, tmp_path, range(1500), {3, 1499})
+    async with running(Watched(log)) as (weights, engine):
+        await activated(log, [1499])
+        async with weights.claimed_by(evaluation_of(3)):
+            assert engine.version == 3
+        await activated(log, [1499, 3, 1499])
+        with pytest.raises(WeightsDamaged, match="weight version 4"):
+            async with weights.claimed_by(evaluation_of(4)):
+                pass
+        assert engine.version == 1499

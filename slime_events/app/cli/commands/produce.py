@@ -22,6 +22,7 @@ from schemas.inbox import InboxPrompt, InboxReply
 from schemas.subjects import inbox
 from slime_events.app.cli.files import live_url
 from slime_events.core.run.run_folder import find_run
+from storage.log import MAX_BATCH
 
 AGAIN_S = (0.5, 2.0, 5.0)
 """Seconds to wait before a message that could not be taken just now is sent again."""
@@ -129,9 +130,10 @@ async def produce(
 ) -> AsyncIterator[tuple[Line, str] | BadLine]:
     """Send prompts, `batch` in a message; what became of each line, message by message: its group, or why not.
 
-    The run takes a message as a whole: where it refuses some prompts, the others are sent again.
+    The run takes a message as a whole: where it refuses some prompts, the others are sent again. More than its log
+    stores at once are several messages.
     """
-    for pack in _packs(lines, batch, inbox.max_bytes):
+    for pack in _packs(lines, min(batch, MAX_BATCH), inbox.max_bytes):
         good = []
         for line in pack:
             if isinstance(line, BadLine):
