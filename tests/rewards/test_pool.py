@@ -143,12 +143,10 @@ async def ended(pid: int, within_s: float) -> bool:
     return False
 
 
-async def test_a_sympy_bomb_ends(clock: Clock) -> None:
+async def test_a_sympy_bomb_is_not_computed() -> None:
     async with GraderPool(RewardSettings(rm_type="math", rm_timeout=LIMIT_S)) as pool:
         right, bomb = Sample(response=r"\boxed{4}", label="4"), Sample(response=r"\boxed{9**9**9}", label="y")
-        grading = asyncio.create_task(pool.grade([right, bomb, right]))
-        await pass_limit(clock, pool, 1)
-        assert kinds(await grading) == [1.0, Kind.TIMEOUT, 1.0]
+        assert kinds(await pool.grade([right, bomb, right])) == [1.0, 0.0, 1.0]
 
 
 @pytest.mark.parametrize(("how", "said"), [("exit", "exited with code 3"), ("segfault", "SIGSEGV")])
