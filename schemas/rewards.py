@@ -16,6 +16,7 @@ class RewardFailureKind(enum.StrEnum):
     WRONG_TYPE = "wrong_type"
     TIMEOUT = "timeout"
     WORKER_DIED = "worker_died"
+    OUT_OF_MEMORY = "out_of_memory"
 
 
 class RewardAssigned(Event, frozen=True, kw_only=True, tag="reward.assigned"):

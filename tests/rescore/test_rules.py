@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -30,7 +32,7 @@ def task(response: str, grader: str = "exact", **metadata: Any) -> Task:
 
 @pytest.fixture
 def process() -> Iterator[RuleProcess]:
-    one = RuleProcess(5.0)
+    one = RuleProcess(RewardSettings(rm_timeout=5.0))
     yield one
     one.end()
 
@@ -65,6 +67,37 @@ def test_a_rule_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(late, RewardFailure)
     assert late.kind is RewardFailureKind.TIMEOUT
     assert good == 1.0
+
+
+def test_a_rule_that_runs_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hungry(response: str, sample: Any) -> float:
+        if response == "4":
+            return 1.0
+        raise MemoryError
+
+    monkeypatch.setattr(dispatch, "GRADERS", MappingProxyType({"hungry": hungry}))
+    try:
+        hungry_one, good = grade_tasks([task("5", "hungry"), task("4", "hungry")], 5.0)
+    finally:
+        dispatch.built_in.cache_clear()
+    assert isinstance(hungry_one, RewardFailure)
+    assert hungry_one.kind is RewardFailureKind.OUT_OF_MEMORY
+    assert good == 1.0
+
+
+def test_the_process_has_limits_and_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUDGE_API_KEY", "planted")
+    monkeypatch.setenv("HF_TOKEN", "passed")
+    process = RuleProcess(RewardSettings(rm_memory_gb=8.0, rm_env=["HF_TOKEN"]))
+    try:
+        assert process.grade([task("4")]) == [1.0]
+        child = process._child.pid
+        assert resource.prlimit(child, resource.RLIMIT_DATA) == (8_000_000_000, 8_000_000_000)
+        seen = Path(f"/proc/{child}/environ").read_text()
+        assert "planted" not in seen
+        assert "HF_TOKEN=passed" in seen
+    finally:
+        process.end()
 
 
 def group(name: str, *responses: str, **metadata: Any) -> Group:

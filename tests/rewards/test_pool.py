@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import resource
 import signal
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from schemas.errors import NameTaken, PlugPointError, PlugPointMissing, SlimeEventsError, UnknownGrader
 from schemas.rewards import RewardFailureKind as Kind
 from slime_events.core.config.reward import RewardSettings
+from slime_events.plugins.rewards import limits
 from slime_events.plugins.rewards.graders import Graders
 from slime_events.plugins.rewards.outcome import Graded, Outcome, RewardFailure
 from slime_events.plugins.rewards.pool import GraderPool
@@ -24,6 +26,8 @@ LIMIT_S = 60.0
 OWN = """
 import asyncio, ctypes, os, pathlib, signal, subprocess, time
 from slime.utils.types import Sample
+
+held = []
 
 def reward_func(args, sample: Sample, **kwargs):
     match sample.response:
@@ -38,6 +42,9 @@ def reward_func(args, sample: Sample, **kwargs):
         case "nan": return {"right": float("nan")}
         case "none": return None
         case "print": print("from the user", flush=True)
+        case "memory": held.append(bytearray(400_000_000)); bytearray(1_000_000_000)
+        case "leak": held.append(bytearray(400_000_000))
+        case "names": return {"right": 1.0, "names": sorted(os.environ)}
         case "raw": sample.metadata["raw_reward"] = 7
     return {"right": float(sample.response == sample.label), "args": args.rm_timeout, "cwd": os.getcwd()}
 
@@ -143,12 +150,37 @@ async def ended(pid: int, within_s: float) -> bool:
     return False
 
 
-async def test_a_sympy_bomb_ends(clock: Clock) -> None:
+async def test_a_sympy_bomb_is_not_computed() -> None:
     async with GraderPool(RewardSettings(rm_type="math", rm_timeout=LIMIT_S)) as pool:
         right, bomb = Sample(response=r"\boxed{4}", label="4"), Sample(response=r"\boxed{9**9**9}", label="y")
-        grading = asyncio.create_task(pool.grade([right, bomb, right]))
-        await pass_limit(clock, pool, 1)
-        assert kinds(await grading) == [1.0, Kind.TIMEOUT, 1.0]
+        assert kinds(await pool.grade([right, bomb, right])) == [1.0, 0.0, 1.0]
+
+
+async def test_a_sample_that_runs_out_of_memory_fails_alone(folder: Path) -> None:
+    async with own(folder, rm_memory_gb=1.2) as pool:
+        outcomes = await pool.grade(samples("ok", "memory", "ok", "no"))
+        assert kinds(outcomes) == [1.0, Kind.OUT_OF_MEMORY, 1.0, 0.0]
+        assert isinstance(outcomes[1], RewardFailure)
+        assert "1.2 GB" in outcomes[1].message
+        assert outcomes[1].grader == pool.ready.grader
+
+
+async def test_what_earlier_samples_left_in_memory_fails_no_later_one(folder: Path) -> None:
+    async with own(folder, rm_memory_gb=1.2) as pool:
+        assert kinds(await pool.grade(samples(*["leak"] * 7))) == [0.0] * 7
+
+
+async def test_a_process_has_limits_and_no_secrets(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_PROFILE", "JUDGE_API_KEY", "HF_TOKEN", "HF_HOME"):
+        monkeypatch.setenv(name, "planted")
+    async with own(folder, rm_memory_gb=8.0, rm_env=["HF_TOKEN"]) as pool:
+        (outcome,) = await pool.grade(samples("names"))
+        assert isinstance(outcome, Graded)
+        names = set(outcome.detail["names"])
+        assert names & {"AWS_PROFILE", "JUDGE_API_KEY", "HF_TOKEN", "HF_HOME"} == {"HF_TOKEN", "HF_HOME"}
+        for what, most in ((resource.RLIMIT_DATA, 8_000_000_000), (resource.RLIMIT_CORE, 0)):
+            assert resource.prlimit(pool.pids[0], what) == (most, most)
+        assert resource.prlimit(pool.pids[0], resource.RLIMIT_NOFILE)[1] <= limits.OPEN_FILES
 
 
 @pytest.mark.parametrize(("how", "said"), [("exit", "exited with code 3"), ("segfault", "SIGSEGV")])

@@ -44,6 +44,8 @@ def grade(args, sample):
         return float("nan")
     if number == 3:
         raise ValueError("no")
+    if number == 4:
+        bytearray(10**10)
     return len(set(sample.response)) / 10
 """
 
@@ -62,7 +64,7 @@ async def test_the_real_pool_with_a_grader_that_breaks(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "broken_grader.py").write_text(BROKEN)
-    settings = RewardSettings(custom_rm_path="broken_grader:grade", rm_timeout=LIMIT_S)
+    settings = RewardSettings(custom_rm_path="broken_grader:grade", rm_timeout=LIMIT_S, rm_memory_gb=2.0)
     plan = make_plan(steps=2, samples=2, max_staleness=2, in_prompt_order=False)
     async with Graders(settings) as pool, Simulation(tmp_path, plan, pool=pool) as sim:
         sim.start_engine(Script(chunk=8))
@@ -75,6 +77,7 @@ async def test_the_real_pool_with_a_grader_that_breaks(
         ("train-0-000001", RewardFailureKind.NONE),
         ("train-0-000002", RewardFailureKind.NOT_A_NUMBER),
         ("train-0-000003", RewardFailureKind.RAISED),
+        ("train-0-000004", RewardFailureKind.OUT_OF_MEMORY),
     }
     rejected = {event.group: event.cause for event in sim.events(GroupRejected)}
     assert rejected == {group: RejectionCause.REWARD_FAILED for group, _ in kinds}

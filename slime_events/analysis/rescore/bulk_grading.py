@@ -18,14 +18,15 @@ import msgspec
 
 from schemas.errors import SlimeEventsError
 from schemas.rewards import RewardFailureKind
-from slime_events.plugins.rewards import messages
+from slime_events.core.config.reward import RewardSettings
+from slime_events.plugins.rewards import limits, messages
 from slime_events.plugins.rewards.dispatch import built_in
 from slime_events.plugins.rewards.outcome import RewardFailure, failure, value_of
 from slime_events.plugins.sample import Sample
 
 _BOOT = (
     "import sys; sys.path.append(sys.argv[1]); "
-    "from slime_events.analysis.rescore.bulk_grading import main; main(int(sys.argv[2]), float(sys.argv[3]))"
+    "from slime_events.analysis.rescore.bulk_grading import main; main(int(sys.argv[2]), *map(float, sys.argv[3:]))"
 )
 _ROOT = str(Path(__file__).resolve().parents[3])
 START_S = 60.0
@@ -52,17 +53,18 @@ _grades = msgspec.msgpack.Decoder(list[Grade])
 
 
 class RuleProcess:
-    """One process. limit_s: of one sample. Not for use by two threads at once."""
+    """One process, with the limits of `settings`. Not for use by two threads at once."""
 
-    def __init__(self, limit_s: float) -> None:
+    def __init__(self, settings: RewardSettings) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
-            command = [sys.executable, "-P", "-c", _BOOT, _ROOT, str(theirs.fileno()), str(limit_s)]
-            environment = {"OMP_NUM_THREADS": "1", **os.environ}
+            given = (theirs.fileno(), settings.rm_timeout, settings.rm_memory_gb)
+            command = [sys.executable, "-P", "-c", _BOOT, _ROOT, *map(str, given)]
+            environment = limits.environment(os.environ, settings.rm_env)
             self._child = subprocess.Popen(
                 command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, env=environment, start_new_session=True
             )
-        self._socket, self._limit_s = ours, limit_s
+        self._socket, self._limit_s = ours, settings.rm_timeout
 
     def grade(self, tasks: Sequence[Task]) -> list[Grade] | None:
         """One grade per task; None where the process was lost or had to be ended: start another.
@@ -111,6 +113,9 @@ def _grade(task: Task, limit_s: float) -> Grade:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
     except _Late:
         return failure(RewardFailureKind.TIMEOUT, f"grading took longer than {limit_s:g} s")
+    except MemoryError as error:
+        error.__traceback__ = None  # frees what the rule's frames hold
+        return failure(RewardFailureKind.OUT_OF_MEMORY, f"the grader {task.grader} ran out of memory")
     except SlimeEventsError as error:
         return failure(RewardFailureKind.RAISED, str(error))
     except Exception as error:
@@ -123,8 +128,9 @@ def _late(number: int, frame: Any) -> None:
     raise _Late
 
 
-def main(connection: int, limit_s: float) -> None:
+def main(connection: int, limit_s: float, memory_gb: float) -> None:
     """Grade what comes until the other end is closed."""
+    limits.limit(memory_gb)
     signal.signal(signal.SIGALRM, _late)
     with socket.socket(fileno=connection) as ours:
         while (payload := messages.receive_frame(ours)) is not None:

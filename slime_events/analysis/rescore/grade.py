@@ -84,7 +84,7 @@ class Regrader:
         process = await self._free.get()
         try:
             if process is None:
-                process = RuleProcess(self._settings.rm_timeout)
+                process = RuleProcess(self._settings)
                 self._parts.callback(process.end)
             grades = await asyncio.to_thread(process.grade, tasks)
             if grades is None:

@@ -17,7 +17,7 @@ Changes = dict[str, dict[str, Any]]
 MAY_CHANGE = {
     "run": ("nats_url", "archive_seconds", "ray_address", "otlp_endpoint", "trace_share", "max_deaths", "plain"),
     "rollout": ("num_rollout", "rollout_deadline", "max_attempts"),
-    "reward": ("rm_timeout", "rm_workers"),
+    "reward": ("rm_timeout", "rm_workers", "rm_memory_gb", "rm_env"),
     "engine": ("rollout_num_gpus", "sglang_server_concurrency", "chunk_tokens", "chunk_seconds"),
     "trainer": ("keep_weights", "distributed_timeout_minutes"),
 }

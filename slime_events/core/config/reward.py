@@ -2,6 +2,8 @@
 
 from typing import Annotated
 
+from msgspec import field
+
 from slime_events.core.config.base import Settings, doc
 
 
@@ -22,3 +24,9 @@ class RewardSettings(Settings, frozen=True, kw_only=True):
     group_rm: Annotated[bool, doc("grade a whole group at once")] = False
     rm_timeout: Annotated[float, doc("seconds one grading may take", above=0)] = 30.0
     rm_workers: Annotated[int, doc("grader processes", above=0)] = 1
+    rm_memory_gb: Annotated[
+        float, doc("memory of a grader process, in 10^9 bytes; what needs more fails; 0: no limit", least=0)
+    ] = 16.0
+    rm_env: Annotated[
+        list[str], doc("variables that graders see although they look like secrets: the key of a judge, for example")
+    ] = field(default_factory=list)

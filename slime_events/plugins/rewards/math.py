@@ -1,8 +1,8 @@
 r"""`math`: the last `\boxed{}` against the label, by spelling (MATHD) or by sympy.
 
 The rules are those that Hendrycks' MATH evaluation and DeepScaleR made common and slime uses; each step is kept in
-their order, since the order decides what is equal. sympy can take for ever (`9**9**9`): graders run in processes
-that are ended at their time limit.
+their order, since the order decides what is equal. No text is evaluated as Python (`expression.py`). sympy can take for
+ever over what it simplifies: graders run in processes that are ended at their time limit.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import re
 from typing import Any
 
 from slime_events.plugins.rewards.boxed import last_boxed
+from slime_events.plugins.rewards.expression import expression
 from slime_events.plugins.rewards.mathd import TEXT, grade_answer_mathd
 from slime_events.plugins.sample import Sample
 
@@ -153,11 +154,11 @@ def _equal_under_sympy(truth: str, given: str) -> bool:
     if len(letters) > 2 or _HARD_POWER.search(difference):
         return False
     import sympy  # late: 0.3 s that only sympy's users pay
-    from sympy.parsing import sympy_parser
 
-    transformations = (*sympy_parser.standard_transformations, sympy_parser.implicit_multiplication_application)
     try:
-        parsed = sympy_parser.parse_expr(difference.replace("^", "**"), transformations=transformations)
+        parsed = expression(difference.replace("^", "**"))
         return bool(sympy.simplify(parsed) == 0)
+    except MemoryError:
+        raise
     except Exception:  # a text that is no expression is not equal; sympy raises nearly everything
         return False

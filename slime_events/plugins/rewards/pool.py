@@ -4,7 +4,8 @@
 
 A job is one call of the grader: a sample, or a group. When a job passes its limit, its process is killed, the job
 fails as `timeout`, and the others of its batch are graded by the process's successor. A job whose process dies is
-retried once, alone (someone else may have killed the process), then fails as `worker_died`.
+retried once, alone (someone else may have killed the process), then fails as `worker_died`. So is a job that runs out
+of memory (an earlier one may have filled it), which fails as `out_of_memory`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from schemas.errors import SlimeEventsError
 from schemas.rewards import RewardFailureKind
 from slime_events.core.config.reward import RewardSettings
 from slime_events.plugins.rewards import messages
-from slime_events.plugins.rewards.outcome import Outcome, failure, signed
+from slime_events.plugins.rewards.outcome import Outcome, RewardFailure, failure, signed
 from slime_events.plugins.rewards.process import GraderProcess, KilledWhileLoading
 from slime_events.plugins.sample import Sample
 from storage.cancellation import end_all
@@ -66,6 +67,11 @@ class PendingJob:
         """The same failure for each of its samples. ready: of the process whose grader it was."""
         failed = signed(failure(kind, message), ready.grader, ready.digest, seconds)
         self.resolve([failed] * self.samples)
+
+
+def _out_of_memory(done: messages.Done) -> bool:
+    outcome = done.outcomes[0] if done.outcomes else None
+    return isinstance(outcome, RewardFailure) and outcome.kind is RewardFailureKind.OUT_OF_MEMORY
 
 
 def slim(sample: Sample, settings: RewardSettings) -> Sample:
@@ -206,20 +212,25 @@ class GraderPool:
 
     async def _grade_batch(self, slot: int, batch: list[PendingJob]) -> None:
         process = self._processes[slot]
+        current: int | None = None
         began = time.monotonic()
         try:
             async with contextlib.aclosing(
                 process.grade([msgspec.Raw(job.payload) for job in batch], self._settings.rm_timeout + GRACE)
             ) as answers:
                 async for done in answers:
+                    if _out_of_memory(done):
+                        kind, current = RewardFailureKind.OUT_OF_MEMORY, done.job
+                        break
                     batch[done.job].resolve(done.outcomes)
                     began = time.monotonic()
-            return
+                else:
+                    return
         except TimeoutError:
             kind = RewardFailureKind.TIMEOUT
         except (asyncio.IncompleteReadError, ConnectionError):
             kind = RewardFailureKind.WORKER_DIED
-        current = process.current()
+        current = process.current() if current is None else current
         await process.kill(stack=kind is RewardFailureKind.TIMEOUT)
         del self._processes[slot]
         message = self._loss_message(kind, process)
@@ -229,6 +240,9 @@ class GraderPool:
         log = "" if self._log is None else f"; where it was: {self._log}"
         if kind is RewardFailureKind.TIMEOUT:
             return f"grading took longer than {self._settings.rm_timeout:g} s; its process was ended{log}"
+        if kind is RewardFailureKind.OUT_OF_MEMORY:
+            most = f"{self._settings.rm_memory_gb:g} GB (--rm-memory-gb)"
+            return f"the grader ran out of memory on this sample, of {most}; its process was ended"
         return f"the grader process {process.ending()} on this sample{log}"
 
     def _settle(

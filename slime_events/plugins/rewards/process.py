@@ -16,7 +16,7 @@ import msgspec
 
 from schemas import errors
 from schemas.errors import DeadlineExceeded, PlugPointError
-from slime_events.plugins.rewards import messages
+from slime_events.plugins.rewards import limits, messages
 
 # -P keeps the working directory out of sys.path's front; our own root comes last, for a tree that is not installed.
 _BOOT = (
@@ -63,7 +63,7 @@ class GraderProcess:
             mark = os.memfd_create("grader-mark")
             unused.callback(os.close, mark)
             os.ftruncate(mark, messages.MARK.size)
-            child = _spawn(theirs.fileno(), mark, setup.user_dir, log)
+            child = _spawn(theirs.fileno(), mark, setup, log)
             unused.pop_all()
         reader, writer = await asyncio.open_connection(sock=ours)
         process = cls(child, reader, writer, mark)
@@ -154,14 +154,14 @@ class GraderProcess:
         await self.kill()
 
 
-def _spawn(connection: int, mark: int, user_dir: str, log: Path | None) -> subprocess.Popen[bytes]:
+def _spawn(connection: int, mark: int, setup: messages.Setup, log: Path | None) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-P", "-c", _BOOT, _ROOT, str(connection), str(mark), str(os.getpid())]
     with contextlib.ExitStack() as stack:
         sink = None if log is None else stack.enter_context(log.open("ab"))
         return subprocess.Popen(
             command,
-            cwd=user_dir,
-            env={"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **os.environ},
+            cwd=setup.user_dir,
+            env={"PYTHONUNBUFFERED": "1", **limits.environment(os.environ, setup.settings.rm_env)},
             stdin=subprocess.DEVNULL,
             stdout=sink or _STDERR,
             stderr=sink or _STDERR,

@@ -2,17 +2,26 @@
 
 The data set's line carries what the scorer needs: `metadata["entry"]` is the generated entry (question, answer,
 metadata with source_dataset), or `metadata` has `source_dataset` itself and the label is the answer.
+
+Some scorers give the answer to `eval`, by themselves or through sympy's `parse_expr`. They get readers
+that call nothing.
 """
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from slime_events.plugins.rewards.boxed import last_boxed
+from slime_events.plugins.rewards.expression import evaluate
 from slime_events.plugins.sample import Sample, answer_of
 
 _TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+_LISTS = frozenset({"binary_matrix", "n_queens", "spiral_matrix", "string_insertion"})
+"""Data sets whose scorers evaluate an answer, to accept lists. That of `bitwise_arithmetic` evaluates the problem."""
 
 
 def reward(response: str, sample: Sample) -> float:
@@ -20,8 +29,24 @@ def reward(response: str, sample: Sample) -> float:
     entry = entry_of(sample)
     from reasoning_gym import get_score_answer_fn  # late: 1 s that only its users pay
 
-    score = get_score_answer_fn(entry["metadata"]["source_dataset"])
-    return float(score(extract_answer(response), entry))
+    name = entry["metadata"]["source_dataset"]
+    score = get_score_answer_fn(name)
+    if name in _LISTS:
+        score.__globals__["eval"] = ast.literal_eval
+    with _nothing_evaluated():
+        return float(score(extract_answer(response), entry))
+
+
+@contextlib.contextmanager
+def _nothing_evaluated() -> Iterator[None]:
+    from sympy.parsing import sympy_parser
+
+    usual = sympy_parser.eval_expr
+    sympy_parser.eval_expr = evaluate
+    try:
+        yield
+    finally:
+        sympy_parser.eval_expr = usual
 
 
 def entry_of(sample: Sample) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from schemas.errors import MissingPart, SlimeEventsError
 from schemas.rewards import RewardFailureKind
 from slime_events.core.config.reward import RewardSettings
 from slime_events.plugins.args_view import ArgsView
-from slime_events.plugins.rewards import dispatch, messages
+from slime_events.plugins.rewards import dispatch, limits, messages
 from slime_events.plugins.rewards.outcome import Graded, Outcome, failure, plain, signed, value_of
 from slime_events.plugins.sample import Sample
 
@@ -208,6 +208,9 @@ class _Grading:
     def raised(self, error: Exception, limit: float) -> list[Outcome]:
         if isinstance(error, OverLimit):
             failed = failure(RewardFailureKind.TIMEOUT, f"grading took longer than {limit:g} s")
+        elif isinstance(error, MemoryError):
+            error.__traceback__ = None  # frees what the grader's frames hold: this answer needs memory, too
+            failed = failure(RewardFailureKind.OUT_OF_MEMORY, f"the grader {self._grader.name} ran out of memory")
         else:
             message = f"the grader {self._grader.name} raised {type(error).__name__}: {error}{_line_of(error)}"
             failed = failure(RewardFailureKind.RAISED, message)
@@ -254,7 +257,9 @@ def serve(connection: socket.socket, mark: Callable[[int], None]) -> None:
     if payload is None:
         return
     try:
-        worker = Worker(msgspec.msgpack.decode(payload, type=messages.Setup), mark)
+        setup = msgspec.msgpack.decode(payload, type=messages.Setup)
+        limits.limit(setup.settings.rm_memory_gb)
+        worker = Worker(setup, mark)
         answer(worker.prepare())
     except SlimeEventsError as error:
         answer(messages.SetupFailed(type(error).__name__, str(error)))

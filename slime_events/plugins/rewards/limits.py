@@ -1,0 +1,49 @@
+"""What a grader's process may use of the machine, and what it sees of the environment.
+
+No sandbox: a grader is the user's code, and may do what the user may. The limits keep a bad sample from taking the
+machine along, and a secret from being in the reach of text that a model wrote.
+"""
+
+from __future__ import annotations
+
+import re
+import resource
+from collections.abc import Collection, Mapping
+
+OPEN_FILES = 4096
+
+_SECRET_NAME = re.compile(
+    r"^(AWS|NATS)_|SECRET|PASSW|PASSPHRASE|CREDENTIAL|APIKEY"
+    r"|(^|_)(TOKENS?|KEYS?|CREDS?|PASS|PAT|AUTH|HEADERS)(_|$)|_PWD$"
+)
+_LOGIN = re.compile(r"://[^/\s]*@")
+"""`https://user:password@host` in a value."""
+
+
+def limit(memory_gb: float) -> None:
+    """For this process, and for each that it starts. memory_gb: in 10^9 bytes; 0 is no limit.
+
+    Memory is private and writable memory: the address space that CUDA reserves does not count.
+    """
+    _lower(resource.RLIMIT_CORE, 0)
+    _lower(resource.RLIMIT_NOFILE, OPEN_FILES)
+    if memory_gb:
+        _lower(resource.RLIMIT_DATA, int(memory_gb * 1e9))
+
+
+def _lower(which: int, most: int) -> None:
+    soft, _ = resource.getrlimit(which)
+    most = most if soft == resource.RLIM_INFINITY else min(soft, most)
+    resource.setrlimit(which, (most, most))
+
+
+def environment(given: Mapping[str, str], passed: Collection[str]) -> dict[str, str]:
+    """`given` without secrets, but with the names in `passed` (`--rm-env`); one thread for each numeric library."""
+    kept = {name: value for name, value in given.items() if name in passed or not is_secret(name, value)}
+    return {"OMP_NUM_THREADS": "1", **kept}
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Whether a variable looks like one, by its name or by a login in its value. Proxies are needed, and are none."""
+    name = name.upper()
+    return not name.endswith("_PROXY") and bool(_SECRET_NAME.search(name) or _LOGIN.search(value))
