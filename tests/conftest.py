@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -21,19 +20,10 @@ REAL_S = 900.0
 """What a real test may take: minutes of starts on a busy machine."""
 
 
-@pytest.hookimpl(wrapper=True)  # before xdist's own, which looks at the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
-    """A worker takes a file at a time. All that look at one finished run stay together and go first: they are many."""
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("real") and not item.get_closest_marker("soak"):
             item.add_marker(pytest.mark.timeout(REAL_S))
-        item.add_marker(pytest.mark.xdist_group("finished" if _looks_at_finished(item) else str(item.path)))
-    items.sort(key=lambda item: not _looks_at_finished(item))
-    return (yield)
-
-
-def _looks_at_finished(item: pytest.Item) -> bool:
-    return item.get_closest_marker("real") is not None and "finished" in getattr(item, "fixturenames", ())
 
 
 @pytest.fixture(autouse=True)
