@@ -14,7 +14,6 @@ from actors.grader import Grader
 from actors.inbox import Inbox
 from actors.recorded_rollout_reader import RecordedRolloutReader
 from actors.trainer.ranks import rendezvous_address
-from slime_events.analysis.query import samples_where
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.join import join_run
 from slime_events.core.run.run_address import RunAddress
@@ -43,6 +42,8 @@ class ConductorActor:
         """Run to the end; the reason why the run ended."""
         begun = time.perf_counter()
         data = settings.data
+        from slime_events.analysis.query import samples_where  # DuckDB: no other process of a run needs it
+
         async with join_run(address, "conductor") as worker, contextlib.AsyncExitStack() as stack:
             policy = Policy.of(settings)
             plan = policy.plan
