@@ -4,16 +4,19 @@ from typing import IO
 
 import fsspec
 
-from schemas.errors import DataError
+from schemas.errors import DataError, StoreUnavailable
 from storage.object_store import ObjectFolder, store_errors
 
 
 def open_new(url: str) -> IO[bytes]:
     """A file to write piece by piece. Raises StoreUnavailable, NoSpace."""
-    with store_errors(url):
-        files, path = fsspec.core.url_to_fs(url)
-        files.makedirs(path.rpartition("/")[0], exist_ok=True)
-        opened: IO[bytes] = files.open(path, "wb")
+    try:
+        with store_errors(url):
+            files, path = fsspec.core.url_to_fs(url)
+            files.makedirs(path.rpartition("/")[0], exist_ok=True)
+            opened: IO[bytes] = files.open(path, "wb")
+    except (FileNotFoundError, FileExistsError) as error:  # a file stands where a folder is to be, or no file may be
+        raise StoreUnavailable(f"{url} cannot be made: {error}") from error
     return opened
 
 

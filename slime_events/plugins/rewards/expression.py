@@ -5,8 +5,6 @@ of it is Python source, whose syntax tree is computed here, if it holds nothing 
 mathematical functions: no attribute, index, text, lambda or other call, and no power of more than `BITS` bits.
 """
 
-from __future__ import annotations
-
 import ast
 import builtins
 import functools

@@ -4,8 +4,6 @@ No sandbox: a grader is the user's code, and may do what the user may. The limit
 machine along, and a secret from being in the reach of text that a model wrote.
 """
 
-from __future__ import annotations
-
 import re
 import resource
 from collections.abc import Collection, Mapping
