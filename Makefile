@@ -10,7 +10,7 @@ export NO_MKDOCS_2_WARNING := 1
 # A run is a dozen processes: each would compile our modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install install-benchmarks demo demo-smollm2 test test-real test-rest lint check docs docs-serve soak chaos \
+.PHONY: install install-benchmarks demo demo-smollm2 test test-real test-rest lint docs docs-serve soak chaos \
 	chaos-soak mutate mutate-soak bench clean
 
 # What is installed stands in pyproject.toml alone, its exact versions in requirements/constraints.txt. pip is brought up
@@ -54,9 +54,7 @@ docs-serve: $(INSTALLED)
 # them says is shown when it is done.
 test: $(INSTALLED)
 	@echo "lint, docs, real runs and everything else side by side, some eight minutes on two cores; each reports at its end"
-	$(MAKE) -j 3 --output-sync=target check test-real test-rest
-
-check: lint docs
+	$(MAKE) -j 3 --output-sync=target lint docs test-real test-rest
 
 test-real: $(INSTALLED)
 	$(BIN)/python -m pytest -m "real and not soak"
