@@ -1,11 +1,12 @@
 """`show RUN`: the whole run on one screen."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from schemas.groups import GroupRejected
 from schemas.runs import RunFailed, RunFinished
 from slime_events.analysis.model import Run
-from slime_events.analysis.model.progress import NANO, Progress, plan_in_force
+from slime_events.analysis.model.progress import NANO, Progress, StepLine, plan_in_force
 from slime_events.analysis.model.rejections import Reason, reason_of
 from slime_events.app.cli.render.json_values import plain
 from slime_events.app.cli.render.text import (
@@ -25,10 +26,10 @@ LAST_STEPS = 10
 EXAMPLES = 3
 
 
-def run_facts(run: Run, progress: Progress, launched: bool | None = None) -> dict[str, Any]:
+def run_facts(run: Run, progress: Progress, steps: Sequence[StepLine], launched: bool | None = None) -> dict[str, Any]:
     """Where the run stands, how rewards went, what was rejected and why.
 
-    launched: whether a launcher is on; None where that cannot be known.
+    steps: its lines, all of them. launched: whether a launcher is on; None where that cannot be known.
     """
     plan = plan_in_force(entry.event for entry in run.lifetime)
     state, end = progress.state, run.lifetime[-1].event if run.lifetime else None
@@ -38,13 +39,13 @@ def run_facts(run: Run, progress: Progress, launched: bool | None = None) -> dic
         "ended": plain(end) if isinstance(end, RunFinished | RunFailed) else None,
         "branched": plain(branched) if (branched := run.branched) else None,
         "started_at": run.first_at,
-        "seconds": progress.time.on * NANO,
-        "lives": progress.time.lives,
+        "seconds": progress.figures.time.on * NANO,
+        "lives": progress.figures.time.lives,
         "events": run.events,
-        "steps": [plain(line) for line in progress.steps],
+        "steps": [plain(line) for line in steps],
         "steps_wanted": plan.steps if plan else None,
         "staleness": {
-            "most": max((line.staleness for line in progress.steps), default=None),
+            "most": progress.figures.staleness,
             "bound": None if plan is None or state.follows else plan.staleness_bound,  # it has its parent's rollouts
         },
         "trainer_idle": progress.trainer_idle,
