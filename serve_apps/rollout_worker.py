@@ -146,7 +146,8 @@ class RolloutWorker:
 
     async def _follow_end(self) -> None:
         over = False
-        async with Follower(self._log, subject=about(self._log.run, "run", "run")) as follower:
+        since = max(1, self._incarnation.since)
+        async with Follower(self._log, since, about(self._log.run, "run", "run")) as follower:
             while not (over and follower.caught_up):
                 for recorded in await follower.next(wait_s=60.0):
                     over = self._participant.is_over(over, recorded.envelope.event)

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from actors.archivist import SealPolicy
-from actors.conductor import StateKeeper
 from actors.inbox import Inbox
 from actors.recorded_rollout_reader import RecordedRolloutReader
 from schemas.runs import Branched, RunFinished, RunResumed, RunStarted
@@ -28,6 +27,7 @@ from slime_events.core.config.reward import RewardSettings
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import Incarnation
 from slime_events.core.run.run_reader import OpenedRun
+from slime_events.core.state.keeper import StateKeeper
 from slime_events.core.state.snapshot import Snapshots, low_water, training_start
 from slime_events.loop.conductor.accept import GroupFilter
 from slime_events.loop.conductor.plan import Plan

@@ -197,8 +197,8 @@ class Launch:
         self._roles.stop(CONDUCTOR)
 
     def _summarise(self, failure: str | None = None) -> dict[str, Any]:
-        progress, joined = self._progress, {worker.role: worker.seconds for worker in self._progress.workers}
-        startup = progress.time.startup
+        progress, figures = self._progress, self._progress.figures
+        joined, startup = {worker.role: worker.seconds for worker in figures.workers}, figures.time.startup
         summary = progress.summary() | {
             **({"phase": RunPhase.FAILED.value} if failure else {}),
             "failure": failure,
@@ -218,12 +218,12 @@ async def is_empty_run(log: JetStreamLog) -> bool:
     False where the log does not answer.
     """
     try:
-        newest = [await log.last(of_type(log.run, kind)) for kind in MADE]
+        if any([await log.last(of_type(log.run, kind)) for kind in MADE]):
+            return False
         prompts = [recorded.envelope.event async for recorded in log.read(1, of_type(log.run, "prompt.submitted"))]
     except SlimeEventsError:
         return False
-    is_from_outside = (isinstance(prompt, PromptSubmitted) and prompt.dataset == INBOX for prompt in prompts)
-    return newest == [None] * len(MADE) and not any(is_from_outside)
+    return not any(isinstance(prompt, PromptSubmitted) and prompt.dataset == INBOX for prompt in prompts)
 
 
 async def clear_stores(log: JetStreamLog, settings: TrainSettings) -> None:

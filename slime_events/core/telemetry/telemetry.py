@@ -16,6 +16,7 @@ import msgspec
 from schemas.envelope import Envelope
 from slime_events.core.telemetry.event_spans import span_of
 from slime_events.core.telemetry.span import Span, to_otlp_json
+from storage.event_block import HasEventBlocks
 from storage.log import Append, EventLog
 
 logger = logging.getLogger(__name__)
@@ -213,6 +214,8 @@ class TracedLog:
         self.run, self.read, self.last, self.last_of_each = log.run, log.read, log.last, log.last_of_each
         self.subjects, self.position, self.consume = log.subjects, log.position, log.consume
         self.done_up_to, self.close = log.done_up_to, log.close
+        if isinstance(log, HasEventBlocks):
+            self.event_blocks = log.event_blocks
 
     async def append(self, appends: Sequence[Append]) -> list[int]:
         """As the log's; a span is recorded only for what is in the log."""
