@@ -15,6 +15,7 @@ from actors.conductor import Offload
 from schemas.errors import EventTooLarge, SlimeEventsError, UnwritableEvent
 from schemas.inbox import FieldError, InboxPrompt, InboxReply
 from schemas.prompts import PromptSubmitted
+from schemas.references import expand
 from schemas.subjects import inbox
 from slime_events.core.run.participant import Participant
 from slime_events.loop.conductor.prompts import PromptFeed
@@ -33,7 +34,7 @@ class Inbox:
 
     async def __aenter__(self) -> Self:
         self._client = await nats.connect(
-            self._url.split(","), max_reconnect_attempts=-1, reconnect_time_wait=0.1, name="slime-events-inbox"
+            expand(self._url).split(","), max_reconnect_attempts=-1, reconnect_time_wait=0.1, name="slime-events-inbox"
         )
         await self._client.subscribe(inbox(self._worker.log.run), cb=self._receive)
         return self

@@ -12,6 +12,7 @@ from typing import Any
 from ray import serve
 
 from schemas.errors import EngineError, SlimeEventsError, StorageError
+from schemas.redaction import shown
 from schemas.workers import WorkerLost
 from serve_apps.engine.engine import Engine
 from serve_apps.engine.sglang_engine import SglangEngine
@@ -97,7 +98,7 @@ async def _loss_recorded(worker: Participant) -> AsyncIterator[None]:
     try:
         yield
     except Exception as error:
-        reason = f"{error}" if isinstance(error, SlimeEventsError) else f"{type(error).__name__}: {error}"
+        reason = f"{error}" if isinstance(error, SlimeEventsError) else shown(f"{type(error).__name__}: {error}")
         with contextlib.suppress(StorageError):
             await worker.append([WorkerLost(worker=worker.id, role=worker.role, reason=reason)])
         raise

@@ -28,6 +28,7 @@ from schemas.errors import (
     StoreUnavailable,
 )
 from schemas.event import Event, Purpose
+from schemas.redaction import shown
 from schemas.rollouts import (
     FailureKind,
     RolloutCompleted,
@@ -322,7 +323,7 @@ class RolloutWorker:
             group=request.group,
             attempt=request.attempt,
             kind=FailureKind.INVALID if invalid else FailureKind.ENGINE,
-            message=str(error) if known else f"{type(error).__name__}: {error}",
+            message=str(error) if known else shown(f"{type(error).__name__}: {error}"),
             engine=self._participant.id,
         )
         with contextlib.suppress(Conflict):

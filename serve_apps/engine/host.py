@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from schemas.references import expand_all
 from schemas.rollouts import Sampling, StopReason, WeightSpan
 from serve_apps.engine import messages
 from serve_apps.engine.engine import Delta, GenerateRequest, sampling_params
@@ -81,7 +82,7 @@ def _start(folder: Path) -> Any:
         def _launch_detokenizer_subprocesses(cls, **_: Any) -> tuple[list[Any], list[str]]:
             return [], []
 
-    return LeanEngine(**json.loads((folder / ARGUMENTS).read_bytes()))
+    return LeanEngine(**expand_all(json.loads((folder / ARGUMENTS).read_bytes())))
 
 
 class Host:

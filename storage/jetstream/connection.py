@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import nats.errors
 
 from schemas.errors import LogUnavailable, MissingPart
+from schemas.references import expand
 from storage.jetstream.answer import Answer, OnAnswer
 from storage.jetstream.client import new_client
 from storage.jetstream.retry import REPORT_AFTER_S, ApiError, Away, OnWait, Retry, json_answer
@@ -82,7 +83,7 @@ class Connection:
 
     async def _connect(self) -> None:
         await self.client.connect(
-            self.url.split(","),
+            expand(self.url).split(","),
             max_reconnect_attempts=-1,
             reconnect_time_wait=0.1,
             connect_timeout=5,

@@ -37,6 +37,7 @@ from slime_events.app.launch.run_lock import holding
 from slime_events.app.launch.run_record import RunRecord
 from slime_events.app.launch.supervisor import LAUNCHER, Supervisor
 from slime_events.app.launch.view import View
+from slime_events.core.config.secrets import secrets_of
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import Incarnation, RunAddress
@@ -173,6 +174,7 @@ class Launch:
             otlp_endpoint=run.otlp_endpoint,
             trace_share=run.trace_share,
             incarnation=incarnation,
+            secrets=secrets_of(self._settings),
         )
 
     @contextlib.contextmanager

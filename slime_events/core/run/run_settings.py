@@ -7,6 +7,7 @@ import msgspec
 
 from schemas.event import Event
 from schemas.runs import RunResumed, RunStarted
+from slime_events.core.config.secrets import concealed
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.toml import settings_from
 
@@ -31,8 +32,8 @@ class Difference(NamedTuple):
 
 
 def differences(before: TrainSettings, after: TrainSettings) -> list[Difference]:
-    """The settings whose values differ, in the order of the structs."""
-    old, new = msgspec.to_builtins(before), msgspec.to_builtins(after)
+    """The settings whose values differ, in the order of the structs; a secret and the reference to it are equal."""
+    old, new = concealed(msgspec.to_builtins(before)), concealed(msgspec.to_builtins(after))
     return [Difference(c, f, old[c][f], value) for c in new for f, value in new[c].items() if value != old[c][f]]
 
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import msgspec
 
 from schemas.envelope import Envelope
+from schemas.references import expand
 from slime_events.core.telemetry.event_spans import span_of
 from slime_events.core.telemetry.span import Span, to_otlp_json
 from storage.event_block import HasEventBlocks
@@ -64,6 +65,7 @@ class OtlpExporter:
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
+        endpoint = expand(endpoint)
         url = endpoint if endpoint.endswith("/v1/traces") else endpoint.rstrip("/") + "/v1/traces"
         self._exporter = OTLPSpanExporter(endpoint=url, timeout=self.TIMEOUT_S)
         self._resource, self._scope = Resource(resource), InstrumentationScope("slime_events")

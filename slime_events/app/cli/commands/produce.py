@@ -19,6 +19,7 @@ from nats.errors import TimeoutError as NoReply
 
 from schemas.errors import DeadlineExceeded, LogUnavailable, RunNotFound
 from schemas.inbox import InboxPrompt, InboxReply
+from schemas.references import expand
 from schemas.subjects import inbox
 from slime_events.app.cli.files import live_url
 from slime_events.core.run.run_folder import find_run
@@ -203,7 +204,7 @@ async def send_file(arguments: argparse.Namespace, file: TextIO) -> int:
         if url is None:
             raise LogUnavailable(f"run {folder.run} is not on: prompts are taken while it runs")
     try:
-        nodes = url.split(",")
+        nodes = expand(url).split(",")
         client = await nats.connect(nodes, connect_timeout=5, allow_reconnect=False, name="slime-events-produce")
     except (NoServersError, OSError, TimeoutError) as error:
         raise LogUnavailable(f"no NATS server answers at {url}: is the run on?") from error

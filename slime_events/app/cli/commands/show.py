@@ -1,6 +1,7 @@
 """`slime-events show`: a run, or a step, group, sample, weight version, trace or moment of it, out of its log."""
 
 import argparse
+import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -68,6 +69,10 @@ async def view_of(
             steps.append(line)
 
     facts = run_facts(await read_run(log, apply), progress, steps, launched)
+    if folder is not None:
+        from slime_events.app.cli.commands.show_files import disk_facts
+
+        facts["disk"] = await asyncio.to_thread(disk_facts, folder)
     return View(facts, run_text(facts, folder))
 
 

@@ -8,6 +8,7 @@ from schemas.runs import RunFailed, RunFinished
 from slime_events.analysis.model import Run
 from slime_events.analysis.model.progress import NANO, Progress, StepLine, plan_in_force
 from slime_events.analysis.model.rejections import Reason, reason_of
+from slime_events.app.cli.commands.show_files import files_text
 from slime_events.app.cli.render.json_values import plain
 from slime_events.app.cli.render.text import (
     block,
@@ -82,7 +83,7 @@ def run_text(facts: dict[str, Any], folder: RunFolder | None = None) -> str:
         for e in facts["evals"]
     ]
     evals = table(("eval", "version", "mean", "samples", "failed", "answers by"), rows) if rows else ""
-    files = _files(folder) if folder else ""
+    files = files_text(folder, facts["disk"]) if folder else ""
     return paragraphs(_head(facts), _steps(facts), evals, _refused(facts), _engines(facts), files)
 
 
@@ -153,10 +154,3 @@ def _engines(facts: dict[str, Any]) -> str:
     ]  # fmt: skip
     lost = [f"lost {w['worker']}: {w['reason']}" for w in facts["lost"]]
     return "\n".join([table(("worker", "role", "pid", "version", "start"), rows), *lost]) if rows else ""
-
-
-def _files(folder: RunFolder) -> str:
-    parts = ("archive", "blobs", "weights", "checkpoints", "traces")
-    named = [("log", folder.nats), *((part, getattr(folder, part)) for part in parts)]
-    named += [("process logs", folder.logs), ("settings", folder.settings), ("summary", folder.summary)]
-    return fields((name, path) for name, path in named if path.exists())
