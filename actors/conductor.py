@@ -92,6 +92,8 @@ class Conductor:
         """Conduct until the run is finished or failed, from the newest snapshot and the run's own events before it."""
         await self._keeper.restore(self._folded, self._worker.log)
         await self._feed.restore(self._worker.log, self.state.events)
+        if self._policy.texts is not None:
+            await self._policy.texts.restore(self._worker.log, self.state)
         for recorded in await run_events_before(self.state.events + 1, self._worker):
             self._take_run_event(recorded)
         try:
@@ -124,6 +126,8 @@ class Conductor:
         for recorded in events:
             self._folded.apply(recorded)
             self._feed.observe(recorded)
+            if self._policy.texts is not None:
+                self._policy.texts.apply(recorded.envelope.event, self.state)
             self._take_run_event(recorded)
             due = due or not isinstance(recorded.envelope.event, NOTHING_TO_DECIDE)
         return due
@@ -134,7 +138,7 @@ class Conductor:
             self._run_at = recorded.position
 
     async def _cycle(self) -> None:
-        state, plan = self.state, self._policy.plan
+        state, policy, plan = self.state, self._policy, self._policy.plan
         self._last_cycle = time.monotonic()
         if self._over or state.phase is not RunPhase.RUNNING:
             return
@@ -150,7 +154,7 @@ class Conductor:
             self._begun = True
             if self._appended > state.events:
                 return  # nothing is decided before they are read back
-        self._appended = await self._append(run_cycle(state, *self._policy, self._feed))
+        self._appended = await self._append(run_cycle(state, plan, policy.group_filter, policy.normalise, self._feed))
         self._appended = await self._append(await self._recorded.answers(reused_rollouts_due(state)))
 
     async def _append(self, events: list[Event]) -> int:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import os
 import time
 from collections.abc import AsyncIterator
 from functools import partial
@@ -44,6 +45,7 @@ class RolloutEngine:
         self, address: RunAddress, settings: EngineSettings, reward: RewardSettings, generate: GenerateSetup | None
     ) -> None:
         self._address, self._settings, self._reward, self._generate = address, settings, reward, generate
+        self._template = f"{address.run}-{os.getppid()}"  # of this run, and of this machine's part of its Ray
         listen_on_this_node()
         self._task = asyncio.get_event_loop().create_task(self._serve(), name="rollouts")
 
@@ -63,7 +65,9 @@ class RolloutEngine:
             async with join_run(self._address, "engine") as worker:
                 begun = time.perf_counter()
                 async with _loss_recorded(worker):
-                    engine: Engine = SglangEngine(self._settings, log=logs / f"sglang-{worker.id}.log")
+                    engine: Engine = SglangEngine(
+                        self._settings, log=logs / f"sglang-{worker.id}.log", template=self._template
+                    )
                     await engine.start(START_DEADLINE_S)
                 try:
                     async with _loss_recorded(worker):

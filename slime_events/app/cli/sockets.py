@@ -69,7 +69,7 @@ def check_sockets(found: Iterable[Listener] | None = None) -> Check:
         return Check("sockets", Outcome.WARN, "unknown", "pip install psutil")
     beyond = sorted({str(one): one for one in there if one.is_open}.values(), key=lambda one: (one.address, one.port))
     if not beyond:
-        found_ones = f"{len(there)} listen, all on loopback" if there else "no run is on; all of a run's are on loopback"
+        found_ones = f"{len(there)} listen, all on loopback" if there else "no run is on, and none would be open"
         return Check("sockets", Outcome.OK, found_ones)
     mends = dict.fromkeys(_use_of(one.process)[1] for one in beyond)
     return Check("sockets", Outcome.WARN, "beyond loopback: " + ", ".join(map(str, beyond)), "; ".join(mends))
