@@ -2,6 +2,8 @@
 
 import msgspec
 
+from storage.jetstream.address import NatsAddress
+
 
 class Incarnation(msgspec.Struct, frozen=True, kw_only=True):
     """A run from run.started or run.resumed to its end or to the crash of all its processes.
@@ -30,7 +32,7 @@ class RunAddress(msgspec.Struct, frozen=True, kw_only=True):
     """URLs are fsspec's; folder is a local or shared path for logs, traces and checkpoints."""
 
     run: str
-    nats_url: str
+    nats: NatsAddress
     folder: str
     blob_url: str
     archive_url: str

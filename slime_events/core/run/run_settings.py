@@ -4,11 +4,13 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from schemas.event import Event
 from schemas.runs import RunResumed, RunStarted
-from slime_events.core.config.settings import TrainSettings
+from slime_events.core.config.settings import RunSettings, TrainSettings
 from slime_events.core.config.toml import settings_from
+from storage.jetstream.address import NatsPlace, split_user
 
 
 def settings_in_force(run_events: Iterable[Event]) -> TrainSettings:
@@ -19,6 +21,20 @@ def settings_in_force(run_events: Iterable[Event]) -> TrainSettings:
             for component, fields in event.settings.items():
                 values.setdefault(component, {}).update(fields)
     return settings_from(values)
+
+
+def nats_place(run: RunSettings) -> NatsPlace | None:
+    """The NATS server of the user's own; None where the run has one in its folder."""
+    if not run.nats_url:
+        return None
+    files = {"tls_ca": run.nats_tls_ca, "tls_cert": run.nats_tls_cert, "tls_key": run.nats_tls_key}
+    return NatsPlace(url=run.nats_url, creds=run.nats_creds, **files)
+
+
+def without_passwords(settings: TrainSettings) -> TrainSettings:
+    """As they may be recorded: URLs without user and password."""
+    url = settings.run.nats_url and split_user(settings.run.nats_url)[0]
+    return replace(settings, run=replace(settings.run, nats_url=url))
 
 
 class Difference(NamedTuple):
