@@ -22,9 +22,14 @@ A caller can catch at the height it can act on: a shell retries `LogUnavailable`
     └── CheckpointMismatch / EngineError / MissingPart / DeadlineExceeded / RunNotFound
 """
 
+from schemas.redaction import shown
+
 
 class SlimeEventsError(Exception):
-    """Root of the tree. The message says what happened, where, and what to do."""
+    """Root of the tree. The message says what happened, where, and what to do; it never says a secret."""
+
+    def __str__(self) -> str:
+        return shown(super().__str__())
 
 
 class SchemaError(SlimeEventsError):

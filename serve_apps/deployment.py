@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import os
 import time
 from collections.abc import AsyncIterator
 from functools import partial
@@ -12,6 +13,7 @@ from typing import Any
 from ray import serve
 
 from schemas.errors import EngineError, SlimeEventsError, StorageError
+from schemas.redaction import shown
 from schemas.workers import WorkerLost
 from serve_apps.engine.engine import Engine
 from serve_apps.engine.sglang_engine import SglangEngine
@@ -41,6 +43,7 @@ class RolloutEngine:
         self, address: RunAddress, settings: EngineSettings, reward: RewardSettings, generate: GenerateSetup | None
     ) -> None:
         self._address, self._settings, self._reward, self._generate = address, settings, reward, generate
+        self._template = f"{address.run}-{os.getppid()}"  # of this run, and of this machine's part of its Ray
         self._task = asyncio.get_event_loop().create_task(self._serve(), name="rollouts")
 
     async def check_health(self) -> None:
@@ -59,7 +62,9 @@ class RolloutEngine:
             async with join_run(self._address, "engine") as worker:
                 begun = time.perf_counter()
                 async with _loss_recorded(worker):
-                    engine: Engine = SglangEngine(self._settings, log=logs / f"sglang-{worker.id}.log")
+                    engine: Engine = SglangEngine(
+                        self._settings, log=logs / f"sglang-{worker.id}.log", template=self._template
+                    )
                     await engine.start(START_DEADLINE_S)
                 try:
                     async with _loss_recorded(worker):
@@ -97,7 +102,7 @@ async def _loss_recorded(worker: Participant) -> AsyncIterator[None]:
     try:
         yield
     except Exception as error:
-        reason = f"{error}" if isinstance(error, SlimeEventsError) else f"{type(error).__name__}: {error}"
+        reason = f"{error}" if isinstance(error, SlimeEventsError) else shown(f"{type(error).__name__}: {error}")
         with contextlib.suppress(StorageError):
             await worker.append([WorkerLost(worker=worker.id, role=worker.role, reason=reason)])
         raise

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import structs
 
 from schemas.errors import DeadlineExceeded, FolderInUse, RunNotFound
-from storage.jetstream.address import NatsAddress, NatsPlace, split_user
+from storage.jetstream.address import NatsAddress, NatsPlace
 from storage.jetstream.log import JetStreamLog
 from storage.nats.accounts import Access, guard, is_guarded
 from storage.nats.server import NatsServer
@@ -29,10 +29,10 @@ LAUNCH_S = 30.0
 
 
 def record_place(run_folder: Path, place: NatsPlace) -> None:
-    """Note that the run's log is on an external server. A password in its URL is not written down."""
-    bare = structs.replace(place, url=split_user(place.url)[0])
-    files = msgspec.json.encode(structs.replace(bare, url="")).decode()
-    (run_folder / URL_FILE).write_text(bare.url + "\n" + (f"{files}\n" if files != _NO_FILES else ""))
+    """Note that the run's log is on an external server, and with which files, from any working directory."""
+    paths = {name: path and str(Path(path).absolute()) for name, path in structs.asdict(place).items() if name != "url"}
+    files = msgspec.json.encode(NatsPlace(url="", **paths)).decode()
+    (run_folder / URL_FILE).write_text(f"{place.url}\n" + (f"{files}\n" if files != _NO_FILES else ""))
 
 
 def recorded_place(run_folder: Path) -> NatsPlace | None:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import ssl
 import tempfile
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit, urlunsplit
 
 import msgspec
 from nats.errors import AuthorizationError
 
 from schemas.errors import AccessDenied, InvalidValue, MissingPart
+from schemas.references import expand
 
 _JWT, _SEED = "-----BEGIN NATS USER JWT-----", "SU"
 """How a credentials file begins, and the seed of a user's nkey."""
@@ -22,8 +21,8 @@ _JWT, _SEED = "-----BEGIN NATS USER JWT-----", "SU"
 class NatsAddress(msgspec.Struct, frozen=True, kw_only=True):
     """Sent to other processes by Ray, never by settings or the environment. Its text shows no secret.
 
-    url: without user and password; several nodes with commas. creds: the text of a NATS credentials file or nkey seed.
-    ca, certificate, key: PEM texts for TLS. reads_only: the server refuses consumers, so they are not asked for.
+    url: several nodes with commas; passwords in it are references. creds: the text of a NATS credentials file or nkey
+    seed. ca, certificate, key: PEM texts for TLS. reads_only: the server refuses consumers, so none is asked for.
     """
 
     url: str
@@ -40,7 +39,7 @@ class NatsAddress(msgspec.Struct, frozen=True, kw_only=True):
 
     def options(self) -> dict[str, Any]:
         """Arguments of nats-py's `connect`. Raises MissingPart, InvalidValue."""
-        options: dict[str, Any] = {"servers": self.url.split(",")}
+        options: dict[str, Any] = {"servers": expand(self.url).split(",")}
         if self.user:
             options |= {"user": self.user, "password": self.password}
         if self.creds:
@@ -85,16 +84,8 @@ class NatsPlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tls_key: str | None = None
 
     def address(self) -> NatsAddress:
-        """With what stands in the files now; without a file the user is that of the URL, or of NATS_USER.
-
-        Raises InvalidValue.
-        """
-        url, user, password = split_user(self.url)
-        if not user:
-            user, password = os.environ.get("NATS_USER", ""), os.environ.get("NATS_PASSWORD", "")
-        address = NatsAddress(url=url, user=user, password=password)
-        if self.creds:
-            address = read_credentials(self.creds, url)
+        """With what stands in the files now. Raises InvalidValue."""
+        address = read_credentials(self.creds, self.url) if self.creds else NatsAddress(url=self.url)
         return msgspec.structs.replace(
             address,
             ca=_read("--nats-tls-ca", self.tls_ca) if self.tls_ca else "",
@@ -103,23 +94,9 @@ class NatsPlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
 
-def split_user(urls: str) -> tuple[str, str, str]:
-    """URLs without user and password, and those of the first that has any."""
-    parts = [urlsplit(url if "://" in url else f"nats://{url}") for url in urls.split(",")]
-    named = next((part for part in parts if part.username), None)
-    bare = [part._replace(netloc=part.netloc.rpartition("@")[2]) for part in parts]
-    if named is None:
-        return urls, "", ""
-    user, password = unquote(named.username or ""), unquote(named.password or "")
-    return ",".join(urlunsplit(part) for part in bare), user, password
-
-
 def address_of(server: NatsAddress | str) -> NatsAddress:
     """Of a URL too."""
-    if isinstance(server, NatsAddress):
-        return server
-    url, user, password = split_user(server)
-    return NatsAddress(url=url, user=user, password=password)
+    return server if isinstance(server, NatsAddress) else NatsAddress(url=server)
 
 
 def refusal_of(error: Exception, url: str) -> AccessDenied | None:
@@ -128,8 +105,7 @@ def refusal_of(error: Exception, url: str) -> AccessDenied | None:
         return AccessDenied(f"the certificate of NATS at {url} is not trusted ({error.verify_message}): --nats-tls-ca")
     if "authorization violation" in str(error).lower() or isinstance(error, AuthorizationError):
         return AccessDenied(
-            f"NATS at {url} admits nobody with these credentials, or without any: give --nats-creds FILE, or set "
-            "NATS_USER and NATS_PASSWORD"
+            f"NATS at {url} admits nobody with these credentials, or without any: give --nats-creds FILE"
         )
     return None
 

@@ -120,7 +120,7 @@ Flags may change what does not enter into what is trained:
   --num-rollout N      more steps; also after the run has finished
   --rollout-deadline, --max-attempts, --max-deaths, --rm-timeout, --rm-workers, --rm-memory-gb, --rm-env
   --distributed-timeout-minutes, --rollout-num-gpus, --sglang-server-concurrency, --chunk-tokens, --chunk-seconds
-  --keep-weights
+  --keep-weights, --keep-weights-every, --keep-checkpoints, --keep-checkpoints-every
   --nats-url, --nats-creds, --nats-tls-*, --archive-seconds, --ray-address, --otlp-endpoint, --trace-share, --plain
 
 A run that is on is not touched. A run that has finished is left as it is."""

@@ -38,7 +38,7 @@ from slime_events.core.config.settings import RunSettings, TrainSettings
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_folder import RUNS_DIR, RunFolder
 from slime_events.core.run.run_reader import OpenedRun, branched_of
-from slime_events.core.run.run_settings import nats_place, without_passwords
+from slime_events.core.run.run_settings import nats_place
 from slime_events.core.telemetry.process_log import setup_logging
 from slime_events.loop.learner.batches import Preview, preview
 from slime_events.loop.learner.overrides import Overrides, read_overrides, write_overrides
@@ -92,8 +92,7 @@ class Learn:
             server = LogServer(folder, name, place, self._note)
             async with server.log(before, create=run is not None, replicas=replicas) as (_, log):
                 if (own := self._new) is not None:
-                    settings = without_passwords(own.settings)
-                    incarnation = await announce_start(Participant(log, ROLE), settings, folder, own.branched)
+                    incarnation = await announce_start(Participant(log, ROLE), own.settings, folder, own.branched)
                 else:
                     record = await read_run_record(log)
                     branched, parent = record.started.branched, self._parent.run

@@ -21,7 +21,6 @@ from schemas.errors import ConfigError, DataError, InvalidValue, PlugPointError,
 from slime_events.core.config.reward import RewardSettings
 from slime_events.core.config.settings import TrainSettings
 from slime_events.plugins.loader import check_call, load_function
-from storage.jetstream.address import split_user
 
 KNOCK_S = 2.0
 """Seconds in which a server has to take a connection, all its addresses together."""
@@ -239,8 +238,7 @@ def _knock(urls: str) -> None:
             reasons.append(f"{host}:{port} {error.strerror or error}")
         else:
             return
-    where = split_user(urls)[0]
-    raise InvalidValue(f"nobody answers at {where} ({', '.join(reasons)}): start that server, or mend the address")
+    raise InvalidValue(f"nobody answers at {urls} ({', '.join(reasons)}): start that server, or mend the address")
 
 
 def _address(url: str) -> tuple[str, int]:

@@ -37,11 +37,12 @@ from slime_events.app.launch.run_lock import holding
 from slime_events.app.launch.run_record import RunRecord
 from slime_events.app.launch.supervisor import LAUNCHER, Supervisor
 from slime_events.app.launch.view import View
+from slime_events.core.config.secrets import secrets_of
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.participant import Participant
 from slime_events.core.run.run_address import Incarnation, RunAddress
 from slime_events.core.run.run_folder import RunFolder
-from slime_events.core.run.run_settings import nats_place, without_passwords
+from slime_events.core.run.run_settings import nats_place
 from slime_events.core.state.run import RunPhase
 from storage.archive.reader import ArchiveReader
 from storage.cancellation import check_cancelled
@@ -72,7 +73,7 @@ class Launch:
         folder: RunFolder | None = None,
         branched: Branched | None = None,
     ) -> None:
-        self._settings, self._view, self._resumes = without_passwords(settings), view, resumes
+        self._settings, self._view, self._resumes = settings, view, resumes
         self._branched = resumes.started.branched if resumes else branched
         self._folder = folder or RunFolder.create(settings.run.runs_dir, settings.run.run)
         self._server = LogServer(self._folder, settings.run.run, nats_place(settings.run), view.note)
@@ -175,6 +176,7 @@ class Launch:
             otlp_endpoint=run.otlp_endpoint,
             trace_share=run.trace_share,
             incarnation=incarnation,
+            secrets=secrets_of(self._settings),
         )
 
     @contextlib.contextmanager
@@ -199,8 +201,8 @@ class Launch:
         self._roles.stop(CONDUCTOR)
 
     def _summarise(self, failure: str | None = None) -> dict[str, Any]:
-        progress, joined = self._progress, {worker.role: worker.seconds for worker in self._progress.workers}
-        startup = progress.time.startup
+        progress, figures = self._progress, self._progress.figures
+        joined, startup = {worker.role: worker.seconds for worker in figures.workers}, figures.time.startup
         summary = progress.summary() | {
             **({"phase": RunPhase.FAILED.value} if failure else {}),
             "failure": failure,
@@ -220,12 +222,12 @@ async def is_empty_run(log: JetStreamLog) -> bool:
     False where the log does not answer.
     """
     try:
-        newest = [await log.last(of_type(log.run, kind)) for kind in MADE]
+        if any([await log.last(of_type(log.run, kind)) for kind in MADE]):
+            return False
         prompts = [recorded.envelope.event async for recorded in log.read(1, of_type(log.run, "prompt.submitted"))]
     except SlimeEventsError:
         return False
-    is_from_outside = (isinstance(prompt, PromptSubmitted) and prompt.dataset == INBOX for prompt in prompts)
-    return newest == [None] * len(MADE) and not any(is_from_outside)
+    return not any(isinstance(prompt, PromptSubmitted) and prompt.dataset == INBOX for prompt in prompts)
 
 
 async def clear_stores(log: JetStreamLog, settings: TrainSettings) -> None:

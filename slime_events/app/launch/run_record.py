@@ -22,7 +22,10 @@ MAY_CHANGE = {
     "rollout": ("num_rollout", "rollout_deadline", "max_attempts"),
     "reward": ("rm_timeout", "rm_workers", "rm_memory_gb", "rm_env"),
     "engine": ("rollout_num_gpus", "sglang_server_concurrency", "chunk_tokens", "chunk_seconds"),
-    "trainer": ("keep_weights", "distributed_timeout_minutes"),
+    "trainer": (
+        *("keep_weights", "keep_weights_every", "keep_checkpoints", "keep_checkpoints_every"),
+        "distributed_timeout_minutes",
+    ),
 }
 """Settings that do not change what is trained: how long, how patiently, on how much hardware, watched by whom."""
 

@@ -16,6 +16,7 @@ from storage.jetstream.log import JetStreamLog
 @contextlib.asynccontextmanager
 async def join_run(address: RunAddress, role: str) -> AsyncIterator[Participant]:
     """A participant of the run: its log is open, its spans are exported, its process log is in the run folder."""
+    os.environ.update(address.secrets)
     folder = Path(address.folder)
     setup_logging(role, folder / "logs")
     spans = span_file(folder, role, os.getpid())

@@ -29,7 +29,9 @@ def queue_of(number: int) -> str:
 
 
 class RunAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """URLs are fsspec's; folder is a local or shared path for logs, traces and checkpoints."""
+    """URLs are fsspec's; folder is a local or shared path for logs, traces and checkpoints. secrets: environment
+    variables that the URLs and settings refer to, for a process on a machine that has them not.
+    """
 
     run: str
     nats: NatsAddress
@@ -41,3 +43,4 @@ class RunAddress(msgspec.Struct, frozen=True, kw_only=True):
     otlp_endpoint: str | None = None
     trace_share: float = 1.0
     incarnation: Incarnation = Incarnation()
+    secrets: dict[str, str] = {}

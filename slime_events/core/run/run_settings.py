@@ -4,13 +4,13 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import msgspec
-from msgspec.structs import replace
 
 from schemas.event import Event
 from schemas.runs import RunResumed, RunStarted
+from slime_events.core.config.secrets import concealed
 from slime_events.core.config.settings import RunSettings, TrainSettings
 from slime_events.core.config.toml import settings_from
-from storage.jetstream.address import NatsPlace, split_user
+from storage.jetstream.address import NatsPlace
 
 
 def settings_in_force(run_events: Iterable[Event]) -> TrainSettings:
@@ -31,12 +31,6 @@ def nats_place(run: RunSettings) -> NatsPlace | None:
     return NatsPlace(url=run.nats_url, creds=run.nats_creds, **files)
 
 
-def without_passwords(settings: TrainSettings) -> TrainSettings:
-    """As they may be recorded: URLs without user and password."""
-    url = settings.run.nats_url and split_user(settings.run.nats_url)[0]
-    return replace(settings, run=replace(settings.run, nats_url=url))
-
-
 class Difference(NamedTuple):
     """A setting that two runs have with other values, as plain values."""
 
@@ -47,8 +41,8 @@ class Difference(NamedTuple):
 
 
 def differences(before: TrainSettings, after: TrainSettings) -> list[Difference]:
-    """The settings whose values differ, in the order of the structs."""
-    old, new = msgspec.to_builtins(before), msgspec.to_builtins(after)
+    """The settings whose values differ, in the order of the structs; a secret and the reference to it are equal."""
+    old, new = concealed(msgspec.to_builtins(before)), concealed(msgspec.to_builtins(after))
     return [Difference(c, f, old[c][f], value) for c in new for f, value in new[c].items() if value != old[c][f]]
 
 

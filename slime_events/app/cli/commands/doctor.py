@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from schemas.redaction import shown
 from slime_events.app.cli import checks
 from slime_events.app.cli.checks import ENGINES_MEND, MEGATRON_IMPORTS, SGLANG_IMPORTS, Check, Outcome
 from slime_events.app.cli.render.text import terminal_width
@@ -63,7 +64,7 @@ def print_checks(checked: Sequence[Check]) -> None:
     for column in ("check", "", "found"):
         table.add_column(column, overflow="fold")
     for check in checked:
-        found = Text(check.found)
+        found = Text(shown(check.found))
         if check.mend:
             found.append(f"\n-> {check.mend}", style="bold")
         table.add_row(check.name, Text(check.outcome, style=_STYLES[check.outcome]), found)

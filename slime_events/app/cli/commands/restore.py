@@ -22,7 +22,7 @@ from slime_events.core.run.run_settings import nats_place
 from storage.archive.reader import ArchiveReader
 from storage.archive.transfer import restore_log
 from storage.blobs import BlobStore
-from storage.jetstream.address import NatsPlace, split_user
+from storage.jetstream.address import NatsPlace
 from storage.jetstream.log import JetStreamLog
 from storage.log import EventLog
 from storage.nats.accounts import Access, guard
@@ -55,8 +55,7 @@ async def run(arguments: argparse.Namespace) -> int:
     for sentence in missing:
         print(f"  {sentence}")
     own_dir = "" if arguments.runs_dir == RUNS_DIR else f" --runs-dir {arguments.runs_dir}"
-    url = split_user(arguments.nats_url or "")[0]
-    own_url = f" --nats-url {url}" if url not in ("", settings.run.nats_url) else ""
+    own_url = f" --nats-url {arguments.nats_url}" if arguments.nats_url not in (None, "", settings.run.nats_url) else ""
     print(f"next: slime-events resume {arguments.run}{own_dir}{own_url}")
     return 0
 
