@@ -10,7 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import ray
 from ray import serve
+from ray.serve._private import replica
 
 from schemas.errors import EngineError, SlimeEventsError, StorageError
 from schemas.redaction import shown
@@ -44,6 +46,7 @@ class RolloutEngine:
     ) -> None:
         self._address, self._settings, self._reward, self._generate = address, settings, reward, generate
         self._template = f"{address.run}-{os.getppid()}"  # of this run, and of this machine's part of its Ray
+        listen_on_this_node()
         self._task = asyncio.get_event_loop().create_task(self._serve(), name="rollouts")
 
     async def check_health(self) -> None:
@@ -106,6 +109,19 @@ async def _loss_recorded(worker: Participant) -> AsyncIterator[None]:
         with contextlib.suppress(StorageError):
             await worker.append([WorkerLost(worker=worker.id, role=worker.role, reason=reason)])
         raise
+
+
+def listen_on_this_node() -> None:
+    """Have this replica take Serve's calls on the address that Ray has for the node, loopback by default, where Serve
+    would listen on every address of the machine. In the replica, before it has begun.
+    """
+    listen, host = replica.add_port_to_grpc_server, ray.util.get_node_ip_address()
+    host = f"[{host}]" if ":" in host else host
+
+    def listen_there(server: Any, address: str) -> int:
+        return int(listen(server, address.replace("[::]", host)))
+
+    replica.add_port_to_grpc_server = listen_there
 
 
 def rollout_app(
