@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import ipaddress
 import stat
@@ -15,7 +16,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from schemas.errors import AccessDenied, InvalidValue
+from slime_events.app.cli.checks import Outcome
 from slime_events.app.cli.commands import nats_config
+from slime_events.app.cli.nats_access import check_anybody, check_credentials
 from storage.jetstream.address import NatsAddress, NatsPlace, read_credentials
 from storage.jetstream.log import JetStreamLog
 from storage.nats.accounts import Access
@@ -120,3 +123,19 @@ def test_a_file_with_no_credentials_is_refused_without_its_text(tmp_path: Path, 
     assert "pw" not in str(refused.value)
     with pytest.raises(InvalidValue, match="No such file"):
         read_credentials(tmp_path / "nowhere")
+
+
+async def test_doctor_tells_an_open_server_from_a_guarded_one(tls: NatsServer, tmp_path: Path) -> None:
+    (tmp_path / "creds").write_text('{"user": "me", "password": "pw"}')
+    async with await NatsServer.start(tmp_path / "open") as server:
+        assert (await asyncio.to_thread(check_anybody, server.url)).outcome is Outcome.WARN
+    guarded = 'authorization { user: "me", password: "pw" }'
+    async with await NatsServer.start(tmp_path / "guarded", more=guarded) as server:
+        assert (await asyncio.to_thread(check_anybody, server.url)).outcome is Outcome.OK
+        good, bad = NatsPlace(url=server.url, creds=str(tmp_path / "creds")), NatsPlace(url=server.url)
+        assert (await asyncio.to_thread(check_credentials, good)).outcome is Outcome.OK
+        assert (await asyncio.to_thread(check_credentials, bad)).outcome is Outcome.FAIL
+    assert (await asyncio.to_thread(check_anybody, tls.url)).outcome is Outcome.OK, "it asks for a certificate"
+    encrypted = f'tls {{ cert_file: "{tmp_path}/server.pem", key_file: "{tmp_path}/server.key" }}'
+    async with await NatsServer.start(tmp_path / "encrypted", more=encrypted) as server:
+        assert (await asyncio.to_thread(check_anybody, server.url)).outcome is Outcome.WARN
