@@ -40,7 +40,7 @@ async def test_texts_of_undecided_groups_are_there_live_and_after_a_restart(reco
         if isinstance(event, GroupAccepted | GroupRejected) and (group := state.groups.get(event.group)):
             assert told(texts, group) == {name: said.get(name, msgspec.UNSET) for name in group.samples}
             log = MemoryLog("drive")
-            log.records = records[: number - 1]
+            await log.restore(records[: number - 1])
             again = Texts()
             await again.restore(log, state)
             assert again.told(group) == texts.told(group)
