@@ -67,7 +67,7 @@ class ConductorActor:
             )
             if self._stop_asked:
                 self._conductor.stop()
-            async with Inbox(worker, feed, address.nats_url, offload):
+            async with Inbox(worker, feed, address.nats, offload):
                 await worker.join({"ready": time.perf_counter() - begun})
                 return (await self._conductor.run()).value
 

@@ -24,7 +24,6 @@ import msgspec
 from schemas.errors import ConfigError, DeadlineExceeded, RunNotFound, TrainerError
 from slime_events.algorithms.train_arguments import parse_train
 from slime_events.analysis.query.open_tables import OpenTables
-from slime_events.app.cli.files import live_url
 from slime_events.app.follow_events import Wanted, check_types, event_batches
 from slime_events.app.launch.run_lock import holder_of
 from slime_events.app.launch.run_status import RunStatus, is_launched, read_status
@@ -35,6 +34,8 @@ from slime_events.core.config.toml import settings_from, to_toml
 from slime_events.core.run.run_folder import RUNS_DIR, RunFolder, find_run
 from slime_events.core.run.run_reader import is_archive
 from storage.log import Recorded
+from storage.nats.accounts import Access
+from storage.open_log import live_address
 
 LOOK_S = 0.2
 STOP_S = 180.0
@@ -144,7 +145,7 @@ class OpenRun(OpenTables):
         wanted = Wanted(check_types(types), group, sample, start)
         folder, log = self.opened.folder, self.opened.log
         is_on = None
-        if follow and folder is not None and live_url(folder) is not None:
+        if follow and folder is not None and live_address(folder.path, Access.VIEWER) is not None:
             is_on = functools.partial(is_launched, folder, log)
         batches = event_batches(log, wanted, follow=is_on)
 

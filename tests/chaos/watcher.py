@@ -15,6 +15,7 @@ from schemas.steps import StepCommitted
 from schemas.weights import WeightsPublished
 from schemas.workers import WorkerJoined
 from storage.follow import Follower
+from storage.jetstream.address import NatsAddress
 from storage.jetstream.log import JetStreamLog
 from storage.log import Recorded
 
@@ -48,7 +49,7 @@ def tokens_in(event: Event) -> int:
 class Watcher:
     """`follow` runs beside the killing; the rest is what it has seen so far. url: where the log answers just now."""
 
-    def __init__(self, run: str, url: Callable[[], str | None]) -> None:
+    def __init__(self, run: str, url: Callable[[], NatsAddress | str | None]) -> None:
         self._run, self._url = run, url
         self.sightings: list[Sighting] = []
         self.version = -1

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from s3fs import S3FileSystem
 
-from schemas.errors import LogUnavailable, StoreUnavailable
+from schemas.errors import AccessDenied, StoreUnavailable
 from slime_events.algorithms.train_arguments import parse_train
 from slime_events.app.cli.main import main
 from slime_events.core.config.settings import TrainSettings
@@ -81,7 +81,7 @@ def test_starts_that_are_refused_say_no_secret(
 ) -> None:
     monkeypatch.setattr("slime_events.app.launch.log_server.OPEN_DEADLINE_S", 1.0)
     wrong = those.flags[1].replace(NATS_PASSWORD, f"not-{NATS_PASSWORD}")
-    with cheap_parts(Parts()), pytest.raises(LogUnavailable) as refused:
+    with cheap_parts(Parts()), pytest.raises(AccessDenied) as refused:
         asyncio.run(run_with(settings_of(tmp_path, *those.flags, "--nats-url", wrong)))
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", f"not-{S3_SECRET}")
     S3FileSystem.clear_instance_cache()  # of the test before, with the right key

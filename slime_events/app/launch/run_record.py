@@ -15,7 +15,10 @@ Changes = dict[str, dict[str, Any]]
 """Component to field to new value."""
 
 MAY_CHANGE = {
-    "run": ("nats_url", "archive_seconds", "ray_address", "otlp_endpoint", "trace_share", "max_deaths", "plain"),
+    "run": (
+        *("nats_url", "nats_creds", "nats_tls_ca", "nats_tls_cert", "nats_tls_key", "archive_seconds", "ray_address"),
+        *("otlp_endpoint", "trace_share", "max_deaths", "plain"),
+    ),
     "rollout": ("num_rollout", "rollout_deadline", "max_attempts"),
     "reward": ("rm_timeout", "rm_workers", "rm_memory_gb", "rm_env"),
     "engine": ("rollout_num_gpus", "sglang_server_concurrency", "chunk_tokens", "chunk_seconds"),

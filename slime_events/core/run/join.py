@@ -21,7 +21,7 @@ async def join_run(address: RunAddress, role: str) -> AsyncIterator[Participant]
     setup_logging(role, folder / "logs")
     spans = span_file(folder, role, os.getpid())
     telemetry = Telemetry.start(role, address.run, address.otlp_endpoint, spans, address.trace_share)
-    log = await JetStreamLog.open(address.nats_url, address.run, create=False)
+    log = await JetStreamLog.open(address.nats, address.run, create=False)
     try:
         yield Participant(
             TracedLog(log, telemetry), role, trace_share=address.trace_share, incarnation=address.incarnation

@@ -2,6 +2,8 @@
 
 import msgspec
 
+from storage.jetstream.address import NatsAddress
+
 
 class Incarnation(msgspec.Struct, frozen=True, kw_only=True):
     """A run from run.started or run.resumed to its end or to the crash of all its processes.
@@ -32,7 +34,7 @@ class RunAddress(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     run: str
-    nats_url: str
+    nats: NatsAddress
     folder: str
     blob_url: str
     archive_url: str

@@ -8,8 +8,9 @@ import msgspec
 from schemas.event import Event
 from schemas.runs import RunResumed, RunStarted
 from slime_events.core.config.secrets import concealed
-from slime_events.core.config.settings import TrainSettings
+from slime_events.core.config.settings import RunSettings, TrainSettings
 from slime_events.core.config.toml import settings_from
+from storage.jetstream.address import NatsPlace
 
 
 def settings_in_force(run_events: Iterable[Event]) -> TrainSettings:
@@ -20,6 +21,14 @@ def settings_in_force(run_events: Iterable[Event]) -> TrainSettings:
             for component, fields in event.settings.items():
                 values.setdefault(component, {}).update(fields)
     return settings_from(values)
+
+
+def nats_place(run: RunSettings) -> NatsPlace | None:
+    """The NATS server of the user's own; None where the run has one in its folder."""
+    if not run.nats_url:
+        return None
+    files = {"tls_ca": run.nats_tls_ca, "tls_cert": run.nats_tls_cert, "tls_key": run.nats_tls_key}
+    return NatsPlace(url=run.nats_url, creds=run.nats_creds, **files)
 
 
 class Difference(NamedTuple):
