@@ -12,6 +12,7 @@ from rich.text import Text
 from slime_events.app.cli import checks
 from slime_events.app.cli.checks import ENGINES_MEND, MEGATRON_IMPORTS, SGLANG_IMPORTS, Check, Outcome
 from slime_events.app.cli.render.text import terminal_width
+from slime_events.core.gpus import this_machine
 
 _PSUTIL = "pip install psutil: without it, saving a Megatron checkpoint hangs"
 _STYLES = {Outcome.OK: "green", Outcome.WARN: "yellow", Outcome.FAIL: "red bold"}
@@ -24,12 +25,13 @@ def diagnose(arguments: argparse.Namespace) -> list[Check]:
 
 
 def _checks(arguments: argparse.Namespace) -> list[Callable[[], Check]]:
+    here = this_machine()
     if arguments.quick:
         mends = {name: f"pip install {name}, pinned as in requirements/" for name in checks.IMPORTS}
         parts = {name: partial(checks.check_package, name, mend) for name, mend in mends.items()}
     else:
-        parts = {name: partial(checks.check_part, name) for name in checks.IMPORTS}
-    if not arguments.quick and not arguments.imports:
+        parts = {name: partial(checks.check_part, name, on_gpus=here.has_gpus) for name in checks.IMPORTS}
+    if not arguments.quick and not arguments.imports and not here.has_gpus:
         parts["megatron-core"] = partial(checks.check_files, "megatron-core", MEGATRON_IMPORTS, ENGINES_MEND)
         parts["sglang"] = partial(checks.check_files, "sglang", SGLANG_IMPORTS, ENGINES_MEND)
     nats: list[Callable[[], Check]] = [checks.check_nats]
@@ -40,7 +42,8 @@ def _checks(arguments: argparse.Namespace) -> list[Callable[[], Check]]:
         checks.check_python,
         *parts.values(),
         checks.check_reaches,
-        checks.check_shims,
+        *([] if arguments.quick else [partial(checks.check_gpus, here)]),
+        checks.check_kernels if here.has_gpus else checks.check_shims,
         partial(checks.check_package, "psutil", _PSUTIL),
         *nats,
         *(partial(checks.check_port, port) for port in arguments.port or (0,)),

@@ -47,8 +47,7 @@ def resolve(parsed: ParsedTrain, *, new: bool = True) -> TrainSettings:
     for note in parsed.notes:
         say(f"note: {note}")
     require_paths(parsed.settings)
-    check_start(parsed.settings, new=new)
-    settings, counted = resolve_epochs(parsed.settings)
+    settings, counted = resolve_epochs(check_start(parsed.settings, new=new))
     if counted:
         say(f"note: {counted}")
     return settings
