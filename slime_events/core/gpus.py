@@ -68,8 +68,12 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def problem(self) -> str | None:
         """Why GPUs that are here cannot be used, and what to do; None where they can, or where there are none."""
+        return ". ".join(said) if any(said := self.trouble()) else None
+
+    def trouble(self) -> tuple[str, str]:
+        """`problem` in two: why, and what to do. Both empty where there is none."""
         if not self.has_gpus:
-            return None
+            return "", ""
         reasons, mend = [], INSTALL if self.broken else ""
         if self.torch is None or self._is_cpu_build or (self.asked and not self.seen):
             reason, mend = self._blindness()
@@ -79,7 +83,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             parts = [f"{', '.join(absent)} ({NOT_INSTALLED})"] if absent else []
             parts += [f"{name} ({why})" for name, why in self.broken.items() if why != NOT_INSTALLED]
             reasons.append(f"a run on a GPU cannot import {'; '.join(parts)}")
-        return f"{self.found}, and {', and '.join(reasons)}. {mend}. {ON_CPU}" if reasons else None
+        return (f"{self.found}, and {', and '.join(reasons)}", f"{mend}. {ON_CPU}") if reasons else ("", "")
 
     @property
     def _is_cpu_build(self) -> bool:
@@ -133,13 +137,13 @@ def look(machine: Machine) -> Machine:
     try:
         import torch
     except Exception as error:  # a library that does not load has its own class
-        return replace(machine, torch=None, said=f"it cannot be imported ({_first_line(error)})")
+        return replace(machine, torch=None, said=f"it cannot be imported ({_first_sentence(error)})")
     seen, said = [], ""
     try:
         torch.cuda.init()  # type: ignore[no-untyped-call]
         seen = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     except Exception as error:
-        said = _first_line(error)
+        said = _first_sentence(error)
     broken = {**machine.broken, **(_broken_kernels() if seen else {})}
     return replace(
         machine, torch=str(torch.__version__), broken=broken, cuda=torch.version.cuda, seen=tuple(seen), said=said
@@ -153,10 +157,10 @@ def _broken_kernels() -> dict[str, str]:
             try:
                 importlib.import_module(name)
             except Exception as error:
-                broken[name] = _first_line(error)
+                broken[name] = _first_sentence(error)
     return broken
 
 
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__
+def _first_sentence(error: Exception) -> str:
+    first = str(error).strip().partition("\n")[0].partition(". ")[0].rstrip(".")
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__

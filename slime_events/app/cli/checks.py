@@ -84,13 +84,14 @@ IMPORTS = {
         60.0,
     ),
     "megatron-core": (
-        "import megatron.core as m; from megatron.core.models.gpt import GPTModel; print(m.__version__)",
+        "import megatron.core as m, actors.megatron.rank; print(m.__version__)",
         ENGINES_MEND,
         60.0,
     ),
     "ray": ("import ray, ray.serve; print(ray.__version__)", TRAIN_MEND, 60.0),
     "sglang": (
-        "import torch; from sglang.srt.entrypoints.engine import Engine; from sglang.version import __version__; "
+        "import torch, serve_apps.engine.host, sglang.srt.entrypoints.engine, sglang.srt.managers.scheduler; "
+        "from sglang.version import __version__; "
         "print(__version__, 'cuda' if torch.cuda.is_available() else 'cpu')",
         ENGINES_MEND,
         120.0,
@@ -104,7 +105,7 @@ device that a run takes where it is not told), what to do where it is not there,
 def check_part(name: str, *, on_gpus: bool) -> Check:
     """Whether one of `IMPORTS` can be imported; SGLang, without a GPU, over the placeholder packages, as a run does."""
     program, mend, limit = IMPORTS[name]
-    mend, extra = INSTALL if on_gpus else mend, {}
+    mend, extra = f"Mend what `gpus` says first. {INSTALL}" if on_gpus else mend, {}
     if name == "sglang" and (shims := _shims()) is not None and not on_gpus:
         path = os.pathsep.join(filter(None, (str(shims), os.environ.get("PYTHONPATH", ""))))
         extra = {"PYTHONPATH": path, "SGLANG_USE_CPU_ENGINE": "1"}
@@ -125,8 +126,8 @@ def check_gpus(machine: Machine) -> Check:
     if not machine.has_gpus:
         return Check("gpus", Outcome.OK, "none: engines and trainer run on the CPU")
     (machine,) = machines(None)
-    if problem := machine.problem():
-        reason, _, mend = problem.partition(". ")
+    reason, mend = machine.trouble()
+    if reason:
         return Check("gpus", Outcome.FAIL, reason, mend)
     driver = f", driver {machine.driver}" if machine.driver else ""
     return Check("gpus", Outcome.OK, f"{', '.join(machine.seen)}{driver}, torch is built for CUDA {machine.cuda}")

@@ -18,10 +18,12 @@ MAY_CHANGE = {
     "run": ("nats_url", "archive_seconds", "ray_address", "otlp_endpoint", "trace_share", "max_deaths", "plain"),
     "rollout": ("num_rollout", "rollout_deadline", "max_attempts"),
     "reward": ("rm_timeout", "rm_workers", "rm_memory_gb", "rm_env"),
-    "engine": ("rollout_num_gpus", "sglang_server_concurrency", "chunk_tokens", "chunk_seconds"),
+    "engine": ("device", "rollout_num_gpus", "colocate", "sglang_server_concurrency", "chunk_tokens", "chunk_seconds"),
     "trainer": ("keep_weights", "distributed_timeout_minutes"),
 }
-"""Settings that do not change what is trained: how long, how patiently, on how much hardware, watched by whom."""
+"""Settings that do not change what is trained: how long, how patiently, on which and how much hardware, watched by whom.
+The precision stays (`bf16`).
+"""
 
 
 @dataclass(frozen=True, slots=True)
