@@ -143,6 +143,9 @@ def _trainer(settings: TrainSettings) -> Iterator[str]:
         )
     if trainer.use_dynamic_batch_size and trainer.max_tokens_per_gpu is None:
         yield "use_dynamic_batch_size needs max_tokens_per_gpu: it packs micro batches up to that many tokens."
+    for kept in ("keep_weights", "keep_checkpoints"):
+        if getattr(trainer, f"{kept}_every") is not None and not getattr(trainer, kept):
+            yield f"{kept}_every needs {kept}: how many of the newest stay beside those. 0 keeps all."
     tensor, pipeline = trainer.tensor_model_parallel_size, trainer.pipeline_model_parallel_size
     copy = tensor * pipeline * trainer.context_parallel_size
     if min(copy, trainer.world_size) < 1:

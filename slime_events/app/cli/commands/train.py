@@ -19,6 +19,7 @@ from slime_events.app.launch.view import make_view
 from slime_events.core.config.derivations import derive
 from slime_events.core.config.flags import ParsedTrain
 from slime_events.core.config.paths import require_paths
+from slime_events.core.config.secrets import secrets_of
 from slime_events.core.config.settings import TrainSettings
 from slime_events.core.run.run_folder import RUNS_DIR, RunFolder
 from slime_events.loop.conductor.decide import waits_for
@@ -47,6 +48,8 @@ def resolve(parsed: ParsedTrain, *, new: bool = True) -> TrainSettings:
     """Settings that can start: notes are printed, the number of steps is known. new: see `check_start`."""
     for note in parsed.notes:
         say(f"note: {note}")
+    if names := ", ".join(secrets_of(parsed.settings)):
+        say(f"note: recorded by name, and kept nowhere: {names}; who resumes or reads the run sets the same variables")
     require_paths(parsed.settings)
     settings = check_start(parsed.settings, new=new)
     if settings.engine.device != parsed.settings.engine.device:
