@@ -38,6 +38,7 @@ from slime_events.core.state.snapshot import Snapshots
 from slime_events.core.state.state_fold import StateFold
 from storage.group_commit import GroupCommit
 from storage.jetstream.log import JetStreamLog
+from storage.nats.accounts import Access
 from storage.nats.server import NatsServer
 from storage.open_log import open_run_log
 from storage.weights.store import WeightStore
@@ -155,7 +156,7 @@ async def _first_decision(folder: RunFolder, before: int, begun: float) -> tuple
             if server is not None and not server.record.temporary:
                 break
             await asyncio.sleep(0.02)
-        log = await JetStreamLog.open(server.url, RUN, create=False)
+        log = await JetStreamLog.open(server.address(Access.ROLES), RUN, create=False)
         try:
             async for recorded in log.read(before + 1, follow=True):
                 event = recorded.envelope.event
