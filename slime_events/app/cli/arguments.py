@@ -119,7 +119,8 @@ The settings are those that it was started with."""
 Flags may change what does not enter into what is trained:
   --num-rollout N      more steps; also after the run has finished
   --rollout-deadline, --max-attempts, --max-deaths, --rm-timeout, --rm-workers, --rm-memory-gb, --rm-env
-  --distributed-timeout-minutes, --rollout-num-gpus, --sglang-server-concurrency, --chunk-tokens, --chunk-seconds
+  --distributed-timeout-minutes, --device, --rollout-num-gpus, --colocate, --sglang-server-concurrency,
+  --chunk-tokens, --chunk-seconds
   --keep-weights, --keep-weights-every, --keep-checkpoints, --keep-checkpoints-every
   --nats-url, --nats-creds, --nats-tls-*, --archive-seconds, --ray-address, --otlp-endpoint, --trace-share, --plain
 
