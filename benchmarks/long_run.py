@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
 import msgspec
@@ -112,8 +112,18 @@ def _of_launcher(where: Path, folder: RunFolder) -> StateKeeper[ProgressSnapshot
     return StateKeeper(Snapshots(where / "launcher", ProgressSnapshot), str(folder.archive))
 
 
+@contextlib.asynccontextmanager
+async def _writing(folder: RunFolder) -> AsyncIterator[JetStreamLog]:
+    async with await NatsServer.start(folder.nats) as server:
+        log = await JetStreamLog.open(server.url, RUN, create=False)
+        try:
+            yield log
+        finally:
+            await log.close()
+
+
 async def _append(folder: RunFolder, events: Iterable[Event]) -> None:
-    async with open_run_log(folder.path, RUN) as log:
+    async with _writing(folder) as log:
         worker = Participant(log, "bench")
         for event in events:
             await worker.append([event])
@@ -177,7 +187,7 @@ async def _first_activation(folder: RunFolder, steps: int) -> Figure:
     store = WeightStore(str(folder.weights))
     data = np.zeros(1024, np.float32)
     manifest = store.write(steps + 1, [("w", "F32", (1024,), memoryview(data).cast("B"))], parent=None)
-    async with open_run_log(folder.path, RUN) as log:
+    async with _writing(folder) as log:
         worker = Participant(log, "engine")
         newest = WeightsPublished(
             version=steps + 1,
