@@ -17,7 +17,7 @@ from slime_events.core.config.settings import TrainSettings
 from slime_events.core.config.toml import to_toml
 from slime_events.core.run.run_folder import RunFolder, find_run
 from storage.nats.server import NatsServer
-from storage.open_log import open_run_log
+from storage.open_log import keeping_server, open_run_log
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -29,7 +29,8 @@ def run(arguments: argparse.Namespace) -> int:
         )
     while True:
         try:
-            return _continue(folder, arguments.flags)
+            with keeping_server(folder.path):
+                return _continue(folder, arguments.flags)
         except RunHasEnded as ended:
             say(str(ended))
 
