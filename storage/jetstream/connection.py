@@ -35,7 +35,7 @@ FLUSH_S, CLOSE_S = 2.0, 10.0
 """Seconds that a server has, at the end, to take all messages; and that closing may then take."""
 
 
-_REFUSED = re.compile(r'permissions violation for (publish|subscription) to "([^"]*)"')
+REFUSED = re.compile(r'permissions violation for (publish|subscription) to "([^"]*)"')
 """In the server's word that a user may not do that. nats-py gives it in lower case, the subject too."""
 
 
@@ -75,7 +75,7 @@ class Connection:
             async with asyncio.timeout(deadline_s):
                 await self._connect()
         except AccessDenied:
-            await self.close()
+            await self.close(FLUSH_S / 10)  # after a TLS handshake that failed nats-py waits in vain
             raise
         except (TimeoutError, OSError, nats.errors.Error) as error:
             await self.close()
@@ -137,7 +137,7 @@ class Connection:
         _log.debug("nats: %r", error)
         if not self._opened and (refusal := refusal_of(error, self.url)) is not None:
             raise refusal from error
-        if refused := _REFUSED.search(str(error).lower()):
+        if refused := REFUSED.search(str(error).lower()):
             self._deny(*refused.groups())
 
     def _deny(self, act: str, subject: str) -> None:
@@ -251,7 +251,7 @@ class Connection:
         if answers is not None:
             answers.add(answer)
 
-    async def close(self) -> None:
+    async def close(self, deadline_s: float = CLOSE_S) -> None:
         """Disconnect; what was published is sent before, where there is a connection."""
         if self.client.is_connected:
             try:
@@ -260,7 +260,7 @@ class Connection:
                 self.client.drop()
         # A task of its own: where the server has just died, nats-py fails on its socket, or cancels itself.
         closing = asyncio.ensure_future(self.client.close())
-        await asyncio.wait({closing}, timeout=CLOSE_S)
+        await asyncio.wait({closing}, timeout=deadline_s)
         if not closing.done():
             closing.cancel()
         elif not closing.cancelled() and not isinstance(closing.exception(), OSError):
