@@ -30,8 +30,8 @@ class Roles:
         self._cluster, self._settings, self._address = cluster, settings, address
         debug = settings.debug
         self._classes: dict[str, type] = {
+            CONDUCTOR: ConductorActor,  # first, as Ray starts few processes at a time and the others' imports take long
             TRAINER: UntrainedActor if debug.debug_rollout_only else TrainerActor,
-            CONDUCTOR: ConductorActor,
             **({LOADER: LoaderActor} if debug.debug_train_only else {GRADER: GraderActor}),
             ARCHIVIST: ArchivistActor,
             **({DUMPER: DumperActor} if debug.save_debug_rollout_data else {}),

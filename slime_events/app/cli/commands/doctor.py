@@ -12,9 +12,12 @@ from rich.text import Text
 from schemas.redaction import shown
 from slime_events.app.cli import checks
 from slime_events.app.cli.checks import ENGINES_MEND, MEGATRON_IMPORTS, SGLANG_IMPORTS, Check, Outcome
+from slime_events.app.cli.files import nats_place
+from slime_events.app.cli.nats_access import check_anybody, check_credentials
 from slime_events.app.cli.render.text import terminal_width
 from slime_events.app.cli.sockets import check_sockets
 from slime_events.core.gpus import this_machine
+from storage.jetstream.address import NatsPlace
 
 _PSUTIL = "pip install psutil: without it, saving a Megatron checkpoint hangs"
 _STYLES = {Outcome.OK: "green", Outcome.WARN: "yellow", Outcome.FAIL: "red bold"}
@@ -38,7 +41,11 @@ def _checks(arguments: argparse.Namespace) -> list[Callable[[], Check]]:
         parts["sglang"] = partial(checks.check_files, "sglang", SGLANG_IMPORTS, ENGINES_MEND)
     nats: list[Callable[[], Check]] = [checks.check_nats]
     if arguments.nats_url:
-        nats = [partial(checks.check_nats_url, node) for node in arguments.nats_url.split(",")]
+        nodes = arguments.nats_url.split(",")
+        nats = [partial(look, node) for look in (checks.check_nats_url, check_anybody) for node in nodes]
+        place = nats_place(arguments)
+        if place is not None and (place != NatsPlace(url=place.url) or "@" in place.url):
+            nats.append(partial(check_credentials, place))
     stores = (("blob-url", arguments.blob_url), ("archive-url", arguments.archive_url))
     return [
         checks.check_python,
