@@ -5,6 +5,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from schemas.errors import DeadlineExceeded, MissingPart
@@ -88,12 +89,16 @@ class Cluster:
         ray._private.worker.print_to_stdstream = _log_ray
         self.has_gpus = ray.cluster_resources().get("GPU", 0) > 0
 
-    def actor(self, cls: type, name: str, *args: Any, gpus: float = 0, nice: int = 0) -> Any:
-        """A Ray actor of `cls` with a process of its own. nice: by how much it yields to others on its machine."""
+    def actor(
+        self, cls: type, name: str, *args: Any, gpus: float = 0, nice: int = 0, env: Mapping[str, str] | None = None
+    ) -> Any:
+        """A Ray actor of `cls` with a process of its own. nice: by how much it yields to others on its machine. env: of
+        its process alone, beside what all have."""
         import ray
 
         remote = ray.remote(num_cpus=0, num_gpus=gpus, max_restarts=0)(cls)
-        actor = remote.options(name=name).remote(*args)
+        options: dict[str, Any] = {"runtime_env": {"env_vars": dict(env)}} if env else {}
+        actor = remote.options(name=name, **options).remote(*args)
         if nice:
             actor.__ray_call__.remote(lambda _, nice: yield_to_others(nice), nice)
         return actor

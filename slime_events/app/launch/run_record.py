@@ -19,7 +19,7 @@ MAY_CHANGE = {
     "rollout": ("num_rollout", "rollout_deadline", "max_attempts"),
     "reward": ("rm_timeout", "rm_workers", "rm_memory_gb", "rm_env"),
     "engine": ("rollout_num_gpus", "sglang_server_concurrency", "chunk_tokens", "chunk_seconds"),
-    "trainer": ("keep_weights", "distributed_timeout_minutes"),
+    "trainer": ("keep_weights", "distributed_timeout_minutes", "exact", "optimizer_digest"),
 }
 """Settings that do not change what is trained: how long, how patiently, on how much hardware, watched by whom."""
 

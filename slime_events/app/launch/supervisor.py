@@ -14,6 +14,7 @@ from typing import NoReturn
 from schemas.errors import DeadlineExceeded, NoSpace, SlimeEventsError, StorageError, TrainerError
 from schemas.event import Event
 from schemas.groups import GroupAccepted, GroupRejected
+from schemas.trainers import Fidelity, TrainerRestored
 from schemas.workers import WorkerJoined, WorkerLost
 from slime_events.analysis.model.progress import Progress, disagreement
 from slime_events.analysis.model.rejections import Rejections
@@ -106,7 +107,7 @@ class Supervisor:
             self._view.step(line, self._progress, self._settings.rollout.num_rollout or 0)
             if warning := disagreement(line):
                 self._view.note(warning)
-        for news in (rejections, self._engines.apply(event)):
+        for news in (rejections, self._engines.apply(event), _said_of(event)):
             if news:
                 self._view.note(news)
 
@@ -251,3 +252,13 @@ class RejectionWatch:
         if not is_news:
             return None
         return f"{rejections.total} of {self._accepted + rejections.total} groups rejected: {rejections.commonest()}"
+
+
+def _said_of(event: Event) -> str | None:
+    """What is to be known of a trainer that took over and came to other bits."""
+    if not isinstance(event, TrainerRestored) or event.optimizer is Fidelity.EXACT:
+        return None
+    return (
+        f"the trainer goes on from exactly version {event.version}, with an approximate optimizer: "
+        f"{event.differing} of {event.retrained} steps trained again came out with other bits than before"
+    )

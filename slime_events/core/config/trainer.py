@@ -50,11 +50,31 @@ class TrainerSettings(Settings, frozen=True, kw_only=True):
     clip_grad: Annotated[float, doc("gradient norm clip; 0 is off", least=0)] = 1.0
     bf16: Annotated[bool, doc("train in bfloat16 with float32 main weights (CPU default: float32)")] = False
     seed: Annotated[int, doc("Megatron's seed")] = 1234
+    deterministic_mode: Annotated[
+        bool, doc("deterministic kernels and collectives, Megatron's flag; on the CPU the ranks are so without it")
+    ] = False
+    exact: Annotated[
+        bool, doc("end the run where a step that is trained again after a restart comes out with other bits")
+    ] = False
+    optimizer_digest: Annotated[
+        Literal["every", "checkpoint", "off"], doc("steps that the optimizer's state is hashed after")
+    ] = "every"
     update_weights_interval: Annotated[int, doc("publish weights every N steps", above=0)] = 1
     keep_weights: Annotated[
         int, doc("weight versions kept on disk: the newest N and those with a checkpoint; 0 keeps all")
     ] = 4
     megatron: Annotated[dict[str, Any], doc("other Megatron settings by name")] = field(default_factory=dict)
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether deterministic mode is on, also as earlier versions recorded it."""
+        return self.deterministic_mode or bool(self.megatron.get("deterministic_mode", False))
+
+    def hashes_optimizer(self, version: int) -> bool:
+        """Whether the optimizer's digest is computed at a version that a step has made."""
+        if self.optimizer_digest == "checkpoint":
+            return self.save_interval is not None and version % self.save_interval == 0
+        return self.optimizer_digest == "every"
 
     @property
     def world_size(self) -> int:

@@ -14,6 +14,7 @@ from slime_events.app.cli.render.text import (
     fields,
     moment,
     paragraphs,
+    restored_text,
     table,
     versions_text,
 )
@@ -22,6 +23,7 @@ from slime_events.app.launch.sparkline import sparkline
 from slime_events.core.run.run_folder import RunFolder
 
 LAST_STEPS = 10
+LAST_RESTORED = 3
 EXAMPLES = 3
 
 
@@ -55,6 +57,7 @@ def run_facts(run: Run, progress: Progress, launched: bool | None = None) -> dic
         "rejections": _rejections(run),
         "bad_prompts": [plain(entry.event) for entry in run.bad_prompts],
         "engines": dict(state.activated),
+        "restored": [plain(entry.event) for version in run.versions.values() for entry in version.restored],
         "workers": [plain(entry.event) for entry in run.workers.values()],
         "lost": [plain(entry.event) for entry in run.lost],
         "open_groups": state.open_groups,
@@ -111,6 +114,7 @@ def _head(facts: dict[str, Any]) -> str:
         ("steps", f"{first + len(steps)}{wanted}{own}, weight version {facts['version']} "
                   f"{facts['weights_digest'][:12]}"),
         ("trainer", None if idle is None else f"idle {idle:.1%} of the time from its first commit to its last"),
+        *(("restored", f"at v{one['version']}: {restored_text(one)}") for one in facts["restored"][-LAST_RESTORED:]),
         ("staleness", None if most is None else f"up to {most} versions behind{bounded}"),
         ("reward", f"{sparkline(rewards)}  {rewards[0]:.3f} -> {rewards[-1]:.3f}" if rewards else None),
         ("prompts", f"{counts['prompts_submitted']} submitted, {counts['prompts_rejected']} refused"),
